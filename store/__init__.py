@@ -1,0 +1,1 @@
+"""What a statistic is, and where it rests. Knows neither Spark nor Flight."""

@@ -1,0 +1,174 @@
+"""Every public Arrow schema, once: the flights, their keys, what is identity, what is cosmetic, what is writable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+TEXT, INT, FLOAT, BOOL, BYTES = pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.binary()
+INSTANT = pa.timestamp("us", "UTC")
+
+KEY: Final = {"table_catalog": TEXT, "table_schema": TEXT, "table_name": TEXT, "table_id": TEXT, "snapshot_id": INT}
+SCALAR: Final = {
+    "logical_type": TEXT,
+    "row_count": INT,
+    "null_count": INT,
+    "nan_count": INT,
+    "ndv": FLOAT,
+    "ndv_exact": BOOL,
+    "ndv_lower": FLOAT,
+    "ndv_upper": FLOAT,
+    "min": TEXT,
+    "max": TEXT,
+    "min_is_exact": BOOL,
+    "max_is_exact": BOOL,
+    "avg_width_bytes": FLOAT,
+    "max_width_bytes": INT,
+}
+RECORDED: Final = {
+    "producer": TEXT,
+    "completeness": TEXT,
+    "confidence_level": FLOAT,
+    "engine_id": TEXT,
+    "capture_mode": TEXT,
+    "rows_scanned": INT,
+    "files_scanned": INT,
+    "row_groups_sampled": INT,
+    "bytes_scanned": INT,
+    "captured_at": INSTANT,
+    "refreshed_at": INSTANT,
+    "schema_hash": TEXT,
+}
+DERIVED: Final = {"freshness": TEXT, "usable_for": TEXT}
+PROVENANCE: Final = RECORDED | DERIVED
+COSMETIC: Final = frozenset({"captured_at", "refreshed_at", "display_name", "column_name", "column_names"})
+
+PRODUCERS: Final = ("SOURCE_NATIVE", "UPSTREAM_METADATA_DERIVED", "ENGINE_COMPUTED")
+COMPLETENESS: Final = ("COMPLETE", "PARTIAL", "UNAVAILABLE")
+CAPTURE_MODES: Final = ("SYNC", "ASYNC")
+FILE_CONTENTS: Final = ("DATA", "POSITION_DELETES", "EQUALITY_DELETES")
+ROLES: Final = ("NDV", "QUANTILES", "MCV", "TUPLE_NDV")
+KINDS: Final = (
+    "ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "HISTOGRAM", "MCV",
+)  # fmt: skip
+THETA: Final = "apache-datasketches-theta-v1"
+KLL: Final = "apache-datasketches-kll-doubles-v1"
+FREQUENT_ITEMS: Final = "apache-datasketches-frequent-items-utf8-v1"
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A named stream: its Arrow schema, whether DoPut takes it, and the columns that identify one record."""
+
+    name: str
+    schema: pa.Schema
+    description: str
+    writable: bool = False
+    identity: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> str:
+        return self.name.split(".")[0]
+
+    @property
+    def payload(self) -> tuple[str, ...]:
+        """The stored columns between key and provenance."""
+        return tuple(n for n in self.schema.names if n not in KEY and n not in PROVENANCE)
+
+
+def _schema(columns: dict[str, pa.DataType]) -> pa.Schema:
+    return pa.schema(list(columns.items()))
+
+
+def _stats(name: str, description: str, columns: dict[str, pa.DataType], *identity: str, writable: bool = True) -> Flight:
+    return Flight(name, _schema(KEY | columns | PROVENANCE), description, writable, identity)
+
+
+def _plain(name: str, description: str, columns: dict[str, pa.DataType]) -> Flight:
+    return Flight(name, _schema(columns), description)
+
+
+_TABLE_KEY = {"table_catalog": TEXT, "table_schema": TEXT, "table_name": TEXT}
+_CONSTRAINT = {"constraint_catalog": TEXT, "constraint_schema": TEXT, "constraint_name": TEXT}
+
+_ALL: Final = [
+    _stats("stats.tables", "Rows, files and bytes of a table at a snapshot", {
+        "row_count": INT, "data_file_count": INT, "total_size_bytes": INT, "merged_size_bytes": INT,
+    }),
+    _stats("stats.columns", "Scalar statistics of a column", {"column_id": INT, "column_name": TEXT} | SCALAR,
+           "column_id"),
+    _stats("stats.files", "Data and delete files of a snapshot", {
+        "file_path": TEXT, "file_format": TEXT, "file_content": TEXT, "row_count": INT, "size_bytes": INT,
+        "partition_data_json": TEXT, "partition_spec_id": pa.int32(), "sequence_number": INT,
+    }, "file_path"),
+    _stats("stats.file_columns", "Scalar statistics of a column within one file",
+           {"file_path": TEXT, "column_id": INT, "column_name": TEXT} | SCALAR, "file_path", "column_id"),
+    _stats("stats.expressions", "Scalar statistics of an engine's expression", {
+        "engine_kind": TEXT, "engine_expression_key": BYTES, "engine_version": TEXT, "display_name": TEXT,
+    } | SCALAR, "engine_kind", "engine_expression_key"),
+    _stats("stats.column_groups", "Scalar statistics of a group of columns", {
+        "column_ids": pa.list_(INT), "column_names": pa.list_(TEXT),
+    } | SCALAR, "column_ids"),
+    Flight("stats.sketches", _schema(KEY | {
+        "target_kind": TEXT, "storage_id": TEXT, "column_id": INT, "file_path": TEXT, "role": TEXT,
+        "sketch_type": TEXT, "data": BYTES, "params": TEXT, "captured_at": INSTANT,
+    }), "Mergeable sketches: theta, KLL, frequent items", True, ("storage_id", "column_id", "role")),
+    _stats("stats.histograms", "Equi-depth histograms, from KLL", {
+        "column_id": INT, "column_name": TEXT, "bucket": pa.int32(), "lower": TEXT, "upper": TEXT,
+        "row_count": FLOAT, "cumulative_row_count": FLOAT,
+    }, writable=False),
+    _stats("stats.most_common_values", "Most common values, from frequent items", {
+        "column_id": INT, "column_name": TEXT, "rank": pa.int32(), "value": TEXT, "count": INT, "count_lower": INT,
+        "count_upper": INT,
+    }, writable=False),
+    _plain("information_schema.schemata", "Schemas of every catalog", {"catalog_name": TEXT, "schema_name": TEXT}),
+    _plain("information_schema.tables", "Tables of every catalog", _TABLE_KEY | {"table_type": TEXT}),
+    _plain("information_schema.columns", "Columns of the current schema, struct leaves by dotted path", _TABLE_KEY | {
+        "column_name": TEXT, "data_type": TEXT, "ordinal_position": INT, "is_nullable": TEXT, "column_id": INT,
+    }),
+    _plain("information_schema.table_constraints", "Declared constraints", _CONSTRAINT | _TABLE_KEY | {
+        "constraint_type": TEXT, "is_deferrable": TEXT, "initially_deferred": TEXT, "enforced": TEXT,
+    }),
+    _plain("information_schema.key_column_usage", "Columns of primary, unique and foreign keys",
+           _CONSTRAINT | _TABLE_KEY | {"column_name": TEXT, "ordinal_position": INT,
+                                       "position_in_unique_constraint": INT}),
+    _plain("information_schema.referential_constraints", "Foreign keys", _CONSTRAINT | {
+        "unique_constraint_catalog": TEXT, "unique_constraint_schema": TEXT, "unique_constraint_name": TEXT,
+        "match_option": TEXT, "update_rule": TEXT, "delete_rule": TEXT,
+    }),
+    _plain("information_schema.check_constraints", "NOT NULL and CHECK constraints",
+           _CONSTRAINT | {"check_clause": TEXT}),
+    _plain("information_schema.constraint_column_usage", "Columns that a constraint speaks of",
+           _TABLE_KEY | {"column_name": TEXT} | _CONSTRAINT),
+    _plain("information_schema.constraint_table_usage", "Tables that a constraint speaks of", _TABLE_KEY | _CONSTRAINT),
+    _plain("sys.connectors", "Registered connectors, secrets masked", {
+        "catalog": TEXT, "format": TEXT, "uri": TEXT, "options": TEXT, "state": TEXT, "last_seen_at": INSTANT,
+        "last_error": TEXT,
+    }),
+    _plain("sys.snapshots", "Snapshots known of each table", KEY | {
+        "parent_snapshot_id": INT, "sequence_number": INT, "committed_at": INSTANT, "operation": TEXT,
+        "schema_hash": TEXT, "is_current": BOOL, "captured": BOOL,
+    }),
+    _plain("sys.engines", "Capture engines of the connected workers", {
+        "engine_id": TEXT, "priority": INT, "connectors": pa.list_(TEXT), "target_kinds": pa.list_(TEXT),
+        "statistic_kinds": TEXT, "execution_modes": pa.list_(TEXT), "sampling": pa.list_(TEXT),
+    }),
+    _plain("sys.capture_jobs", "The durable queue", {"job_id": TEXT, "state": TEXT} | _TABLE_KEY | {
+        "snapshot": TEXT, "mode": TEXT, "targets": TEXT, "attempts": INT, "queued_at": INSTANT, "started_at": INSTANT,
+        "finished_at": INSTANT, "progress": FLOAT, "degraded": BOOL, "stats_processed": INT, "message": TEXT,
+    }),
+    _plain("sys.capture_decisions", "Every decision of the engine registry", {
+        "decided_at": INSTANT, "correlation_id": TEXT,
+    } | _TABLE_KEY | {
+        "snapshot_id": INT, "target_kind": TEXT, "storage_id": TEXT, "outcome": TEXT, "engine_id": TEXT,
+        "detail": TEXT, "elapsed_ms": FLOAT,
+    }),
+    _plain("sys.flights", "The flights of this server", {
+        "name": TEXT, "column_count": INT, "row_estimate": INT, "writable": BOOL, "description": TEXT,
+    }),
+    _plain("sys.functions", "The actions of this server", {"name": TEXT, "arguments": TEXT, "description": TEXT}),
+]  # fmt: skip
+
+FLIGHTS: Final = {flight.name: flight for flight in _ALL}

@@ -1,0 +1,156 @@
+"""What a statistic is about: a table, column, file, expression or group of columns, and its storage id."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from store.errors import InvalidArgument, InvalidField
+
+SEP = b"\x1f"
+MAX_ID = 2**63 - 1
+
+
+class TargetKind(StrEnum):
+    TABLE = "TABLE"
+    COLUMN = "COLUMN"
+    FILE = "FILE"
+    EXPRESSION = "EXPRESSION"
+    COLUMN_GROUP = "COLUMN_GROUP"
+
+
+FIELDS: dict[TargetKind, frozenset[str]] = {
+    TargetKind.TABLE: frozenset(),
+    TargetKind.COLUMN: frozenset({"column_id"}),
+    TargetKind.FILE: frozenset({"file_path"}),
+    TargetKind.EXPRESSION: frozenset({"engine_kind", "engine_expression_key", "engine_version"}),
+    TargetKind.COLUMN_GROUP: frozenset({"column_ids"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target in normal form; build it with the class methods or `parse`, which validate."""
+
+    kind: TargetKind
+    column_id: int | None = None
+    file_path: str | None = None
+    engine_kind: str | None = None
+    engine_expression_key: bytes | None = None
+    engine_version: str | None = None  # not part of the identity
+    column_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def table(cls) -> Target:
+        return cls(TargetKind.TABLE)
+
+    @classmethod
+    def column(cls, column_id: int) -> Target:
+        return cls(TargetKind.COLUMN, column_id=_positive("column_id", column_id))
+
+    @classmethod
+    def file(cls, file_path: str) -> Target:
+        if not isinstance(file_path, str) or not file_path.strip():
+            raise InvalidField("file_path", "is blank", expected="the path of a file", actual=file_path)
+        return cls(TargetKind.FILE, file_path=file_path.strip())
+
+    @classmethod
+    def expression(cls, engine_kind: str, key: bytes, engine_version: str | None = None) -> Target:
+        if not isinstance(engine_kind, str) or not engine_kind.strip():
+            raise InvalidField("engine_kind", "is blank", expected="an engine such as spark", actual=engine_kind)
+        if not key:
+            raise InvalidField("engine_expression_key", "is empty", expected="the expression's key", actual="''")
+        return cls(
+            TargetKind.EXPRESSION,
+            engine_kind=engine_kind.strip().lower(),
+            engine_expression_key=key,
+            engine_version=engine_version,
+        )
+
+    @classmethod
+    def column_group(cls, column_ids: list[int] | tuple[int, ...]) -> Target:
+        ids = sorted(_positive("column_ids", i) for i in column_ids)
+        if len(ids) < 2:
+            raise InvalidField("column_ids", "too few columns", expected="at least 2", actual=list(column_ids))
+        if len(set(ids)) < len(ids):
+            raise InvalidField("column_ids", "a column twice", expected="distinct ids", actual=list(column_ids))
+        return cls(TargetKind.COLUMN_GROUP, column_ids=tuple(ids))
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> Target:
+        """The target of a JSON object `{"kind": …, …}`; an unknown kind, key or bad value is refused by name."""
+        if not isinstance(body, Mapping):
+            raise InvalidField("target", "is no object", expected='{"kind": "TABLE"}', actual=body)
+        try:
+            kind = TargetKind(body.get("kind"))
+        except ValueError:
+            raise InvalidField(
+                "target.kind", "unknown kind", expected=" | ".join(TargetKind), actual=body.get("kind")
+            ) from None
+        if unknown := body.keys() - FIELDS[kind] - {"kind"}:
+            raise InvalidArgument(f"target {kind} has no field {sorted(unknown)}; it takes {sorted(FIELDS[kind])}")
+        for name in FIELDS[kind] - {"engine_version"}:
+            if body.get(name) is None:
+                raise InvalidField(f"target.{name}", f"missing for a {kind} target", expected=name, actual=dict(body))
+        if kind is TargetKind.COLUMN:
+            return cls.column(body["column_id"])
+        if kind is TargetKind.FILE:
+            return cls.file(body["file_path"])
+        if kind is TargetKind.EXPRESSION:
+            key, version = body["engine_expression_key"], body.get("engine_version")
+            if not isinstance(key, str) or not isinstance(version, str | None):
+                raise InvalidField("engine_expression_key", "is no text", expected="text", actual=key)
+            return cls.expression(body["engine_kind"], key.encode(), version)
+        if kind is TargetKind.COLUMN_GROUP:
+            if not isinstance(body["column_ids"], list):
+                raise InvalidField("column_ids", "is no list", expected="[1, 2]", actual=body["column_ids"])
+            return cls.column_group(body["column_ids"])
+        return cls.table()
+
+    @property
+    def storage_id(self) -> str:
+        return storage_id(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object that `parse` reads back."""
+        body: dict[str, Any] = {"kind": str(self.kind)}
+        for name in sorted(FIELDS[self.kind]):
+            value = getattr(self, name)
+            if isinstance(value, bytes):
+                value = value.decode("utf-8", "surrogateescape")
+            if value is not None:
+                body[name] = list(value) if isinstance(value, tuple) else value
+        return body
+
+
+def storage_id(target: Target) -> str:
+    """The identity of a target within a snapshot; lexical order is the numeric order of columns."""
+    match target.kind:
+        case TargetKind.TABLE:
+            return "table"
+        case TargetKind.COLUMN:
+            return f"column-{target.column_id:019d}"
+        case TargetKind.FILE:
+            assert target.file_path is not None
+            return f"file-{_digest(b'F', target.file_path.encode('utf-8', 'surrogatepass'))}"
+        case TargetKind.EXPRESSION:
+            assert target.engine_kind is not None and target.engine_expression_key is not None
+            key = _digest(b"E", target.engine_kind.encode(), target.engine_expression_key)
+            return f"expression-{target.engine_kind}-{key}"
+        case TargetKind.COLUMN_GROUP:
+            return f"composite-{_digest(b'X', *(str(i).encode() for i in target.column_ids))}"
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(SEP.join(parts)).hexdigest()
+
+
+def _positive(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidField(field, "is no integer", expected="a positive 63-bit integer", actual=value)
+    if not 0 < value <= MAX_ID:
+        raise InvalidField(field, "is not positive", expected="a positive 63-bit integer", actual=value)
+    return value
