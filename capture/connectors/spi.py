@@ -1,0 +1,228 @@
+"""What every connector offers: namespaces, tables, snapshots, native statistics and scan tasks of one lake.
+
+A connector reads metadata; it never needs a JVM. It tolerates being made many times, holds no state that outlives
+`close()`, and raises `store.errors.UpstreamError` (retryable or not) or `NotFound` for upstream trouble, with a message
+that names the table and the reason.
+
+Names: a table is `(namespace, name)`; a namespace is dotted when nested. A column is named by its dotted path.
+Where a format has no field ids a `Column.field_id` is None; the store then gives the name an id for the table's life,
+and the connector is told that mapping as `ColumnIds` when it captures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from store.schemas import INT, SCALAR, TEXT
+
+ColumnIds = Mapping[str, int]
+"""Dotted column name → column id, over every name a table ever had."""
+
+CONTAINERS = frozenset({"ARRAY", "MAP", "STRUCT", "VARIANT"})
+
+FILE_SCHEMA = pa.schema({
+    "file_path": TEXT, "file_format": TEXT, "file_content": TEXT, "row_count": INT, "size_bytes": INT,
+    "partition_data_json": TEXT, "partition_spec_id": pa.int32(), "sequence_number": INT,
+})  # fmt: skip
+"""`stats.files` without key and provenance. `row_count` is the rows of the file that are live."""
+
+FILE_COLUMN_SCHEMA = pa.schema({"file_path": TEXT, "column_id": INT, "column_name": TEXT} | SCALAR)
+"""`stats.file_columns` without key and provenance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column or struct leaf of a table's schema. `logical_type` is canonical (`store.logical_types`)."""
+
+    name: str
+    logical_type: str
+    nullable: bool = True
+    field_id: int | None = None
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.logical_type not in CONTAINERS
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of one snapshot in order, a struct before its leaves, lists and maps not opened."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def hash(self) -> str:
+        """SHA-256, hex, over the ordered (name, type, nullable) triples."""
+        digest = hashlib.sha256()
+        for column in self.columns:
+            digest.update(f"{column.name}\0{column.logical_type}\0{int(column.nullable)}\0".encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A declared constraint: `kind` is PRIMARY KEY, UNIQUE, FOREIGN KEY or CHECK (NOT NULL is a CHECK)."""
+
+    kind: str
+    name: str
+    columns: tuple[str, ...]
+    clause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescriptor:
+    """A table as it is now. `table_id` is the format's own identity, None where it has none."""
+
+    namespace: str
+    name: str
+    table_id: str | None
+    location: str
+    schema: Schema
+    partition_keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    constraints: tuple[Constraint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One snapshot. `ordinal` grows with history: of two snapshots of a table the later has the greater."""
+
+    snapshot_id: int
+    ordinal: int
+    schema: Schema
+    parent_snapshot_id: int | None = None
+    sequence_number: int | None = None
+    committed_at: datetime | None = None
+    operation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotListing:
+    """Snapshots asked for (new ones, or all on a full rescan), the ids of all live ones, and the current one."""
+
+    snapshots: tuple[Snapshot, ...]
+    live_snapshot_ids: frozenset[int]
+    current_snapshot_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanColumn:
+    """Where a column's values come from in one file.
+
+    Exactly one of: `path` (the column's dotted path inside the file, list-free), or `constant` (partition value or
+    default, as a one-element Arrow array of the column's Arrow type; a null one for a column the file lacks).
+    """
+
+    column_id: int
+    name: str
+    logical_type: str
+    path: str | None = None
+    constant: pa.Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EqualityDelete:
+    """An Iceberg equality delete file: rows equal in all `columns` (table name, path in the delete file) are gone."""
+
+    path: str
+    columns: tuple[tuple[ScanColumn, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """One file (or fragment) to read: picklable, and all an executor needs.
+
+    `reader` picks the reader in `capture.spark.tasks` ("parquet", "lance"). `deleted_rows` holds ascending positions
+    (int64) of rows that are gone. `fingerprint` changes whenever the live content may: path, size and deletes.
+    """
+
+    reader: str
+    file_path: str
+    location: str
+    row_count: int
+    size_bytes: int
+    columns: tuple[ScanColumn, ...]
+    fingerprint: str
+    storage: Mapping[str, str] = field(default_factory=dict)
+    deleted_rows: pa.Array | None = None
+    equality_deletes: tuple[EqualityDelete, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeStats:
+    """Statistics of one snapshot from metadata alone.
+
+    `files` has FILE_SCHEMA. `file_columns()` yields tables of FILE_COLUMN_SCHEMA, bounded in size, for the leaf
+    columns asked for; ndv and widths are null unless the format knows them; every bound carries its exactness.
+    `columns` has FILE_COLUMN_SCHEMA less file_path for columns whose table-level statistics the format itself keeps
+    (Paimon statistics file, Lance properties, Puffin): None lets the engine roll the files up.
+    `row_count` is live rows, None when metadata cannot tell. `row_deletes` says whether row-level deletes exist.
+    `sketches` are (column_id, role, sketch_type, data, params) the source keeps at table level.
+    """
+
+    row_count: int | None
+    data_file_count: int | None
+    total_size_bytes: int | None
+    files: pa.Table
+    file_columns: Callable[[], Iterator[pa.Table]]
+    columns: pa.Table | None = None
+    merged_size_bytes: int | None = None
+    row_deletes: bool = False
+    producer: str = "UPSTREAM_METADATA_DERIVED"
+    sketches: Sequence[tuple[int, str, str, bytes, Mapping[str, Any]]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorConfig:
+    """How a lake is reached. `options` hold resolved secrets: never log, store or echo them."""
+
+    catalog: str
+    format: str
+    uri: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+class Connector(Protocol):
+    """One lake, opened. `format` is the name it is registered under in the `statflight.connectors` entry points."""
+
+    format: ClassVar[str]
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        """Checks the options (InvalidArgument names a wrong one and lists the right ones) and opens nothing slow."""
+
+    def list_namespaces(self) -> list[str]:
+        """Namespaces that hold a table; raises NotFound or UpstreamError when the uri cannot be reached."""
+
+    def list_tables(self, namespace: str) -> list[str]: ...
+
+    def describe(self, namespace: str, name: str) -> TableDescriptor:
+        """NotFound when there is no such table, UpstreamError when it cannot be read."""
+
+    def enumerate_snapshots(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        full_rescan: bool = False,
+        known_snapshot_ids: frozenset[int] = frozenset(),
+        target_snapshot_ids: frozenset[int] | None = None,
+    ) -> SnapshotListing: ...
+
+    def capture_snapshot_target_stats(
+        self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
+    ) -> NativeStats:
+        """Native statistics of a snapshot; `column_names` limits the columns (None = all leaves)."""
+
+    def plan_files(
+        self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
+    ) -> Iterator[ScanTask]:
+        """One task per live data file, with the snapshot's own schema."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,157 @@
+"""The words of capture: request, result, outcome, capabilities, engine, sink.
+
+Batch contract of an engine: as many results as requests, in their order; it never raises; one item's failure never
+stops another; UNCAPTURABLE only for a capability mismatch, which sends the item to the next candidate. CAPTURED, QUEUED
+and DEGRADED are final.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from capture.connectors.spi import Connector, Schema
+from store.schemas import KINDS
+from store.targets import Target, TargetKind
+
+
+class Outcome(StrEnum):
+    CAPTURED = "CAPTURED"
+    UNCAPTURABLE = "UNCAPTURABLE"
+    DEGRADED = "DEGRADED"
+    QUEUED = "QUEUED"
+
+
+class Mode(StrEnum):
+    SYNC = "SYNC"
+    ASYNC = "ASYNC"
+
+
+class Sampling(StrEnum):
+    NONE = "NONE"
+    RANDOM_ROW_GROUP = "RANDOM_ROW_GROUP"
+    METADATA_GUIDED = "METADATA_GUIDED"
+
+
+@dataclass(frozen=True, slots=True)
+class TableHandle:
+    """A table at one snapshot, as an engine needs it: its name, its ids, its schema there and the lake it is in."""
+
+    catalog: str
+    schema: str
+    name: str
+    table_id: str
+    snapshot_id: int
+    columns: Schema
+    column_ids: Mapping[str, int]
+    connector: Connector = field(repr=False, compare=False, hash=False)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The key columns of every row about this table at this snapshot."""
+        return {
+            "table_catalog": self.catalog,
+            "table_schema": self.schema,
+            "table_name": self.name,
+            "table_id": self.table_id,
+            "snapshot_id": self.snapshot_id,
+        }
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Column id → dotted name, of the columns of this snapshot."""
+        return {self.column_ids[c.name]: c.name for c in self.columns.columns if c.name in self.column_ids}
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    table: TableHandle
+    target: Target
+    kinds: frozenset[str] = frozenset()  # empty = any
+    mode: Mode = Mode.SYNC
+    column_selectors: tuple[str, ...] = ()
+    correlation_id: str = ""
+    sampling: Sampling = Sampling.NONE
+    latency_budget_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureResult:
+    """What became of one request; its record went to the sink."""
+
+    outcome: Outcome
+    engine_id: str = ""
+    detail: str = ""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    target: Target | None = None
+    table: TableHandle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do. Empty `connectors` = all; a target's empty set of kinds = all kinds."""
+
+    target_kinds: Mapping[TargetKind, frozenset[str]]
+    connectors: frozenset[str] = frozenset()
+    modes: frozenset[Mode] = frozenset(Mode)
+    sampling: frozenset[Sampling] = frozenset({Sampling.NONE})
+
+    def mismatch(self, request: CaptureRequest) -> str:
+        """Why the request does not fit, or an empty string."""
+        if request.target.kind not in self.target_kinds:
+            return f"target {request.target.kind} unsupported"
+        if self.connectors and request.table.connector.format not in self.connectors:
+            return f"format {request.table.connector.format} unsupported"
+        kinds = self.target_kinds[request.target.kind] or frozenset(KINDS)
+        if missing := request.kinds - kinds:
+            return f"kinds {', '.join(sorted(missing))} unsupported"
+        if request.mode not in self.modes:
+            return f"mode {request.mode} unsupported"
+        if request.sampling not in self.sampling:
+            return f"sampling {request.sampling} unsupported"
+        return ""
+
+
+class Sink(Protocol):
+    """Where captured rows go: a draft generation that is published as a whole, or a store."""
+
+    def put(self, flight: str, rows: pa.Table, *, extra: bool = False) -> None:
+        """Adds rows of a `stats.*` flight. `extra` rows (not asked for) never replace a record that is there."""
+
+    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows known of the table, newest capture of each target, whatever snapshot it was for."""
+
+    def progress(self, share: float, message: str = "") -> None:
+        """How far the capture is, 0 to 1. Raises `store.errors.Cancelled` once the job is cancelled."""
+
+
+class CaptureEngine(Protocol):
+    id: str
+    priority: int
+    capabilities: Capabilities
+
+    def supports(self, request: CaptureRequest) -> str:
+        """Why this engine cannot take the request (the first mismatch), or an empty string."""
+
+    def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One row of `sys.capture_decisions`."""
+
+    request: CaptureRequest
+    outcome: str
+    engine_id: str
+    detail: str
+    elapsed_ms: float
+
+
+def elapsed_ms(since: float) -> float:
+    """Milliseconds since a `time.perf_counter()` reading."""
+    return (time.perf_counter() - since) * 1000
