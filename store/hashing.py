@@ -1,0 +1,275 @@
+"""MurmurHash3 x64 128 over NumPy arrays: the hash inside of a theta sketch (seed 9001, upper half, `h1 >> 1`).
+
+Every function returns uint64 hashes below 2^63, one per value. Values are hashed as Iceberg's single-value bytes:
+
+| type | bytes |
+|---|---|
+| BOOLEAN | one, 0x00 or 0x01 |
+| INT, TIME, TIMESTAMP, TIMESTAMPTZ | eight, little-endian |
+| DATE, FLOAT | four, little-endian |
+| DOUBLE | eight, little-endian; -0.0 as 0.0 and one NaN |
+| DECIMAL | the fewest big-endian two's complement bytes of the unscaled value |
+| STRING | UTF-8; BINARY, UUID: as they are |
+
+INT is always the eight bytes of an Iceberg long, also for columns of 32 bits and less: a column that was promoted from
+int to long then hashes alike in its old and its new files, and a union never counts a value twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Hashes = npt.NDArray[np.uint64]
+Longs = npt.NDArray[np.int64]
+
+SEED: Final = 9001
+CHUNK: Final = 16_384  # values hashed at once: a dozen vectors of this length stay in a core's second-level cache
+_CHUNK_BYTES: Final = 1 << 22
+
+_C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
+_F1, _F2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_A1, _A2, _FIVE = np.uint64(0x52DCE729), np.uint64(0x38495AB5), np.uint64(5)
+_ONE, _33 = np.uint64(1), np.uint64(33)
+
+# The bytes of the last, incomplete 16-byte block that count, by its length: for its first and its second word.
+_FULL = (1 << 64) - 1
+_MASK_1 = np.array([_FULL if n >= 8 else (1 << 8 * n) - 1 for n in range(16)], np.uint64)
+_MASK_2 = np.array([(1 << 8 * (n - 8)) - 1 if n > 8 else 0 for n in range(16)], np.uint64)
+
+
+def hash_longs(values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Hashes:
+    """Hashes of 64-bit integers, shape (n,)."""
+    return _by_chunk(values.view(np.uint64), lambda words: _short(words.copy(), 8))
+
+
+def hash_ints(values: npt.NDArray[np.int32]) -> Hashes:
+    """Hashes of 32-bit integers as four bytes, shape (n,): days."""
+    return _by_chunk(values.view(np.uint32), lambda words: _short(words.astype(np.uint64), 4))
+
+
+def hash_floats(values: npt.NDArray[np.float32]) -> Hashes:
+    """Hashes of 32-bit floats, shape (n,)."""
+    return hash_ints(_canonical(values).view(np.int32))
+
+
+def hash_doubles(values: npt.NDArray[np.float64]) -> Hashes:
+    """Hashes of 64-bit floats, shape (n,)."""
+    return hash_longs(_canonical(values).view(np.uint64))
+
+
+def hash_booleans(values: npt.NDArray[np.bool_]) -> Hashes:
+    """Hashes of booleans, shape (n,)."""
+    return _by_chunk(values, lambda words: _short(words.astype(np.uint64), 1))
+
+
+def hash_decimals(unscaled: Longs) -> Hashes:
+    """Hashes of decimals whose unscaled values fit 64 bits, shape (n,)."""
+    return _by_chunk(unscaled, _decimals)
+
+
+def hash_wide_decimals(low: Hashes, high: Longs) -> Hashes:
+    """Hashes of decimals of 128 bits given as two words each, shape (n,)."""
+    return _by_rows(len(low), lambda rows: _wide_decimals(low[rows], high[rows]))
+
+
+def hash_bytes(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
+    """Hashes of n byte strings; the i-th is `data[offsets[i]:offsets[i + 1]]`, offsets of shape (n + 1,)."""
+    count = len(offsets) - 1
+    hashes = np.empty(max(count, 0), np.uint64)
+    start = 0
+    while start < count:
+        by_size = int(np.searchsorted(offsets, offsets[start] + _CHUNK_BYTES, "right")) - 1
+        stop = min(count, start + CHUNK, max(by_size, start + 1))
+        hashes[start:stop] = _strings(data, offsets[start : stop + 1])
+        start = stop
+    return hashes
+
+
+def combine(columns: list[Hashes], nulls: list[npt.NDArray[np.bool_] | None]) -> Hashes:
+    """One hash per row over the hashes of several columns in order; a null is told apart from every value.
+
+    Each column gives two words to the hashed bytes: 0 and 0 for a null, its hash and 1 for a value.
+    """
+    words: list[Hashes] = []
+    for hashes, null in zip(columns, nulls, strict=True):
+        valid = np.ones(len(hashes), np.uint64) if null is None else (~null).astype(np.uint64)
+        words += [hashes * valid, valid]
+    length = 8 * len(words)
+    return _by_rows(len(columns[0]), lambda rows: _words([word[rows].copy() for word in words], length))
+
+
+def _canonical(values: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    values = values + values.dtype.type(0)  # -0.0 + 0.0 is 0.0
+    values[np.isnan(values)] = np.nan
+    return values
+
+
+def _by_chunk(values: npt.NDArray[np.generic], hashed: Callable[[npt.NDArray], Hashes]) -> Hashes:
+    return _by_rows(len(values), lambda rows: hashed(values[rows]))
+
+
+def _by_rows(count: int, hashed: Callable[[slice], Hashes]) -> Hashes:
+    if count <= CHUNK:
+        return hashed(slice(0, count))
+    hashes = np.empty(count, np.uint64)
+    for rows in _slices(count):
+        hashes[rows] = hashed(rows)
+    return hashes
+
+
+def _slices(count: int) -> Iterator[slice]:
+    return (slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK))
+
+
+def _decimals(unscaled: Longs) -> Hashes:
+    # The sign bit counts: a byte holds -128 … 127. Of m ≥ 0, bits = ⌊log2 m⌋ + 1; ~v maps negatives onto that.
+    magnitude = np.where(unscaled < 0, ~unscaled, unscaled).view(np.uint64)
+    lengths = np.ones(len(unscaled), np.uint64)
+    for size in range(1, 8):
+        lengths += magnitude >= np.uint64(1 << (8 * size - 1))
+    words = unscaled.byteswap().view(np.uint64) >> (np.uint64(64) - np.uint64(8) * lengths)
+    return _short(words, lengths)
+
+
+def _wide_decimals(low: Hashes, high: Longs) -> Hashes:
+    negative = high < 0
+    top = np.where(negative, ~high, high).view(np.uint64)
+    bottom = np.where(negative, ~low, low)
+    lengths = np.ones(len(low), np.int64)
+    for size in range(1, 16):
+        bits = 8 * size - 1
+        if bits < 64:
+            lengths += (top > 0) | (bottom >= np.uint64(1 << bits))
+        else:
+            lengths += top >= np.uint64(1 << (bits - 64))
+    both = np.empty((len(low), 2), ">u8")
+    both[:, 0], both[:, 1] = high.view(np.uint64), low
+    rows = both.view(np.uint8).reshape(-1)
+    # Each value's bytes are the last `length` of its sixteen: gather them side by side.
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    places = np.arange(offsets[-1]) + np.repeat(np.arange(16, 16 * len(low) + 1, 16) - offsets[1:], lengths)
+    return hash_bytes(rows[places], offsets)
+
+
+def _strings(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
+    """The hashes of one chunk of byte strings."""
+    first, last = int(offsets[0]), int(offsets[-1])
+    padded = np.zeros((last - first + 31) // 8, np.uint64)  # any string may be read 16 bytes beyond its end
+    padded.view(np.uint8)[: last - first] = data[first:last]
+    starts, lengths = offsets[:-1] - first, np.diff(offsets)
+    blocks = lengths >> 4
+    most = int(blocks.max())
+    # Long strings first: a block is then mixed into the states of a prefix only.
+    order = None
+    if most and int(blocks.min()) != most:
+        order = np.argsort((most - blocks).astype(np.uint16 if most < 65536 else np.uint64), kind="stable")
+        starts, lengths, blocks = starts[order], lengths[order], blocks[order]
+    shift = ((starts & 7) << 3).view(np.uint64)
+    places = starts >> 3
+    h1 = np.full(len(starts), SEED, np.uint64)
+    h2 = h1.copy()
+    above = len(starts) - np.searchsorted(blocks[::-1], np.arange(most), "right")
+    for number in range(most):
+        n = above[number]
+        k1, k2 = _load(padded, places[:n] + 2 * number, shift[:n])
+        _mix(h1[:n], h2[:n], k1, k2)
+    k1, k2 = _load(padded, places + 2 * blocks, shift)
+    rest = lengths & 15
+    k1 &= _MASK_1[rest]
+    k2 &= _MASK_2[rest]
+    hashes = _finish(h1, h2, k1, k2, lengths.view(np.uint64))
+    if order is None:
+        return hashes
+    unsorted = np.empty_like(hashes)
+    unsorted[order] = hashes
+    return unsorted
+
+
+def _load(words: Hashes, places: Longs, shift: Hashes) -> tuple[Hashes, Hashes]:
+    """The sixteen bytes that begin `shift` bits into the words at `places`, as two words."""
+    middle, left = words.take(places + 1), np.uint64(63) - shift
+    k1 = words.take(places) >> shift
+    k1 |= (middle << _ONE) << left
+    k2 = middle >> shift
+    k2 |= (words.take(places + 2) << _ONE) << left
+    return k1, k2
+
+
+def _words(words: list[Hashes], length: int) -> Hashes:
+    """The hash of rows of an even number of whole words each, which are overwritten."""
+    h1 = np.full(len(words[0]), SEED, np.uint64)
+    h2 = h1.copy()
+    for k1, k2 in zip(words[::2], words[1::2], strict=True):
+        _mix(h1, h2, k1, k2)
+    nothing = np.zeros(len(h1), np.uint64)
+    return _finish(h1, h2, nothing, nothing.copy(), np.uint64(length))
+
+
+def _mix(h1: Hashes, h2: Hashes, k1: Hashes, k2: Hashes) -> None:
+    """Mixes one 16-byte block into the states, in place."""
+    _scramble(k1, _C1, 31, _C2)
+    h1 ^= k1
+    _rotate(h1, 27)
+    h1 += h2
+    h1 *= _FIVE
+    h1 += _A1
+    _scramble(k2, _C2, 33, _C1)
+    h2 ^= k2
+    _rotate(h2, 31)
+    h2 += h1
+    h2 *= _FIVE
+    h2 += _A2
+
+
+def _finish(h1: Hashes, h2: Hashes, k1: Hashes, k2: Hashes, length: Hashes | np.uint64) -> Hashes:
+    """The tail block, its unused bytes zero, and the last rounds; a tail of zeros changes nothing."""
+    _scramble(k2, _C2, 33, _C1)
+    h2 ^= k2
+    _scramble(k1, _C1, 31, _C2)
+    h1 ^= k1
+    h1 ^= length
+    h2 ^= length
+    return _last_rounds(h1, h2)
+
+
+def _short(words: Hashes, length: Hashes | int) -> Hashes:
+    """The hash of values of at most eight bytes, given as words whose unused bytes are zero; overwrites them."""
+    length = np.uint64(length) if isinstance(length, int) else length
+    _scramble(words, _C1, 31, _C2)
+    words ^= np.uint64(SEED)
+    words ^= length
+    return _last_rounds(words, np.uint64(SEED) ^ length)
+
+
+def _last_rounds(h1: Hashes, h2: Hashes | np.uint64) -> Hashes:
+    h1 += h2
+    h2 = h2 + h1
+    _avalanche(h1)
+    _avalanche(h2)
+    h1 += h2
+    h1 >>= _ONE
+    return h1
+
+
+def _avalanche(h: Hashes) -> None:
+    h ^= h >> _33
+    h *= _F1
+    h ^= h >> _33
+    h *= _F2
+    h ^= h >> _33
+
+
+def _scramble(k: Hashes, first: np.uint64, by: int, second: np.uint64) -> None:
+    k *= first
+    _rotate(k, by)
+    k *= second
+
+
+def _rotate(values: Hashes, by: int) -> None:
+    right = values >> np.uint64(64 - by)
+    values <<= np.uint64(by)
+    values |= right
