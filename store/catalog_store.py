@@ -1,0 +1,395 @@
+"""What tables there are: connectors, tables, columns and their ids, snapshots. DuckDB keeps it, memory answers for it.
+
+`Catalog` holds every table's entry in memory, because each read resolves names and each put resolves keys. Entries
+change only inside the writer's transaction; after a rollback they are read anew.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from store.database import Connection, Database
+from store.errors import NotFound, nearest
+
+EXTERNAL = "external"
+_NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namespace of RFC 4122
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A table the server knows. `current_snapshot_id` is None while it has no snapshot."""
+
+    table_key: int
+    table_catalog: str
+    table_schema: str
+    table_name: str
+    table_id: str
+    format: str
+    location: str | None = None
+    current_snapshot_id: int | None = None
+    dropped: bool = False
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        return self.table_catalog, self.table_schema, self.table_name
+
+    @property
+    def full_name(self) -> str:
+        return join_name(*self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEntry:
+    snapshot_id: int
+    ordinal: int
+    schema_hash: str | None
+    is_live: bool
+
+
+def split_name(text: str) -> tuple[str, str, str]:
+    """`catalog.schema.table` → its parts: the first is the catalog, the last the table; a part with a dot is quoted.
+
+    Raises ValueError where there are fewer than three parts or a quote stays open.
+    """
+    parts, part, quoted, at = [], "", False, 0
+    while at < len(text):
+        char = text[at]
+        if quoted:
+            if char == '"' and text[at + 1 : at + 2] == '"':
+                part, at = part + '"', at + 1
+            elif char == '"':
+                quoted = False
+            else:
+                part += char
+        elif char == '"' and not part:
+            quoted = True
+        elif char == ".":
+            parts, part = [*parts, part], ""
+        else:
+            part += char
+        at += 1
+    parts.append(part)
+    if quoted or len(parts) < 3 or not all(parts):
+        raise ValueError(f'"{text}" is no full table name: expected catalog.schema.table')
+    return parts[0], ".".join(parts[1:-1]), parts[-1]
+
+
+def join_name(catalog: str, schema: str, table: str) -> str:
+    """The full name of a table, dotted table names quoted."""
+    quoted = '"' + table.replace('"', '""') + '"' if "." in table or '"' in table else table
+    return f"{catalog}.{schema}.{quoted}"
+
+
+class Catalog:
+    def __init__(self, database: Database):
+        self.database = database
+        self._lock = threading.Lock()
+        self._by_name: dict[tuple[str, str, str], TableEntry] = {}
+        self._by_key: dict[int, TableEntry] = {}
+        self._next_key = 1
+        with database.reading() as cursor:
+            self.reload(cursor)
+        database.on_rollback = self.reload
+
+    # Reading, from memory.
+
+    def reload(self, connection: Connection) -> None:
+        rows = connection.execute(
+            "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
+            " current_snapshot_id, dropped FROM tables"
+        ).fetchall()
+        entries = [TableEntry(*row) for row in rows]
+        with self._lock:
+            self._by_name = {entry.name: entry for entry in entries if not entry.dropped}
+            self._by_key = {entry.table_key: entry for entry in entries}
+            self._next_key = max(self._by_key, default=0) + 1
+
+    def find(self, name: tuple[str, str, str]) -> TableEntry | None:
+        return self._by_name.get(name)
+
+    def get(self, full_name: str) -> TableEntry:
+        """The table of a full name; NotFound names the nearest one there is."""
+        name = split_name(full_name)
+        # quoted and dotted schemas leave more than one reading: the text as given may be any of them
+        if entry := self._by_name.get(name):
+            return entry
+        known = [entry.full_name for entry in self.tables()]
+        raise NotFound(
+            f'no table "{full_name}"',
+            code="UNKNOWN_TABLE",
+            hint=nearest(full_name, known) or "discover its catalog first, or put statistics of it",
+            params={"table": full_name},
+        )
+
+    def by_key(self, table_key: int) -> TableEntry:
+        return self._by_key[table_key]
+
+    def tables(self) -> list[TableEntry]:
+        return list(self._by_name.values())
+
+    # Reading, from the file.
+
+    def snapshot(self, table: TableEntry, snapshot_id: int) -> SnapshotEntry:
+        rows = self.database.rows(
+            "SELECT snapshot_id, ordinal, schema_hash, is_live FROM snapshots WHERE table_key = ? AND snapshot_id = ?",
+            table.table_key, snapshot_id,
+        )  # fmt: skip
+        if not rows:
+            raise NotFound(
+                f'table "{table.full_name}" has no snapshot {snapshot_id}',
+                code="UNKNOWN_SNAPSHOT",
+                hint="see the flight sys.snapshots, or discover the table anew",
+                params={"table": table.full_name, "snapshot": snapshot_id},
+            )
+        return SnapshotEntry(*rows[0])
+
+    def snapshots(self, table: TableEntry) -> list[SnapshotEntry]:
+        rows = self.database.rows(
+            "SELECT snapshot_id, ordinal, schema_hash, is_live FROM snapshots WHERE table_key = ? ORDER BY ordinal",
+            table.table_key,
+        )
+        return [SnapshotEntry(*row) for row in rows]
+
+    def column_ids(self, table: TableEntry) -> dict[str, int]:
+        rows = self.database.rows("SELECT column_name, column_id FROM column_ids WHERE table_key = ?", table.table_key)
+        return dict(rows)
+
+    def schema_columns(self, table: TableEntry, schema_hash: str | None) -> list[list[Any]]:
+        """[name, logical type, nullable, field id] of each column of a schema seen before; empty when unknown."""
+        rows = self.database.rows(
+            "SELECT columns FROM schemas WHERE table_key = ? AND schema_hash = ?", table.table_key, schema_hash
+        )
+        return json.loads(rows[0][0]) if rows else []
+
+    def connector(self, catalog: str) -> dict[str, Any]:
+        rows = self.database.rows(
+            "SELECT catalog, format, uri, options, state, last_error FROM connectors WHERE catalog = ?", catalog
+        )
+        if not rows or rows[0][1] == EXTERNAL:
+            known = [row[0] for row in self.database.rows("SELECT catalog FROM connectors")]
+            raise NotFound(
+                f'no connector "{catalog}"', code="UNKNOWN_CONNECTOR", hint=nearest(catalog, known) or "register it first"
+            )  # fmt: skip
+        row = rows[0]
+        return {"catalog": row[0], "format": row[1], "uri": row[2], "options": json.loads(row[3]), "state": row[4]}
+
+    # Writing: all of these run inside the writer's transaction.
+
+    def register(
+        self, connection: Connection, name: tuple[str, str, str], table_id: str | None = None, format: str = EXTERNAL
+    ) -> TableEntry:
+        """The entry of a table, made when it is new."""
+        if entry := self._by_name.get(name):
+            return entry
+        catalog, schema, table = name
+        made = table_id or str(uuid.uuid5(_NAMESPACE, f"{catalog}\0{schema}\0{table}"))
+        with self._lock:
+            entry = TableEntry(self._next_key, catalog, schema, table, made, format)
+            self._next_key += 1
+        connection.execute(
+            "INSERT INTO tables VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, false)",
+            [entry.table_key, catalog, schema, table, made, format],
+        )
+        if (
+            format == EXTERNAL
+            and not connection.execute("SELECT count(*) FROM connectors WHERE catalog = ?", [catalog]).fetchall()[0][0]
+        ):
+            connection.execute(
+                "INSERT INTO connectors VALUES (?, ?, NULL, '{}', 'ACTIVE', NULL, NULL)", [catalog, EXTERNAL]
+            )
+        self._keep(entry)
+        return entry
+
+    def change(self, connection: Connection, entry: TableEntry, **changes: Any) -> TableEntry:
+        """The entry with some fields changed, on disk and in memory."""
+        sets = ", ".join(f"{name} = ?" for name in changes)
+        connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes.values(), entry.table_key])
+        entry = replace(self._by_key[entry.table_key], **changes)
+        self._keep(entry)
+        return entry
+
+    def _keep(self, entry: TableEntry) -> None:
+        with self._lock:
+            old = self._by_key.get(entry.table_key)
+            if old is not None and (old.name != entry.name or entry.dropped) and self._by_name.get(old.name) == old:
+                del self._by_name[old.name]
+            self._by_key[entry.table_key] = entry
+            if not entry.dropped:
+                self._by_name[entry.name] = entry
+
+    def sight_external_snapshots(
+        self, connection: Connection, entry: TableEntry, snapshots: Mapping[int, str | None]
+    ) -> TableEntry:
+        """Registers snapshots that a put spoke of (id → schema hash); an external table's greatest id is current."""
+        known = dict(
+            connection.execute(
+                "SELECT snapshot_id, schema_hash FROM snapshots WHERE table_key = ?", [entry.table_key]
+            ).fetchall()
+        )
+        external = entry.format == EXTERNAL
+        for snapshot_id, schema_hash in snapshots.items():
+            if snapshot_id not in known:
+                connection.execute(
+                    "INSERT INTO snapshots VALUES (?, ?, ?, NULL, NULL, NULL, NULL, ?, ?)",
+                    # a connector's own snapshots come from the connector: one that it never named is history
+                    [entry.table_key, snapshot_id, snapshot_id if external else -1, schema_hash, external],
+                )
+            elif known[snapshot_id] is None and schema_hash is not None:
+                connection.execute(
+                    "UPDATE snapshots SET schema_hash = ? WHERE table_key = ? AND snapshot_id = ?",
+                    [schema_hash, entry.table_key, snapshot_id],
+                )
+        greatest = max(snapshots, default=None)
+        current = entry.current_snapshot_id
+        if external and greatest is not None and (current is None or greatest > current):
+            entry = self.change(connection, entry, current_snapshot_id=greatest)
+        return entry
+
+    def assign_column_ids(
+        self, connection: Connection, entry: TableEntry, names: Iterable[str], given: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Name → id for every name a table ever had; a new name gets `given`'s id, else the next free position."""
+        known: dict[str, int] = dict(
+            connection.execute(
+                "SELECT column_name, column_id FROM column_ids WHERE table_key = ?", [entry.table_key]
+            ).fetchall()
+        )
+        new: dict[str, int] = {}
+        next_id = max(known.values(), default=0) + 1
+        for name in names:
+            wanted = given.get(name) if given else None
+            if (name in known and wanted in (None, known[name])) or name in new:
+                continue
+            new[name] = wanted if wanted is not None else next_id
+            next_id = max(next_id, new[name] + 1)
+        if new:
+            replaced = [name for name in new if name in known]
+            if replaced:
+                connection.execute(
+                    "DELETE FROM column_ids WHERE table_key = ? AND column_name IN (SELECT unnest(?))",
+                    [entry.table_key, replaced],
+                )
+            connection.executemany(
+                "INSERT INTO column_ids VALUES (?, ?, ?)", [[entry.table_key, n, i] for n, i in new.items()]
+            )
+        return known | new
+
+    def put_connector(
+        self, connection: Connection, catalog: str, format: str, uri: str, masked_options: Mapping[str, str]
+    ) -> None:
+        connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
+        connection.execute(
+            "INSERT INTO connectors VALUES (?, ?, ?, ?, 'ACTIVE', ?, NULL)",
+            [catalog, format, uri, json.dumps(dict(masked_options), ensure_ascii=False), datetime.now(UTC)],
+        )
+
+    def note_connector(self, connection: Connection, catalog: str, error: str | None) -> None:
+        """What the last look at a connector found: nothing wrong, or a reason."""
+        connection.execute(
+            "UPDATE connectors SET state = ?, last_error = ?, last_seen_at = CASE WHEN ? THEN ? ELSE last_seen_at END"
+            " WHERE catalog = ?",
+            ["FAILING" if error else "ACTIVE", error, error is None, datetime.now(UTC), catalog],
+        )
+
+    def drop_connector(self, connection: Connection, catalog: str) -> None:
+        """Forgets a connector; its tables leave the catalog, their statistics stay until deleted or expired."""
+        connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
+        for entry in self.tables():
+            if entry.table_catalog == catalog and entry.format != EXTERNAL:
+                self.change(connection, entry, dropped=True)
+
+    def discovered(self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any]) -> TableEntry:
+        """Stores one table as `flight_server.wire` describes it; ids, columns, snapshots and constraints are renewed."""
+        name = (catalog, found["schema"], found["name"])
+        entry = self._by_name.get(name)
+        if entry is None and found["table_id"]:
+            entry = next(  # a rename keeps the format's own identity, and a table that comes back its statistics
+                (e for e in self._by_key.values() if e.table_id == found["table_id"] and e.table_catalog == catalog), None
+            )  # fmt: skip
+        if entry is not None and found["table_id"] and entry.table_id not in (found["table_id"], None):
+            if entry.format != EXTERNAL:  # another table of the same name: the old one is gone
+                self.change(connection, entry, dropped=True)
+                entry = None
+            else:
+                entry = self.change(connection, entry, table_id=found["table_id"])
+        if entry is None:
+            dropped = (e for e in self._by_key.values() if e.name == name and e.dropped)
+            entry = next((e for e in dropped if found["table_id"] in (None, e.table_id)), None)
+        entry = entry or self.register(connection, name, found["table_id"], format)
+        changes = {
+            "table_schema": name[1], "table_name": name[2], "format": format, "location": found.get("location"),
+            "current_snapshot_id": found["current_snapshot_id"], "dropped": False,
+        }  # fmt: skip
+        if any(getattr(entry, field) != value for field, value in changes.items()):
+            entry = self.change(connection, entry, **changes)
+        self._store_schemas(connection, entry, found)
+        self._store_snapshots(connection, entry, found)
+        return entry
+
+    def _store_schemas(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
+        known = {h for (h,) in connection.execute(
+            "SELECT schema_hash FROM schemas WHERE table_key = ?", [entry.table_key]).fetchall()}  # fmt: skip
+        ids: dict[str, int] = {}
+        current = found["schemas"].get(found["schema_hash"], [])
+        ordered = [c for h, c in found["schemas"].items() if h != found["schema_hash"]] + [current]
+        for columns in ordered:  # older schemas first: the first sight of a name counts
+            given = {c[0]: c[3] for c in columns if c[3] is not None}
+            ids = self.assign_column_ids(connection, entry, [c[0] for c in columns], given)
+        for schema_hash, columns in found["schemas"].items():
+            if schema_hash not in known:
+                connection.execute(
+                    "INSERT INTO schemas VALUES (?, ?, ?)", [entry.table_key, schema_hash, json.dumps(columns)]
+                )
+        rows = [
+            [entry.table_key, name, type, position, "YES" if nullable else "NO", ids[name]]
+            for position, (name, type, nullable, _) in enumerate(current, 1)
+        ]
+        self._renew(connection, "table_columns", entry, rows)
+        constraints = [
+            [entry.table_key, kind, name, position, column, clause]
+            for kind, name, columns, clause in found.get("constraints", [])
+            for position, column in enumerate(columns or [None], 1)
+        ]
+        self._renew(connection, "table_constraints", entry, constraints)
+
+    def _renew(self, connection: Connection, table: str, entry: TableEntry, rows: Sequence[Sequence[Any]]) -> None:
+        old = connection.execute(f"SELECT * FROM {table} WHERE table_key = ?", [entry.table_key]).fetchall()
+        if sorted(map(str, (tuple(row) for row in rows))) == sorted(map(str, old)):
+            return
+        connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [entry.table_key])
+        if rows:
+            marks = ", ".join("?" * len(rows[0]))
+            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+    def _store_snapshots(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
+        new = [
+            [entry.table_key, s["snapshot_id"], s["ordinal"], s["parent_snapshot_id"], s["sequence_number"],
+             datetime.fromisoformat(s["committed_at"]) if s["committed_at"] else None, s["operation"],
+             s["schema_hash"], True]
+            for s in found["snapshots"]
+        ]  # fmt: skip
+        if new:
+            connection.execute(
+                "DELETE FROM snapshots WHERE table_key = ? AND snapshot_id IN (SELECT unnest(?::BIGINT[]))",
+                [entry.table_key, [row[1] for row in new]],
+            )
+            connection.executemany("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", new)
+        if (live := found.get("live_snapshot_ids")) is not None:
+            connection.execute(
+                "UPDATE snapshots SET is_live = (snapshot_id IN (SELECT unnest(?::BIGINT[]))) WHERE table_key = ?"
+                " AND is_live <> (snapshot_id IN (SELECT unnest(?::BIGINT[])))",
+                [list(live), entry.table_key, list(live)],
+            )
+
+    def forget_missing(
+        self, connection: Connection, catalog: str, present: Callable[[TableEntry], bool]
+    ) -> list[TableEntry]:
+        """Marks the connector's tables that are gone from the lake as dropped."""
+        gone = [e for e in self.tables() if e.table_catalog == catalog and e.format != EXTERNAL and not present(e)]
+        return [self.change(connection, entry, dropped=True) for entry in gone]
