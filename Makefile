@@ -1,0 +1,44 @@
+# The only prerequisite is Python 3.11 or later with pip and venv; the rest is fetched into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.8
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help install demo test lint bench constraints
+
+help:
+	@echo "make demo     install, then the main job end to end"
+	@echo "make test     install, then all tests"
+	@echo "make install  everything into $(VENV)"
+	@echo "make lint     style, types"
+	@echo "make bench    benchmarks; prints ratios"
+
+install: $(INSTALLED)
+
+# Every version is pinned by .ci/constraints.txt, whatever registry pip is configured for.
+$(INSTALLED): pyproject.toml .ci/constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "statflight needs Python 3.11 or later")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
+	$(BIN)/uv pip install --python $(BIN)/python --constraints .ci/constraints.txt --group dev --editable '.[all]'
+	@touch $@
+
+demo: install
+	$(BIN)/statflight demo --keep
+
+test: install
+	$(BIN)/pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/pytest tests/benchmarks -m benchmark -s
+
+# After a change of dependencies.
+constraints: install
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+		--no-header --no-annotate --no-emit-index-url --output-file .ci/constraints.txt --upgrade

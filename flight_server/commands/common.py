@@ -1,0 +1,106 @@
+"""What the commands share: their common options, the connection, and how a mistake is worded."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import pyarrow.flight as flight
+import typer
+
+from flight_server.client import DEFAULT_URI, StatsClient, reason, split_name
+
+_ON = "Connection"
+
+Server = Annotated[
+    str, typer.Option("--server", envvar="STATFLIGHT_SERVER", metavar="URI", help="The server.", rich_help_panel=_ON)
+]
+Token = Annotated[
+    str | None,
+    typer.Option("--token", envvar="STATFLIGHT_TOKEN", help="Bearer token.", show_default=False, rich_help_panel=_ON),
+]
+TlsRoots = Annotated[
+    Path | None,
+    typer.Option("--tls-roots", envvar="STATFLIGHT_TLS_ROOTS", metavar="FILE",
+                 help="PEM certificates to check the server's with.", rich_help_panel=_ON),
+]  # fmt: skip
+SERVER = DEFAULT_URI
+
+
+class CommandError(Exception):
+    """A command could not do what it was asked; the message is all the user needs."""
+
+
+class UsageError(Exception):
+    """The command line itself is wrong."""
+
+
+def misuse(message: str) -> NoReturn:
+    raise UsageError(message)
+
+
+def say(message: str) -> None:
+    """A line for people, on standard error."""
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+
+
+def tell(line: str) -> None:
+    """A line of data, on standard output."""
+    sys.stdout.buffer.write(line.encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+@contextmanager
+def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[StatsClient]:
+    """A client for the length of a block."""
+    if not re.match(r"grpc(\+tcp|\+tls|\+unix)?://", server):
+        misuse(f"--server {server!r} is no Flight address; expected {DEFAULT_URI} or grpc+tls://host:port")
+    if tls_roots is not None and not tls_roots.is_file():
+        misuse(f"--tls-roots {tls_roots}: no such file")
+    try:
+        with StatsClient(server, token, tls_roots) as client:
+            yield client
+    except flight.FlightUnavailableError as error:
+        message = reason(error)
+        # gRPC's own words for a connection that failed have no code; the server's have.
+        if not message.startswith("[UNAVAILABLE]"):
+            raise
+        message = message.removeprefix("[UNAVAILABLE] ")
+        raise CommandError(f"no server at {server} ({message}); `statflight serve` starts one") from None
+
+
+def table_name(name: str) -> str:
+    """A full table name, checked before anything is asked of a server."""
+    try:
+        split_name(name)
+    except ValueError as error:
+        misuse(str(error))
+    return name
+
+
+def snapshot_of(text: str, *words: str) -> str | int:
+    """A snapshot as an option names it: a word of those allowed, or an id."""
+    if text in words:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        misuse(f"snapshot {text!r}: expected {', '.join(words)}{' or ' if words else ''}an id")
+
+
+def names_of(text: str | None) -> list[str] | None:
+    """The names in `a,b`, or None when the option is absent."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return names or misuse("a list of names is empty")
+
+
+def debug() -> bool:
+    return bool(os.environ.get("STATFLIGHT_DEBUG"))

@@ -1,0 +1,70 @@
+"""Commands that run something: serve, worker, doctor, demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flight_server.commands.common import SERVER, Server, TlsRoots, Token, misuse, say
+
+_Port = typer.Option(min=0, max=65535, help="0 picks a free one.", show_default="8815")
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML; ./statflight.toml when there.")] = None,
+    db: Annotated[Path | None, typer.Option(metavar="PATH", help="The DuckDB file.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, _Port] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Capture workers to start.", show_default="1")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM certificate.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM key of it.")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(metavar="FILE", help="Clients need its certificate.")] = None,
+    auth: Annotated[Path | None, typer.Option(metavar="FILE", help="Token file; without it anybody may.")] = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help="Allow what is unsafe on a network.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Prometheus metrics, when given.")] = None,
+    spark_master: Annotated[str | None, typer.Option(help="Spark of the capture workers.")] = None,
+) -> None:
+    """Run the server and its capture worker."""
+    if (tls_cert is None) != (tls_key is None):
+        misuse("--tls-cert and --tls-key go together")
+    flags: dict[str, Any] = {
+        "db": db, "host": host, "port": port, "workers": workers, "tls_cert": tls_cert, "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
+        "spark_master": spark_master,
+    }  # fmt: skip
+    from flight_server.config import load
+    from flight_server.server import serve as run
+
+    settings = load(config, {name: value for name, value in flags.items() if value is not None})
+    raise typer.Exit(run(settings))
+
+
+def worker(
+    server: Server = SERVER,
+    spark_master: Annotated[str | None, typer.Option(help="Such as local[*] or spark://host:7077.")] = None,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:
+    """Run another capture worker, here or on any machine that reaches the server and the lake."""
+    from flight_server.worker import run_worker
+
+    raise typer.Exit(run_worker(server, token=token, spark_master=spark_master, tls_roots=tls_roots))
+
+
+def doctor(server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None) -> None:
+    """Check Python, Java, the libraries of each format, and the server."""
+    from flight_server.doctor import examine
+
+    raise typer.Exit(examine(server, token, tls_roots))
+
+
+def demo(
+    directory: Annotated[Path, typer.Option("--dir", help="Where the lake is made.")] = Path("statflight-demo"),
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the directory there.")] = False,
+) -> None:
+    """Make a small lake, serve it, capture it, and show what comes out."""
+    from flight_server.demo import run
+
+    raise typer.Exit(run(directory, keep=keep, say=say))

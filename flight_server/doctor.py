@@ -1,0 +1,106 @@
+"""`statflight doctor`: what is there, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from os import environ
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from flight_server.client import DEFAULT_URI, StatsClient, reason
+
+JAVA_NEEDED = 17  # what PySpark 4 runs on
+HEALTH_SECONDS = 10.0
+LIBRARIES = {  # what for: distribution, extra of statflight that brings it
+    "server and store": ("duckdb", "server"),
+    "sketches": ("datasketches", "server"),
+    "spark": ("pyspark", "spark"),
+    "delta": ("deltalake", "delta"),
+    "iceberg": ("pyiceberg", "iceberg"),
+    "lance": ("pylance", "lance"),
+    "paimon": ("pypaimon", ""),
+    "parquet": ("pyarrow", ""),
+}
+
+
+@dataclass
+class Finding:
+    good: bool
+    what: str
+    detail: str
+    remedy: str = ""
+
+
+def examine(server: str, token: str | None = None, tls_roots: Path | None = None) -> int:
+    """Writes every finding on standard output; 0 when the server answers."""
+    answers = False
+    for finding in _findings(server, token, tls_roots):
+        answers = finding.good
+        line = f"{'ok     ' if finding.good else 'missing'}  {finding.what:<17} {finding.detail}"
+        sys.stdout.write(line + (f"\n{'':27}→ {finding.remedy}" if finding.remedy else "") + "\n")
+    return 0 if answers else 1
+
+
+def _findings(server: str, token: str | None, tls_roots: Path | None) -> Iterator[Finding]:
+    """The findings, that about the server last."""
+    yield Finding(sys.version_info >= (3, 11), "python", sys.version.split()[0])
+    yield java()
+    for name, (distribution, extra) in LIBRARIES.items():
+        try:
+            yield Finding(True, name, f"{distribution} {version(distribution)}")
+        except PackageNotFoundError:
+            wanted = f"'statflight[{extra}]'" if extra else distribution
+            yield Finding(False, name, f"{distribution} is not installed", f"pip install {wanted}")
+    health = _health(server, token, tls_roots)
+    if not health.good and server == DEFAULT_URI:
+        yield _port(server)
+    yield health
+
+
+def java() -> Finding:
+    """The Java that PySpark would start."""
+    home = environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    remedy = f"install a JDK {JAVA_NEEDED} or later (or set JAVA_HOME); without it only metadata is captured"
+    if program is None:
+        return Finding(False, "java", "not found", remedy)
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return Finding(False, "java", f"{program} does not run", remedy)
+    found = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
+    if found is None:
+        return Finding(False, "java", f"{program} tells no version", remedy)
+    good = int(found[1]) >= JAVA_NEEDED
+    return Finding(good, "java", found[0].removeprefix("version ").strip('"'), "" if good else remedy)
+
+
+def _port(server: str) -> Finding:
+    """Whether a server could be started at the default address."""
+    where = urlsplit(server)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((where.hostname or "127.0.0.1", where.port or 0))
+        except OSError:
+            return Finding(False, "port", f"{where.port} is taken by another program", "statflight serve --port 0")
+    return Finding(True, "port", f"{where.port} is free")
+
+
+def _health(server: str, token: str | None, tls_roots: Path | None) -> Finding:
+    try:
+        with StatsClient(server, token, tls_roots, timeout=HEALTH_SECONDS) as client:
+            health = client.actions.health()
+    except (pa.ArrowException, flight.FlightError, OSError) as error:
+        return Finding(False, "server", f"{server}: {reason(error)}", "statflight serve")
+    return Finding(health.get("status") == "ok", "server", f"{server}: {health}")

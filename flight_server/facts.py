@@ -1,0 +1,190 @@
+"""What is known of one table at one snapshot, gathered for people: `show`, `diff` and `report` word it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.client import StatsClient
+
+Row = dict[str, Any]
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass
+class Facts:
+    """Rows of the `stats.*` flights about one table."""
+
+    name: str
+    columns: pa.Table
+    table: Row | None = None
+    histograms: dict[int, list[Row]] = field(default_factory=dict)  # by column id, buckets in order
+    common_values: dict[int, list[Row]] = field(default_factory=dict)  # by column id, most common first
+
+    @property
+    def rows(self) -> list[Row]:
+        return sorted(self.columns.to_pylist(), key=lambda row: row["column_id"])
+
+    @property
+    def known(self) -> bool:
+        return self.table is not None or self.columns.num_rows > 0
+
+
+def gather(
+    client: StatsClient, name: str, snapshot: str | int, *, allow_stale: bool = False, shapes: bool = False
+) -> Facts:
+    """Reads a table's statistics; `shapes` adds histograms and most common values.
+
+    Raises:
+        pa.ArrowKeyError: the server knows no such table, or no such snapshot of it.
+    """
+
+    def read(flight: str) -> pa.Table:
+        return client.read_table(flight, name, snapshot=snapshot, allow_stale=allow_stale)
+
+    facts = Facts(name, read("stats.columns"))
+    facts.table = next(iter(read("stats.tables").to_pylist()), None)
+    if not facts.known:
+        require(client, name, snapshot)
+    elif shapes:
+        facts.histograms = _by_column(read("stats.histograms"), "bucket")
+        facts.common_values = _by_column(read("stats.most_common_values"), "rank")
+    return facts
+
+
+def require(client: StatsClient, name: str, snapshot: str | int = "current") -> None:
+    """Raises `pa.ArrowKeyError` unless the server knows the table and the snapshot."""
+    client.require_table(name)
+    if snapshot != "current":
+        known = client.read_table("sys.snapshots", name, ["snapshot_id"])["snapshot_id"].to_pylist()
+        if int(snapshot) not in known:
+            some = ", ".join(map(str, known[-5:])) or "none"
+            raise pa.ArrowKeyError(f'[UNKNOWN_SNAPSHOT] "{name}" has no snapshot {snapshot}; the latest are: {some}')
+
+
+def _by_column(table: pa.Table, order: str) -> dict[int, list[Row]]:
+    columns: defaultdict[int, list[Row]] = defaultdict(list)
+    for row in table.to_pylist():
+        columns[row["column_id"]].append(row)
+    return {column: sorted(rows, key=lambda row: row[order]) for column, rows in columns.items()}
+
+
+# Shapes: an equi-depth histogram says little as bars of equal height, so it is spread over bins of equal width.
+
+
+def position(text: str | None, logical_type: str) -> float | None:
+    """A bound as a point on the number line, or None for a type that has none."""
+    if text is None:
+        return None
+    kind = logical_type.partition("(")[0]
+    try:
+        if kind in ("INT", "FLOAT", "DOUBLE", "DECIMAL"):
+            number = float(text)
+            return number if math.isfinite(number) else None
+        if kind == "BOOLEAN":
+            return float(text == "true")
+        if kind == "DATE":
+            return float(date.fromisoformat(text).toordinal())
+        if kind == "TIME":
+            moment = time.fromisoformat(text)
+            return timedelta(
+                hours=moment.hour, minutes=moment.minute, seconds=moment.second, microseconds=moment.microsecond
+            ).total_seconds()
+        if kind.startswith("TIMESTAMP"):
+            instant = datetime.fromisoformat(text)
+            return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        pass
+    return None
+
+
+def densities(buckets: Sequence[Row], logical_type: str, bins: int) -> list[float]:
+    """Rows in each of `bins` equal parts of the range, a bucket's rows spread evenly over its width."""
+    edges = [(position(row["lower"], logical_type), position(row["upper"], logical_type)) for row in buckets]
+    ranges = [(low, high) for low, high in edges if low is not None and high is not None]
+    if not ranges or len(ranges) != len(edges):
+        return []
+    start, end = min(low for low, _ in ranges), max(high for _, high in ranges)
+    if not math.isfinite(end - start):
+        return []
+    heights = [0.0] * bins
+    step = (end - start) / bins
+    if step <= 0:
+        heights[0] = sum(row["row_count"] or 0.0 for row in buckets)
+        return heights
+    for (low, high), row in zip(ranges, buckets, strict=True):
+        count = row["row_count"] or 0.0
+        first, last = (min(int((edge - start) / step), bins - 1) for edge in (low, high))
+        if first == last or high <= low:
+            heights[first] += count
+            continue
+        for place in range(first, last + 1):
+            inside = min(high, start + (place + 1) * step) - max(low, start + place * step)
+            heights[place] += count * max(inside, 0.0) / (high - low)
+    return heights
+
+
+def sparkline(heights: Sequence[float]) -> str:
+    """A small histogram of block characters; the least bar that is not empty is still seen."""
+    top = max(heights, default=0.0)
+    if top <= 0:
+        return ""
+    return "".join(BLOCKS[math.ceil(height / top * (len(BLOCKS) - 1))] for height in heights)
+
+
+# Words for numbers.
+
+
+def count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def percent_null(row: Row) -> str:
+    nulls, rows = row["null_count"], row["row_count"]
+    if nulls is None or rows is None:
+        return ""
+    if nulls in (0, rows) or rows == 0:
+        return "100" if nulls and rows else "0"
+    share = 100 * nulls / rows
+    return "<0.1" if share < 0.05 else ">99.9" if share > 99.95 else f"{share:.1f}"
+
+
+def distinct(row: Row) -> str:
+    """The number of distinct values, with the half-width of its 95 % interval unless it is exact."""
+    ndv, lower, upper = row["ndv"], row["ndv_lower"], row["ndv_upper"]
+    if ndv is None:
+        return ""
+    if row["ndv_exact"] or lower is None or upper is None or not ndv:
+        return count(ndv) if row["ndv_exact"] else f"~{count(ndv)}"
+    return f"{count(ndv)} ±{max(upper - ndv, ndv - lower) / ndv * 100:.1f}%"
+
+
+def bound(text: str | None, exact: bool | None, sign: str, longest: int = 28) -> str:
+    """A bound: `≥` or `≤` before one known to be inexact, shortened where it is long."""
+    if text is None:
+        return ""
+    shown = '""' if text == "" else text if len(text) <= longest else text[: longest - 1] + "…"
+    return f"{sign} {shown}" if exact is False else shown
+
+
+def size(value: float | None) -> str:
+    """Bytes, in the unit that leaves one to four digits."""
+    if value is None:
+        return ""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def freshness(row: Row) -> str:
+    """EXACT, or what the row is instead and of which snapshot."""
+    fresh = row["freshness"] or ""
+    return fresh if fresh in ("EXACT", "") else f"{fresh} (of {row['snapshot_id']})"
