@@ -1,0 +1,560 @@
+"""Records as they arrive: cast to the flight's columns, checked by vector, brought to normal form (SEMANTICS §2).
+
+`prepare` is the door of a put: what it returns fits the flight's schema, is in normal form and breaks no rule; what it
+refuses it refuses by name of field, reason, expected and actual. No loop runs per row: Python sees distinct values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store import bounds, logical_types, schemas, targets
+from store.errors import InvalidArgument, InvalidField, nearest
+from store.logical_types import Kind, LogicalType
+from store.schemas import Flight
+
+_KEY: Final = ("table_catalog", "table_schema", "table_name", "snapshot_id")
+_TARGETS: Final[dict[str, tuple[str, ...]]] = {
+    "stats.files": ("file_path",),
+    "stats.file_columns": ("file_path",),
+    "stats.expressions": ("engine_kind", "engine_expression_key"),
+    "stats.column_groups": ("column_ids",),
+    "stats.sketches": ("role", "sketch_type", "data"),
+}
+# Of these columns one must be there, and in each row one of them has a value.
+_ALTERNATIVES: Final[dict[str, tuple[str, str]]] = {
+    "stats.columns": ("column_id", "column_name"),
+    "stats.file_columns": ("column_id", "column_name"),
+    "stats.sketches": ("target_kind", "storage_id"),
+}
+_NOT_EMPTY: Final = ("table_catalog", "table_schema", "table_name", "engine_expression_key", "sketch_type")
+_COUNTS: Final = (
+    "snapshot_id", "row_count", "null_count", "nan_count", "size_bytes", "total_size_bytes", "merged_size_bytes",
+    "data_file_count", "rows_scanned", "files_scanned", "row_groups_sampled", "bytes_scanned", "max_width_bytes",
+)  # fmt: skip
+_MEASURES: Final = ("ndv", "ndv_lower", "ndv_upper", "avg_width_bytes")
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "producer": schemas.PRODUCERS,
+    "completeness": schemas.COMPLETENESS,
+    "capture_mode": schemas.CAPTURE_MODES,
+    "file_content": schemas.FILE_CONTENTS,
+    "role": schemas.ROLES,
+    "target_kind": tuple(targets.TargetKind),
+}
+_AT_MOST: Final = (("null_count", "row_count"), ("ndv_lower", "ndv"), ("ndv", "ndv_upper"), ("ndv_lower", "ndv_upper"))
+
+
+def required(flight: Flight) -> tuple[str, ...]:
+    """The columns that a put into the flight must have, and have a value in each row."""
+    return (*_KEY, *_TARGETS.get(flight.name, ()))
+
+
+def prepare(
+    flight: Flight, batch: pa.RecordBatch | pa.Table, policy: bounds.ZonePolicy = bounds.REFUSE, *, first_row: int = 0
+) -> pa.Table:
+    """A batch of a put stream as the flight's own columns, in normal form.
+
+    Args:
+        flight: A writable flight.
+        batch: Any subset of the flight's columns that holds the required ones; untrusted.
+        policy: What to do with a zoned bound of a TIMESTAMP.
+        first_row: Rows of the stream before this batch; refusals count rows over the stream, from 1.
+
+    Returns:
+        The known columns that were given, in the flight's order and types, without the derived ones.
+
+    Raises:
+        InvalidField: A column is missing, surplus, or of another type; or a value breaks a rule.
+        InvalidArgument: The flight takes no puts, or the batch is corrupt.
+    """
+    if not flight.writable:
+        raise InvalidArgument(f"{flight.name} cannot be written", code="NOT_WRITABLE")
+    schema = _check_names(flight, batch.schema)
+    batches = batch.to_batches() if isinstance(batch, pa.Table) else [batch]
+    done = []
+    for part in batches:
+        try:
+            part.validate(full=True)  # before any kernel: a hostile buffer would crash the process
+        except pa.ArrowInvalid as error:
+            raise InvalidArgument(f"{flight.name}: the batch is corrupt: {_first_line(error)}") from None
+        # No rows, no checks; and Arrow has kernels that trip over empty arrays.
+        done.append(_Batch(flight, part, schema, policy, first_row).checked() if part.num_rows else None)
+        first_row += part.num_rows
+    return pa.Table.from_batches([part for part in done if part is not None], schema)
+
+
+def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
+    """The schema of the result; refuses strangers, doubles, and columns missing or of another type."""
+    names, known = given.names, flight.schema.names
+    for name in names:
+        if name not in known:
+            error = InvalidField(name, f"{flight.name} has no such column", expected=", ".join(known), actual=name)
+            error.hint = nearest(name, known)
+            raise error
+        if names.count(name) > 1:
+            raise InvalidField(name, "the column is given twice", expected="one", actual=names.count(name))
+    for name in required(flight):
+        if name not in names:
+            raise InvalidField(
+                name, f"the column is missing, {flight.name} requires it", expected=name, actual=", ".join(names)
+            )
+    either = _ALTERNATIVES.get(flight.name)
+    if either and not set(either) & set(names):
+        raise InvalidField(either[0], "the column is missing", expected=" or ".join(either), actual=", ".join(names))
+    kept = [name for name in known if name in names and name not in schemas.DERIVED]
+    for name in kept:
+        if not _castable(given.field(name).type, flight.schema.field(name).type):
+            raise _other_type(name, flight.schema.field(name).type, given.field(name).type)
+    return pa.schema([flight.schema.field(name) for name in kept])
+
+
+# Casts.
+
+
+def _castable(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether only widths differ; whether a value is lost is seen when it is cast."""
+    is_ = pa.types
+    if is_.is_dictionary(source):
+        return not is_.is_dictionary(source.value_type) and _castable(source.value_type, target)
+    if source == target or is_.is_null(source):
+        return True
+    if is_.is_timestamp(target):
+        return bool(is_.is_timestamp(source) and source.tz)
+    if is_.is_list(target):
+        lists = is_.is_list(source) or is_.is_large_list(source) or is_.is_fixed_size_list(source)
+        return bool(lists and _castable(source.value_type, target.value_type))
+    families: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
+        (is_.is_integer,),
+        (is_.is_floating,),
+        (is_.is_string, is_.is_large_string, is_.is_string_view),
+        (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary),
+    )
+    return any(any(f(source) for f in family) and any(f(target) for f in family) for family in families)
+
+
+def _cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
+    source = array.type
+    if source == target:
+        return array
+    if pa.types.is_null(source):
+        return pa.nulls(len(array), target)
+    try:
+        if pa.types.is_dictionary(source):
+            array = array.dictionary_decode()
+        return array.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidField(
+            name, f"does not fit: {_first_line(error)}", expected=_type_name(target), actual=source
+        ) from None
+
+
+def _other_type(name: str, expected: pa.DataType, actual: pa.DataType) -> InvalidField:
+    return InvalidField(name, "is of another type", expected=_type_name(expected), actual=actual)
+
+
+def _type_name(type: pa.DataType) -> str:
+    return "utf8" if pa.types.is_string(type) else str(type)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
+
+
+# Checks.
+
+
+class _Batch:
+    """One batch of at least one row, on its way to normal form."""
+
+    def __init__(
+        self, flight: Flight, batch: pa.RecordBatch, schema: pa.Schema, policy: bounds.ZonePolicy, first_row: int
+    ) -> None:
+        self.flight = flight
+        self.schema = schema
+        self.policy = policy
+        self.first_row = first_row
+        self.length = batch.num_rows
+        self.columns = {field.name: _cast(field.name, batch.column(field.name), field.type) for field in schema}
+
+    def checked(self) -> pa.RecordBatch:
+        self._check_presence()
+        self._check_numbers()
+        for name, words in _WORDS.items():
+            if (column := self._known(name)) is not None:
+                known = pc.is_in(column, pa.array([*words, None], pa.string()))
+                self._hold(known, name, "unknown word", " | ".join(words))
+        self._map("file_path", _trimmed, "the path of a file")
+        self._map("engine_kind", lambda text: _trimmed(text).lower(), "an engine such as spark")
+        self._map("partition_data_json", _json_object, "a JSON object")
+        self._map("params", _json_object, "a JSON object")
+        if self.flight.name == "stats.column_groups":
+            self._check_group()
+        if self.flight.name == "stats.sketches":
+            self._check_sketch()
+        self._check_types_and_bounds()
+        return pa.RecordBatch.from_arrays(list(self.columns.values()), schema=self.schema)
+
+    def _known(self, name: str) -> pa.Array | None:
+        """The column, if it is there and has a value."""
+        column = self.columns.get(name)
+        return None if column is None or column.null_count == len(column) else column
+
+    def _refuse(self, index: int, name: str, reason: str, expected: object, actual: object = None) -> InvalidField:
+        actual = self.columns[name][index].as_py() if actual is None else actual
+        return InvalidField(name, reason, expected=expected, actual=actual, where=f"row {self.first_row + index + 1}")
+
+    def _hold(self, holds: pa.BooleanArray, name: str, reason: str, expected: object) -> None:
+        """Refuses the first row for which it does not hold; null holds."""
+        if not pc.all(holds, min_count=0).as_py():
+            raise self._refuse(pc.index(holds, False).as_py(), name, reason, expected)
+
+    def _check_presence(self) -> None:
+        for name in required(self.flight):
+            if self.columns[name].null_count:
+                index = pc.index(self.columns[name].is_null(), True).as_py()
+                raise self._refuse(index, name, "is missing", "a value", "null")
+        for name in _NOT_EMPTY:
+            if (column := self._known(name)) is not None:
+                self._hold(pc.greater(pc.binary_length(column), 0), name, "is empty", "at least one character")
+        if either := _ALTERNATIVES.get(self.flight.name):
+            given = [self.columns[name] for name in either if name in self.columns]
+            if all(column.null_count for column in given):
+                missing = pc.index(
+                    pc.coalesce(*(pc.if_else(c.is_valid(), True, None) for c in given)).is_valid(), False
+                )
+                if missing.as_py() >= 0:
+                    raise self._refuse(missing.as_py(), either[0], "is missing", " or ".join(either), "null")
+
+    def _check_numbers(self) -> None:
+        for name in _COUNTS:
+            if (column := self._known(name)) is not None and pc.min(column).as_py() < 0:
+                self._hold(pc.greater_equal(column, 0), name, "is negative", "at least 0")
+        for name in _MEASURES:
+            if (column := self._known(name)) is not None:
+                fine = pc.and_(pc.is_finite(column), pc.greater_equal(column, 0.0))
+                self._hold(fine, name, "is no amount", "a finite number of at least 0")
+        if (column := self._known("confidence_level")) is not None:
+            fine = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, 1.0))
+            self._hold(fine, "confidence_level", "is out of range", "a number from 0 to 1")
+        if (column := self._known("column_id")) is not None and pc.min(column).as_py() <= 0:
+            self._hold(pc.greater(column, 0), "column_id", "is not positive", "a positive 63-bit integer")
+        for name, limit in _AT_MOST:
+            column, most = self._known(name), self._known(limit)
+            if column is not None and most is not None:
+                fine = pc.less_equal(column, most)
+                if not pc.all(fine, min_count=0).as_py():
+                    index = pc.index(fine, False).as_py()
+                    raise self._refuse(index, name, f"is above {limit}", f"at most {limit} {most[index].as_py()}")
+
+    def _map(self, name: str, how: Callable[[str], str], expected: str) -> None:
+        """Brings each distinct text to normal form; a ValueError refuses it."""
+        if (column := self._known(name)) is None:
+            return
+        coded = column.dictionary_encode()
+        before = coded.dictionary.to_pylist()
+        after = []
+        for text in before:
+            try:
+                after.append(how(text))
+            except (ValueError, RecursionError) as error:
+                reason = "is nested too deep" if isinstance(error, RecursionError) else str(error)
+                raise self._refuse(pc.index(column, text).as_py(), name, reason, expected, text or "''") from None
+        if after != before:
+            self.columns[name] = pa.array(after, pa.string()).take(coded.indices)
+
+    def _check_group(self) -> None:
+        """Sorts the ids of each group, and their names along."""
+        ids = self.columns["column_ids"]
+        lengths, flat = pc.list_value_length(ids).to_numpy(), ids.flatten()
+        rows: np.ndarray = np.repeat(np.arange(len(ids)), lengths)
+        if lengths.min() < 2:
+            index = int(np.argmin(lengths >= 2))
+            raise self._refuse(index, "column_ids", "too few columns", "at least 2")
+        if flat.null_count or pc.min(flat).as_py() <= 0:
+            index = pc.index(pc.fill_null(pc.greater(flat, 0), False), False).as_py()
+            raise self._refuse(int(rows[index]), "column_ids", "is not positive", "a positive 63-bit integer",
+                               str(flat[index].as_py()))  # fmt: skip
+        values = flat.to_numpy()
+        order = np.lexsort((values, rows))
+        values = values[order]
+        same = (values[1:] == values[:-1]) & (rows[1:] == rows[:-1])
+        if same.any():
+            raise self._refuse(int(rows[np.argmax(same)]), "column_ids", "a column twice", "distinct ids")
+        names = self._known("column_names")
+        if names is not None:
+            fits = pc.equal(pc.list_value_length(names), pa.array(lengths, pa.int32()))
+            self._hold(fits, "column_names", "are not as many as column_ids", "a name for each id")
+        if np.array_equal(order, np.arange(len(order))):
+            return
+        self.columns["column_ids"] = _lists(lengths, pa.array(values), ids.type)
+        if names is not None:
+            # Groups without names have no place in the flat names: count only those that have.
+            named = names.is_valid().to_numpy(zero_copy_only=False)
+            kept: np.ndarray = np.repeat(named, lengths)
+            rank = np.cumsum(kept) - 1
+            sorted_names = names.flatten().take(pa.array(rank[order[kept]]))
+            self.columns["column_names"] = _lists(np.where(named, lengths, 0), sorted_names, names.type, ~named)
+
+    def _check_sketch(self) -> None:
+        """A sketch names its target: by storage_id, or by kind and what the kind needs; both must agree."""
+        kinds = self.columns.get("target_kind", pa.nulls(self.length, pa.string()))
+        given = self.columns.get("storage_id", pa.nulls(self.length, pa.string()))
+        for kind, column in _NAMED_BY.items():
+            value = self.columns.get(column)
+            named = given.is_valid() if value is None else pc.or_(given.is_valid(), value.is_valid())
+            lacking = pc.and_(pc.equal(kinds, str(kind)).fill_null(False), pc.invert(named))
+            if (index := pc.index(lacking, True).as_py()) >= 0:
+                raise self._refuse(index, column, f"is missing for a {kind} target", f"{column} or storage_id", "null")
+        if given.null_count == len(given):
+            return
+        column_range = pc.and_(
+            pc.greater_equal(given, _column_storage_id(1)), pc.less_equal(given, _column_storage_id(targets.MAX_ID))
+        )
+        fine = pc.and_(
+            pc.match_substring_regex(given, _STORAGE_ID),
+            pc.or_(pc.invert(pc.starts_with(given, "column-")), column_range),
+        )
+        self._hold(fine, "storage_id", "is none", "table, column-…, file-…, expression-… or composite-…")
+        if "target_kind" in self.columns:
+            self._hold(pc.equal(kinds, _kinds_of(given)), "storage_id", "is of another kind", "one of target_kind")
+        if "column_id" in self.columns:
+            ids = pc.if_else(pc.starts_with(given, "column-"), _column_storage_ids(self.columns["column_id"]), None)
+            self._hold(pc.equal(given, ids), "storage_id", "is of another column", "that of column_id")
+        if "file_path" in self.columns:
+            ids = pc.if_else(pc.starts_with(given, "file-"), _file_storage_ids(self.columns["file_path"]), None)
+            self._hold(pc.equal(given, ids), "storage_id", "is of another file", "that of file_path")
+
+    def _check_types_and_bounds(self) -> None:
+        column = self._known("logical_type")
+        if column is None:
+            return  # bounds of an unknown type stay as they are
+        coded = column.dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        types = [self._type(name, column) for name in names]
+        texts = [type.text for type in types]
+        if texts != names:
+            self.columns["logical_type"] = pa.array(texts, pa.string()).take(coded.indices)
+        if self._known("min") is None and self._known("max") is None:
+            return
+        distinct = list(dict.fromkeys(types))
+        if len(distinct) == 1 and not column.null_count:
+            self._normalise(distinct[0], None)
+            return
+        # Sorted by type once, each type is one slice.
+        numbers = np.array([distinct.index(type) for type in types])
+        codes = np.where(
+            column.is_valid().to_numpy(zero_copy_only=False),
+            numbers[coded.indices.fill_null(0).to_numpy(zero_copy_only=False)],
+            len(distinct),
+        )
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes, minlength=len(distinct) + 1))
+        self._normalise_slices(distinct, order, ends.tolist())
+
+    def _type(self, name: str, column: pa.Array) -> LogicalType:
+        try:
+            return logical_types.parse(name)
+        except InvalidField as error:
+            params = error.params
+            index = pc.index(column, name).as_py()
+            refusal = self._refuse(index, "logical_type", params["reason"], params["expected"], params["actual"])
+            refusal.hint = error.hint
+            raise refusal from None
+
+    def _normalise_slices(self, types: Sequence[LogicalType], order: np.ndarray, ends: list[int]) -> None:
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        rows = pa.array(order)
+        whole = {name: self.columns[name].take(rows) for name in ("min", "max") if name in self.columns}
+        pieces: dict[str, list[pa.Array]] = {name: [] for name in whole}
+        start = 0
+        for type, end in zip([*types, None], ends, strict=True):
+            part = {name: column.slice(start, end - start) for name, column in whole.items()}
+            if type is not None:
+                part = self._bounds(type, part, order[start:end])
+            for name, column in part.items():
+                pieces[name].append(column)
+            start = end
+        for name, parts in pieces.items():
+            self.columns[name] = pa.concat_arrays(parts).take(pa.array(inverse))
+
+    def _normalise(self, type: LogicalType, rows: np.ndarray | None) -> None:
+        self.columns |= self._bounds(type, {n: self.columns[n] for n in ("min", "max") if n in self.columns}, rows)
+
+    def _bounds(self, type: LogicalType, texts: dict[str, pa.Array], rows: np.ndarray | None) -> dict[str, pa.Array]:
+        """The bounds of rows of one type in canonical text, in order; `rows` are their places in the batch."""
+
+        def place(index: int) -> int:
+            return index if rows is None else int(rows[index])
+
+        done = {}
+        for name, column in texts.items():
+            done[name] = column
+            if column.null_count == len(column):
+                continue
+            if not type.orderable and type.kind is not Kind.INTERVAL:
+                index = pc.index(column.is_valid(), True).as_py()
+                reason = f"{type.kind} has no order and so no bounds"
+                raise self._refuse(place(index), name, reason, "null", column[index].as_py() or "''")
+            try:
+                done[name] = bounds.canonicalize_array(column, type, self.policy)
+            except bounds.BadBound as error:
+                expected = f"a bound of {type.text}"
+                raise self._refuse(place(error.index), name, error.reason, expected, error.text or "''") from None
+        if type.orderable and all(name in done and done[name].null_count < len(done[name]) for name in ("min", "max")):
+            fine = bounds.in_order(done["min"], done["max"], type)
+            if not pc.all(fine, min_count=0).as_py():
+                index = pc.index(fine, False).as_py()
+                expected = f"at most the max of this {type.text}, {_shown(done['max'][index].as_py())}"
+                raise self._refuse(place(index), "min", "is above max", expected, done["min"][index].as_py())
+        return done
+
+
+def _trimmed(text: str) -> str:
+    text = text.strip()
+    if not text:
+        raise ValueError("is blank")
+    return text
+
+
+def _json_object(text: str) -> str:
+    """The text itself, if it is a JSON object; ValueError if not."""
+
+    def refuse(word: str) -> Any:
+        raise ValueError(f"is no JSON: {word}")
+
+    try:
+        value = json.loads(text, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON: {error.msg} at {error.pos}") from None
+    if not isinstance(value, dict):
+        raise ValueError("is no JSON object")
+    return text
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def _lists(lengths: np.ndarray, values: pa.Array, type: pa.DataType, null: np.ndarray | None = None) -> pa.Array:
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    mask = None if null is None else pa.array(null)
+    return pa.ListArray.from_arrays(offsets, values.cast(type.value_type), type, mask=mask)
+
+
+# Storage ids, by the rules of `store.targets`.
+
+_STORAGE_ID: Final = r"^(?s:table|column-[0-9]{19}|(?:file|expression-.+|composite)-[0-9a-f]{64})$"
+_KIND_OF: Final = {
+    "table": targets.TargetKind.TABLE,
+    "column": targets.TargetKind.COLUMN,
+    "file": targets.TargetKind.FILE,
+    "expression": targets.TargetKind.EXPRESSION,
+    "composite": targets.TargetKind.COLUMN_GROUP,
+}
+_NAMED_BY: Final = {  # what tells a sketch's target where storage_id does not
+    targets.TargetKind.COLUMN: "column_id",
+    targets.TargetKind.FILE: "file_path",
+    targets.TargetKind.EXPRESSION: "storage_id",
+    targets.TargetKind.COLUMN_GROUP: "storage_id",
+}
+
+
+def with_storage_ids(flight: Flight, table: pa.Table) -> pa.Table:
+    """The prepared table with the storage id of each row's target in a last utf8 column `storage_id`.
+
+    A row of `stats.columns` that has a name but no id yet gets null. Rows of `stats.file_columns` get the id of their
+    file. Of `stats.sketches` the column is in its own place, and target_kind and column_id are filled from it.
+    """
+    parts = [_with_storage_ids(flight, batch) for batch in table.to_batches()]
+    if parts:
+        return pa.Table.from_batches(parts)
+    return pa.Table.from_batches([_with_storage_ids(flight, pa.RecordBatch.from_pylist([], table.schema))])
+
+
+def _with_storage_ids(flight: Flight, batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    size = batch.num_rows
+    match flight.name:
+        case "stats.tables":
+            ids = _repeated("table", size)
+        case "stats.columns":
+            ids = _column_storage_ids(columns.get("column_id", pa.nulls(size, pa.int64())))
+        case "stats.files" | "stats.file_columns":
+            ids = _file_storage_ids(columns["file_path"])
+        case "stats.expressions":
+            ids = _expression_storage_ids(columns["engine_kind"], columns["engine_expression_key"])
+        case "stats.column_groups":
+            ids = _group_storage_ids(columns["column_ids"])
+        case "stats.sketches":
+            return _with_sketch_targets(flight, columns, size)
+        case _:
+            raise ValueError(f"{flight.name} has no targets")
+    return batch.append_column(pa.field("storage_id", pa.string()), ids)
+
+
+def _repeated(text: str, size: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), size)
+
+
+def _column_storage_id(column_id: int) -> str:
+    return targets.Target.column(column_id).storage_id
+
+
+def _column_storage_ids(ids: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise("column", pc.utf8_lpad(ids.cast(pa.string()), 19, "0"), "-")
+
+
+def _file_storage_ids(paths: pa.Array) -> pa.Array:
+    return _by_distinct(paths, lambda path: targets.Target.file(path).storage_id)
+
+
+def _group_storage_ids(groups: pa.Array) -> pa.Array:
+    texts = pc.binary_join(groups.cast(pa.list_(pa.string())), ",")
+    return _by_distinct(texts, lambda text: targets.Target.column_group([*map(int, text.split(","))]).storage_id)
+
+
+def _expression_storage_ids(kinds: pa.Array, keys: pa.Array) -> pa.Array:
+    kinds, keys = kinds.dictionary_encode(), keys.dictionary_encode()
+    names, secrets = kinds.dictionary.to_pylist(), keys.dictionary.to_pylist()
+    pairs = kinds.indices.to_numpy().astype(np.int64) * max(len(secrets), 1) + keys.indices.to_numpy()
+    distinct, places = np.unique(pairs, return_inverse=True)
+    ids = [targets.Target.expression(names[p // len(secrets)], secrets[p % len(secrets)]).storage_id for p in distinct]
+    return pa.array(ids, pa.string()).take(pa.array(places))
+
+
+def _by_distinct(column: pa.Array, how: Callable[[str], str]) -> pa.Array:
+    coded = column.dictionary_encode()
+    return pa.array(map(how, coded.dictionary.to_pylist()), pa.string()).take(coded.indices)
+
+
+def _kinds_of(storage_ids: pa.Array) -> pa.Array:
+    words = pc.list_element(pc.split_pattern(storage_ids, "-", max_splits=1), 0)
+    kinds = pa.array([str(kind) for kind in _KIND_OF.values()])
+    return kinds.take(pc.index_in(words, pa.array(list(_KIND_OF))))
+
+
+def _with_sketch_targets(flight: Flight, columns: dict[str, pa.Array], size: int) -> pa.RecordBatch:
+    kinds = columns.get("target_kind", pa.nulls(size, pa.string()))
+    ids = columns.get("storage_id", pa.nulls(size, pa.string()))
+    column_ids = columns.get("column_id", pa.nulls(size, pa.int64()))
+    paths = columns.get("file_path", pa.nulls(size, pa.string()))
+    none = pa.scalar(None, pa.string())
+    derived = pc.if_else(pc.equal(kinds, "TABLE"), "table", none)
+    derived = pc.coalesce(derived, pc.if_else(pc.equal(kinds, "COLUMN"), _column_storage_ids(column_ids), none))
+    derived = pc.coalesce(derived, pc.if_else(pc.equal(kinds, "FILE"), _file_storage_ids(paths), none))
+    ids = pc.coalesce(ids, derived)
+    digits = pc.if_else(pc.starts_with(ids, "column-"), pc.utf8_slice_codeunits(ids, len("column-")), none)
+    filled = columns | {
+        "storage_id": ids,
+        "target_kind": pc.coalesce(kinds, _kinds_of(ids)),
+        "column_id": pc.coalesce(column_ids, digits.cast(pa.int64())),
+    }
+    fields = [field for field in flight.schema if field.name in filled]
+    return pa.RecordBatch.from_arrays([filled[field.name] for field in fields], schema=pa.schema(fields))

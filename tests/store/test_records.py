@@ -1,0 +1,400 @@
+"""What a put stream may hold: casts, refusals by name, normal form, storage ids."""
+
+import json
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from store.bounds import ZonePolicy
+from store.errors import InvalidArgument, InvalidField
+from store.records import prepare, required, with_storage_ids
+from store.schemas import FLIGHTS
+from store.targets import Target
+
+KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
+FILES = FLIGHTS["stats.files"]
+HASH = "0" * 64
+
+
+def rows(name, *given, **common):
+    """A table of the flight's own types with only the columns that the rows speak of."""
+    given = [KEY | common | row for row in given]
+    fields = [field for field in FLIGHTS[name].schema if any(field.name in row for row in given)]
+    assert {column for row in given for column in row} == {field.name for field in fields}
+    return pa.Table.from_pylist(given, pa.schema(fields))
+
+
+def put(name, *given, policy=None, first_row=0, **common):
+    table = prepare(FLIGHTS[name], rows(name, *given, **common), policy or ZonePolicy(), first_row=first_row)
+    table.validate(full=True)
+    return table.to_pylist()
+
+
+def refused(*mentions, call=None, where=""):
+    with pytest.raises(InvalidArgument) as refusal:
+        call()
+    message = str(refusal.value)
+    assert all(str(word) in message for word in mentions), message
+    assert where in message
+
+
+# Casts.
+
+ZONED = pa.timestamp("us", "UTC")
+FITTING = {
+    "table_catalog": pa.array(["c"], pa.large_string()),
+    "table_schema": pa.array(["s"]).dictionary_encode(),
+    "table_name": pa.array(["t"], pa.string_view()),
+    "snapshot_id": pa.array([1], pa.uint8()),
+    "column_id": pa.array([1], pa.int16()).dictionary_encode(),
+    "column_name": pa.nulls(1),
+    "row_count": pa.array([2**32 - 1], pa.uint32()),
+    "null_count": pa.array([0], pa.uint64()),
+    "ndv": pa.array([0.5], pa.float32()),
+    "ndv_upper": pa.array([0.5], pa.float16()),
+    "captured_at": pa.array([1_000], pa.timestamp("ms", "UTC")),
+    "refreshed_at": pa.array([2_000_000], pa.timestamp("ns", "Europe/Paris")),
+    "freshness": pa.array([7]),
+}
+
+
+def test_widths_are_cast():
+    table = prepare(FLIGHTS["stats.columns"], pa.table(FITTING))
+    assert table.schema.names == [n for n in FLIGHTS["stats.columns"].schema.names if n in FITTING and n != "freshness"]
+    assert all(field.type == FLIGHTS["stats.columns"].schema.field(field.name).type for field in table.schema)
+    (row,) = table.to_pylist()
+    assert (row["row_count"], row["ndv"], row["column_name"]) == (2**32 - 1, 0.5, None)
+    assert row["captured_at"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert row["refreshed_at"] == datetime(1970, 1, 1, 0, 0, 0, 2000, tzinfo=UTC)
+
+
+def test_bytes_and_lists_are_cast():
+    for ids in (pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint8(), 2)):
+        table = rows("stats.column_groups", {"column_ids": [1, 2]})
+        table = table.set_column(4, "column_ids", pa.array([[1, 2]], ids))
+        assert prepare(FLIGHTS["stats.column_groups"], table)["column_ids"].to_pylist() == [[1, 2]]
+    for key in (pa.large_binary(), pa.binary_view(), pa.binary(2)):
+        table = rows("stats.expressions", {"engine_kind": "x", "engine_expression_key": b"ab"})
+        table = table.set_column(5, "engine_expression_key", pa.array([b"ab"], key))
+        assert prepare(FLIGHTS["stats.expressions"], table)["engine_expression_key"].to_pylist() == [b"ab"]
+
+
+LOSSY = {
+    "uint64 above int64": ("row_count", pa.array([2**63], pa.uint64()), "int64"),
+    "nanoseconds": ("captured_at", pa.array([1], pa.timestamp("ns", "UTC")), "timestamp[us"),
+    "no zone": ("captured_at", pa.array([1], pa.timestamp("us")), "timestamp[us"),
+    "far seconds": ("captured_at", pa.array([2**62], pa.timestamp("s", "UTC")), "timestamp[us"),
+    "text for a number": ("row_count", pa.array(["7"]), "int64"),
+    "number for text": ("min", pa.array([7]), "utf8"),
+    "bytes for text": ("min", pa.array([b"7"]), "utf8"),
+    "fraction for a count": ("row_count", pa.array([7.0]), "int64"),
+    "text for a truth": ("ndv_exact", pa.array(["true"]), "bool"),
+    "number for a truth": ("ndv_exact", pa.array([1]), "bool"),
+    "list for a number": ("row_count", pa.array([[7]]), "int64"),
+    "date for a time": ("captured_at", pa.array([1], pa.date32()), "timestamp[us"),
+    "texts by number": ("row_count", pa.array(["7"]).dictionary_encode(), "int64"),
+    "struct": ("min", pa.array([{"a": 1}]), "utf8"),
+}
+
+
+@pytest.mark.parametrize(("name", "values", "expected"), LOSSY.values(), ids=LOSSY)
+def test_any_other_cast_is_refused(name, values, expected):
+    table = rows("stats.columns", {"column_id": 1}).append_column(name, values)
+    refused(name, expected, values.type, call=lambda: prepare(FLIGHTS["stats.columns"], table))
+
+
+# The shape.
+
+
+def test_a_batch_without_rows_keeps_its_schema():
+    table = prepare(FILES, rows("stats.files", {"file_path": "a", "row_count": 1}).slice(1))
+    assert (table.num_rows, table.schema.names) == (0, [*KEY, "file_path", "row_count"])
+    assert prepare(FILES, table.schema.empty_table()).num_rows == 0
+
+
+def test_a_table_of_many_chunks_is_one_stream():
+    table = pa.concat_tables([rows("stats.files", {"file_path": f" {i}"}) for i in range(3)])
+    assert prepare(FILES, table)["file_path"].to_pylist() == ["0", "1", "2"]
+    bad = pa.concat_tables(
+        [table, rows("stats.files", {"file_path": "a", "size_bytes": -1})], promote_options="default"
+    )
+    refused("size_bytes", "-1", "row 14", call=lambda: prepare(FILES, bad, first_row=10))
+
+
+def test_slices_are_read_from_where_they_begin():
+    groups = [{"column_ids": [i, 9, 3], "column_names": [f"n{i}", "nine", "three"]} for i in (1, 2, 4)]
+    for table in (rows("stats.column_groups", *groups), rows("stats.column_groups", {"column_ids": [1]}, *groups)):
+        done = prepare(FLIGHTS["stats.column_groups"], table.slice(table.num_rows - 2)).to_pylist()
+        assert [row["column_ids"] for row in done] == [[2, 3, 9], [3, 4, 9]]
+
+
+@pytest.mark.parametrize("name", [name for name, flight in FLIGHTS.items() if flight.writable])
+def test_what_is_required_is_required(name):
+    sample = KEY | {"file_path": "a", "column_id": 1, "engine_kind": "e", "engine_expression_key": b"k",
+                    "column_ids": [1, 2], "role": "NDV", "sketch_type": "x", "data": b"",
+                    "target_kind": "TABLE"}  # fmt: skip
+    flight = FLIGHTS[name]
+    table = rows(name, {column: value for column, value in sample.items() if column in flight.schema.names})
+    assert prepare(flight, table).num_rows == 1
+    also = {"stats.columns": ["column_id"], "stats.file_columns": ["column_id"], "stats.sketches": ["target_kind"]}
+    for missing in [*required(flight), *also.get(name, [])]:
+        refused(missing, call=lambda missing=missing: prepare(flight, table.drop_columns(missing)))
+        at = table.schema.get_field_index(missing)
+        none = table.set_column(at, missing, pa.nulls(1, table.schema.field(missing).type))
+        refused(missing, "row 1", call=lambda none=none: prepare(flight, none))
+
+
+def test_a_name_does_where_there_is_no_id():
+    assert put("stats.columns", {"column_name": "a"}, {"column_id": 2})[1]["column_name"] is None
+    refused("column_id", "column_name", "row 2", call=lambda: put("stats.columns", {"column_name": "a"}, {}))
+
+
+def test_strangers_and_doubles_are_refused():
+    table = rows("stats.columns", {"column_id": 1, "ndv": 1.0})
+    columns = FLIGHTS["stats.columns"]
+    refused("ndvs", '"ndv"', call=lambda: prepare(columns, table.append_column("ndvs", pa.array([1.0]))))
+    refused("ndv", "twice", call=lambda: prepare(columns, table.append_column("ndv", pa.array([1.0]))))
+    refused("NDV", call=lambda: prepare(columns, table.rename_columns([*table.schema.names[:-1], "NDV"])))
+    refused("sys.flights", call=lambda: prepare(FLIGHTS["sys.flights"], table))
+
+
+def test_a_corrupt_batch_is_refused():
+    batch = rows("stats.files", {"file_path": "a"}, {"file_path": "b"}).to_batches()[0]
+    offsets = pa.py_buffer(np.array([0, 1_000_000, 1], np.int32))
+    bad = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"a")])
+    refused("corrupt", call=lambda: prepare(FILES, batch.set_column(4, "file_path", bad)))
+    not_utf8 = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 1], np.int32)), pa.py_buffer(b"\xff")]
+    )
+    refused("corrupt", call=lambda: prepare(FILES, batch.set_column(4, "file_path", not_utf8)))
+
+
+# Rules of the fields.
+
+GOOD = {"column_id": 1, "logical_type": "INT", "row_count": 10}
+BAD_COLUMNS = [
+    ({"null_count": 11}, ["null_count", "11", "10"]),
+    *(({name: -1}, [name, "-1"]) for name in ("row_count", "null_count", "nan_count", "max_width_bytes", "rows_scanned",
+                                              "files_scanned", "row_groups_sampled", "bytes_scanned", "snapshot_id")),
+    ({"avg_width_bytes": -0.5}, ["avg_width_bytes", "-0.5"]),
+    ({"confidence_level": 1.1}, ["confidence_level", "1.1", "0 to 1"]),
+    ({"confidence_level": -0.1}, ["confidence_level", "-0.1"]),
+    ({"confidence_level": math.nan}, ["confidence_level", "nan"]),
+    ({"ndv": math.nan}, ["ndv", "nan"]),
+    ({"ndv": -1.0}, ["ndv", "-1.0"]),
+    ({"ndv_upper": math.inf}, ["ndv_upper", "inf"]),
+    ({"ndv": 5.0, "ndv_lower": 6.0}, ["ndv_lower", "5.0", "6.0"]),
+    ({"ndv": 5.0, "ndv_upper": 4.0}, ["ndv", "ndv_upper", "5.0", "4.0"]),
+    ({"logical_type": "INT96"}, ["logical_type", "INT96"]),
+    ({"min": "abc"}, ["min", "abc", "INT"]),
+    ({"max": "1.0"}, ["max", "1.0"]),
+    ({"max": ""}, ["max"]),
+    ({"min": "10", "max": "9"}, ["min", "10", "9"]),
+    ({"logical_type": "STRUCT", "min": "1"}, ["min", "STRUCT", "1"]),
+    ({"logical_type": "JSON", "max": "1"}, ["max", "JSON"]),
+    ({"logical_type": "INTERVAL", "max": "1"}, ["max", "INTERVAL"]),
+    ({"producer": "GUESSED"}, ["producer", "GUESSED", "SOURCE_NATIVE"]),
+    ({"producer": ""}, ["producer"]),
+    ({"completeness": "MOSTLY"}, ["completeness", "MOSTLY"]),
+    ({"capture_mode": "LAZY"}, ["capture_mode", "LAZY"]),
+    ({"column_id": 0}, ["column_id", "got 0"]),
+    ({"column_id": -5}, ["column_id", "-5"]),
+    ({"table_name": ""}, ["table_name", "empty"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "mentions"), BAD_COLUMNS, ids=lambda part: str(part)[:60])
+@pytest.mark.parametrize("others", [[], [{"column_id": 7, "logical_type": "STRING", "min": "b", "max": "c"}]])
+def test_a_wrong_column_record_is_refused(wrong, mentions, others):
+    given = [GOOD | {"column_id": 8}, *others, GOOD | wrong, *others]
+    with pytest.raises(InvalidField) as refusal:
+        put("stats.columns", *given, first_row=100)
+    message = str(refusal.value)
+    assert all(word in message for word in [*mentions, f"row {102 + len(others)}"]), message
+    assert refusal.value.field == mentions[0]
+
+
+BAD_TARGETS = [
+    ("stats.files", {"file_path": "  "}, ["file_path", "blank"]),
+    ("stats.files", {"file_path": ""}, ["file_path", "blank"]),
+    ("stats.files", {"file_path": "a", "size_bytes": -1}, ["size_bytes", "-1"]),
+    ("stats.files", {"file_path": "a", "file_content": "NOISE"}, ["file_content", "NOISE"]),
+    *(("stats.files", {"file_path": "a", "partition_data_json": text}, ["partition_data_json"])
+      for text in ("{", "[]", "7", "", '{"a": NaN}', '{"a":' * 100_000)),
+    ("stats.tables", {"row_count": -1}, ["row_count", "-1"]),
+    ("stats.tables", {"total_size_bytes": -1}, ["total_size_bytes", "-1"]),
+    ("stats.tables", {"merged_size_bytes": -1}, ["merged_size_bytes", "-1"]),
+    ("stats.tables", {"data_file_count": -1}, ["data_file_count", "-1"]),
+    ("stats.expressions", {"engine_kind": " ", "engine_expression_key": b"x"}, ["engine_kind", "blank"]),
+    ("stats.expressions", {"engine_kind": "spark", "engine_expression_key": b""}, ["engine_expression_key"]),
+    ("stats.column_groups", {"column_ids": [1]}, ["column_ids", "at least 2", "[1]"]),
+    ("stats.column_groups", {"column_ids": []}, ["column_ids", "at least 2"]),
+    ("stats.column_groups", {"column_ids": [1, 2, 1]}, ["column_ids", "distinct", "[1, 2, 1]"]),
+    ("stats.column_groups", {"column_ids": [0, 1]}, ["column_ids", "positive", "0"]),
+    ("stats.column_groups", {"column_ids": [1, None]}, ["column_ids", "positive"]),
+    ("stats.column_groups", {"column_ids": [1, 2], "column_names": ["a"]}, ["column_names"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "row", "mentions"), BAD_TARGETS, ids=lambda part: str(part)[:60])
+def test_a_wrong_target_or_payload_is_refused(name, row, mentions):
+    refused(*mentions, call=lambda: put(name, row), where="row 1")
+
+
+def test_unknown_is_null_everywhere():
+    for name in ("stats.tables", "stats.columns"):
+        flight = FLIGHTS[name]
+        nothing = {field.name: None for field in flight.schema if field.name not in (*KEY, "column_id")}
+        put(name, nothing | ({"column_id": 1} if name == "stats.columns" else {}))
+
+
+def test_the_limits_themselves_are_fine():
+    put("stats.columns", GOOD | {"snapshot_id": 0, "null_count": 10, "confidence_level": 1.0, "min": "5", "max": "5"},
+        GOOD | {"snapshot_id": 2**63 - 1, "confidence_level": 0.0, "ndv": 2.0, "ndv_lower": 2.0, "ndv_upper": 2.0,
+        })  # fmt: skip
+
+
+# Normal form.
+
+
+def test_types_and_bounds_become_canonical():
+    done = put(
+        "stats.columns",
+        {"column_id": 1, "logical_type": "bigint", "min": "007", "max": " 12 "},
+        {"column_id": 2, "logical_type": "double  precision", "min": "-0.0", "max": "1e7"},
+        {"column_id": 3, "logical_type": None, "min": "z", "max": "a"},
+        {"column_id": 4, "logical_type": "long", "min": "+1", "max": None},
+        {"column_id": 5, "logical_type": "INTERVAL", "min": "P2D", "max": "P1D"},
+        {"column_id": 6, "logical_type": "STRUCT"},
+        {"column_id": 7, "logical_type": "STRING", "min": "", "max": "é"},
+    )
+    assert [(row["logical_type"], row["min"], row["max"]) for row in done] == [
+        ("INT", "7", "12"), ("DOUBLE", "0", "1.0E7"), (None, "z", "a"), ("INT", "1", None), ("INTERVAL", "P2D", "P1D"),
+        ("STRUCT", None, None), ("STRING", "", "é"),
+    ]  # fmt: skip
+
+
+def test_a_zoned_bound_follows_the_policy():
+    row = {"column_id": 1, "logical_type": "TIMESTAMP", "min": "2026-02-26T12:34:56+02:00"}
+    refused("min", call=lambda: put("stats.columns", row))
+    (done,) = put("stats.columns", row, policy=ZonePolicy(True, "UTC"))
+    assert done["min"] == "2026-02-26T10:34:56"
+
+
+def test_targets_become_normal():
+    (row,) = put("stats.files", {"file_path": " \u2003/a b.parquet\n"})
+    assert row["file_path"] == "/a b.parquet"
+    (row,) = put("stats.expressions", {"engine_kind": " TRINO ", "engine_expression_key": b"\x00"})
+    assert row["engine_kind"] == "trino"
+    done = put(
+        "stats.column_groups",
+        {"column_ids": [3, 1, 2], "column_names": ["c", "a", None]},
+        {"column_ids": [5, 4], "column_names": None},
+        {"column_ids": [7, 6], "column_names": ["g", "f"]},
+    )
+    assert [(row["column_ids"], row["column_names"]) for row in done] == [
+        ([1, 2, 3], ["a", None, "c"]), ([4, 5], None), ([6, 7], ["f", "g"]),
+    ]  # fmt: skip
+
+
+# Storage ids.
+
+
+def ids(name, *given):
+    prepared = prepare(FLIGHTS[name], rows(name, *given))
+    return with_storage_ids(FLIGHTS[name], prepared)["storage_id"].to_pylist()
+
+
+def test_storage_ids_are_those_of_the_targets():
+    assert ids("stats.tables", {}) == ["table"]
+    assert ids("stats.columns", {"column_id": 1}, {"column_name": "a"}, {"column_id": 2**63 - 1}) == [
+        Target.column(1).storage_id, None, Target.column(2**63 - 1).storage_id,
+    ]  # fmt: skip
+    assert ids("stats.columns", {"column_name": "a"}) == [None]
+    files = [{"file_path": path} for path in ("a", " b", "a")]
+    assert ids("stats.files", *files) == [Target.file(row["file_path"]).storage_id for row in files]
+    assert ids("stats.file_columns", {"file_path": "a", "column_id": 1}) == [Target.file("a").storage_id]
+    expressions = [(kind, key) for kind in ("spark", "Trino") for key in (b"a", b"\x00\xff", b"a\x1fb")]
+    assert ids("stats.expressions", *({"engine_kind": k, "engine_expression_key": b} for k, b in expressions)) == [
+        Target.expression(*each).storage_id for each in expressions
+    ]
+    assert ids("stats.column_groups", {"column_ids": [3, 1]}, {"column_ids": [1, 2, 3]}) == [
+        Target.column_group(group).storage_id for group in ([1, 3], [1, 2, 3])
+    ]
+    assert ids("stats.files", *files)[:0] == with_storage_ids(FILES, rows("stats.files", *files).slice(9)).to_pylist()
+
+
+GOLDEN = Path("/work/shared/golden/target_identity.jsonl")
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="the golden vectors are not here")
+def test_the_golden_vectors():
+    flights = {"TABLE": "stats.tables", "COLUMN": "stats.columns", "FILE": "stats.files",
+               "EXPRESSION": "stats.expressions", "COLUMN_GROUP": "stats.column_groups"}  # fmt: skip
+    for line in GOLDEN.read_text().splitlines():
+        vector = json.loads(line)
+        fields = {name: value for name, value in vector["target"].items() if name != "kind"}
+        if "engine_expression_key" in fields:
+            fields["engine_expression_key"] = fields["engine_expression_key"].encode()
+        name = flights[vector["target"]["kind"]]
+        if "error" in vector:
+            refused(vector["error"], call=lambda name=name, fields=fields: ids(name, fields))
+        else:
+            assert ids(name, fields) == [vector["storage_id"]]
+
+
+# Sketches.
+
+SKETCH = {"role": "NDV", "sketch_type": "x", "data": b"d"}
+
+
+def test_a_sketch_names_its_target_either_way():
+    given = [
+        {"target_kind": "TABLE"},
+        {"target_kind": "COLUMN", "column_id": 3},
+        {"storage_id": Target.column(3).storage_id},
+        {"target_kind": "FILE", "file_path": " a ", "column_id": 3},
+        {"target_kind": "EXPRESSION", "storage_id": f"expression-spark-{HASH}"},
+        {"target_kind": "COLUMN", "storage_id": Target.column(3).storage_id, "column_id": 3},
+    ]
+    flight = FLIGHTS["stats.sketches"]
+    table = with_storage_ids(flight, prepare(flight, rows("stats.sketches", *(SKETCH | row for row in given))))
+    assert [(row["storage_id"], row["target_kind"], row["column_id"]) for row in table.to_pylist()] == [
+        ("table", "TABLE", None),
+        (Target.column(3).storage_id, "COLUMN", 3),
+        (Target.column(3).storage_id, "COLUMN", 3),
+        (Target.file("a").storage_id, "FILE", 3),
+        (f"expression-spark-{HASH}", "EXPRESSION", None),
+        (Target.column(3).storage_id, "COLUMN", 3),
+    ]
+    for row in given[:3]:
+        table = with_storage_ids(flight, prepare(flight, rows("stats.sketches", SKETCH | row)))
+        assert [name for name in flight.schema.names if name in table.schema.names] == table.schema.names
+        assert table["storage_id"].null_count == 0
+
+
+BAD_SKETCHES = [
+    ({"target_kind": "COLUMN"}, ["column_id"]),
+    ({"target_kind": "FILE"}, ["file_path"]),
+    ({"target_kind": "EXPRESSION"}, ["storage_id"]),
+    ({"target_kind": "NOISE"}, ["target_kind", "NOISE"]),
+    ({"storage_id": "x"}, ["storage_id", "x"]),
+    ({"storage_id": "column-0000000000000000000"}, ["storage_id"]),
+    ({"storage_id": "column-9999999999999999999"}, ["storage_id"]),
+    ({"storage_id": "column-0000000000000000001\n"}, ["storage_id"]),
+    ({"storage_id": f"file-{HASH}", "target_kind": "TABLE"}, ["storage_id"]),
+    ({"storage_id": f"file-{HASH}", "target_kind": "FILE", "file_path": "a"}, ["storage_id", "file_path"]),
+    ({"storage_id": Target.column(1).storage_id, "column_id": 2}, ["storage_id", "column_id"]),
+    ({"target_kind": "TABLE", "role": "X"}, ["role", "X"]),
+    ({"target_kind": "TABLE", "sketch_type": ""}, ["sketch_type"]),
+    ({"target_kind": "TABLE", "params": "[]"}, ["params"]),
+]
+
+
+@pytest.mark.parametrize(("wrong", "mentions"), BAD_SKETCHES, ids=lambda part: str(part)[:60])
+def test_a_wrong_sketch_is_refused(wrong, mentions):
+    refused(*mentions, call=lambda: put("stats.sketches", SKETCH | wrong), where="row 1")
