@@ -1,0 +1,79 @@
+"""The words of a scan: what to compute, over what, and the partial statistics that come of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from store.logical_types import Kind, LogicalType
+
+WIDTHS: Final = {
+    Kind.BOOLEAN: 1, Kind.INT: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.DATE: 4, Kind.TIME: 8, Kind.TIMESTAMP: 8,
+    Kind.TIMESTAMPTZ: 8, Kind.UUID: 16,
+}  # fmt: skip
+FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
+TEXTUAL: Final = frozenset({Kind.STRING, Kind.BINARY, Kind.UUID, Kind.JSON})
+NUMERIC: Final = FLOATING | {Kind.INT, Kind.DECIMAL, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
+HASHED: Final = NUMERIC | TEXTUAL | {Kind.BOOLEAN}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which of the costlier statistics to compute: KLL quantiles and most common values."""
+
+    quantiles: bool = True
+    frequent: bool = True
+
+
+ALL: Final = Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What is known of a column before its values are looked at.
+
+    Attributes:
+        rows: Rows the statistics are of.
+        nulls: Those of them without a value.
+        times: How many rows each value at hand stands for; `rows` and `nulls` have it multiplied in.
+    """
+
+    lt: LogicalType
+    wanted: Wanted
+    rows: int
+    nulls: int
+    times: int = 1
+
+    @property
+    def count(self) -> int:
+        """Rows with a value."""
+        return self.rows - self.nulls
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Statistics of a column over some rows, mergeable.
+
+    Attributes:
+        row_count: Rows, nulls included.
+        null_count: Rows without a value.
+        nan_count: NaNs among the values, None for types that have none.
+        min: Canonical text of the least value that is no NaN.
+        max: Canonical text of the greatest value that is no NaN.
+        width_sum: Bytes of all values.
+        width_max: Bytes of the longest value, None without values.
+        theta: Compact theta sketch of the values, None where values of the type are not hashed.
+        kll: KLL sketch of the values as doubles (days, microseconds), None where not numeric or not wanted.
+        mcv: Frequent-items sketch of the values' canonical texts, None where not wanted.
+    """
+
+    row_count: int
+    null_count: int
+    nan_count: int | None = None
+    min: str | None = None
+    max: str | None = None
+    width_sum: int = 0
+    width_max: int | None = None
+    theta: bytes | None = None
+    kll: bytes | None = None
+    mcv: bytes | None = None

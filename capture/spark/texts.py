@@ -1,0 +1,183 @@
+"""Statistics of texts and bytes: each chunk becomes entries (rows, or the values of a dictionary) with their hashes.
+
+Counts are by hash: two texts with one hash of 63 bits would count as one, as they do in the sketch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.spark.numbers import runs
+from capture.spark.partial import Frame, Partial
+from store import bounds, hashing, sketches
+from store.hashing import Hashes, Longs
+from store.logical_types import Kind, LogicalType
+from store.sketches import ThetaBuilder
+
+_MAX_ITEM_BYTES: Final = 1024  # longer texts are no most common values
+_STEP: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Values of a chunk with their hashes, lengths in bytes and counts (None: each occurs once), all of shape (n,)."""
+
+    values: pa.Array
+    hashes: Hashes
+    lengths: Longs
+    counts: Longs | None
+
+
+def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
+    """The statistics of values without nulls, at least one."""
+    lt, times = frame.lt, frame.times
+    chunks = [_entries(chunk) for chunk in values.chunks if len(chunk)]
+    low, high = _bounds(chunks, lt)
+    width = sum(int(c.lengths.sum() if c.counts is None else c.lengths @ c.counts) for c in chunks)
+    longest = max(int(c.lengths.max()) for c in chunks)
+    mcv = None
+    if frame.wanted.frequent:
+        distinct, totals = _grouped(chunks)
+        theta = sketches.theta(distinct[: sketches.THETA_K + 2])  # zero, which is never kept, may be the first
+        mcv = _frequent(chunks, distinct, totals * times, frame)
+    else:
+        builder = ThetaBuilder()
+        for chunk in chunks:
+            for start in range(0, len(chunk.hashes), _STEP):
+                builder.update(chunk.hashes[start : start + _STEP])
+        theta = builder.serialize()
+    return Partial(frame.rows, frame.nulls, None, low, high, width * times, longest, theta, None, mcv)
+
+
+def row_hashes(values: pa.ChunkedArray) -> Hashes:
+    """One hash per row of values without nulls."""
+    parts = []
+    for chunk in values.chunks:
+        if pa.types.is_dictionary(chunk.type):
+            parts.append(_hashed(_binary(chunk.dictionary))[0][chunk.indices.to_numpy()])
+        else:
+            parts.append(_hashed(_binary(chunk))[0])
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _entries(chunk: pa.Array) -> _Entries:
+    if not pa.types.is_dictionary(chunk.type):
+        values = _binary(chunk)
+        return _Entries(values, *_hashed(values), None)
+    counts = np.bincount(chunk.indices.to_numpy(), minlength=len(chunk.dictionary))
+    values = _binary(chunk.dictionary)
+    if not counts.all():  # entries of rows that are deleted, or of another slice
+        values, counts = values.filter(pa.array(counts > 0)), counts[counts > 0]
+    return _Entries(values, *_hashed(values), counts)
+
+
+def _binary(values: pa.Array) -> pa.Array:
+    """As one of the types whose values lie side by side in one buffer."""
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = values.storage
+    if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
+        return values.cast(pa.large_binary())
+    known = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    if any(fits(values.type) for fits in known) or pa.types.is_fixed_size_binary(values.type):
+        return values
+    return values.cast(pa.large_string())
+
+
+def _hashed(values: pa.Array) -> tuple[Hashes, Longs]:
+    """Hash and length in bytes of each value."""
+    buffers, count = values.buffers(), len(values)
+    if pa.types.is_fixed_size_binary(values.type):
+        size = values.type.byte_width
+        offsets = np.arange(values.offset, values.offset + count + 1) * size
+    else:
+        large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+        kind = np.dtype(np.int64 if large else np.int32)
+        offsets = np.frombuffer(buffers[1], kind, count + 1, kind.itemsize * values.offset).astype(np.int64)
+    data = np.frombuffer(buffers[-1] or b"", np.uint8)
+    return hashing.hash_bytes(data, offsets), np.diff(offsets)
+
+
+def _bounds(chunks: Sequence[_Entries], lt: LogicalType) -> tuple[str | None, str | None]:
+    if not lt.orderable:
+        return None, None
+    ends = [pc.min_max(chunk.values) for chunk in chunks]
+    low = min(_octets(end["min"]) for end in ends)
+    high = max(_octets(end["max"]) for end in ends)
+    low_text, high_text = bounds.encode_array(_as_kind([low, high], lt), lt).to_pylist()
+    return low_text, high_text
+
+
+def _octets(value: pa.Scalar) -> bytes:
+    buffer = value.as_buffer() if hasattr(value, "as_buffer") else None
+    return buffer.to_pybytes() if buffer is not None else value.as_py()
+
+
+def _as_kind(octets: list[bytes], lt: LogicalType) -> pa.Array:
+    if lt.kind in (Kind.STRING, Kind.JSON):
+        return pa.array([value.decode() for value in octets], pa.string())
+    return pa.array(octets, pa.binary(16) if lt.kind is Kind.UUID else pa.binary())
+
+
+def _grouped(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs]:
+    """The distinct hashes of all chunks, ascending, and how many rows have each."""
+    hashes = np.concatenate([chunk.hashes for chunk in chunks])
+    if all(chunk.counts is None for chunk in chunks):
+        hashes.sort()
+        return runs(hashes)
+    counts = np.concatenate([np.ones(len(c.hashes), np.int64) if c.counts is None else c.counts for c in chunks])
+    order = np.argsort(hashes)
+    hashes = hashes[order]
+    first = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]]))
+    return hashes[first], np.add.reduceat(counts[order], first)
+
+
+def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame: Frame) -> bytes:
+    heavy, offset = sketches.heaviest(totals)
+    heavy = np.sort(heavy)
+    found = _first_of(chunks, distinct[heavy])
+    octets = [value for value, _ in found]
+    weights = totals[heavy[[place for _, place in found]]] if found else np.empty(0, np.int64)
+    fits = np.array([len(value) <= _MAX_ITEM_BYTES for value in octets], np.bool_)
+    if not fits.all():
+        offset = max(offset, int(weights[~fits].max()))
+    kept = np.flatnonzero(fits & (weights > offset)) if len(fits) else []
+    # An unordered kind has no canonical text of its own: JSON is listed as it is spelled.
+    lt = LogicalType(Kind.STRING) if frame.lt.kind is Kind.JSON else frame.lt
+    items = bounds.encode_array(_as_kind([octets[i] for i in kept], lt), lt).to_pylist()
+    return sketches.frequent(items, [int(weights[i]) - offset for i in kept], frame.count, offset)
+
+
+def _first_of(chunks: Sequence[_Entries], wanted: Hashes) -> list[tuple[bytes, int]]:
+    """A value for each of the ascending hashes, with the hash's place among them."""
+    found: list[tuple[bytes, int]] = []
+    missing = np.ones(len(wanted), np.bool_)
+    for chunk in chunks:
+        for start in range(0, len(chunk.hashes), _STEP):
+            if not missing.any():
+                return found
+            rows, places = _matches(chunk.hashes[start : start + _STEP], wanted)
+            fresh = missing[places]
+            rows, places = rows[fresh], places[fresh]
+            places, first = np.unique(places, return_index=True)
+            missing[places] = False
+            values = [_octets(chunk.values[start + row]) for row in rows[first].tolist()]
+            found += zip(values, places.tolist(), strict=True)
+    return found
+
+
+def _matches(hashes: Hashes, wanted: Hashes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The rows whose hash is one of the ascending `wanted`, and which one it is."""
+    # A table of the low bits lets few rows through to the search.
+    low_bits = np.zeros(1 << 14, np.bool_)
+    low_bits[wanted & np.uint64(0x3FFF)] = True
+    rows = np.flatnonzero(low_bits[hashes & np.uint64(0x3FFF)])
+    places = np.minimum(np.searchsorted(wanted, hashes[rows]), len(wanted) - 1)
+    same = wanted[places] == hashes[rows]
+    return rows[same], places[same]
