@@ -120,8 +120,12 @@ class Capabilities:
 class Sink(Protocol):
     """Where captured rows go: a draft generation that is published as a whole, or a store."""
 
-    def put(self, flight: str, rows: pa.Table, *, extra: bool = False) -> None:
-        """Adds rows of a `stats.*` flight. `extra` rows (not asked for) never replace a record that is there."""
+    def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+        """Adds rows of a `stats.*` flight.
+
+        `extra` rows (not asked for) never replace a record that is there; `whole` rows are all there are at that
+        snapshot: records of other targets of the flight go.
+        """
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows known of the table, newest capture of each target, whatever snapshot it was for."""

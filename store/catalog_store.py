@@ -16,6 +16,7 @@ from typing import Any
 
 from store.database import Connection, Database
 from store.errors import NotFound, nearest
+from store.names import join_name, split_name
 
 EXTERNAL = "external"
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namespace of RFC 4122
@@ -52,40 +53,6 @@ class SnapshotEntry:
     is_live: bool
 
 
-def split_name(text: str) -> tuple[str, str, str]:
-    """`catalog.schema.table` → its parts: the first is the catalog, the last the table; a part with a dot is quoted.
-
-    Raises ValueError where there are fewer than three parts or a quote stays open.
-    """
-    parts, part, quoted, at = [], "", False, 0
-    while at < len(text):
-        char = text[at]
-        if quoted:
-            if char == '"' and text[at + 1 : at + 2] == '"':
-                part, at = part + '"', at + 1
-            elif char == '"':
-                quoted = False
-            else:
-                part += char
-        elif char == '"' and not part:
-            quoted = True
-        elif char == ".":
-            parts, part = [*parts, part], ""
-        else:
-            part += char
-        at += 1
-    parts.append(part)
-    if quoted or len(parts) < 3 or not all(parts):
-        raise ValueError(f'"{text}" is no full table name: expected catalog.schema.table')
-    return parts[0], ".".join(parts[1:-1]), parts[-1]
-
-
-def join_name(catalog: str, schema: str, table: str) -> str:
-    """The full name of a table, dotted table names quoted."""
-    quoted = '"' + table.replace('"', '""') + '"' if "." in table or '"' in table else table
-    return f"{catalog}.{schema}.{quoted}"
-
-
 class Catalog:
     def __init__(self, database: Database):
         self.database = database
@@ -116,7 +83,6 @@ class Catalog:
     def get(self, full_name: str) -> TableEntry:
         """The table of a full name; NotFound names the nearest one there is."""
         name = split_name(full_name)
-        # quoted and dotted schemas leave more than one reading: the text as given may be any of them
         if entry := self._by_name.get(name):
             return entry
         known = [entry.full_name for entry in self.tables()]

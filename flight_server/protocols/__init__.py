@@ -1,0 +1,1 @@
+"""Other dialects of the same questions, one file each."""

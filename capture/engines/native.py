@@ -1,0 +1,276 @@
+"""The native engine: statistics that the format itself keeps — footers, logs, manifests. Reads no data, needs no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.connectors.spi import NativeStats
+from capture.spi import Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sink, TableHandle
+from store import bounds, logical_types
+from store.errors import StatflightError
+from store.schemas import FLIGHTS, KEY, RECORDED, SCALAR
+from store.targets import Target, TargetKind
+
+_COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX"})
+
+
+class NativeEngine:
+    """Captures TABLE, COLUMN and FILE targets from a connector's metadata.
+
+    When a TABLE or FILE is asked for, the COLUMN and FILE records of the same pass are kept too.
+    """
+
+    id = "native"
+    priority = 1000
+    capabilities = Capabilities(
+        {
+            TargetKind.TABLE: frozenset({"ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES"}),
+            TargetKind.COLUMN: _COLUMN_KINDS,
+            TargetKind.FILE: frozenset({"ROW_COUNT", "TOTAL_BYTES", "NULL_COUNT", "NAN_COUNT", "MIN_MAX"}),
+        }
+    )
+
+    def supports(self, request: CaptureRequest) -> str:
+        return self.capabilities.mismatch(request)
+
+    def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for at, request in enumerate(requests):
+            groups.setdefault((*request.table.key.values(),), []).append(at)
+        results: list[CaptureResult] = [CaptureResult(Outcome.DEGRADED, self.id, "not tried")] * len(requests)
+        for members in groups.values():
+            group = [requests[at] for at in members]
+            try:
+                answers = _Pass(self.id, group, sink).run()
+            except StatflightError as trouble:
+                answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble))] * len(group)
+            for at, answer in zip(members, answers, strict=True):
+                results[at] = answer
+        return results
+
+
+class _Pass:
+    """One look at a table's metadata for all that is asked of it."""
+
+    def __init__(self, engine_id: str, requests: list[CaptureRequest], sink: Sink):
+        self.engine_id, self.requests, self.sink = engine_id, requests, sink
+        self.table: TableHandle = requests[0].table
+        self.mode: Mode = requests[0].mode
+        self.now = datetime.now(UTC)
+        self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in requests)
+
+    def run(self) -> list[CaptureResult]:
+        table = self.table
+        names = table.names
+        asked = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
+        leaves = {c.name for c in table.columns.columns if c.is_leaf}
+        wanted = None if self.whole else frozenset(n for i, n in names.items() if i in asked and n in leaves)
+        native = table.connector.capture_snapshot_target_stats(
+            table.schema, table.name, table.snapshot_id, table.column_ids, wanted
+        )
+        rollups = self._file_columns(native)
+        columns = self._columns(native, rollups)
+        if self.whole:
+            self._put_files(native)
+        results = [self._answer(request, native, columns, leaves) for request in self.requests]
+        captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
+                    if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
+        explicit = [row for i, row in columns.items() if i in captured]
+        extra = [row for i, row in columns.items() if i not in captured] if self.whole else []
+        for rows, is_extra in ((explicit, False), (extra, True)):
+            if rows:
+                self.sink.put("stats.columns", _rows("stats.columns", rows), extra=is_extra)
+        self._put_sketches(native, columns)
+        return results
+
+    def _answer(
+        self, request: CaptureRequest, native: NativeStats, columns: Mapping[int, Any], leaves: set[str]
+    ) -> CaptureResult:
+        target = request.target
+        if target.kind is TargetKind.TABLE:
+            return self._answer_table(native, target)
+        if target.kind is TargetKind.FILE:
+            known = pc.any(pc.equal(native.files["file_path"], target.file_path)).as_py()
+            if not known:
+                return self._degraded(target, f'snapshot {self.table.snapshot_id} has no file "{target.file_path}"')
+            return self._captured(target)
+        name = self.table.names.get(target.column_id or 0)
+        if name is None:
+            return self._degraded(target, f"snapshot {self.table.snapshot_id} has no column with id {target.column_id}")
+        if name not in leaves:
+            return CaptureResult(
+                Outcome.UNCAPTURABLE, self.engine_id, f'target unsupported: "{name}" is a container, its leaves are not'
+            )
+        if target.column_id not in columns:
+            return self._degraded(target, f'the metadata says nothing of column "{name}"')
+        return self._captured(target)
+
+    def _answer_table(self, native: NativeStats, target: Target) -> CaptureResult:
+        complete = native.row_count is not None
+        row = self._provenance(native, complete) | {
+            "row_count": native.row_count,
+            "data_file_count": native.data_file_count,
+            "total_size_bytes": native.total_size_bytes,
+            "merged_size_bytes": native.merged_size_bytes,
+        }
+        self.sink.put("stats.tables", _rows("stats.tables", [row]))
+        return self._captured(target, "" if complete else "the metadata does not tell how many rows are live")
+
+    def _captured(self, target: Target, detail: str = "") -> CaptureResult:
+        return CaptureResult(Outcome.CAPTURED, self.engine_id, detail, target=target, table=self.table)
+
+    def _degraded(self, target: Target, detail: str) -> CaptureResult:
+        return CaptureResult(Outcome.DEGRADED, self.engine_id, detail, target=target, table=self.table)
+
+    def _provenance(self, native: NativeStats, complete: bool) -> dict[str, Any]:
+        return self.table.key | {
+            "producer": native.producer,
+            "completeness": "COMPLETE" if complete else "PARTIAL",
+            "engine_id": self.engine_id,
+            "capture_mode": str(self.mode),
+            "files_scanned": native.data_file_count,
+            "captured_at": self.now,
+            "refreshed_at": self.now,
+            "schema_hash": self.table.columns.hash,
+        }
+
+    def _put_files(self, native: NativeStats) -> None:
+        provenance = self._provenance(native, True) | {"files_scanned": None}
+        self.sink.put("stats.files", _with(native.files, provenance, "stats.files"), whole=True)
+
+    def _file_columns(self, native: NativeStats) -> dict[str, _Rollup]:
+        """Hands per-file statistics on as they come, and rolls them up by column."""
+        rollups: dict[str, _Rollup] = {}
+        types = {c.name: c.logical_type for c in self.table.columns.columns}
+        provenance = self._provenance(native, True) | {"files_scanned": None}
+        for part in native.file_columns():
+            if not part.num_rows:
+                continue
+            for name in part["column_name"].unique().to_pylist():
+                rows = part.filter(pc.equal(part["column_name"], name))
+                rollups.setdefault(name, _Rollup(name, types.get(name, "STRING"))).add(rows)
+            if self.whole:
+                complete = pc.and_(pc.is_valid(part["null_count"]), pc.is_valid(part["row_count"]))
+                labels = pc.if_else(complete, "COMPLETE", "PARTIAL")
+                rows = _with(part, provenance, "stats.file_columns")
+                at = rows.schema.get_field_index("completeness")
+                self.sink.put("stats.file_columns", rows.set_column(at, "completeness", labels), extra=True)
+        return rollups
+
+    def _columns(self, native: NativeStats, rollups: Mapping[str, _Rollup]) -> dict[int, dict[str, Any]]:
+        """Column id → its record: what the format keeps at table level, else the roll-up of the files."""
+        ids = self.table.column_ids
+        found: dict[int, dict[str, Any]] = {}
+        for name, rollup in rollups.items():
+            if name in ids:
+                scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
+                complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
+                found[ids[name]] = self._provenance(native, complete) | scalars | {"column_id": ids[name]}
+        if native.columns is not None:
+            for row in native.columns.to_pylist():
+                column_id = row["column_id"] or ids.get(row["column_name"])
+                if column_id:
+                    complete = row["null_count"] is not None
+                    found[column_id] = self._provenance(native, complete) | row | {"column_id": column_id}
+        return found
+
+    def _put_sketches(self, native: NativeStats, columns: Mapping[int, Any]) -> None:
+        import json
+
+        rows = [
+            self.table.key | {"target_kind": "COLUMN", "column_id": column_id, "role": role, "sketch_type": type,
+                              "data": data, "params": json.dumps(dict(params)), "captured_at": self.now}
+            for column_id, role, type, data, params in native.sketches if column_id in columns
+        ]  # fmt: skip
+        if rows:
+            self.sink.put("stats.sketches", _rows("stats.sketches", rows), extra=True)
+
+
+@dataclass
+class _Rollup:
+    """Per-file statistics of one column, summed up. Whatever one file leaves unknown is unknown of the whole."""
+
+    name: str
+    logical_type: str
+
+    def __post_init__(self) -> None:
+        self.files = 0
+        self.row_count: int | None = 0
+        self.null_count: int | None = 0
+        self.nan_count: int | None = 0
+        self.sides: dict[str, tuple[str, bool | None] | None] = {"min": None, "max": None}
+        self.known = {"min": True, "max": True}
+
+    def add(self, rows: pa.Table) -> None:
+        self.files += rows.num_rows
+        for name in ("row_count", "null_count", "nan_count"):
+            total = getattr(self, name)
+            missing = rows[name].null_count > 0
+            setattr(self, name, None if total is None or missing else total + (pc.sum(rows[name]).as_py() or 0))
+        has_values = pc.fill_null(pc.not_equal(rows["null_count"], rows["row_count"]), True)
+        live = rows.filter(has_values)
+        for side in ("min", "max"):
+            self._bound(side, live)
+
+    def _bound(self, side: str, rows: pa.Table) -> None:
+        if not rows.num_rows or not self.known[side]:
+            return
+        if rows[side].null_count:
+            self.known[side] = False
+            return
+        type = logical_types.parse(self.logical_type)
+        texts, exact = rows[side].combine_chunks(), rows[f"{side}_is_exact"].combine_chunks()
+        if (old := self.sides[side]) is not None:
+            texts = pa.concat_arrays([texts, pa.array([old[0]], pa.string())])
+            exact = pa.concat_arrays([exact, pa.array([old[1]], pa.bool_())])
+        keys = bounds.sort_keys(texts, type)
+        order = pc.sort_indices(keys, sort_keys=[("", "ascending" if side == "min" else "descending")])
+        best = order[0].as_py()
+        ties = pc.equal(keys, keys[best])
+        # an exact bound among the outermost is attained, so the outermost is exact whatever the others are
+        told = exact.filter(ties).to_pylist()
+        self.sides[side] = (texts[best].as_py(), True if True in told else told[0])
+
+    def complete(self, files: int | None) -> bool:
+        return (files is None or self.files == files) and (self.known["min"] or self.known["max"])
+
+    def scalars(self, files: int | None, row_count: int | None, row_deletes: bool) -> dict[str, Any]:
+        """The scalar columns of the table-level record; with rows missing from the metadata, what is certain."""
+        partial = files is not None and self.files < files
+        row: dict[str, Any] = dict.fromkeys(SCALAR) | {"column_name": self.name, "logical_type": self.logical_type}
+        row["row_count"] = row_count if row_count is not None else None if partial else self.row_count
+        if not partial:
+            row["null_count"], row["nan_count"] = self.null_count, self.nan_count
+        for side in ("min", "max"):
+            found = self.sides[side]
+            if found is not None and self.known[side] and not partial:
+                row[side] = found[0]
+                row[f"{side}_is_exact"] = False if row_deletes else found[1]
+        return row
+
+
+def _rows(flight: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Records as a table in the flight's schema, derived columns left out."""
+    schema = FLIGHTS[flight].schema
+    kept = pa.schema([field for field in schema if field.name not in ("freshness", "usable_for")])
+    return pa.Table.from_pylist([{name: row.get(name) for name in kept.names} for row in rows], kept)
+
+
+def _with(table: pa.Table, constants: Mapping[str, Any], flight: str) -> pa.Table:
+    """The table with key and provenance as constant columns, in the flight's order."""
+    schema = FLIGHTS[flight].schema
+    columns = {}
+    for name in schema.names:
+        if name in table.column_names:
+            columns[name] = table[name]
+        elif name in KEY or name in RECORDED:
+            columns[name] = pa.repeat(pa.scalar(constants.get(name), schema.field(name).type), table.num_rows)
+    return pa.table(columns)
+
+

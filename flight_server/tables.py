@@ -1,0 +1,261 @@
+"""The flights' sources: for each flight the FROM clause it is read from and the SQL of each of its columns.
+
+SQL text is made of this file's own words and the schema's own column names; whatever a caller says is a parameter.
+`s` is the row, `t` its table; `freshness` is a column of `s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from store.database import BY_SNAPSHOT, BY_SPAN, stored_columns
+from store.schemas import FLIGHTS, Flight
+from store.stats_store import IDENTITY
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which tables a read is about, and at which snapshot of each.
+
+    `keys` limits the tables (None = all). `pins` are table key → snapshot asked for; None reads every stored row.
+    """
+
+    keys: Sequence[int] | None = None
+    pins: Mapping[int, int] | None = None
+    allow_stale: bool = False
+
+
+@dataclass
+class Source:
+    """Something to select from. `columns` maps a flight's column to its SQL; `order` is for small, scoped reads."""
+
+    sql: str
+    parameters: list[Any] = field(default_factory=list)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    order: str = ""
+    where: str = "true"
+    arrow: Mapping[str, pa.Table] = field(default_factory=dict)  # tables the SQL names
+
+
+_TABLE_COLUMNS: Final = {
+    name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")
+}
+_USABLE: Final = (
+    "CASE WHEN s.freshness = 'EXACT' AND s.completeness = 'COMPLETE' AND coalesce(s.row_groups_sampled, 0) = 0"
+    " THEN 'PRUNING' ELSE 'PLANNING' END"
+)
+
+
+def stats_source(flight: Flight, scope: Scope) -> Source:
+    """The rows of a stored `stats.*` flight, each with its freshness for what the scope asks."""
+    if flight.name == "stats.sketches":
+        return _sketches(flight, scope)
+    by_snapshot = flight.name in BY_SNAPSHOT
+    inner, parameters = (_by_snapshot if by_snapshot else _by_span)(flight.name, scope)
+    columns = _TABLE_COLUMNS | {name: f's."{name}"' for name in flight.schema.names if name not in _TABLE_COLUMNS}
+    columns["usable_for"] = _USABLE
+    sql = f"({inner}) s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped"
+    identity = ", ".join(f's."{name}"' for name in IDENTITY[flight.name])
+    return Source(sql, parameters, columns, "s.table_key, s.snapshot_id" + (f", {identity}" if identity else ""))
+
+
+def _keys(alias: str, scope: Scope, parameters: list[Any]) -> str:
+    """A condition on table keys; an integer list, so that DuckDB skips row groups by it."""
+    keys = scope.keys
+    if scope.pins is not None:
+        pinned = scope.pins.keys()
+        keys = list(pinned) if keys is None else [key for key in keys if key in pinned]
+    if keys is None:
+        return "true"
+    if len(keys) <= 16:
+        return f"{alias}.table_key IN ({', '.join(str(int(key)) for key in keys)})" if keys else "false"
+    parameters.append(list(keys))
+    return f"{alias}.table_key IN (SELECT unnest(?::BIGINT[]))"
+
+
+def _asked(scope: Scope, parameters: list[Any]) -> str:
+    """Subquery: table_key, snapshot_id, ordinal, schema_hash of the snapshot asked for of each table."""
+    assert scope.pins is not None
+    parameters += [list(scope.pins.keys()), list(scope.pins.values())]
+    return (
+        "(SELECT n.table_key, n.snapshot_id, n.ordinal, n.schema_hash FROM"
+        " (SELECT unnest(?::BIGINT[]) AS table_key, unnest(?::BIGINT[]) AS snapshot_id) p"
+        " JOIN snapshots n ON n.table_key = p.table_key AND n.snapshot_id = p.snapshot_id)"
+    )
+
+
+_HASH: Final = "coalesce({row}.schema_hash, n.schema_hash)"
+_LABEL: Final = (
+    "CASE WHEN {row}.snapshot_id = a.snapshot_id THEN 'EXACT'"
+    " WHEN {hash} = a.schema_hash THEN 'INHERITED' ELSE 'STALE' END"
+)
+# never a newer one; of another schema only where stale answers are allowed
+_VALID: Final = "({row}.snapshot_id = a.snapshot_id OR (n.ordinal < a.ordinal AND ({hash} = a.schema_hash OR {stale})))"
+_BEST: Final = (
+    "ORDER BY ({row}.snapshot_id = a.snapshot_id) DESC, coalesce({hash} = a.schema_hash, false) DESC, n.ordinal DESC"
+)
+
+
+def _by_snapshot(name: str, scope: Scope) -> tuple[str, list[Any]]:
+    table, parameters = BY_SNAPSHOT[name], []  # type: str, list[Any]
+    if scope.pins is None:
+        condition = _keys("r", scope, parameters)
+        return (
+            "SELECT r.*, CASE WHEN r.snapshot_id = coalesce(x.current_snapshot_id, r.snapshot_id) THEN 'EXACT'"
+            f" ELSE 'STALE' END AS freshness FROM {table} r JOIN tables x ON x.table_key = r.table_key"
+            f" WHERE {condition}",
+            parameters,
+        )
+    row_hash = _HASH.format(row="r") if "schema_hash" in stored_columns(name) else "n.schema_hash"
+    asked = _asked(scope, parameters)
+    condition = _keys("r", scope, parameters)
+    stale = "true" if scope.allow_stale else "false"
+    identity = "".join(f', r."{column}"' for column in IDENTITY[name])
+    best = _BEST.format(row="r", hash=row_hash)
+    return (
+        f"SELECT r.*, {_LABEL.format(row='r', hash=row_hash)} AS freshness FROM {table} r JOIN {asked} a"
+        " ON a.table_key = r.table_key JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
+        f" WHERE {condition} AND {_VALID.format(row='r', hash=row_hash, stale=stale)}"
+        f" QUALIFY row_number() OVER (PARTITION BY r.table_key{identity} {best}) = 1",
+        parameters,
+    )
+
+
+def _by_span(name: str, scope: Scope) -> tuple[str, list[Any]]:
+    """Rows of files: of every listing, or of the one listing that answers for the snapshot asked for."""
+    table, parameters = BY_SPAN[name], []  # type: str, list[Any]
+    if scope.pins is None:
+        listings = (
+            "SELECT f.table_key, f.snapshot_id, f.pos, CASE WHEN f.snapshot_id = coalesce(x.current_snapshot_id,"
+            " f.snapshot_id) THEN 'EXACT' ELSE 'STALE' END AS freshness FROM file_snapshots f"
+            f" JOIN tables x ON x.table_key = f.table_key WHERE f.family = '{name}'"
+        )
+    else:
+        asked = _asked(scope, parameters)
+        stale = "true" if scope.allow_stale else "false"
+        hash_ = "n.schema_hash"
+        listings = (
+            f"SELECT f.table_key, f.snapshot_id, f.pos, {_LABEL.format(row='f', hash=hash_)} AS freshness"
+            f" FROM file_snapshots f JOIN {asked} a ON a.table_key = f.table_key JOIN snapshots n"
+            " ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
+            f" WHERE f.family = '{name}' AND {_VALID.format(row='f', hash=hash_, stale=stale)}"
+            f" QUALIFY row_number() OVER (PARTITION BY f.table_key {_BEST.format(row='f', hash=hash_)}) = 1"
+        )
+    condition = _keys("r", scope, parameters)
+    columns = ", ".join(f'r."{column}"' for column in stored_columns(name))
+    return (
+        f"SELECT r.table_key, c.snapshot_id, c.freshness, {columns} FROM {table} r JOIN ({listings}) c"
+        " ON c.table_key = r.table_key AND c.pos >= r.from_pos AND c.pos < r.to_pos"
+        f" WHERE {condition}",
+        parameters,
+    )
+
+
+def _sketches(flight: Flight, scope: Scope) -> Source:
+    """Sketches of columns, expressions and groups, and those of files, as one."""
+    stored = list(stored_columns("stats.sketches"))
+    columns = _TABLE_COLUMNS | {name: f's."{name}"' for name in flight.schema.names if name not in _TABLE_COLUMNS}
+    parts, parameters = [], []  # type: list[str], list[Any]
+    names = ", ".join(f'"{name}"' for name in stored)
+    for inner, own in (_by_snapshot("stats.sketches", scope), _by_span("file_sketches", scope)):
+        parts.append(f"SELECT table_key, snapshot_id, {names} FROM ({inner})")
+        parameters += own
+    sql = f"({' UNION ALL '.join(parts)}) s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped"
+    order = "s.table_key, s.snapshot_id, s.storage_id, s.column_id, s.role"
+    return Source(sql, parameters, columns, order)
+
+
+# information_schema and sys: everything else that DuckDB holds.
+
+_CONSTRAINT_NAME: Final = {
+    "constraint_catalog": "t.table_catalog", "constraint_schema": "t.table_schema", "constraint_name": "s.name",
+}  # fmt: skip
+_NAMES: Final = {name: f"t.{name}" for name in ("table_catalog", "table_schema", "table_name")}
+_CONSTRAINTS: Final = "table_constraints s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}"
+
+
+def _plain(sql: str, columns: Mapping[str, str], order: str = "") -> Callable[[Scope], Source]:
+    """A source that names `{scope}`, the condition on table keys, once."""
+
+    def source(scope: Scope) -> Source:
+        parameters: list[Any] = []
+        return Source(sql.replace("{scope}", _keys("t", scope, parameters)), parameters, columns, order)
+
+    return source
+
+
+def _snapshots(scope: Scope) -> Source:
+    parameters: list[Any] = []
+    captured = " UNION ".join(
+        f"SELECT table_key, snapshot_id FROM {table} c WHERE {_keys('c', scope, parameters)}"
+        for table in ("stats_tables", "stats_columns", "stats_expressions", "stats_column_groups", "file_snapshots")
+    )
+    condition = _keys("t", scope, parameters)
+    sql = (
+        f"snapshots s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped LEFT JOIN ({captured}) c"
+        " ON c.table_key = s.table_key AND c.snapshot_id = s.snapshot_id"
+    )
+    columns = _TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.snapshots"].schema.names
+                                if name not in _TABLE_COLUMNS}  # fmt: skip
+    columns["is_current"] = "(s.snapshot_id = t.current_snapshot_id)"
+    columns["captured"] = "(c.snapshot_id IS NOT NULL)"
+    where = f"{condition} AND (s.is_live OR c.snapshot_id IS NOT NULL)"
+    return Source(sql, parameters, columns, "s.table_key, s.ordinal", where)
+
+
+def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[Scope], Source]:
+    """A flight whose columns are those of a table of the same shape, that names its table in columns of its own."""
+    columns = {name: f's."{name}"' for name in FLIGHTS[flight].schema.names} | changed
+    keyed = "table_name" in columns
+
+    def source(scope: Scope) -> Source:
+        parameters: list[Any] = []
+        condition = _keys("s", scope, parameters) if keyed else "true"
+        return Source(f"{table} s", parameters, columns, order, condition)
+
+    return source
+
+
+SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
+    "information_schema.schemata": _plain(
+        "(SELECT DISTINCT t.table_catalog, t.table_schema FROM tables t WHERE NOT t.dropped AND {scope}) s",
+        {"catalog_name": "s.table_catalog", "schema_name": "s.table_schema"}, "1, 2"),
+    "information_schema.tables": _plain(
+        "(SELECT * FROM tables t WHERE NOT t.dropped AND {scope}) t", _NAMES | {"table_type": "'BASE TABLE'"}, "t.table_key"),
+    "information_schema.columns": _plain(
+        "table_columns s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}",
+        _NAMES | {name: f"s.{name}" for name in ("column_name", "data_type", "ordinal_position", "is_nullable",
+                                                 "column_id")}, "t.table_key, s.ordinal_position"),
+    "information_schema.table_constraints": _plain(
+        "(SELECT DISTINCT table_key, kind, name FROM table_constraints) s JOIN tables t ON t.table_key = s.table_key"
+        " AND NOT t.dropped AND {scope}",
+        _CONSTRAINT_NAME | _NAMES | {"constraint_type": "s.kind", "is_deferrable": "'NO'",
+                                     "initially_deferred": "'NO'", "enforced": "'NO'"}, "t.table_key, s.name"),
+    "information_schema.key_column_usage": _plain(
+        _CONSTRAINTS + " AND s.kind IN ('PRIMARY KEY', 'UNIQUE', 'FOREIGN KEY')",
+        _CONSTRAINT_NAME | _NAMES | {"column_name": "s.column_name", "ordinal_position": "s.ordinal_position",
+                                     "position_in_unique_constraint": "NULL::BIGINT"},
+        "t.table_key, s.name, s.ordinal_position"),
+    "information_schema.referential_constraints": _plain(
+        _CONSTRAINTS + " AND s.kind = 'FOREIGN KEY'",
+        _CONSTRAINT_NAME | dict.fromkeys(FLIGHTS["information_schema.referential_constraints"].schema.names[3:],
+                                         "NULL::VARCHAR")),
+    "information_schema.check_constraints": _plain(
+        "(SELECT DISTINCT table_key, kind, name, clause FROM table_constraints) s JOIN tables t"
+        " ON t.table_key = s.table_key AND NOT t.dropped AND {scope} AND s.kind = 'CHECK'",
+        _CONSTRAINT_NAME | {"check_clause": "s.clause"}, "t.table_key, s.name"),
+    "information_schema.constraint_column_usage": _plain(
+        _CONSTRAINTS + " AND s.column_name IS NOT NULL", _NAMES | {"column_name": "s.column_name"} | _CONSTRAINT_NAME,
+        "t.table_key, s.name, s.ordinal_position"),
+    "information_schema.constraint_table_usage": _plain(
+        "(SELECT DISTINCT table_key, kind, name FROM table_constraints) s JOIN tables t ON t.table_key = s.table_key"
+        " AND NOT t.dropped AND {scope}", _NAMES | _CONSTRAINT_NAME, "t.table_key, s.name"),
+    "sys.snapshots": _snapshots,
+    "sys.capture_jobs": _own("sys.capture_jobs", "jobs", "s.queued_at, s.job_id"),
+    "sys.capture_decisions": _own("sys.capture_decisions", "capture_decisions", "s.decided_at"),
+    "sys.connectors": _own("sys.connectors", "connectors", "s.catalog"),
+}  # fmt: skip

@@ -1,0 +1,227 @@
+"""The durable queue of captures: states, equal jobs as one, leases with a fencing token, retries with backoff.
+
+A job is QUEUED, then RUNNING under a lease, then SUCCEEDED, FAILED or CANCELLED; between two tries it is WAITING, and
+while its worker has yet to hear of a cancellation it is CANCELLING. Of one table one job runs at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from store.catalog_store import TableEntry
+from store.database import Connection, Database
+from store.errors import Conflict, NotFound
+
+ACTIVE: Final = ("QUEUED", "RUNNING", "WAITING", "CANCELLING")
+ENDED: Final = ("SUCCEEDED", "FAILED", "CANCELLED")
+MAX_ATTEMPTS: Final = 8
+BACKOFF_MS, MAX_BACKOFF_MS = 500, 30_000
+
+_COLUMNS: Final = (
+    "job_id", "state", "table_catalog", "table_schema", "table_name", "snapshot", "mode", "targets", "attempts",
+    "queued_at", "started_at", "finished_at", "progress", "degraded", "stats_processed", "message",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A job in a worker's hands: only who holds the token may renew or finish it."""
+
+    job_id: str
+    token: str
+    table_key: int
+    snapshot: str
+    mode: str
+    request: Mapping[str, Any]
+    attempts: int
+
+
+class JobStore:
+    def __init__(self, database: Database, lease_seconds: float = 120.0):
+        self.database = database
+        self.lease_seconds = lease_seconds
+
+    def enqueue(
+        self, table: TableEntry, snapshot: str, mode: str, request: Mapping[str, Any], targets: Sequence[str],
+        priority: int = 100,
+    ) -> str:  # fmt: skip
+        """The id of the job: a new one, or the active one that is equal."""
+        same = {name: value for name, value in request.items() if name != "correlation_id"}
+        text = json.dumps([table.table_key, snapshot, same], sort_keys=True)
+        dedupe = hashlib.sha256(text.encode()).hexdigest()
+
+        def run(connection: Connection) -> str:
+            found = connection.execute(
+                f"SELECT job_id FROM jobs WHERE dedupe = ? AND state IN {ACTIVE}", [dedupe]
+            ).fetchall()
+            if found:
+                return str(found[0][0])
+            job_id = str(uuid.uuid4())
+            connection.execute(
+                "INSERT INTO jobs (job_id, state, table_key, table_catalog, table_schema, table_name, snapshot, mode,"
+                " targets, request, dedupe, attempts, priority, queued_at, progress, degraded, stats_processed)"
+                " VALUES (?, 'QUEUED', ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, 0, false, 0)",
+                [job_id, table.table_key, *table.name, snapshot, mode, json.dumps(list(targets)), json.dumps(request),
+                 dedupe, priority, datetime.now(UTC)],
+            )  # fmt: skip
+            return job_id
+
+        return self.database.write(run)
+
+    def lease(self, busy_tables: Iterable[int] = ()) -> Lease | None:
+        """Hands out the next job that may run; tables in `busy_tables` are left alone."""
+        now = datetime.now(UTC)
+        busy = list(busy_tables)
+        if not self.database.rows("SELECT 1 FROM jobs WHERE state IN ('QUEUED', 'WAITING') LIMIT 1"):
+            return None
+
+        def run(connection: Connection) -> Lease | None:
+            found = connection.execute(
+                "SELECT job_id, table_key, snapshot, mode, request, attempts FROM jobs j"
+                " WHERE state IN ('QUEUED', 'WAITING') AND coalesce(not_before, ?::TIMESTAMPTZ) <= ?"
+                " AND NOT EXISTS (SELECT 1 FROM jobs r WHERE r.table_key = j.table_key"
+                " AND r.state IN ('RUNNING', 'CANCELLING')) AND table_key NOT IN (SELECT unnest(?::BIGINT[]))"
+                " ORDER BY priority, queued_at, job_id LIMIT 1",
+                [now, now, busy],
+            ).fetchall()
+            if not found:
+                return None
+            job_id, table_key, snapshot, mode, request, attempts = found[0]
+            token = uuid.uuid4().hex
+            connection.execute(
+                "UPDATE jobs SET state = 'RUNNING', attempts = ?, lease_token = ?, lease_until = ?, message = NULL,"
+                " started_at = coalesce(started_at, ?) WHERE job_id = ?",
+                [attempts + 1, token, now + timedelta(seconds=self.lease_seconds), now, job_id],
+            )
+            return Lease(job_id, token, table_key, snapshot, mode, json.loads(request), attempts + 1)
+
+        return self.database.write(run)
+
+    def renew(self, job_id: str, token: str, progress: float | None = None, message: str | None = None) -> bool:
+        """Prolongs a lease; True while the job is wanted, False once it is being cancelled."""
+
+        def run(connection: Connection) -> bool:
+            state = self.check(connection, job_id, token)
+            connection.execute(
+                "UPDATE jobs SET lease_until = ?, progress = coalesce(?, progress), message = coalesce(?, message)"
+                " WHERE job_id = ?",
+                [datetime.now(UTC) + timedelta(seconds=self.lease_seconds), progress, message, job_id],
+            )
+            return state == "RUNNING"
+
+        return self.database.write(run)
+
+    def check(self, connection: Connection, job_id: str, token: str) -> str:
+        """The state of a job that this token still holds; Conflict where the lease is lost."""
+        found = connection.execute("SELECT state, lease_token FROM jobs WHERE job_id = ?", [job_id]).fetchall()
+        if not found:
+            raise _unknown(job_id)
+        state, held = found[0]
+        if state not in ("RUNNING", "CANCELLING") or held != token:
+            raise Conflict(f'the lease on job "{job_id}" is lost', code="LEASE_LOST", hint="drop what was captured")
+        return str(state)
+
+    def finish_in(
+        self, connection: Connection, job_id: str, token: str, *, captured: int, failed: int, retry: bool, message: str,
+        stats_processed: int,
+    ) -> str:  # fmt: skip
+        """Ends a try, inside the writer's transaction that publishes its rows; the job's state after it."""
+        state = self.check(connection, job_id, token)
+        attempts = connection.execute("SELECT attempts FROM jobs WHERE job_id = ?", [job_id]).fetchall()[0][0]
+        now = datetime.now(UTC)
+        not_before, finished = None, now
+        if state == "CANCELLING":
+            after = "CANCELLED"
+        elif captured:
+            after = "SUCCEEDED"
+        elif retry and attempts < MAX_ATTEMPTS:
+            after, finished = "WAITING", None
+            not_before = now + timedelta(milliseconds=min(BACKOFF_MS * 2 ** (attempts - 1), MAX_BACKOFF_MS))
+        else:
+            after = "FAILED"
+        connection.execute(
+            "UPDATE jobs SET state = ?, finished_at = ?, not_before = ?, lease_token = NULL, lease_until = NULL,"
+            " progress = CASE WHEN ? = 'SUCCEEDED' THEN 1.0 ELSE progress END, degraded = ?, stats_processed = ?,"
+            " message = ? WHERE job_id = ?",
+            [after, finished, not_before, after, bool(captured and failed), stats_processed, message or None, job_id],
+        )
+        return after
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """Cancels at once what waits, asks the worker of what runs, changes nothing of what has ended."""
+
+        def run(connection: Connection) -> None:
+            connection.execute(
+                "UPDATE jobs SET state = CASE WHEN state IN ('QUEUED', 'WAITING') THEN 'CANCELLED' ELSE 'CANCELLING' END,"
+                " finished_at = CASE WHEN state IN ('QUEUED', 'WAITING') THEN ? ELSE NULL END"
+                " WHERE job_id = ? AND state IN ('QUEUED', 'WAITING', 'RUNNING')",
+                [datetime.now(UTC), job_id],
+            )
+
+        self.get(job_id)
+        self.database.write(run)
+        return self.get(job_id)
+
+    def reclaim(self, everything: bool = False) -> int:
+        """Puts jobs whose lease ran out back into the queue (all leased ones at a start); how many."""
+
+        def run(connection: Connection) -> int:
+            now = datetime.now(UTC)
+            expired = "state IN ('RUNNING', 'CANCELLING')" + ("" if everything else " AND lease_until < ?")
+            values = [] if everything else [now]
+            connection.execute(
+                f"UPDATE jobs SET state = 'CANCELLED', finished_at = ? WHERE state = 'CANCELLING' AND {expired}",
+                [now, *values],
+            )
+            return connection.execute(
+                "UPDATE jobs SET state = CASE WHEN attempts >= ? THEN 'FAILED' ELSE 'QUEUED' END,"
+                " finished_at = CASE WHEN attempts >= ? THEN ?::TIMESTAMPTZ ELSE NULL END, lease_token = NULL,"
+                f" message = 'the worker was lost' WHERE {expired}",
+                [MAX_ATTEMPTS, MAX_ATTEMPTS, now, *values],
+            ).fetchall()[0][0]
+
+        return self.database.write(run)
+
+    def expired(self) -> bool:
+        """Whether any lease ran out; a look that writes nothing."""
+        return bool(
+            self.database.rows(
+                "SELECT 1 FROM jobs WHERE state IN ('RUNNING', 'CANCELLING') AND lease_until < ? LIMIT 1",
+                datetime.now(UTC),
+            )
+        )
+
+    def get(self, job_id: str) -> dict[str, Any]:
+        found = self.database.rows(f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE job_id = ?", job_id)
+        if not found:
+            raise _unknown(job_id)
+        job = dict(zip(_COLUMNS, found[0], strict=True))
+        job["targets"] = json.loads(job["targets"])
+        return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in job.items()}
+
+    def counts(self) -> dict[str, int]:
+        """State → jobs in it."""
+        return dict(self.database.rows("SELECT state, count(*) FROM jobs GROUP BY state"))
+
+    def record_decisions(
+        self, connection: Connection, table: TableEntry, correlation_id: str, decisions: Sequence[Mapping[str, Any]]
+    ) -> None:
+        now = datetime.now(UTC)
+        rows = [
+            [now, correlation_id, table.table_key, *table.name, d["snapshot_id"], d["target_kind"], d["storage_id"],
+             d["outcome"], d["engine_id"] or None, d["detail"] or None, d["elapsed_ms"]]
+            for d in decisions
+        ]  # fmt: skip
+        if rows:
+            marks = ", ".join("?" * len(rows[0]))
+            connection.executemany(f"INSERT INTO capture_decisions VALUES ({marks})", rows)
+
+
+def _unknown(job_id: str) -> NotFound:
+    return NotFound(f'no job "{job_id[:100]}"', code="UNKNOWN_JOB", hint="the flight sys.capture_jobs lists them")
