@@ -1,0 +1,159 @@
+"""Reading Iceberg's files: paths of a moved table rewritten, foreign statistics blobs kept from pyiceberg's model.
+
+pyiceberg makes a `FileIO` for every table it loads, by the class that the property `py-io-impl` names. `LakeIO` is that
+class for all our catalogs, so every path passes it, the metadata file of a SQL or Glue catalog included. A REST catalog
+sends metadata in its answers instead: `tolerate_answers` treats those.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile, load_file_io
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.statistics import BlobMetadata
+
+REWRITE = "statflight.path-rewrite"
+INNER_IO = "statflight.py-io-impl"
+
+_SUFFIXES = (".metadata.json", ".metadata.json.gz")
+_GZIP = b"\x1f\x8b"
+# What pyiceberg's model lets a blob be; a table that lists any other would not load at all.
+_KNOWN_BLOBS = frozenset(get_args(BlobMetadata.model_fields["type"].annotation))
+
+
+def io_properties(options: dict[str, str], rewrite: str) -> dict[str, str]:
+    """Catalog or table properties under which pyiceberg opens files through `LakeIO`."""
+    properties = {name: value for name, value in options.items() if name != PY_IO_IMPL}
+    if own := options.get(PY_IO_IMPL):
+        properties[INNER_IO] = own
+    return properties | {PY_IO_IMPL: f"{LakeIO.__module__}.{LakeIO.__qualname__}", REWRITE: rewrite}
+
+
+class LakeIO(FileIO):
+    """A `FileIO` that opens `location` where it is now.
+
+    `foreign_blobs` collects the blob types that were dropped from a metadata file: a commit through pyiceberg would
+    lose them, so publishing looks here first.
+    """
+
+    def __init__(self, properties: dict[str, str] | None = None):
+        super().__init__(properties or {})
+        self._was, _, self._now = self.properties.get(REWRITE, "").partition("=")
+        self._inner: dict[str, FileIO] = {}
+        self.foreign_blobs: set[str] = set()
+
+    def resolve(self, location: str) -> str:
+        """Where a path of the metadata is now: a plain path when it is local."""
+        if self._was and location.startswith(self._was):
+            location = self._now + location[len(self._was) :]
+        return plain_path(location)
+
+    def new_input(self, location: str) -> InputFile:
+        return self.new_input_here(self.resolve(location))
+
+    def new_input_here(self, location: str) -> InputFile:
+        """An input whose location is taken as it is, for what was found by listing."""
+        found = self._file_io(location).new_input(location)
+        return _MetadataInput(found, self.foreign_blobs) if location.endswith(_SUFFIXES) else found
+
+    def new_output(self, location: str) -> OutputFile:
+        resolved = self.resolve(location)
+        return self._file_io(resolved).new_output(resolved)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        resolved = self.resolve(location if isinstance(location, str) else location.location)
+        self._file_io(resolved).delete(resolved)
+
+    def storage(self, location: str) -> dict[str, str]:
+        """The storage options an executor needs to open `location`; none for a local path."""
+        if not urlsplit(location).scheme:
+            return {}
+        return {n: v for n, v in self.properties.items() if n.partition(".")[0] in STORAGE_PREFIXES}
+
+    def _file_io(self, location: str) -> FileIO:
+        scheme = urlsplit(location).scheme
+        if scheme not in self._inner:
+            properties = {n: v for n, v in self.properties.items() if n not in (PY_IO_IMPL, INNER_IO, REWRITE)}
+            if own := self.properties.get(INNER_IO):
+                properties[PY_IO_IMPL] = own
+            self._inner[scheme] = load_file_io(properties, location)
+        return self._inner[scheme]
+
+
+STORAGE_PREFIXES = frozenset({"s3", "gcs", "adls", "hdfs", "client", "hf"})
+
+
+def plain_path(location: str) -> str:
+    """`file://` dropped from a local path, anything else unchanged."""
+    if location.startswith("file:"):
+        path = location[len("file:") :]
+        return path if not path.startswith("//") else path[2:].removeprefix("localhost")
+    return location
+
+
+def read_metadata(file_io: LakeIO, location: str) -> TableMetadata:
+    """The table metadata at a location found by listing."""
+    with file_io.new_input_here(location).open() as stream:
+        content = stream.read()
+    return TableMetadataUtil.parse_raw(_unzipped(content).decode())
+
+
+def tolerate_answers(session: Any, foreign_blobs: set[str]) -> None:
+    """Drops foreign blobs from the answers of a REST catalog, before pyiceberg validates them."""
+
+    def hook(response: Any, *_: Any, **__: Any) -> Any:
+        if b"blob-metadata" in (response.content or b""):
+            response._content = _tolerable(response.content, foreign_blobs)
+        return response
+
+    session.hooks["response"].append(hook)
+
+
+class _MetadataInput(InputFile):
+    def __init__(self, inner: InputFile, foreign_blobs: set[str]):
+        super().__init__(inner.location)
+        self._inner, self._foreign = inner, foreign_blobs
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def exists(self) -> bool:
+        return self._inner.exists()
+
+    def open(self, seekable: bool = True) -> InputStream:
+        with self._inner.open(seekable) as stream:
+            content: bytes = stream.read()
+        if not content.startswith(_GZIP):
+            return io.BytesIO(_tolerable(content, self._foreign))
+        # pyiceberg unzips by the name of the file, so it stays as it was.
+        return io.BytesIO(gzip.compress(_tolerable(gzip.decompress(content), self._foreign)))
+
+
+def _unzipped(content: bytes) -> bytes:
+    return gzip.decompress(content) if content.startswith(_GZIP) else content
+
+
+def _tolerable(content: bytes, foreign_blobs: set[str]) -> bytes:
+    """A metadata document, or a catalog's answer that holds one, without blobs of types pyiceberg refuses."""
+    if b"blob-metadata" not in content or not _KNOWN_BLOBS:
+        return content
+    found: set[str] = set()
+    document = json.loads(content, object_hook=_dropper(found))
+    foreign_blobs |= found
+    return json.dumps(document).encode() if found else content
+
+
+def _dropper(found: set[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def drop(item: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(blobs := item.get("blob-metadata"), list):
+            found.update(str(blob.get("type")) for blob in blobs if blob.get("type") not in _KNOWN_BLOBS)
+            item["blob-metadata"] = [blob for blob in blobs if blob.get("type") in _KNOWN_BLOBS]
+        return item
+
+    return drop

@@ -1,0 +1,210 @@
+"""Manifests, streamed: the live files of a snapshot and the bounds that Iceberg keeps of their columns.
+
+pyiceberg's own planning refuses equality deletes and hides where a deletion vector lies, so the entries are read here
+with its Avro reader and the v3 schema.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    read_manifest_list,
+)
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+)
+
+from capture.connectors.iceberg_io import LakeIO
+from capture.connectors.iceberg_schema import Leaf
+from store.logical_types import to_arrow
+
+TRUNCATED = 16
+"""Iceberg's default `truncate(16)`: code points of a string, bytes of a binary."""
+
+# Positions in a v3 data file record, of fields that pyiceberg has no accessor for.
+_REFERENCED, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
+_DAY_US = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A live data or delete file. `path` is as the metadata has it, `location` where the file is now."""
+
+    content: str
+    path: str
+    location: str
+    sequence: int
+    spec_id: int
+    partition: tuple[Any, ...]
+    file: DataFile
+    known_ids: frozenset[int]
+
+    @property
+    def scope(self) -> tuple[int, tuple[Any, ...]]:
+        return self.spec_id, self.partition
+
+    @property
+    def format(self) -> str:
+        return str(self.file.file_format.value)
+
+    @property
+    def rows(self) -> int:
+        return int(self.file.record_count)
+
+    @property
+    def size(self) -> int:
+        return int(self.file.file_size_in_bytes)
+
+    @property
+    def referenced_data_file(self) -> str | None:
+        return _late(self.file, _REFERENCED)
+
+    @property
+    def blob(self) -> tuple[int, int] | None:
+        """Offset and size of a deletion vector within its file."""
+        offset, size = _late(self.file, _CONTENT_OFFSET), _late(self.file, _CONTENT_SIZE)
+        return None if offset is None or size is None else (offset, size)
+
+
+def _late(file: DataFile, position: int) -> Any:
+    return file._data[position] if len(file._data) > position else None
+
+
+def manifests(io: LakeIO, snapshot: Snapshot | None) -> list[ManifestFile]:
+    """The manifests of a snapshot. Not through pyiceberg's process-wide cache, whose key is a path: the same path may
+    be another table where tables were moved."""
+    return list(read_manifest_list(io.new_input(snapshot.manifest_list))) if snapshot else []
+
+
+def entries(io: LakeIO, manifest_files: Sequence[ManifestFile], content: ManifestContent) -> Iterator[Entry]:
+    """The live entries of the data or of the delete manifests."""
+    for manifest in manifest_files:
+        if manifest.content == content:
+            yield from _entries(io, manifest)
+
+
+def _entries(io: LakeIO, manifest: ManifestFile) -> Iterator[Entry]:
+    with AvroFile[ManifestEntry](
+        io.new_input(manifest.manifest_path),
+        MANIFEST_ENTRY_SCHEMAS[3],
+        read_types={-1: ManifestEntry, 2: DataFile},
+        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    ) as reader:
+        known_ids = _field_ids(reader.header.meta.get("schema", ""))
+        for entry in reader:
+            if entry.status == ManifestEntryStatus.DELETED:
+                continue
+            file, sequence = entry.data_file, entry.sequence_number
+            if sequence is None:  # inherited; v1 has none
+                sequence = manifest.sequence_number or 0
+            partition = file.partition
+            yield Entry(
+                DataFileContent(file.content or 0).name,
+                file.file_path,
+                io.resolve(file.file_path),
+                sequence,
+                manifest.partition_spec_id,
+                tuple(partition[i] for i in range(len(partition))),
+                file,
+                known_ids,
+            )
+
+
+@lru_cache(maxsize=64)
+def _field_ids(schema: str) -> frozenset[int]:
+    """Every field id of the schema a manifest was written under: a file of it cannot hold any other."""
+    found: set[int] = set()
+
+    def note(item: dict[str, Any]) -> dict[str, Any]:
+        found.update(item[key] for key in ("id", "element-id", "key-id", "value-id") if isinstance(item.get(key), int))
+        return item
+
+    try:
+        json.loads(schema, object_hook=note)
+    except ValueError:
+        return frozenset()
+    return frozenset(found)
+
+
+# Bounds.
+
+
+def decode(raw: Sequence[bytes | None], leaf: Leaf, cut: int, *, upper: bool) -> tuple[pa.Array, list[bool]]:
+    """Bounds of one column in many files as an Arrow array of the logical type, and whether each is exact.
+
+    Args:
+        raw: Single-value bytes, of the column's type or of the one it was promoted from.
+        leaf: The column.
+        cut: From this length on a string or binary bound may have been cut.
+        upper: Whether these are upper bounds.
+    """
+    values: list[Any] = []
+    exact: list[bool] = []
+    for item in raw:
+        value, sure = (None, False) if item is None else _decoded(bytes(item), leaf, cut, upper)
+        values.append(value)
+        exact.append(sure)
+    type = to_arrow(leaf.logical)
+    if pa.types.is_temporal(type):
+        return pa.array(values, pa.int32() if pa.types.is_date32(type) else pa.int64()).cast(type), exact
+    return pa.array(values, type), exact
+
+
+def _decoded(raw: bytes, leaf: Leaf, cut: int, upper: bool) -> tuple[Any, bool]:
+    type = leaf.type
+    try:
+        if isinstance(type, StringType):
+            text = raw.decode()
+            return text, len(text) < cut
+        if isinstance(type, BinaryType | FixedType):
+            # A cut upper bound loses its trailing 0xFF when it is incremented, so its length tells nothing.
+            whole = len(raw) == len(type) <= cut if isinstance(type, FixedType) else False
+            return raw, whole or (len(raw) < cut and not upper)
+        if (
+            isinstance(type, TimestampType | TimestamptzType | TimestampNanoType | TimestamptzNanoType)
+            and len(raw) == 4
+        ):
+            return from_bytes(DateType(), raw) * _DAY_US, True
+        value = from_bytes(type, raw)
+        if isinstance(type, TimestampNanoType | TimestamptzNanoType):
+            micros, rest = divmod(value, 1000)
+            return micros + (1 if upper and rest else 0), not rest
+        if isinstance(type, FloatType | DoubleType) and value != value:
+            return None, False  # NaN is no bound: old writers let it in
+        return value, True
+    except (ValueError, TypeError, ArithmeticError, struct.error):
+        return None, False
+
+
+def cut_length(properties: dict[str, str], name: str) -> int:
+    """From which length on a bound of the column may be a cut one: the least any known setting says."""
+    modes = (properties.get(f"write.metadata.metrics.column.{name}"), properties.get("write.metadata.metrics.default"))
+    lengths = [int(mode[9:-1]) for mode in modes if mode and mode.startswith("truncate(") and mode[9:-1].isdigit()]
+    return min([TRUNCATED, *lengths])

@@ -1,0 +1,221 @@
+"""Iceberg's schemas in the words of the connector interface, and which field of a data file is which column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from capture.connectors.spi import Column, Constraint, Schema
+from store import bounds
+from store.logical_types import LogicalType, parse, to_arrow
+
+_WORDS: dict[type, str] = {
+    BooleanType: "BOOLEAN",
+    IntegerType: "INT",
+    LongType: "INT",
+    FloatType: "FLOAT",
+    DoubleType: "DOUBLE",
+    StringType: "STRING",
+    UUIDType: "UUID",
+    FixedType: "BINARY",
+    BinaryType: "BINARY",
+    DateType: "DATE",
+    TimeType: "TIME",
+    TimestampType: "TIMESTAMP",
+    TimestamptzType: "TIMESTAMPTZ",
+    TimestampNanoType: "TIMESTAMP",
+    TimestamptzNanoType: "TIMESTAMPTZ",
+    ListType: "ARRAY",
+    MapType: "MAP",
+    StructType: "STRUCT",
+}
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column with values: what the schema says of it, and how to find it in a file."""
+
+    field_id: int
+    name: str
+    type: IcebergType
+    logical: LogicalType
+    initial_default: Any = None
+    parents: tuple[int, ...] = ()
+
+
+def logical_text(type: IcebergType) -> str:
+    """The canonical logical type; VARIANT for what has no statistics: unknown, geometry and the like."""
+    if isinstance(type, DecimalType):
+        return f"DECIMAL({type.precision},{type.scale})"
+    return next((word for kind, word in _WORDS.items() if isinstance(type, kind)), "VARIANT")
+
+
+def to_schema(schema: IcebergSchema) -> Schema:
+    return Schema(tuple(column for column, _, _ in _walk(schema.fields)))
+
+
+def leaves(schema: IcebergSchema, wanted: frozenset[str] | None = None) -> list[Leaf]:
+    """The leaf columns of a schema, of all or those named."""
+    return [
+        Leaf(nested.field_id, column.name, nested.field_type, parse(column.logical_type), default, parents)
+        for column, nested, (parents, default) in _walk(schema.fields)
+        if column.is_leaf and (wanted is None or column.name in wanted)
+    ]
+
+
+def leaf_of(metadata: TableMetadata, schema: IcebergSchema, field_id: int) -> Leaf | None:
+    """A leaf by its field id, looked for in the schema and then in the table's other schemas, newest first."""
+    for candidate in (schema, *sorted(metadata.schemas, key=lambda s: -s.schema_id)):
+        for leaf in leaves(candidate):
+            if leaf.field_id == field_id:
+                return leaf
+    return None
+
+
+def _walk(
+    fields: tuple[NestedField, ...], prefix: str = "", optional: bool = False, parents: tuple[int, ...] = ()
+) -> Iterator[tuple[Column, NestedField, tuple[tuple[int, ...], Any]]]:
+    for nested in fields:
+        name, nullable = f"{prefix}{nested.name}", optional or not nested.required
+        text = logical_text(nested.field_type)
+        yield Column(name, text, nullable, nested.field_id), nested, (parents, nested.initial_default)
+        if isinstance(nested.field_type, StructType):
+            yield from _walk(nested.field_type.fields, f"{name}.", nullable, (*parents, nested.field_id))
+
+
+def constraints(schema: IcebergSchema, table: str) -> tuple[Constraint, ...]:
+    """NOT NULL of every required column, and the primary key that the identifier fields are."""
+    found = [
+        Constraint("CHECK", f"{table}_{nested.name}_not_null", (nested.name,), f"{nested.name} IS NOT NULL")
+        for nested in schema.fields
+        if nested.required
+    ]
+    if names := tuple(schema.find_column_name(i) or str(i) for i in schema.identifier_field_ids):
+        found.insert(0, Constraint("PRIMARY KEY", f"{table}_pkey", names))
+    return tuple(found)
+
+
+def partition_keys(spec: PartitionSpec, schema: IcebergSchema) -> tuple[str, ...]:
+    """Partition fields as the source column, or as `transform(column)`."""
+    keys = []
+    for part in spec.fields:
+        source = schema.find_column_name(part.source_id) or part.name
+        keys.append(source if isinstance(part.transform, IdentityTransform) else f"{part.transform}({source})")
+    return tuple(keys)
+
+
+def identity_values(spec: PartitionSpec, partition: tuple[Any, ...]) -> dict[int, Any]:
+    """Column id → value of the partition fields that are columns themselves."""
+    return {
+        part.source_id: value
+        for part, value in zip(spec.fields, partition, strict=False)
+        if isinstance(part.transform, IdentityTransform)
+    }
+
+
+def partition_json(spec: PartitionSpec, schema: IcebergSchema, partition: tuple[Any, ...]) -> str | None:
+    """A partition as JSON, partition field → canonical text or null; None when there are no fields."""
+    if not spec.fields:
+        return None
+    told: dict[str, str | None] = {}
+    for part, value in zip(spec.fields, partition, strict=False):
+        try:
+            source = schema.find_type(part.source_id)
+            text = logical_text(part.transform.result_type(source))
+        except ValueError:  # the source column was dropped since
+            text = ""
+        told[part.name] = None if value is None else _partition_text(value, text)
+    return json.dumps(told, ensure_ascii=False)
+
+
+def _partition_text(value: Any, logical: str) -> str:
+    if not logical or logical == "VARIANT":
+        return str(value)
+    kind = parse(logical)
+    return canonical(constant(value, kind), kind)[0] or str(value)
+
+
+def canonical(values: pa.Array, kind: LogicalType) -> list[str | None]:
+    """Canonical bound texts of an Arrow array."""
+    return bounds.encode_array(values, kind).to_pylist()
+
+
+def constant(value: Any, kind: LogicalType) -> pa.Array:
+    """One value, as pyiceberg holds it, as an Arrow array of the logical type: days, microseconds, UUID bytes."""
+    type = to_arrow(kind)
+    if value is None:
+        return pa.nulls(1, type)
+    if isinstance(value, int) and pa.types.is_temporal(type):
+        return pa.array([value], pa.int32() if pa.types.is_date32(type) else pa.int64()).cast(type)
+    if pa.types.is_fixed_size_binary(type) and not isinstance(value, bytes):
+        value = value.bytes
+    return pa.array([value], type)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """Where the fields of one data or delete file are: field id → dotted path."""
+
+    paths: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, schema: pa.Schema, metadata: TableMetadata) -> FileLayout:
+        """By the file's own field ids, else by the table's name mapping, else by position as Java does."""
+        paths = dict(_by_field_id(schema, ""))
+        if paths:
+            return cls(paths)
+        if mapping := metadata.name_mapping():
+            return cls(dict(_by_name(schema, mapping.root, "")))
+        return cls({number: held.name for number, held in enumerate(schema, 1)})
+
+
+def _by_field_id(fields: Any, prefix: str) -> Iterator[tuple[int, str]]:
+    for held in fields:
+        path = f"{prefix}{held.name}"
+        if field_id := (held.metadata or {}).get(_FIELD_ID):
+            yield int(field_id), path
+        if pa.types.is_struct(held.type):
+            yield from _by_field_id(held.type.fields, f"{path}.")
+
+
+def _by_name(fields: Any, mapping: Any, prefix: str) -> Iterator[tuple[int, str]]:
+    known = {name: mapped for mapped in mapping for name in mapped.names}
+    for held in fields:
+        path = f"{prefix}{held.name}"
+        if mapped := known.get(held.name):
+            if mapped.field_id is not None:
+                yield mapped.field_id, path
+            if pa.types.is_struct(held.type):
+                yield from _by_name(held.type.fields, mapped.fields, f"{path}.")
