@@ -1,0 +1,71 @@
+"""Connectors by format: `open_connector` finds the one a configuration names.
+
+Formats are the entry points of group `statflight.connectors`; a checkout that is not installed has the same ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Final
+
+from capture.connectors import credentials
+from capture.connectors.spi import Connector, ConnectorConfig
+from store.errors import InvalidArgument, nearest
+
+GROUP: Final = "statflight.connectors"
+
+BUILT_IN: Final = {
+    "delta": "capture.connectors.delta:DeltaConnector",
+    "iceberg": "capture.connectors.iceberg:IcebergConnector",
+    "lance": "capture.connectors.lance:LanceConnector",
+    "parquet": "capture.connectors.parquet:ParquetConnector",
+}
+_OURS: Final = ("capture", "store")  # a module of ours that is missing is a fault, not a library to install
+
+
+@lru_cache(maxsize=1)
+def known_formats() -> dict[str, str]:
+    """Format → `module:class` of its connector."""
+    return BUILT_IN | {point.name: point.value for point in entry_points(group=GROUP)}
+
+
+def connector_class(format: str) -> type[Connector]:
+    """The connector of a format.
+
+    Raises:
+        InvalidArgument: There is no such format, or the library it reads with is not installed.
+    """
+    formats = known_formats()
+    if format not in formats:
+        raise InvalidArgument(
+            f'format: "{format}" is unknown; known are {", ".join(sorted(formats))}',
+            hint=nearest(str(format).lower(), sorted(formats)),
+            params={"field": "format", "expected": "|".join(sorted(formats)), "actual": str(format)},
+        )
+    module, _, name = formats[format].partition(":")
+    try:
+        found: type[Connector] = getattr(importlib.import_module(module), name)
+    except ImportError as missing:
+        if missing.name and missing.name.partition(".")[0] in _OURS:
+            if missing.name == module:
+                raise InvalidArgument(f"format: {format} is not part of this build", code="UNIMPLEMENTED") from None
+            raise
+        raise InvalidArgument(
+            f"format: {format} needs the library {missing.name or format}, which is not installed here",
+            hint=f"pip install 'statflight[{format}]'",
+            params={"field": "format", "actual": format},
+        ) from None
+    return found
+
+
+def open_connector(config: ConnectorConfig) -> Connector:
+    """The connector of a configuration, its named secret resolved.
+
+    Raises:
+        InvalidArgument: The format, an option or the secret's name is wrong.
+    """
+    found = connector_class(config.format)
+    return found(dataclasses.replace(config, options=credentials.resolve(config.options)))

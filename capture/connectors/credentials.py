@@ -1,0 +1,279 @@
+"""Connector options: which there are, which are secret, named secrets, and the prefix rewrite of a moved table.
+
+Storage options go to the format's library under the library's own names. Secrets reach a connector resolved and leave
+it nowhere: `mask` is for showing options, `redact` for messages of libraries that may quote them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from store.errors import InvalidArgument, nearest
+
+MASK: Final = "****"
+SECRET_OPTION: Final = "secret"  # noqa: S105 - the name of the option that names a secret
+ENVIRONMENT_PREFIX: Final = "STATFLIGHT_SECRET_"
+SECRETS_FILE: Final = "STATFLIGHT_SECRETS_FILE"
+
+COMMON: Final = ("path_rewrite", SECRET_OPTION, "policy")
+"""Options every format takes."""
+
+_SECRET = re.compile(
+    r"key|secret|token|passw|passphrase|\bpwd\b|credential|signature|\bsas\b|sas_|auth(?!ority)|bearer|private"
+    r"|service_account|connection_?string"
+)
+# `secret=NAME` is a name, and these hold a word of the list without being secret.
+_OPEN = frozenset({SECRET_OPTION, "key_column", "oauth2-server-uri", "rest.sigv4-enabled", "rest.authorization-url"})
+_PASSWORD_IN_URI = re.compile(r"(?<=://)(?P<user>[^/@:\s]*):(?P<password>[^/@\s]+)@")
+_SECRET_IN_QUERY = re.compile(r"(?i)([?&][^=&]*(?:key|secret|token|passw|sig)[^=&]*=)[^&\s]+")
+
+_STORAGE_PREFIXES = (
+    "aws_", "aws.", "azure_", "google_", "gcp_", "gcs_", "gs_", "s3_", "r2_", "hdfs_", "fs_", "client_",
+    "s3.", "gcs.", "gs.", "adls.", "abfs.", "azure.", "hdfs.", "client.", "fs.", "hf.",
+)  # fmt: skip
+_STORAGE_NAMES = frozenset(
+    [
+        "access_key_id",
+        "secret_access_key",
+        "session_token",
+        "token",
+        "region",
+        "default_region",
+        "bucket",
+        "bucket_name",
+        "endpoint",
+        "endpoint_url",
+        "anonymous",
+        "skip_signature",
+        "allow_http",
+        "allow_invalid_certificates",
+        "virtual_hosted_style_request",
+        "conditional_put",
+        "copy_if_not_exists",
+        "unsigned_payload",
+        "checksum_algorithm",
+        "metadata_endpoint",
+        "imdsv1_fallback",
+        "disable_tagging",
+        "s3_express",
+        "account_name",
+        "account_key",
+        "access_key",
+        "sas_key",
+        "sas_token",
+        "bearer_token",
+        "container",
+        "container_name",
+        "use_emulator",
+        "use_fabric_endpoint",
+        "use_azure_cli",
+        "authority_id",
+        "tenant_id",
+        "client_id",
+        "client_secret",
+        "msi_endpoint",
+        "object_id",
+        "msi_resource_id",
+        "federated_token_file",
+        "service_account",
+        "service_account_path",
+        "service_account_key",
+        "application_credentials",
+        "timeout",
+        "connect_timeout",
+        "request_timeout",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_url",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "user_agent",
+        "http1_only",
+        "http2_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "max_retries",
+        "retry_timeout",
+        "download_retry_count",
+        "randomize_addresses",
+        "default_content_type",
+        "unity_workspace_url",
+        "unity_access_token",
+        "unity_allow_http_url",
+    ]
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option's value must not be shown, judged by its name."""
+    return name.lower() not in _OPEN and _SECRET.search(name.lower()) is not None
+
+
+def mask(options: Mapping[str, str]) -> dict[str, str]:
+    """The options as they may be shown: secrets as `****`, passwords within URIs too."""
+    return {name: MASK if is_secret(name) and value else mask_uri(str(value)) for name, value in options.items()}
+
+
+def mask_uri(uri: str) -> str:
+    """A URI without the password or key it may hold."""
+    return _SECRET_IN_QUERY.sub(rf"\1{MASK}", _PASSWORD_IN_URI.sub(rf"\g<user>:{MASK}@", uri))
+
+
+def redact(text: str, options: Mapping[str, str]) -> str:
+    """A library's message without the values of secret options."""
+    secrets = {str(value) for name, value in options.items() if is_secret(name) and len(str(value)) >= 4}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return mask_uri(text)
+
+
+def is_storage_option(name: str) -> bool:
+    """Whether a file system or object store library may know the option."""
+    lowered = name.lower()
+    return lowered.startswith(_STORAGE_PREFIXES) or lowered in _STORAGE_NAMES
+
+
+def storage_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that go to the file system, under the names they came with."""
+    return {name: str(value) for name, value in options.items() if is_storage_option(name)}
+
+
+def check_options(format: str, options: Mapping[str, str], own: Collection[str] = ()) -> None:
+    """Refuses an option that neither the format, every format nor a storage library knows.
+
+    Raises:
+        InvalidArgument: Names the option and lists those allowed; its value is not repeated.
+    """
+    allowed = [*own, *COMMON]
+    for name in options:
+        if name not in allowed and not is_storage_option(name):
+            raise InvalidArgument(
+                f'options: format {format} has no option "{name}"; it takes {", ".join(sorted(allowed))}'
+                " and storage options such as aws_region or s3.endpoint",
+                hint=nearest(name, [*allowed, *_STORAGE_NAMES]),
+                params={"field": "options", "option": name},
+            )
+    PathRewrite.of(options)
+
+
+def check_choice(format: str, options: Mapping[str, str], name: str, choices: Collection[str]) -> str:
+    """The value of an option that has few; the first choice is the default."""
+    value = str(options.get(name, next(iter(choices)))).strip().lower()
+    if value not in choices:
+        raise InvalidArgument(
+            f"options.{name}: format {format} takes one of {', '.join(choices)}, got {value!r}",
+            params={"field": f"options.{name}", "expected": "|".join(choices), "actual": value},
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class PathRewrite:
+    """`path_rewrite=FROM=TO`: the prefix of the paths in a moved table's metadata, and what replaces it."""
+
+    was: str = ""
+    now: str = ""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> PathRewrite:
+        """The rewrite that the options ask for, or one that changes nothing."""
+        text = options.get("path_rewrite")
+        if text is None:
+            return cls()
+        # FROM may hold a `=` of a partition directory only when TO does not start within it: the first one splits.
+        was, equals, now = str(text).partition("=")
+        if not was or not equals or not now:
+            raise InvalidArgument(
+                f"options.path_rewrite: expected FROM=TO, two prefixes of paths, got {text!r}",
+                params={"field": "options.path_rewrite", "expected": "FROM=TO"},
+            )
+        return cls(was, now)
+
+    def __bool__(self) -> bool:
+        return bool(self.was)
+
+    def __call__(self, path: str) -> str:
+        """The path with its prefix replaced; the `file:` scheme of a path does not stand in the way."""
+        if not self.was:
+            return path
+        for prefix in (self.was, f"file://{self.was}", f"file:{self.was}"):
+            if path.startswith(prefix):
+                return self.now + path[len(prefix) :]
+        return path
+
+
+def resolve(options: Mapping[str, str]) -> dict[str, str]:
+    """Options with `secret=NAME` replaced by what NAME stands for; options given by the caller win.
+
+    NAME is looked up in the environment as `STATFLIGHT_SECRET_<NAME>` (upper case, `_` for every other character; a
+    JSON object or `key=value` lines), then as a table of the TOML file that `STATFLIGHT_SECRETS_FILE` names.
+
+    Raises:
+        InvalidArgument: There is no such secret, or it is malformed. Never repeats a value.
+    """
+    given = {str(name): str(value) for name, value in options.items()}
+    name = given.pop(SECRET_OPTION, None)
+    if name is None:
+        return given
+    return _named_secret(name.strip()) | given
+
+
+def _named_secret(name: str) -> dict[str, str]:
+    variable = ENVIRONMENT_PREFIX + re.sub(r"\W", "_", name, flags=re.ASCII).upper()
+    if not name:
+        raise InvalidArgument("options.secret: names no secret", params={"field": "options.secret"})
+    if (text := os.environ.get(variable)) is not None:
+        return _parsed(text, name)
+    if file := os.environ.get(SECRETS_FILE):
+        try:
+            held = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as trouble:
+            raise InvalidArgument(
+                f"options.secret: the secrets file cannot be read ({type(trouble).__name__})",
+                hint=f"{SECRETS_FILE} must name a TOML file with one table per secret",
+            ) from None
+        if isinstance(entry := held.get(name), Mapping):
+            return _texts(entry, name)
+    raise InvalidArgument(
+        f'options.secret: no secret "{name}"',
+        hint=f"set {variable}, or add a table [{name}] to the TOML file that {SECRETS_FILE} names",
+        params={"field": "options.secret", "actual": name},
+    )
+
+
+def _parsed(text: str, name: str) -> dict[str, str]:
+    if text.lstrip().startswith("{"):
+        try:
+            return _texts(json.loads(text), name)
+        except ValueError:
+            raise _malformed(name) from None
+    found = {}
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        key, equals, value = line.partition("=")
+        if not equals or not key.strip():
+            raise _malformed(name)
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _texts(entry: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Option values are text: `true` for a JSON or TOML true; a nested value is refused."""
+    if any(isinstance(value, list | dict) or value is None for value in entry.values()):
+        raise _malformed(name)
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in entry.items()}
+
+
+def _malformed(name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f'options.secret: secret "{name}" is malformed',
+        hint="expected a JSON object of texts, or one key=value a line",
+        params={"field": "options.secret", "actual": name},
+    )

@@ -1,0 +1,343 @@
+"""Where the tables of a lake are: a uri becomes a file system and a path, a directory becomes namespaces and tables.
+
+CONTRACT §7: a table's own directory is one table in schema `default`; a directory of tables gives each sub-directory
+that holds one, by its name, in schema `default`; nested directories give a dotted schema. Paths are local, `file://`,
+`s3://`, `gs://` or `abfss://`. Messages name a place as the caller sent it, never another path of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from capture.connectors.credentials import mask_uri, redact, storage_options
+from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
+
+DEFAULT_SCHEMA: Final = "default"
+MAX_DEPTH: Final = 8  # nested namespaces; also ends a loop of links
+SCHEMES: Final = ("file", "s3", "gs", "abfss")
+_ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss", "azure": "abfss"}
+
+
+class Unreadable(UpstreamError):  # noqa: N818  named like the leaves of store.errors
+    """The lake answers, but what it holds cannot be read; another try will not help."""
+
+    retryable: ClassVar[bool] = False
+
+
+def unknown_table(namespace: str, name: str, known: list[str]) -> NotFound:
+    """NotFound for a table that is not there, with the nearest name that is."""
+    return NotFound(
+        f'no table "{namespace}.{name}"',
+        code="UNKNOWN_TABLE",
+        hint=nearest(name, known),
+        params={"schema": namespace, "table": name},
+    )
+
+
+def unknown_snapshot(namespace: str, name: str, snapshot_id: int) -> NotFound:
+    return NotFound(
+        f'table "{namespace}.{name}" has no snapshot {snapshot_id}',
+        code="UNKNOWN_SNAPSHOT",
+        params={"schema": namespace, "table": name, "snapshot": snapshot_id},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory or file: `path` is its name on `file_system`, `name` its public one (absolute path or full URI)."""
+
+    file_system: pafs.FileSystem = field(repr=False, compare=False)
+    path: str
+    name: str
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.file_system, pafs.LocalFileSystem)
+
+    @property
+    def stem(self) -> str:
+        """The last part of the name, without slashes."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
+    def below(self, relative: str) -> Place:
+        return Place(self.file_system, f"{self.path.rstrip('/')}/{relative}", f"{self.name.rstrip('/')}/{relative}")
+
+    def relative(self, path: str) -> str:
+        """A path of the same file system as seen from here."""
+        return path[len(self.path.rstrip("/")) :].lstrip("/")
+
+
+def open_place(uri: str, options: Mapping[str, str]) -> Place:
+    """The file system and path of a uri. Opens nothing.
+
+    Raises:
+        InvalidArgument: The uri has no scheme we know, or an option is no good.
+    """
+    if not isinstance(uri, str) or not uri.strip():
+        raise InvalidArgument("uri: is empty", hint="expected a path or a URI", params={"field": "uri"})
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", uri)
+    if found is None:
+        path = _absolute(uri)
+        return Place(pafs.LocalFileSystem(), path, path)
+    scheme = _ALIASES.get(found[1].lower(), found[1].lower())
+    if scheme == "file":
+        path = _absolute(unquote(re.sub(r"(?i)^file:(//(localhost)?(?=/))?", "", uri)) or "/")
+        return Place(pafs.LocalFileSystem(), path, path)
+    if scheme not in SCHEMES:
+        raise InvalidArgument(
+            f'uri: scheme "{found[1]}" is not one of a local path, {", ".join(f"{s}://" for s in SCHEMES)}',
+            params={"field": "uri", "actual": mask_uri(uri)},
+        )
+    parts = urlsplit(uri)
+    storage = _Options(options)
+    try:
+        if scheme == "s3":
+            return Place(_s3(storage), f"{parts.netloc}{parts.path}".rstrip("/"), uri.rstrip("/"))
+        if scheme == "gs":
+            return Place(_gcs(storage), f"{parts.netloc}{parts.path}".rstrip("/"), uri.rstrip("/"))
+        container, _, host = parts.netloc.rpartition("@")
+        account = host.partition(".")[0] if container else ""
+        return Place(_azure(storage, account), f"{container or host}{parts.path}".rstrip("/"), uri.rstrip("/"))
+    except (ValueError, TypeError, OSError, pa.ArrowException) as trouble:
+        raise InvalidArgument(
+            f"options: storage for {scheme}:// refused ({redact(first_line(trouble), options)})",
+            params={"field": "options"},
+        ) from None
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)  # noqa: PTH100  links stay: a path is told as it was sent
+
+
+class _Options:
+    """Storage options looked up by any of the names that libraries have for one thing."""
+
+    def __init__(self, options: Mapping[str, str]):
+        self._held = {name.lower().replace("-", "_"): value for name, value in options.items()}
+
+    def text(self, *names: str) -> str | None:
+        return next((self._held[name] for name in names if self._held.get(name)), None)
+
+    def flag(self, *names: str) -> bool | None:
+        value = self.text(*names)
+        return None if value is None else value.strip().lower() in ("true", "1", "yes", "on")
+
+
+def _s3(options: _Options) -> pafs.FileSystem:
+    def of(*names: str) -> str | None:
+        return options.text(*(p + n for n in names for p in ("aws_", "", "s3.", "s3_", "client.")))
+
+    endpoint = of("endpoint_url", "endpoint", "endpoint_override")
+    settings: dict[str, Any] = {"connect_timeout": 5, "request_timeout": 30}
+    if endpoint:
+        scheme, separator, host = endpoint.rpartition("://")
+        settings |= {"endpoint_override": host.rstrip("/"), "scheme": scheme if separator else "https"}
+        if not separator and options.flag("aws_allow_http", "allow_http"):
+            settings["scheme"] = "http"
+    keys = {
+        "access_key": of("access_key_id"),
+        "secret_key": of("secret_access_key"),
+        "session_token": of("session_token", "token"),
+    }
+    if keys["access_key"]:
+        settings |= {name: value for name, value in keys.items() if value}
+    if region := of("region", "default_region"):
+        settings["region"] = region
+    elif endpoint:
+        settings["region"] = "us-east-1"
+    if options.flag("aws_skip_signature", "skip_signature", "s3.anonymous", "anonymous"):
+        settings["anonymous"] = True
+    virtual = options.flag("aws_virtual_hosted_style_request", "s3.force_virtual_addressing")
+    path_style = options.flag("s3.path_style_access", "aws_path_style_access")
+    if virtual or path_style is False:
+        settings["force_virtual_addressing"] = True
+    return pafs.S3FileSystem(**settings)
+
+
+def _gcs(options: _Options) -> pafs.FileSystem:
+    from datetime import UTC, datetime, timedelta
+
+    settings: dict[str, Any] = {"retry_time_limit": timedelta(seconds=30)}
+    if token := options.text("google_access_token", "gcs.oauth2.token", "token"):
+        expires = datetime.now(UTC) + timedelta(hours=1)
+        settings |= {"access_token": token, "credential_token_expiration": expires}
+    elif options.flag("google_skip_signature", "skip_signature", "anonymous", "gcs.anonymous"):
+        settings["anonymous"] = True
+    if endpoint := options.text("google_endpoint", "gcs.service.host", "gcs.endpoint", "endpoint"):
+        scheme, separator, host = endpoint.rpartition("://")
+        settings |= {"endpoint_override": host.rstrip("/"), "scheme": scheme if separator else "https"}
+    return pafs.GcsFileSystem(**settings)
+
+
+def _azure(options: _Options, account: str) -> pafs.FileSystem:
+    def of(*names: str) -> str | None:
+        return options.text(*(p + n for n in names for p in ("azure_storage_", "azure_", "", "adls.")))
+
+    settings: dict[str, Any] = {"account_name": of("account_name") or account}
+    given = {
+        "account_key": of("account_key", "access_key"),
+        "sas_token": of("sas_token", "sas_key"),
+        "tenant_id": of("tenant_id", "authority_id"),
+        "client_id": of("client_id"),
+        "client_secret": of("client_secret"),
+    }
+    settings |= {name: value for name, value in given.items() if value}
+    if endpoint := of("endpoint", "account_host"):
+        scheme, separator, host = endpoint.rpartition("://")
+        scheme = scheme if separator else "https"
+        settings |= {"blob_storage_authority": host, "dfs_storage_authority": host}
+        settings |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
+    return pafs.AzureFileSystem(**settings)
+
+
+def first_line(trouble: BaseException, limit: int = 300) -> str:
+    """A library's message in one line of reasonable length."""
+    line = next((part.strip() for part in str(trouble).splitlines() if part.strip()), type(trouble).__name__)
+    return line if len(line) <= limit else f"{line[:limit]}…"
+
+
+def reason(trouble: BaseException, options: Mapping[str, str], *paths: str) -> str:
+    """A library's message fit for strangers: one line, no secret, and none of these paths."""
+    text = redact(first_line(trouble), options)
+    for path in sorted(filter(None, paths), key=len, reverse=True):
+        for shown in (f"file://{path.rstrip('/')}", path.rstrip("/")):
+            text = text.replace(f"{shown}/", "").replace(shown, "the table")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What one directory holds, by plain name. A table is recognised from this alone."""
+
+    files: frozenset[str]
+    folders: frozenset[str]
+
+
+TableName = tuple[str, str]
+
+
+class Lake:
+    """The tables below a uri: `holds_table` tells a table's directory from others, which are looked into."""
+
+    def __init__(self, format: str, uri: str, options: Mapping[str, str], holds_table: Callable[[Folder], bool]):
+        self.format = format
+        self.uri = mask_uri(uri)
+        self.options = options
+        self.storage = storage_options(options)
+        self.root = open_place(uri, options)
+        self._holds_table = holds_table
+        self._found: dict[TableName, Place] | None = None
+
+    def namespaces(self) -> list[str]:
+        """Schemas that hold a table, looked up anew.
+
+        Raises:
+            NotFound: The uri is not there, or holds no table.
+        """
+        self._found = self._walk()
+        return sorted({namespace for namespace, _ in self._found})
+
+    def names(self, namespace: str) -> list[str]:
+        if self._found is None:
+            self._found = self._walk()
+        return sorted(name for schema, name in self._found if schema == namespace)
+
+    def find(self, namespace: str, name: str) -> Place:
+        """The directory of a table; looked up anew when it is not where its name says."""
+        direct = self.root.below("/".join([*([] if namespace == DEFAULT_SCHEMA else namespace.split(".")), name]))
+        for place in (self.root, direct):
+            if place is self.root and (namespace, name) != (DEFAULT_SCHEMA, self.root.stem):
+                continue
+            if self._plain(name) and (folder := self._look(place)) is not None and self._holds_table(folder):
+                return place
+        self._found = self._walk()
+        if (found := self._found.get((namespace, name))) is None:
+            raise unknown_table(namespace, name, self.names(namespace))
+        return found
+
+    @staticmethod
+    def _plain(name: str) -> bool:
+        return name not in ("", ".", "..") and "/" not in name
+
+    def _look(self, place: Place) -> Folder | None:
+        """What a directory holds; None when it is none."""
+        try:
+            with self.reading():
+                entries = place.file_system.get_file_info(pafs.FileSelector(place.path, recursive=False))
+        except NotFound:
+            return None
+        files = (entry.base_name for entry in entries if entry.type == pafs.FileType.File)
+        folders = (entry.base_name for entry in entries if entry.type == pafs.FileType.Directory)
+        return Folder(frozenset(files), frozenset(folders))
+
+    def _walk(self) -> dict[TableName, Place]:
+        top = self._look(self.root)
+        if top is None:
+            raise self.not_there()
+        if self._holds_table(top):
+            return {(DEFAULT_SCHEMA, self.root.stem): self.root}
+        found: dict[TableName, Place] = {}
+        pending: list[tuple[Place, tuple[str, ...], Folder]] = [(self.root, (), top)]
+        while pending:
+            place, parents, folder = pending.pop()
+            for name in sorted(folder.folders):
+                if name.startswith((".", "_")):
+                    continue
+                inner = place.below(name)
+                held = self._look(inner)
+                if held is None:
+                    continue
+                if self._holds_table(held):
+                    found.setdefault((".".join(parents) or DEFAULT_SCHEMA, name), inner)
+                elif len(parents) < MAX_DEPTH:
+                    pending.append((inner, (*parents, name), held))
+        if not found:
+            raise NotFound(
+                f'uri "{self.uri}" holds no {self.format} table, and neither does a directory below it',
+                params={"field": "uri"},
+            )
+        return found
+
+    def not_there(self) -> NotFound:
+        return NotFound(f'uri "{self.uri}" is not there, or is no directory', params={"field": "uri"})
+
+    @contextmanager
+    def reading(self, what: str = "") -> Iterator[None]:
+        """Turns a file system's trouble into ours; `what` names the table or file when it is not the uri itself."""
+        subject = what or f'uri "{self.uri}"'
+        try:
+            yield
+        except StatflightError:
+            raise
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFound(f"{subject} is not there", params={"field": "uri"}) from None
+        except PermissionError as trouble:
+            raise Unreadable(f"{subject} may not be read ({self.reason(trouble)})") from None
+        except (OSError, pa.ArrowException) as trouble:
+            if isinstance(trouble, OSError) and trouble.errno in (20, 40, 36):  # no directory, link loop, name too long
+                raise NotFound(f"{subject} is not there", params={"field": "uri"}) from None
+            raise UpstreamError(f"{subject} cannot be reached ({self.reason(trouble)})") from None
+
+    def reason(self, trouble: BaseException, place: Place | None = None) -> str:
+        """A library's message without secrets and without this machine's paths."""
+        paths = [self.root.path, self.root.name] + ([place.path, place.name] if place else [])
+        return reason(trouble, self.options, *(path for path in paths if len(path) > 1))
+
+
+def plain_path(path: str) -> str:
+    """A path or URI as it is written in a file listing: no `file://`, nothing percent-encoded."""
+    return unquote(re.sub(r"^file:(//(localhost)?(?=/))?", "", path))
+
+
+def parent(path: str) -> str:
+    return str(PurePosixPath(path).parent)

@@ -1,0 +1,82 @@
+"""Statistics per file and column as rows of `stats.file_columns`: typed arrays in, canonical text out."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
+from store import bounds
+from store.logical_types import LogicalType, parse
+
+ROWS_PER_TABLE = 65_536
+"""About how many rows a table of file columns may have."""
+
+
+def column_rows(
+    file_paths: pa.Array,
+    column: Column,
+    ids: ColumnIds,
+    row_count: pa.Array,
+    *,
+    null_count: pa.Array | None = None,
+    nan_count: pa.Array | None = None,
+    lower: pa.Array | None = None,
+    upper: pa.Array | None = None,
+    lower_exact: pa.Array | bool | None = None,
+    upper_exact: pa.Array | bool | None = None,
+) -> pa.Table:
+    """One row per file for one column.
+
+    What contradicts itself is unknown: a null count below zero or above the row count, a lower bound above the upper.
+    """
+    rows = len(file_paths)
+    columns = {
+        name: pa.nulls(rows, field.type)
+        for name, field in zip(FILE_COLUMN_SCHEMA.names, FILE_COLUMN_SCHEMA, strict=True)
+    }
+    columns["file_path"] = file_paths
+    if (column_id := ids.get(column.name)) is not None:
+        columns["column_id"] = pa.repeat(pa.scalar(column_id, pa.int64()), rows)
+    columns["column_name"] = pa.repeat(column.name, rows)
+    columns["logical_type"] = pa.repeat(column.logical_type, rows)
+    columns["row_count"] = row_count
+    for name, count in (("null_count", null_count), ("nan_count", nan_count)):
+        if count is not None:
+            columns[name] = _plausible(count, row_count)
+    kind = parse(column.logical_type)
+    if kind.orderable:
+        lower, upper = _in_order(lower, upper)
+        columns["min"], columns["min_is_exact"] = _bound(lower, kind, lower_exact, rows)
+        columns["max"], columns["max_is_exact"] = _bound(upper, kind, upper_exact, rows)
+    return pa.table([columns[name] for name in FILE_COLUMN_SCHEMA.names], FILE_COLUMN_SCHEMA)
+
+
+def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:
+    count = count.cast(pa.int64())
+    sound = pc.and_kleene(
+        pc.greater_equal(count, 0), pc.or_kleene(pc.is_null(row_count), pc.less_equal(count, row_count))
+    )
+    return pc.if_else(pc.fill_null(sound, False), count, pa.scalar(None, pa.int64()))
+
+
+def _in_order(lower: pa.Array | None, upper: pa.Array | None) -> tuple[pa.Array | None, pa.Array | None]:
+    if lower is None or upper is None or lower.null_count == len(lower) or upper.null_count == len(upper):
+        return lower, upper
+    crossed = pc.fill_null(pc.greater(lower, upper), False)
+    if not pc.any(crossed).as_py():
+        return lower, upper
+    nothing = pa.scalar(None, lower.type)
+    return pc.if_else(crossed, nothing, lower), pc.if_else(crossed, nothing, upper)
+
+
+def _bound(
+    values: pa.Array | None, kind: LogicalType, exact: pa.Array | bool | None, rows: int
+) -> tuple[pa.Array, pa.Array]:
+    if values is None or values.null_count == rows:
+        return pa.nulls(rows, pa.string()), pa.nulls(rows, pa.bool_())
+    text = bounds.encode_array(values, kind)
+    if exact is None:
+        return text, pa.nulls(rows, pa.bool_())
+    flags = pa.repeat(pa.scalar(exact, pa.bool_()), rows) if isinstance(exact, bool) else exact
+    return text, pc.if_else(pc.is_valid(text), flags, pa.scalar(None, pa.bool_()))
