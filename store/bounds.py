@@ -164,7 +164,7 @@ def _from_decimal(value: Decimal) -> str:
         raise ValueError(f"has more than {MAX_DECIMAL} digits")
     text = format(value, "f")
     text = text.rstrip("0").rstrip(".") if "." in text else text
-    if len(text) - text.startswith("-") - 2 * text.lstrip("-").startswith("0.") - ("." in text) > MAX_DECIMAL:
+    if len(text.lstrip("-0").replace(".", "")) > MAX_DECIMAL:
         raise ValueError(f"has more than {MAX_DECIMAL} digits")
     return text
 
@@ -446,7 +446,7 @@ def compare(a: str, b: str, lt: LogicalType) -> int:
     if not lt.orderable:
         raise ValueError(f"{lt.kind} has no order")
     left, right = _key(a, lt), _key(b, lt)
-    return (left > right) - (left < right)
+    return int(left > right) - int(left < right)
 
 
 def _key(text: str, lt: LogicalType) -> Any:
@@ -557,7 +557,7 @@ def _shape(array: pa.Array, java: Callable[[float], str], tiny: float) -> pa.Arr
     column that is all of one class costs one pass.
     """
     text = array.cast(pa.string())
-    values = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
+    values = array.fill_null(0).cast(pa.float64()).to_numpy(zero_copy_only=False)
     size = np.abs(values)
     finite = np.isfinite(values) & (size > 0)
     plain = finite & (size >= 1e-3) & (size < 1e7)
