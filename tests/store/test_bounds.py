@@ -305,8 +305,8 @@ def test_the_array_form_of_floats_is_the_scalar_form(single):
     kind, bits = (np.float32, np.uint32) if single else (np.float64, np.uint64)
     type, java = ("FLOAT", java_float) if single else ("DOUBLE", java_double)
     random = np.random.default_rng(11)
-    any_bits = random.integers(0, np.iinfo(bits).max, 50_000, dtype=bits, endpoint=True).view(kind)
-    usual = (random.normal(size=50_000) * 10.0 ** random.uniform(-6, 10, 50_000)).astype(kind)
+    any_bits = random.integers(0, np.iinfo(bits).max, 20_000, dtype=bits, endpoint=True).view(kind)
+    usual = (random.normal(size=20_000) * 10.0 ** random.uniform(-6, 10, 20_000)).astype(kind)
     values = pa.array(np.concatenate([any_bits, usual, np.array([0, -0.0, np.nan, np.inf, -np.inf], kind)]))
     printed = encode_array(values, parse(type))
     assert printed.to_pylist() == [java(value) for value in values.to_pylist()]
@@ -472,7 +472,7 @@ def rank(value):
 def test_properties(type):
     lt = parse(type)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(st.lists(VALUES[type], min_size=2, max_size=8))
     def holds(values):
         written = [encode(value, lt) for value in values]
@@ -508,7 +508,7 @@ SPELLED = {
 def test_any_spelling_settles_once(type):
     """The two forms agree on any text, refusals included, and what they give is canonical."""
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=50, deadline=None)
     @given(SPELLED[type])
     def holds(text):
         once = settled(text, type)
