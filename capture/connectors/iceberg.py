@@ -13,13 +13,12 @@ from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
-from capture.connectors.iceberg_catalogs import LoadedTable, Unreadable, open_tables, upstream
+from capture.connectors.iceberg_catalogs import LoadedTable, open_tables, upstream
 from capture.connectors.iceberg_deletes import DeleteIndex, EqualityCounter, open_parquet
 from capture.connectors.iceberg_manifests import Entry, cut_length, decode, entries, manifests
 from capture.connectors.iceberg_schema import (
     FileLayout,
     Leaf,
-    canonical,
     constant,
     constraints,
     identity_values,
@@ -28,10 +27,13 @@ from capture.connectors.iceberg_schema import (
     partition_json,
     partition_keys,
     to_schema,
+    typed_array,
 )
+from capture.connectors.layout import Unreadable, unknown_snapshot
+from capture.connectors.rows import column_rows
 from capture.connectors.spi import (
-    FILE_COLUMN_SCHEMA,
     FILE_SCHEMA,
+    Column,
     ColumnIds,
     ConnectorConfig,
     EqualityDelete,
@@ -44,7 +46,6 @@ from capture.connectors.spi import (
     TableDescriptor,
 )
 from capture.publish import puffin
-from store.errors import NotFound
 from store.schemas import THETA
 
 BATCH_ROWS = 20_000
@@ -170,7 +171,7 @@ class _View:
         self._io, self._metadata = table.io, table.metadata
         snapshot = table.metadata.snapshot_by_id(snapshot_id)
         if snapshot is None:
-            raise NotFound(f'no snapshot {snapshot_id} of table "{table}"', code="UNKNOWN_SNAPSHOT")
+            raise unknown_snapshot(table.namespace, table.name, snapshot_id)
         self._snapshot = snapshot
         self._schema = _schema_of(table.metadata, snapshot)
         self._leaves = leaves(self._schema, column_names)
@@ -235,71 +236,56 @@ class _View:
             yield self._columns_of(batch, live_rows)
 
     def _columns_of(self, batch: Sequence[Entry], live_rows: dict[str, int]) -> pa.Table:
-        paths = [entry.location for entry in batch]
+        paths = pa.array([entry.location for entry in batch], pa.string())
         live = [live_rows.get(entry.location, entry.rows) for entry in batch]
         return pa.concat_tables([self._column(leaf, batch, paths, live) for leaf in self._leaves])
 
-    def _column(self, leaf: Leaf, batch: Sequence[Entry], paths: list[str], live: list[int]) -> pa.Table:
+    def _column(self, leaf: Leaf, batch: Sequence[Entry], paths: pa.Array, live: list[int]) -> pa.Table:
         """One column in each file of a batch."""
-        lower, upper, nulls, nans = [], [], [], []
-        constants: dict[int, pa.Array] = {}
-        for place, (entry, rows) in enumerate(zip(batch, live, strict=True)):
-            file = entry.file
-            fixed = self._without_metrics(leaf, entry)
-            known_nulls = _count(file.null_value_counts, leaf.field_id)
-            if fixed is not None:
-                constants[place] = fixed
-                known_nulls = entry.rows if fixed.null_count else 0
-            lower.append(_bound(file.lower_bounds, leaf.field_id) if rows else None)
-            upper.append(_bound(file.upper_bounds, leaf.field_id) if rows else None)
-            nulls.append(_after_deletes(known_nulls, entry.rows, rows))
-            nans.append(_after_deletes(_count(file.nan_value_counts, leaf.field_id), entry.rows, rows))
         cut = cut_length(self._metadata.properties, leaf.name)
-        lows, low_exact = self._bounds(lower, leaf, cut, upper=False)
-        highs, high_exact = self._bounds(upper, leaf, cut, upper=True)
-        for place, (entry, rows) in enumerate(zip(batch, live, strict=True)):
-            if place in constants and rows:
-                lows[place] = highs[place] = canonical(constants[place], leaf.logical)[0]
-                low_exact[place] = high_exact[place] = True
-            elif rows != entry.rows and not _one_value(lows[place], highs[place], nulls[place]):
-                low_exact[place] = high_exact[place] = False
-        told = {
-            "file_path": paths,
-            "column_id": [leaf.field_id] * len(batch),
-            "column_name": [leaf.name] * len(batch),
-            "logical_type": [leaf.logical.text] * len(batch),
-            "row_count": live,
-            "null_count": nulls,
-            "nan_count": nans,
-            "min": lows,
-            "max": highs,
-            "min_is_exact": [None if low is None else sure for low, sure in zip(lows, low_exact, strict=True)],
-            "max_is_exact": [None if high is None else sure for high, sure in zip(highs, high_exact, strict=True)],
-        }
-        return pa.table(
-            [pa.array(told[f.name], f.type) if f.name in told else pa.nulls(len(batch), f.type)
-             for f in FILE_COLUMN_SCHEMA], schema=FILE_COLUMN_SCHEMA)  # fmt: skip
+        told: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
+        for entry, rows in zip(batch, live, strict=True):
+            file, field_id = entry.file, leaf.field_id
+            nulls, nans = _of(file.null_value_counts, field_id), _of(file.nan_value_counts, field_id)
+            low, low_exact = decode(_of(file.lower_bounds, field_id), leaf, cut, upper=False)
+            high, high_exact = decode(_of(file.upper_bounds, field_id), leaf, cut, upper=True)
+            if (only := self._only_value(leaf, entry)) is not None:
+                low = high = only[0]
+                nulls, low_exact, high_exact = entry.rows if low is None else 0, True, True
+            if rows != entry.rows:
+                one_value = low is not None and low == high and nulls == 0
+                low_exact, high_exact = low_exact and one_value, high_exact and one_value
+                nulls, nans = _after_deletes(nulls, entry.rows, rows), _after_deletes(nans, entry.rows, rows)
+            if not rows:
+                low = high = None
+            told.append((nulls, nans, low, high, low_exact, high_exact))
+        nulls, nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*told, strict=True))
+        orderable = leaf.logical.orderable
+        return column_rows(
+            paths,
+            Column(leaf.name, leaf.logical.text),
+            {leaf.name: leaf.field_id},
+            pa.array(live, pa.int64()),
+            null_count=pa.array(nulls, pa.int64()),
+            nan_count=pa.array(nans, pa.int64()),
+            lower=typed_array(lows, leaf.logical) if orderable else None,
+            upper=typed_array(highs, leaf.logical) if orderable else None,
+            lower_exact=pa.array(low_flags, pa.bool_()),
+            upper_exact=pa.array(high_flags, pa.bool_()),
+        )
 
-    def _bounds(
-        self, raw: list[bytes | None], leaf: Leaf, cut: int, *, upper: bool
-    ) -> tuple[list[str | None], list[bool]]:
-        if not leaf.logical.orderable:
-            return [None] * len(raw), [False] * len(raw)
-        values, exact = decode(raw, leaf, cut, upper=upper)
-        return canonical(values, leaf.logical), exact
-
-    def _without_metrics(self, leaf: Leaf, entry: Entry) -> pa.Array | None:
-        """The one value that a column has in a file which cannot hold it, None where it may or where metrics exist."""
+    def _only_value(self, leaf: Leaf, entry: Entry) -> tuple[Any] | None:
+        """The one value of a column in a file that cannot hold the column, None where it may or metrics exist."""
         file = entry.file
-        counted = (file.value_counts, file.null_value_counts, file.lower_bounds, file.upper_bounds)
-        if any(leaf.field_id in known for known in counted if known):
+        known = (file.value_counts, file.null_value_counts, file.lower_bounds, file.upper_bounds)
+        if any(leaf.field_id in metrics for metrics in known if metrics):
             return None
         identity = identity_values(self._specs[entry.spec_id], entry.partition)
         if leaf.field_id in identity:
-            return constant(identity[leaf.field_id], leaf.logical)
+            return (identity[leaf.field_id],)
         if leaf.parents or not entry.known_ids or leaf.field_id in entry.known_ids:
             return None
-        return constant(leaf.initial_default, leaf.logical)
+        return (leaf.initial_default,)
 
     def _sketches(self) -> list[tuple[int, str, str, bytes, dict[str, Any]]]:
         """Theta sketches that a Puffin file of this snapshot holds, of one column each."""
@@ -397,26 +383,17 @@ class _Files:
         return pa.table(self._rows, schema=FILE_SCHEMA)
 
 
-def _count(counts: Any, field_id: int) -> int | None:
-    return counts.get(field_id) if counts else None
-
-
-def _bound(bounds: Any, field_id: int) -> bytes | None:
-    return bounds.get(field_id) if bounds else None
+def _of(metrics: Any, field_id: int) -> Any:
+    return metrics.get(field_id) if metrics else None
 
 
 def _after_deletes(count: int | None, rows: int, live: int) -> int | None:
     """What a count over all rows of a file says of the live ones: none stays none, and all stays all."""
-    if count is None or live == rows:
-        return count
+    if count is None:
+        return None
     if not live or not count:
         return 0
     return live if count == rows else None
-
-
-def _one_value(low: str | None, high: str | None, nulls: int | None) -> bool:
-    """Whether every row holds the same value, so that deletes cannot move the bounds."""
-    return low is not None and low == high and nulls == 0
 
 
 def _fingerprint(entry: Entry, gone: pa.Array | None, equality: Sequence[Entry]) -> str:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from pyarrow.fs import FileSelector
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchIdentifierError, NoSuchNamespaceError, NoSuchTableError, RESTError
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from capture.connectors.iceberg_io import LakeIO, io_properties, plain_path, read_metadata, tolerate_answers
+from capture.connectors.credentials import COMMON, PathRewrite, redact
+from capture.connectors.iceberg_io import LakeIO, io_properties, read_metadata, tolerate_answers
+from capture.connectors.layout import Lake, Place, Unreadable, open_place, unknown_table
 from capture.connectors.spi import ConnectorConfig
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
 
-OWN_OPTIONS = ("type", "name", "warehouse", "path_rewrite", "secret")
+OWN_OPTIONS = ("type", "name", "warehouse", *COMMON)
 # Properties of pyiceberg: exact names, and first words of dotted ones.
 _PROPERTIES = frozenset({
     "token", "credential", "scope", "audience", "resource", "oauth2-server-uri", "prefix", "snapshot-loading-mode",
@@ -32,15 +36,13 @@ _PREFIXES = frozenset({
 _TYPES = ("sql", "rest", "glue", "hive", "dynamodb", "bigquery")
 _STORES = frozenset({"", "file", "s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "hdfs", "hf"})
 _BY_SCHEME = {"http": "rest", "https": "rest", "glue": "glue", "thrift": "hive"}
+_HINT = "version-hint.text"
+_ENDINGS = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
 _METADATA = re.compile(r"v?(?P<number>\d+).*\.metadata\.json(?:\.gz)?")
 _MAX_DEPTH = 8
 ATTEMPTS = 3
-
-
-class Unreadable(UpstreamError):  # noqa: N818  named like the leaves of store.errors
-    """Upstream trouble that another try will not mend."""
-
-    retryable: ClassVar[bool] = False
+PARSED = 8
+"""How many tables' metadata stays parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,6 @@ def open_tables(config: ConnectorConfig) -> Tables:
     """Chosen by the option `type`, else by the uri; opens nothing yet."""
     options = _checked(config.options)
     rewrite = options.get("path_rewrite", "")
-    if rewrite and "=" not in rewrite:
-        raise InvalidArgument("option path_rewrite: expected FROM=TO, the prefix of paths and what replaces it")
     if not config.uri:
         raise InvalidArgument("uri: expected a directory, a metadata file or a catalog, got nothing")
     kind, scheme = options.get("type", ""), urlsplit(config.uri).scheme
@@ -86,22 +86,22 @@ def open_tables(config: ConnectorConfig) -> Tables:
     if kind:
         return CatalogTables(config.catalog, kind, config.uri, options, rewrite)
     io = LakeIO(io_properties(_of_pyiceberg(options), rewrite))
-    uri = plain_path(config.uri)
-    if uri.endswith((".metadata.json", ".metadata.json.gz")):
-        return OneFile(uri, io)
-    return Directory(uri.rstrip("/") or "/", io)
+    if config.uri.endswith((".metadata.json", ".metadata.json.gz")):
+        return OneFile(open_place(config.uri, options).name, io)
+    return Directory(config, io)
 
 
 def _checked(options: Mapping[str, str]) -> dict[str, str]:
     for name in options:
         if name in OWN_OPTIONS or name in _PROPERTIES or name.partition(".")[0] in _PREFIXES:
             continue
-        known = [*OWN_OPTIONS, *sorted(_PROPERTIES)]
         raise InvalidArgument(
-            f'options: "{name}" is no option of an iceberg connector; expected {", ".join(OWN_OPTIONS)} or a property '
-            f"of pyiceberg such as s3.endpoint, token, credential",
-            hint=nearest(name, known),
+            f'options: format iceberg has no option "{name}"; it takes {", ".join(OWN_OPTIONS)} and properties of '
+            "pyiceberg such as s3.endpoint, token, credential",
+            hint=nearest(name, [*OWN_OPTIONS, *sorted(_PROPERTIES)]),
+            params={"field": "options", "option": name},
         )
+    PathRewrite.of(options)
     return dict(options)
 
 
@@ -114,76 +114,43 @@ def _of_pyiceberg(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class Directory:
-    """A table's own directory, or one that holds tables at any depth; nested directories are dotted namespaces."""
+    """A table's own directory, or one that holds tables at any depth."""
 
-    def __init__(self, root: str, io: LakeIO):
-        self._root, self._io = root, io
-        self._files = _Listing(io)
-        self._found: dict[tuple[str, str], str] = {}
-        self._parsed: dict[str, TableMetadata] = {}
+    def __init__(self, config: ConnectorConfig, io: LakeIO):
+        self._lake = Lake(config.format, config.uri, config.options, lambda folder: "metadata" in folder.folders)
+        self._io = io
+        self._parsed: OrderedDict[str, TableMetadata] = OrderedDict()
 
     def namespaces(self) -> list[str]:
-        self._scan()
-        return sorted({namespace for namespace, _ in self._found})
+        return self._lake.namespaces()
 
     def names(self, namespace: str) -> list[str]:
-        self._scan()
-        return sorted(name for held, name in self._found if held == namespace)
+        return self._lake.names(namespace)
 
     def load(self, namespace: str, name: str) -> LoadedTable:
-        if (namespace, name) not in self._found:
-            self._scan()
-        home = self._found.get((namespace, name))
-        if home is None:
-            raise unknown_table(namespace, name, [known for held, known in self._found if held == namespace])
-        location = self._latest(home)
+        location = self._latest(self._lake.find(namespace, name).below("metadata"))
         if location not in self._parsed:  # a metadata file never changes
-            if len(self._parsed) >= 8:
-                self._parsed.clear()
             self._parsed[location] = read_metadata(self._io, location)
+            if len(self._parsed) > PARSED:
+                self._parsed.popitem(last=False)
         return LoadedTable(namespace, name, self._parsed[location], self._io, location)
 
     def close(self) -> None:
-        self._found.clear()
         self._parsed.clear()
 
-    def _scan(self) -> None:
-        if not self._files.is_directory(self._root):
-            raise NotFound("uri: no such directory", hint="expected a directory that holds Iceberg tables")
-        if self._holds_table(self._root):
-            self._found = {("default", PurePosixPath(self._root).name): self._root}
-        else:
-            self._found = {}
-            for namespace, home in self._tables_below(self._root, ()):
-                self._found.setdefault((".".join(namespace) or "default", PurePosixPath(home).name), home)
-
-    def _tables_below(self, folder: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-        for child in self._files.directories(folder):
-            name = PurePosixPath(child).name
-            if name.startswith((".", "_")):
-                continue
-            if self._holds_table(child):
-                yield path, child
-            elif len(path) < _MAX_DEPTH:
-                yield from self._tables_below(child, (*path, name))
-
-    def _holds_table(self, folder: str) -> bool:
-        return any(_METADATA.fullmatch(name) for name in self._files.names(f"{folder}/metadata"))
-
-    def _latest(self, home: str) -> str:
+    def _latest(self, folder: Place) -> str:
         """The metadata file that `version-hint.text` names, else the one of the greatest number."""
-        folder = f"{home}/metadata"
-        names = self._files.names(folder)
-        if "version-hint.text" in names:
-            hint = self._files.text(f"{folder}/version-hint.text").strip()
-            endings = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
-            for named in (hint, *(f"{v}{hint}{ending}" for v in ("v", "") for ending in endings)):
+        names = {info.base_name for info in folder.file_system.get_file_info(FileSelector(folder.path))}
+        if _HINT in names:
+            with folder.file_system.open_input_stream(folder.below(_HINT).path) as stream:
+                hint = stream.read(4096).decode().strip()
+            for named in (hint, *(f"{v}{hint}{ending}" for v in ("v", "") for ending in _ENDINGS)):
                 if named in names:
-                    return f"{folder}/{named}"
+                    return folder.below(named).name
         numbered = [(int(match["number"]), name) for name in names if (match := _METADATA.fullmatch(name))]
         if not numbered:
-            raise Unreadable("no metadata file is left in the table's directory")
-        return f"{folder}/{max(numbered)[1]}"
+            raise Unreadable("its directory holds no metadata file")
+        return folder.below(max(numbered)[1]).name
 
 
 class OneFile:
@@ -208,42 +175,6 @@ class OneFile:
         return LoadedTable(namespace, name, read_metadata(self._io, self._location), self._io, self._location)
 
     def close(self) -> None: ...
-
-
-class _Listing:
-    """Directories and names, local or in an object store."""
-
-    def __init__(self, io: LakeIO):
-        self._io = io
-
-    def is_directory(self, folder: str) -> bool:
-        if not urlsplit(folder).scheme:
-            return Path(folder).is_dir()
-        return bool(self._infos(folder))
-
-    def directories(self, folder: str) -> list[str]:
-        if not urlsplit(folder).scheme:
-            return sorted(str(child) for child in Path(folder).iterdir() if child.is_dir())
-        return sorted(f"{folder}/{info.base_name}" for info in self._infos(folder) if info.type.name == "Directory")
-
-    def names(self, folder: str) -> set[str]:
-        if not urlsplit(folder).scheme:
-            return {child.name for child in Path(folder).iterdir()} if Path(folder).is_dir() else set()
-        return {info.base_name for info in self._infos(folder)}
-
-    def text(self, location: str) -> str:
-        with self._io.new_input_here(location).open() as stream:
-            content: bytes = stream.read()
-        return content.decode()
-
-    def _infos(self, folder: str) -> list[Any]:
-        from pyarrow.fs import FileSelector
-        from pyiceberg.io.pyarrow import PyArrowFileIO
-
-        scheme, netloc, path = PyArrowFileIO.parse_location(folder, self._io.properties)
-        filesystem = PyArrowFileIO(self._io.properties).fs_by_scheme(scheme, netloc)
-        infos: list[Any] = filesystem.get_file_info(FileSelector(path, allow_not_found=True))
-        return infos
 
 
 # Catalogs.
@@ -345,10 +276,6 @@ def _only_catalog(uri: str) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-def unknown_table(namespace: str, name: str, known: list[str]) -> NotFound:
-    return NotFound(f'no table "{namespace}.{name}"', code="UNKNOWN_TABLE", hint=nearest(name, known))
-
-
 # Trouble upstream.
 
 
@@ -372,7 +299,7 @@ def retried(call: Callable[..., Any], *args: Any) -> Any:
 
 
 @contextmanager
-def upstream(what: str, secrets: Mapping[str, str]) -> Iterator[None]:
+def upstream(what: str, options: Mapping[str, str]) -> Iterator[None]:
     """Turns whatever goes wrong below into an error of ours that names the table and the reason, and no secret."""
     try:
         yield
@@ -381,23 +308,20 @@ def upstream(what: str, secrets: Mapping[str, str]) -> Iterator[None]:
             raise Unreadable(f"{what} cannot be read: {error.message}") from error
         raise
     except _connection_errors() as error:
-        raise UpstreamError(f"{what} cannot be reached: {reason(error, secrets)}") from error
+        raise UpstreamError(f"{what} cannot be reached: {reason(error, options)}") from error
     except FileNotFoundError as error:
         raise Unreadable(f"{what} cannot be read: a file that its metadata names is missing") from error
     except RESTError as error:
-        raise UpstreamError(f"{what} cannot be read: the catalog answered {reason(error, secrets)}") from error
+        raise UpstreamError(f"{what} cannot be read: the catalog answered {reason(error, options)}") from error
     except Exception as error:  # libraries raise anything; one table's trouble must not stop the next
-        raise Unreadable(f"{what} cannot be read: {reason(error, secrets)}") from error
+        raise Unreadable(f"{what} cannot be read: {reason(error, options)}") from error
 
 
 _PATHS = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/{1,3}[^\s'\"\],)]+")
 
 
-def reason(error: BaseException, secrets: Mapping[str, str]) -> str:
-    """Type and first line of an error, without paths and without the values of options."""
+def reason(error: BaseException, options: Mapping[str, str]) -> str:
+    """Type and first line of an error, without paths and without secrets."""
     lines = str(error).strip().splitlines()
-    text = _PATHS.sub("…", lines[0] if lines else "")
-    for value in sorted(secrets.values(), key=len, reverse=True):
-        if len(value) > 3:
-            text = text.replace(value, "****")
+    text = redact(_PATHS.sub("…", redact(lines[0] if lines else "", options)), options)
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -18,6 +18,8 @@ from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile,
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.statistics import BlobMetadata
 
+from capture.connectors.credentials import PathRewrite
+
 REWRITE = "statflight.path-rewrite"
 INNER_IO = "statflight.py-io-impl"
 
@@ -44,15 +46,13 @@ class LakeIO(FileIO):
 
     def __init__(self, properties: dict[str, str] | None = None):
         super().__init__(properties or {})
-        self._was, _, self._now = self.properties.get(REWRITE, "").partition("=")
+        self._rewrite = PathRewrite.of({"path_rewrite": rewrite} if (rewrite := self.properties.get(REWRITE)) else {})
         self._inner: dict[str, FileIO] = {}
         self.foreign_blobs: set[str] = set()
 
     def resolve(self, location: str) -> str:
         """Where a path of the metadata is now: a plain path when it is local."""
-        if self._was and location.startswith(self._was):
-            location = self._now + location[len(self._was) :]
-        return plain_path(location)
+        return plain_path(self._rewrite(location))
 
     def new_input(self, location: str) -> InputFile:
         return self.new_input_here(self.resolve(location))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import pyarrow as pa
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import (
@@ -43,7 +42,6 @@ from pyiceberg.types import (
 
 from capture.connectors.iceberg_io import LakeIO
 from capture.connectors.iceberg_schema import Leaf
-from store.logical_types import to_arrow
 
 TRUNCATED = 16
 """Iceberg's default `truncate(16)`: code points of a string, bytes of a binary."""
@@ -156,25 +154,16 @@ def _field_ids(schema: str) -> frozenset[int]:
 # Bounds.
 
 
-def decode(raw: Sequence[bytes | None], leaf: Leaf, cut: int, *, upper: bool) -> tuple[pa.Array, list[bool]]:
-    """Bounds of one column in many files as an Arrow array of the logical type, and whether each is exact.
+def decode(raw: bytes | None, leaf: Leaf, cut: int, *, upper: bool) -> tuple[Any, bool]:
+    """A bound as pyiceberg holds values, None where there is none, and whether it is exact.
 
     Args:
         raw: Single-value bytes, of the column's type or of the one it was promoted from.
         leaf: The column.
         cut: From this length on a string or binary bound may have been cut.
-        upper: Whether these are upper bounds.
+        upper: Whether it is an upper bound.
     """
-    values: list[Any] = []
-    exact: list[bool] = []
-    for item in raw:
-        value, sure = (None, False) if item is None else _decoded(bytes(item), leaf, cut, upper)
-        values.append(value)
-        exact.append(sure)
-    type = to_arrow(leaf.logical)
-    if pa.types.is_temporal(type):
-        return pa.array(values, pa.int32() if pa.types.is_date32(type) else pa.int64()).cast(type), exact
-    return pa.array(values, type), exact
+    return (None, False) if raw is None else _decoded(bytes(raw), leaf, cut, upper)
 
 
 def _decoded(raw: bytes, leaf: Leaf, cut: int, upper: bool) -> tuple[Any, bool]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
@@ -61,6 +63,7 @@ _WORDS: dict[type, str] = {
     StructType: "STRUCT",
 }
 _FIELD_ID = b"PARQUET:field_id"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +176,28 @@ def canonical(values: pa.Array, kind: LogicalType) -> list[str | None]:
 
 
 def constant(value: Any, kind: LogicalType) -> pa.Array:
-    """One value, as pyiceberg holds it, as an Arrow array of the logical type: days, microseconds, UUID bytes."""
+    """One value, as pyiceberg holds it, as an Arrow array of the logical type."""
+    return typed_array([value], kind)
+
+
+def typed_array(values: list[Any], kind: LogicalType) -> pa.Array:
+    """Values as pyiceberg holds them, days and microseconds included, as an Arrow array of the logical type."""
     type = to_arrow(kind)
-    if value is None:
-        return pa.nulls(1, type)
-    if isinstance(value, int) and pa.types.is_temporal(type):
-        return pa.array([value], pa.int32() if pa.types.is_date32(type) else pa.int64()).cast(type)
-    if pa.types.is_fixed_size_binary(type) and not isinstance(value, bytes):
-        value = value.bytes
-    return pa.array([value], type)
+    if pa.types.is_temporal(type):
+        numbers = pa.array([_number(v) for v in values], pa.int32() if pa.types.is_date32(type) else pa.int64())
+        return numbers.cast(type)
+    return pa.array([v.bytes if isinstance(v, UUID) else v for v in values], type)
+
+
+def _number(value: Any) -> int | None:
+    """Days of a date, microseconds of a time or timestamp."""
+    if isinstance(value, datetime):
+        return (value.replace(tzinfo=value.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1)
+    if isinstance(value, date):
+        return (value - _EPOCH.date()).days
+    if isinstance(value, time):
+        return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
+    return None if value is None else int(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +230,8 @@ def _by_name(fields: Any, mapping: Any, prefix: str) -> Iterator[tuple[int, str]
     known = {name: mapped for mapped in mapping for name in mapped.names}
     for held in fields:
         path = f"{prefix}{held.name}"
-        if mapped := known.get(held.name):
+        mapped = known.get(held.name)
+        if mapped is not None:  # one without inner fields is falsy
             if mapped.field_id is not None:
                 yield mapped.field_id, path
             if pa.types.is_struct(held.type):

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
-from store.errors import Conflict, InvalidArgument, NotFound
+from capture.connectors.layout import unknown_snapshot
+from store.errors import Conflict, InvalidArgument
 from store.schemas import THETA
 
 MAGIC = b"PFA1"
@@ -136,7 +137,7 @@ def publish(
         )
     snapshot = loaded.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
-        raise NotFound(f'no snapshot {snapshot_id} of table "{namespace}.{name}"', code="UNKNOWN_SNAPSHOT")
+        raise unknown_snapshot(namespace, name, snapshot_id)
 
     sequence = snapshot.sequence_number or 0
     blobs = [
