@@ -1,0 +1,65 @@
+"""A Flight server that answers with canned tables and remembers what it was asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from store.schemas import FLIGHTS
+
+
+class FakeServer(flight.FlightServerBase):
+    """Answers a DoGet with the rows given for the flight, whatever the predicates; a callable answers by itself."""
+
+    def __init__(self) -> None:
+        super().__init__("grpc://127.0.0.1:0", middleware={"seen": _Seen(self)})
+        self.tables: dict[str, pa.Table | Exception] = {}
+        self.answers: dict[str, Callable[[Any], list[Any]]] = {}
+        self.commands: list[dict[str, Any]] = []
+        self.actions: list[tuple[str, Any]] = []
+        self.puts: list[tuple[dict[str, Any], pa.Table]] = []
+        self.refusal: Exception | None = None
+        self.headers: dict[str, list[str]] = {}
+
+    @property
+    def uri(self) -> str:
+        return f"grpc://127.0.0.1:{self.port}"
+
+    def rows(self, name: str, *rows: dict[str, Any]) -> None:
+        self.tables[name] = pa.Table.from_pylist(list(rows), FLIGHTS[name].schema)
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.RecordBatchStream:
+        command = json.loads(ticket.ticket)
+        self.commands.append(command)
+        answer = self.tables.get(command["table"], FLIGHTS[command["table"]].schema.empty_table())
+        if isinstance(answer, Exception):
+            raise answer
+        if columns := command.get("columns"):
+            answer = answer.select(columns)
+        return flight.RecordBatchStream(answer)
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        if self.refusal:
+            raise self.refusal
+        table = reader.read_all()
+        self.puts.append((json.loads(descriptor.command), table))
+        counts = {"received": table.num_rows, "created": table.num_rows, "unchanged": 0, "replaced": 0}
+        writer.write(pa.py_buffer(json.dumps(counts).encode()))
+
+    def do_action(self, context: Any, action: flight.Action) -> Any:
+        body = json.loads(action.body.to_pybytes())
+        self.actions.append((action.type, body))
+        for result in self.answers[action.type](body):
+            yield flight.Result(json.dumps(result).encode())
+
+
+class _Seen(flight.ServerMiddlewareFactory):
+    def __init__(self, server: FakeServer):
+        self._server = server
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        self._server.headers = {name.lower(): values for name, values in headers.items()}

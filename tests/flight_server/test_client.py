@@ -1,0 +1,250 @@
+"""The Python client: what it puts on the wire, what it makes of the answers, how it words a refusal."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from fake_server import FakeServer
+
+from flight_server.client import StatsClient, join_name, of_table, reason, split_name
+
+TABLE = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders"}
+
+
+@pytest.fixture
+def server():
+    with FakeServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with StatsClient(server.uri) as client:
+        yield client
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("lake.sales.orders", ("lake", "sales", "orders")),
+        ("lake.eu.sales.orders", ("lake", "eu.sales", "orders")),
+        ('lake."my.schema".t', ("lake", "my.schema", "t")),
+        ('lake.s."a.b"', ("lake", "s", "a.b")),
+        ('lake.s."say ""hi"""', ("lake", "s", 'say "hi"')),
+        ("lake.s.größe ☃", ("lake", "s", "größe ☃")),
+    ],
+)
+def test_a_name_has_three_parts(name, parts):
+    assert split_name(name) == parts
+    assert split_name(join_name(*parts)) == parts
+
+
+@pytest.mark.parametrize("name", ["", "t", "a.b", "a..b.c", ".a.b", "a.b.", 'a."b.c', 'a.b"c.d', '"".b.c'])
+def test_what_is_no_full_name_is_refused(name):
+    with pytest.raises(ValueError, match=r"catalog\.schema\.table"):
+        split_name(name)
+
+
+@pytest.mark.parametrize("schema", ["s", "a.b", 'we"ird', "a..b", "ünder.ß"])
+def test_a_joined_name_splits_again(schema):
+    assert split_name(join_name("c.d", schema, 't"t.')) == ("c.d", schema, 't"t.')
+
+
+# Reading.
+
+
+def test_read_sends_the_command_as_a_ticket(server, client):
+    tree = {"or": [{"column": "ndv", "op": "IS_NULL"}, {"column": "ndv", "op": "GT", "values": [10]}]}
+    client.read("stats.columns", ["column_name", "ndv"], tree, "current", True, 5)
+    assert server.commands == [
+        {"table": "stats.columns", "columns": ["column_name", "ndv"], "filter": tree, "snapshot": "current",
+         "allow_stale": True, "limit": 5}
+    ]  # fmt: skip
+
+
+def test_read_leaves_out_what_was_not_asked(server, client):
+    client.read("sys.flights")
+    assert server.commands == [{"table": "sys.flights"}]
+
+
+def test_an_empty_list_of_columns_and_a_limit_of_0_are_sent(server, client):
+    client.read("sys.flights", columns=[], limit=0)
+    assert server.commands == [{"table": "sys.flights", "columns": [], "limit": 0}]
+
+
+def test_a_list_of_leaves_is_predicates_and_a_list_of_trees_a_filter(server, client):
+    leaf = {"column": "ndv", "op": "GT", "values": [10]}
+    client.read("stats.columns", where=[leaf, leaf])
+    client.read("stats.columns", where=[leaf, {"not": leaf}])
+    assert server.commands[0]["predicates"] == [leaf, leaf]
+    assert server.commands[1]["filter"] == {"and": [leaf, {"not": leaf}]}
+
+
+def test_columns_of_a_table(server, client):
+    server.rows("stats.columns", TABLE | {"snapshot_id": 3, "column_id": 1, "column_name": "id", "ndv": 7.0})
+    answer = client.columns("lake.sales.orders", snapshot=3)
+    assert isinstance(answer, pa.Table)
+    assert answer["ndv"].to_pylist() == [7.0]
+    assert server.commands == [
+        {"table": "stats.columns", "predicates": of_table("lake.sales.orders"), "snapshot": 3},
+    ]
+
+
+def test_a_condition_joins_the_table(server, client):
+    tree = {"not": {"column": "file_format", "op": "EQ", "values": ["PARQUET"]}}
+    client.files("lake.sales.orders", where=tree)
+    assert server.commands[0]["filter"] == {"and": [*of_table("lake.sales.orders"), tree]}
+
+
+def test_a_stream_is_a_reader(server, client):
+    server.rows("stats.columns", *[TABLE | {"snapshot_id": 1, "column_id": i} for i in range(1, 4)])
+    reader = client.read("stats.columns", stream=True)
+    assert isinstance(reader, pa.RecordBatchReader)
+    assert reader.read_all().num_rows == 3
+
+
+def test_the_token_goes_with_every_call(server):
+    with StatsClient(server.uri, token="s3cret") as client:
+        client.tables()
+    assert server.headers["authorization"] == ["Bearer s3cret"]
+
+
+# Writing.
+
+
+@pytest.mark.parametrize("form", [lambda t: t, lambda t: t.to_reader(), lambda t: t.to_batches()[0]])
+def test_put_answers_the_counts(server, client, form):
+    table = pa.table({"table_name": ["a", "b"]})
+    counts = client.put("stats.tables", form(table), mode="upsert", idempotency_key="k")
+    assert counts == {"received": 2, "created": 2, "unchanged": 0, "replaced": 0}
+    ((command, received),) = server.puts
+    assert command == {"table": "stats.tables", "mode": "upsert", "idempotency_key": "k"}
+    assert received.equals(table)
+
+
+def test_a_put_that_the_server_ends_tells_the_servers_reason(server, client):
+    server.refusal = pa.ArrowInvalid("[CONFLICT] it is there already")
+    many = pa.table({"table_name": pa.array(range(1_000_000))})
+    with pytest.raises(pa.ArrowInvalid) as failure:
+        client.put("stats.tables", many)
+    assert failure.value.args[0] == "[CONFLICT] it is there already"
+
+
+# Capture.
+
+
+@pytest.fixture
+def orders(server):
+    server.rows("information_schema.tables", TABLE | {"table_type": "BASE TABLE"})
+    columns = [("id", "INT"), ("place", "STRUCT<lat DOUBLE>"), ("place.lat", "DOUBLE"), ("tags", "ARRAY<STRING>")]
+    server.rows(
+        "information_schema.columns",
+        *[
+            TABLE | {"column_name": name, "data_type": kind, "column_id": i}
+            for i, (name, kind) in enumerate(columns, 1)
+        ],
+    )
+    server.answers["capture"] = lambda body: [{"outcome": "CAPTURED", "engine_id": "spark"} for _ in body["requests"]]
+
+
+def _targets(server):
+    ((_, body),) = server.actions
+    return [request["target"] for request in body["requests"]]
+
+
+def test_capture_asks_for_the_table_and_each_column_but_no_container(server, client, orders):
+    outcomes = client.capture("lake.sales.orders")
+    assert _targets(server) == [
+        {"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1}, {"kind": "COLUMN", "column_id": 3},
+    ]  # fmt: skip
+    assert [outcome["outcome"] for outcome in outcomes] == ["CAPTURED"] * 3
+    assert all(outcome["table"] == "lake.sales.orders" for outcome in outcomes)
+
+
+def test_kinds_go_to_columns_only(server, client, orders):
+    client.capture("lake.sales.orders", columns=["id"], kinds=["MIN_MAX", "ROW_COUNT"], snapshot=4, mode="ASYNC")
+    ((_, body),) = server.actions
+    common = {"table": "lake.sales.orders", "snapshot": 4, "mode": "ASYNC"}
+    assert body["requests"] == [
+        common | {"target": {"kind": "TABLE"}},
+        common | {"target": {"kind": "COLUMN", "column_id": 1}, "kinds": ["MIN_MAX"]},
+    ]
+
+
+def test_kinds_of_a_table_alone_ask_for_no_column(server, client, orders):
+    client.capture("lake.sales.orders", kinds=["ROW_COUNT"])
+    assert _targets(server) == [{"kind": "TABLE"}]
+
+
+def test_requests_pass_as_they_are(server, client, orders):
+    client.capture([{"table": "lake.sales.orders", "target": {"kind": "COLUMN", "column_id": 9}}])
+    assert _targets(server) == [{"kind": "COLUMN", "column_id": 9}]
+
+
+def test_an_unknown_table_or_column_is_a_key_error(server, client, orders):
+    server.tables["information_schema.columns"] = server.tables["information_schema.columns"].slice(0, 0)
+    server.rows("information_schema.tables")
+    with pytest.raises(pa.ArrowKeyError, match="no table"):
+        client.capture("lake.sales.order")
+
+
+def test_an_unknown_column_is_named(client, orders):
+    with pytest.raises(pa.ArrowKeyError, match='no column "nosuch"'):
+        client.capture("lake.sales.orders", columns=["nosuch"])
+
+
+# Actions.
+
+
+def test_an_action_of_one_result_answers_it(server, client):
+    server.answers["health"] = lambda body: [{"status": "ok"}]
+    server.answers["discover"] = lambda body: [{"table": "a"}, {"table": "b"}]
+    assert client.actions.health() == {"status": "ok"}
+    assert client.actions.call("health") == [{"status": "ok"}]
+    assert [result["table"] for result in client.actions.discover(catalog="lake")] == ["a", "b"]
+    assert server.actions[-1] == ("discover", {"catalog": "lake"})
+
+
+# Refusals.
+
+REFUSALS = [
+    pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, flight.FlightUnavailableError,
+    flight.FlightInternalError, flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError,
+    flight.FlightTimedOutError, flight.FlightCancelledError,
+]  # fmt: skip
+MESSAGE = '[UNKNOWN_TABLE] no table "lake.sales.evnts"; did you mean "lake. Detail"?'
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+@pytest.mark.parametrize("call", ["read", "act"])
+def test_a_refusal_keeps_its_class_and_loses_its_noise(server, client, kind, call):
+    def refuse(_):
+        raise kind(MESSAGE)
+
+    server.tables["sys.flights"] = kind(MESSAGE)
+    server.answers["health"] = refuse
+    with pytest.raises(kind) as failure:
+        client.read("sys.flights") if call == "read" else client.actions.health()
+    assert type(failure.value) is kind
+    assert failure.value.args[0] == MESSAGE
+    assert reason(failure.value) == MESSAGE
+
+
+def test_extra_info_stays(server, client):
+    server.tables["sys.flights"] = flight.FlightUnavailableError("[SHUTTING_DOWN] bye", b'{"retryable": true}')
+    with pytest.raises(flight.FlightUnavailableError) as failure:
+        client.tables()
+        client.read("sys.flights")
+    assert failure.value.extra_info == b'{"retryable": true}'
+
+
+def test_a_reason_always_has_a_code():
+    assert reason(flight.FlightUnavailableError("nobody there")) == "[UNAVAILABLE] nobody there"
+    assert reason(pa.ArrowKeyError("what?")) == "[NOT_FOUND] what?"
+    assert reason(RuntimeError()) == "[INTERNAL] RuntimeError"
+    wrapped = "Flight returned unavailable error, with message: [X] y. gRPC client debug context: z"
+    assert reason(flight.FlightUnavailableError(wrapped)) == "[X] y"
