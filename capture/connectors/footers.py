@@ -47,6 +47,7 @@ class Leaf:
     is_bytes: bool = False
     is_float: bool = False
     untyped: bool = False  # Arrow's null type: any other type of the name wins
+    field_id: int | None = None
 
     @property
     def is_leaf(self) -> bool:
@@ -167,7 +168,7 @@ def _leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[Leaf, ...]:
         width = _width(field.type)
         kind = from_arrow(field.type)
         if width == 1 and kind is not None and kind.kind not in (Kind.ARRAY, Kind.MAP, Kind.VARIANT):
-            found.append(_leaf(name, field.type, nullable, position, columns.column(position)))
+            found.append(_leaf(name, field, nullable, position, columns.column(position)))
         else:
             container = kind if kind is not None and kind.kind is Kind.MAP else LogicalType(Kind.ARRAY)
             is_variant = kind is not None and kind.kind is Kind.VARIANT
@@ -192,7 +193,8 @@ def _width(type: pa.DataType) -> int:
     return sum(_width(type.field(i).type) for i in range(type.num_fields))
 
 
-def _leaf(name: str, type: pa.DataType, nullable: bool, index: int, column: pq.ColumnSchema) -> Leaf:
+def _leaf(name: str, field: pa.Field, nullable: bool, index: int, column: pq.ColumnSchema) -> Leaf:
+    type, number = field.type, (field.metadata or {}).get(b"PARQUET:field_id")
     logical, physical = column.logical_type, column.physical_type
     told = logical.type if logical is not None else "NONE"
     kind = from_arrow(type) or LogicalType(Kind.BINARY)
@@ -215,6 +217,7 @@ def _leaf(name: str, type: pa.DataType, nullable: bool, index: int, column: pq.C
         is_bytes=physical in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY") and kind.kind is not Kind.FLOAT,
         is_float=kind.kind in (Kind.FLOAT, Kind.DOUBLE),
         untyped=pa.types.is_null(type),
+        field_id=int(number) if number else None,
     )
 
 

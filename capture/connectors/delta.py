@@ -1,0 +1,582 @@
+"""Delta Lake, read with deltalake: versions, file statistics of the log, deletion vectors, column mapping.
+
+What the log's statistics are worth (`_bounds`): timestamps are cut to milliseconds, so an upper bound is moved up by
+one and neither is exact; decimals of more than 15 digits went through a double and are widened, of more than 18 they
+are dropped; strings of 32 characters and more may be cut; everything is inexact in a file with deleted rows. There are
+no NaN counts, and bounds of floats skip NaN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from capture.connectors.credentials import PathRewrite, check_options
+from capture.connectors.delta_log import (
+    Commit,
+    DeltaColumn,
+    DeltaSchema,
+    constraints,
+    list_log,
+    parse_schema,
+    read_commits,
+)
+from capture.connectors.footers import Footer, batched, read_footers
+from capture.connectors.layout import (
+    Folder,
+    Lake,
+    Place,
+    Unreadable,
+    open_place,
+    plain_path,
+    unknown_snapshot,
+)
+from capture.connectors.rows import ROWS_PER_TABLE, column_rows
+from capture.connectors.spi import (
+    FILE_COLUMN_SCHEMA,
+    FILE_SCHEMA,
+    ColumnIds,
+    ConnectorConfig,
+    NativeStats,
+    ScanColumn,
+    ScanTask,
+    Snapshot,
+    SnapshotListing,
+    TableDescriptor,
+)
+from store.errors import StatflightError, UpstreamError
+from store.logical_types import Kind, LogicalType, parse, to_arrow
+
+CUT_STRING: Final = 32  # characters; the log's strings are cut there
+EXACT_DIGITS: Final = 15  # decimals that survive a double
+WIDENED_DIGITS: Final = 18  # beyond, what deltalake makes of the double may be anything
+MAX_FOOTERS: Final = 10_000  # read for row counts the log lacks; beyond, the count is unknown
+_TICK: Final = 1000  # µs: the log's timestamps are cut to milliseconds
+_WIDE: Final = Context(prec=60)
+
+
+@dataclass(slots=True)
+class _Version:
+    """A table at one version, its files side by side: arrays of one value per live data file."""
+
+    table: DeltaTable
+    schema: DeltaSchema
+    partitions: tuple[str, ...]
+    actions: pa.Table
+    places: list[Place]
+    deleted: dict[int, pa.Array] = field(default_factory=dict)  # file → positions of rows that are gone
+    rows: pa.Array | None = None  # live rows
+
+    @property
+    def paths(self) -> pa.Array:
+        return pa.array([place.name for place in self.places], pa.string())
+
+    def column(self, name: str) -> pa.Array | None:
+        if name not in self.actions.column_names:
+            return None
+        return _one(self.actions[name])
+
+    def statistic(self, name: str, path: tuple[str, ...]) -> pa.Array | None:
+        """`null_count`, `min` or `max` of a column by its physical path; None where the log has none."""
+        values = self.column(name)
+        for part in path:
+            if values is None or not pa.types.is_struct(values.type) or values.type.get_field_index(part) < 0:
+                return None
+            values = pc.struct_field(values, [values.type.get_field_index(part)])
+        return None if values is None or pa.types.is_struct(values.type) else values
+
+    def partition(self, known: DeltaColumn) -> pa.Array | None:
+        for name in (known.logical[0], known.physical[0]):
+            if (values := self.statistic("partition", (name,))) is not None:
+                return values
+        return None
+
+
+class DeltaConnector:
+    """Delta tables below a directory or object store prefix."""
+
+    format: ClassVar[str] = "delta"
+
+    def __init__(self, config: ConnectorConfig):
+        check_options(self.format, config.options)
+        self._rewrite = PathRewrite.of(config.options)
+        self._lake = Lake(self.format, config.uri, config.options, self._holds_table)
+        self._schemas: dict[tuple[str, bool], DeltaSchema] = {}
+
+    def close(self) -> None:
+        self._schemas.clear()
+
+    # Names.
+
+    @staticmethod
+    def _holds_table(folder: Folder) -> bool:
+        return "_delta_log" in folder.folders
+
+    def list_namespaces(self) -> list[str]:
+        return self._lake.namespaces()
+
+    def list_tables(self, namespace: str) -> list[str]:
+        return self._lake.names(namespace)
+
+    def describe(self, namespace: str, name: str) -> TableDescriptor:
+        place = self._lake.find(namespace, name)
+        table = self._open(place, namespace, name, files=False)
+        with self._reading(place, namespace, name):
+            metadata = table.metadata()
+            schema = self._schema(table)
+            configuration = {str(k): str(v) for k, v in (metadata.configuration or {}).items()}
+        return TableDescriptor(
+            namespace,
+            name,
+            str(metadata.id),
+            place.name,
+            schema.schema,
+            partition_keys=tuple(metadata.partition_columns or ()),
+            properties=configuration,
+            constraints=constraints(schema, configuration),
+        )
+
+    def enumerate_snapshots(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        full_rescan: bool = False,
+        known_snapshot_ids: frozenset[int] = frozenset(),
+        target_snapshot_ids: frozenset[int] | None = None,
+    ) -> SnapshotListing:
+        place = self._lake.find(namespace, name)
+        with self._reading(place, namespace, name):
+            log = list_log(place)
+        live = log.live()
+        if not live:
+            raise Unreadable(f'table "{namespace}.{name}": its log holds no version that can be read')
+        current = live[-1]
+        wanted = live if full_rescan else [version for version in live if version not in known_snapshot_ids]
+        if target_snapshot_ids is not None:
+            wanted = [version for version in live if version in target_snapshot_ids]
+        snapshots = []
+        schemas = self._schemas_of(place, namespace, name, wanted)
+        for version, commit, schema in schemas:
+            written = log.commits.get(version) or log.checkpoints.get(version)
+            parent = version - 1 if version - 1 in log.commits or version - 1 in log.checkpoints else None
+            snapshots.append(
+                Snapshot(
+                    version,
+                    version,
+                    schema.schema,
+                    parent if parent in live else None,
+                    None,
+                    commit.committed_at or written,
+                    commit.operation,
+                )
+            )
+        return SnapshotListing(tuple(snapshots), frozenset(live), current)
+
+    def _schemas_of(
+        self, place: Place, namespace: str, name: str, versions: list[int]
+    ) -> Iterator[tuple[int, Commit, DeltaSchema]]:
+        """Each version with its commit and schema; a table is loaded only where no commit tells its schema."""
+        last: tuple[int, DeltaSchema] | None = None
+        for version, commit in read_commits(place, versions):
+            with self._reading(place, namespace, name):
+                if commit.metadata is not None:
+                    schema = self._parsed(commit.metadata.get("schemaString"), commit.metadata.get("configuration"))
+                elif last is not None and last[0] == version - 1:
+                    schema = last[1]
+                else:
+                    schema = self._schema(self._open(place, namespace, name, version, files=False))
+            last = version, schema
+            yield version, commit, schema
+
+    # Statistics.
+
+    def capture_snapshot_target_stats(
+        self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
+    ) -> NativeStats:
+        version = self._version(namespace, name, snapshot_id)
+        assert version.rows is not None
+        sizes = version.actions["size_bytes"].cast(pa.int64())
+        files = len(version.places)
+        columns = {
+            "file_path": version.paths,
+            "file_format": pa.repeat("PARQUET", files),
+            "file_content": pa.repeat("DATA", files),
+            "row_count": version.rows,
+            "size_bytes": _one(sizes),
+            "partition_data_json": _partition_json(version),
+            "partition_spec_id": pa.nulls(files, pa.int32()),
+            "sequence_number": pa.nulls(files, pa.int64()),
+        }
+        return NativeStats(
+            row_count=None if version.rows.null_count else (pc.sum(version.rows).as_py() or 0),
+            data_file_count=files,
+            total_size_bytes=pc.sum(sizes).as_py() or 0,
+            files=pa.table([columns[item.name] for item in FILE_SCHEMA], FILE_SCHEMA),
+            file_columns=lambda: self._file_columns(version, ids, column_names),
+            row_deletes=bool(version.deleted),
+        )
+
+    def _file_columns(
+        self, version: _Version, ids: ColumnIds, column_names: frozenset[str] | None
+    ) -> Iterator[pa.Table]:
+        rows, paths, files = version.rows, version.paths, len(version.places)
+        has_deletes = pa.array([i in version.deleted for i in range(files)], pa.bool_())
+        wanted = _wanted(version.schema, column_names)
+        step = max(1, ROWS_PER_TABLE // max(1, len(wanted)))
+        if not files:
+            yield FILE_COLUMN_SCHEMA.empty_table()
+        for start in range(0, files, step):
+
+            def cut(values: pa.Array | None, start: int = start) -> pa.Array | None:
+                return None if values is None else values.slice(start, step)
+
+            tables = []
+            for known in wanted:
+                kind = parse(known.column.logical_type)
+                if known.logical[0] in version.partitions:
+                    values = cut(version.partition(known))
+                    facts = _of_partition(values, cut(rows)) if values is not None else {}
+                else:
+                    facts = _of_log(
+                        kind,
+                        cut(version.statistic("null_count", known.physical)),
+                        cut(version.statistic("min", known.physical)),
+                        cut(version.statistic("max", known.physical)),
+                        cut(rows),
+                        cut(version.column("num_records")),
+                        cut(has_deletes),
+                    )
+                tables.append(column_rows(cut(paths), known.column, ids, cut(rows), **facts))
+            yield pa.concat_tables(tables) if tables else FILE_COLUMN_SCHEMA.empty_table()
+
+    def plan_files(
+        self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
+    ) -> Iterator[ScanTask]:
+        version = self._version(namespace, name, snapshot_id)
+        wanted = [
+            known
+            for known in _wanted(version.schema, column_names)
+            if known.column.name in ids and parse(known.column.logical_type).kind is not Kind.INTERVAL
+        ]
+        constants = {
+            known.column.name: _constants(
+                version.partition(known), parse(known.column.logical_type), len(version.places)
+            )
+            for known in wanted
+            if known.logical[0] in version.partitions
+        }
+        held = [known for known in wanted if known.column.name not in constants]
+        told = _told(version, held)
+        assert version.rows is not None
+        rows = version.rows.to_pylist()
+        sizes = version.actions["size_bytes"].to_pylist()
+        times = version.actions["modification_time"].to_pylist()
+        for group in batched(range(len(version.places)), 256):
+            unsure = [i for i in group if not told[i]]
+            footers = dict(zip(unsure, self._footers(version, unsure, namespace, name), strict=True))
+            for i in group:
+                columns = []
+                for known in wanted:
+                    column = known.column
+                    path: str | None = None
+                    constant = constants[column.name].slice(i, 1) if column.name in constants else None
+                    if constant is None:
+                        path = _path(known, footers.get(i))
+                        constant = pa.nulls(1, to_arrow(parse(column.logical_type))) if path is None else None
+                    columns.append(
+                        ScanColumn(ids[column.name], column.name, column.logical_type, path=path, constant=constant)
+                    )
+                gone = version.deleted.get(i)
+                place = version.places[i]
+                mark = hashlib.sha256(f"{place.name}\0{sizes[i]}\0{times[i]}\0".encode("utf-8", "surrogatepass"))
+                if gone is not None:
+                    mark.update(gone.to_numpy().tobytes())
+                yield ScanTask(
+                    reader="parquet",
+                    file_path=place.name,
+                    location=place.name,
+                    row_count=-1 if rows[i] is None else rows[i],
+                    size_bytes=sizes[i],
+                    columns=tuple(columns),
+                    fingerprint=mark.hexdigest(),
+                    storage=self._lake.storage,
+                    deleted_rows=gone,
+                )
+
+    # Reading.
+
+    def _open(
+        self, place: Place, namespace: str, name: str, version: int | None = None, *, files: bool = True
+    ) -> DeltaTable:
+        with self._reading(place, namespace, name, version):
+            return DeltaTable(
+                place.name, version=version, storage_options=self._lake.storage or None, without_files=not files
+            )
+
+    @contextmanager
+    def _reading(self, place: Place, namespace: str, name: str, version: int | None = None) -> Iterator[None]:
+        """Turns what deltalake raises into ours, with the table's name and the reason in one line."""
+        try:
+            yield
+        except StatflightError:
+            raise
+        except TableNotFoundError as trouble:
+            if version is not None:
+                raise unknown_snapshot(namespace, name, version) from None
+            raise Unreadable(self._message(trouble, place, namespace, name)) from None
+        except DeltaError as trouble:
+            message = self._message(trouble, place, namespace, name)
+            if version is not None and "Invalid table version" in message:
+                raise unknown_snapshot(namespace, name, version) from None
+            remote = not place.is_local and any(
+                word in str(trouble) for word in ("Generic ", "ObjectStore", "object store")
+            )
+            raise (UpstreamError if remote else Unreadable)(message) from None
+        except (OSError, pa.ArrowException) as trouble:
+            local = place.is_local or not isinstance(trouble, OSError)
+            message = self._message(trouble, place, namespace, name)
+            raise (Unreadable if local else UpstreamError)(message) from None
+        except (ValueError, TypeError, KeyError, IndexError) as trouble:
+            raise Unreadable(self._message(trouble, place, namespace, name)) from None
+        except BaseException as trouble:
+            # A panic of deltalake's Rust derives from BaseException.
+            if type(trouble).__name__ != "PanicException":
+                raise
+            raise Unreadable(self._message(trouble, place, namespace, name)) from None
+
+    def _message(self, trouble: BaseException, place: Place, namespace: str, name: str) -> str:
+        return f'table "{namespace}.{name}" cannot be read: {self._lake.reason(trouble, place)}'
+
+    def _schema(self, table: DeltaTable) -> DeltaSchema:
+        return self._parsed(table.schema().to_json(), table.metadata().configuration)
+
+    def _parsed(self, text: Any, configuration: Any) -> DeltaSchema:
+        if not isinstance(text, str):
+            raise ValueError("its metadata has no schema")
+        settings = configuration if isinstance(configuration, Mapping) else {}
+        mapped = settings.get("delta.columnMapping.mode", "none") in ("name", "id")
+        key = (text, mapped)
+        if key not in self._schemas:
+            self._schemas[key] = parse_schema(text, mapped)
+        return self._schemas[key]
+
+    def _version(self, namespace: str, name: str, snapshot_id: int) -> _Version:
+        place = self._lake.find(namespace, name)
+        with self._reading(place, namespace, name):
+            if snapshot_id not in set(list_log(place).live()):
+                raise unknown_snapshot(namespace, name, snapshot_id)
+        table = self._open(place, namespace, name, snapshot_id)
+        with self._reading(place, namespace, name, snapshot_id):
+            actions = pa.table(table.get_add_actions(flatten=False)).combine_chunks()
+            metadata = table.metadata()
+            version = _Version(
+                table,
+                self._schema(table),
+                tuple(metadata.partition_columns or ()),
+                actions,
+                [self._file(place, path) for path in actions["path"].to_pylist()],
+            )
+            self._read_deletes(version, place)
+        self._count_rows(version, namespace, name)
+        return version
+
+    def _file(self, table: Place, path: str) -> Place:
+        """The place of a data file: the log has it percent-encoded, relative to the table or as a full URI."""
+        path = plain_path(path)
+        if path.startswith("/") or "://" in path:
+            path = self._rewrite(path)
+            return (
+                Place(table.file_system, path, path) if path.startswith("/") else open_place(path, self._lake.options)
+            )
+        return table.below(path)
+
+    def _read_deletes(self, version: _Version, place: Place) -> None:
+        features = version.table.protocol().reader_features or []
+        if "deletionVectors" not in features or not version.places:
+            return
+        numbers = {item.name: i for i, item in enumerate(version.places)}
+        for batch in version.table.deletion_vectors():
+            batch = pa.record_batch(batch)
+            for path, keep in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+                number = numbers.get(self._file(place, path).name)
+                if number is None:
+                    raise ValueError("a deletion vector belongs to no live file")
+                kept = keep.values.to_numpy(zero_copy_only=False).astype(bool)
+                # A vector may be shorter than the file: what it does not reach is live.
+                gone = pa.array(np.flatnonzero(~kept), pa.int64())
+                if len(gone):
+                    version.deleted[number] = gone
+
+    def _count_rows(self, version: _Version, namespace: str, name: str) -> None:
+        """Live rows of each file: what the log says, or the footer where it does not, less what is deleted."""
+        told = version.column("num_records")
+        counts = [None] * len(version.places) if told is None else told.to_pylist()
+        missing = [i for i, count in enumerate(counts) if count is None]
+        if missing and len(missing) <= MAX_FOOTERS:
+            for i, footer in zip(missing, self._footers(version, missing, namespace, name), strict=True):
+                counts[i] = footer.row_count
+        for i, gone in version.deleted.items():
+            if (count := counts[i]) is not None:
+                counts[i] = max(0, count - len(gone))
+        version.rows = pa.array(counts, pa.int64())
+
+    def _footers(self, version: _Version, numbers: list[int], namespace: str, name: str) -> Iterator[Footer]:
+        try:
+            yield from read_footers([version.places[i] for i in numbers])
+        except UpstreamError as trouble:
+            message = f'table "{namespace}.{name}": {trouble.message}'
+            raise type(trouble)(message, hint=trouble.hint, params=trouble.params) from None
+
+
+# Columns of the log to rows of statistics.
+
+
+def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _wanted(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:
+    return [k for k in schema.columns if k.column.is_leaf and (names is None or k.column.name in names)]
+
+
+def _of_partition(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
+    """A partition column has one value per file, or is all null there."""
+    nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
+    if pa.types.is_floating(values.type):
+        values = _numbers(values)
+    return {"null_count": nulls, "lower": values, "upper": values, "lower_exact": True, "upper_exact": True}
+
+
+def _of_log(
+    kind: LogicalType,
+    nulls: pa.Array | None,
+    lower: pa.Array | None,
+    upper: pa.Array | None,
+    rows: pa.Array | None,
+    records: pa.Array | None,
+    has_deletes: pa.Array,
+) -> dict[str, Any]:
+    """Null counts and bounds of the log, in the sense that rows deleted since leave them."""
+    facts: dict[str, Any] = {}
+    if nulls is not None:
+        # Which of the deleted rows were null is not known, unless none or all of them are.
+        nothing = pa.scalar(None, pa.int64())
+        all_null = (
+            pc.if_else(pc.fill_null(pc.equal(nulls, records), False), rows, nothing) if records is not None else nothing
+        )
+        after = pc.if_else(pc.equal(nulls, 0), nulls, all_null)
+        facts["null_count"] = pc.if_else(has_deletes, after, nulls)
+    if not kind.orderable:
+        return facts
+    intact = pc.invert(has_deletes)
+    for side, values, outwards in (("lower", lower, _down), ("upper", upper, _up)):
+        if values is not None:
+            facts[side], exact = outwards(values, kind)
+            facts[f"{side}_exact"] = pc.and_(exact, intact)
+    return facts
+
+
+def _down(values: pa.Array, kind: LogicalType) -> tuple[pa.Array, pa.Array]:
+    return _bounds(values, kind, upwards=False)
+
+
+def _up(values: pa.Array, kind: LogicalType) -> tuple[pa.Array, pa.Array]:
+    return _bounds(values, kind, upwards=True)
+
+
+def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
+    """The log's bounds moved outwards as far as they may be off, and where they are exact."""
+    sure = pa.repeat(True, len(values))
+    match kind.kind:
+        case Kind.STRING:
+            return values, pc.fill_null(pc.less(pc.utf8_length(values), CUT_STRING), False)
+        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+            ticks = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+            rest = pc.subtract(ticks, pc.multiply(pc.divide(ticks, _TICK), _TICK))
+            cut = pc.fill_null(pc.equal(rest, 0), True)
+            if upwards:
+                room = pc.less(ticks, np.iinfo(np.int64).max - _TICK)
+                ticks = pc.if_else(pc.and_(cut, pc.fill_null(room, False)), pc.add(ticks, _TICK), ticks)
+            return ticks.cast(to_arrow(kind)), pc.invert(cut)
+        case Kind.DECIMAL:
+            digits = kind.precision or 0
+            if digits <= EXACT_DIGITS:
+                return values, sure
+            wide = _widened(values, kind, upwards) if digits <= WIDENED_DIGITS else pa.nulls(len(values), values.type)
+            return wide, pa.repeat(False, len(values))
+        case Kind.FLOAT | Kind.DOUBLE:
+            return _numbers(values), sure
+        case Kind.INT | Kind.DATE | Kind.BOOLEAN:
+            return values, sure
+    return values, pa.repeat(False, len(values))
+
+
+def _numbers(values: pa.Array) -> pa.Array:
+    """Without NaN: bounds are about numbers."""
+    return pc.if_else(pc.fill_null(pc.is_nan(values), False), pa.scalar(None, values.type), values)
+
+
+def _widened(values: pa.Array, kind: LogicalType, upwards: bool) -> pa.Array:
+    """Decimals that went through a double: four units in its last place, and one in their own."""
+    step = Decimal(1).scaleb(-(kind.scale or 0))
+    limit = Decimal(10) ** ((kind.precision or 0) - (kind.scale or 0)) - step
+    sign, rounding = (1, ROUND_CEILING) if upwards else (-1, ROUND_FLOOR)
+
+    def widened(value: Decimal | None) -> Decimal | None:
+        if value is None:
+            return None
+        moved = value + sign * (_WIDE.multiply(abs(value), Decimal(2) ** -50) + step)
+        return max(-limit, min(limit, moved.quantize(step, rounding, _WIDE)))
+
+    return pa.array([widened(value) for value in values.to_pylist()], to_arrow(kind))
+
+
+def _constants(values: pa.Array | None, kind: LogicalType, files: int) -> pa.Array:
+    return pa.nulls(files, to_arrow(kind)) if values is None else values.cast(to_arrow(kind))
+
+
+def _told(version: _Version, columns: list[DeltaColumn]) -> list[bool]:
+    """Files whose statistics name every column: only of the others one must look whether a column is there."""
+    sure: Any = np.ones(len(version.places), dtype=bool)
+    for known in columns:
+        nulls = version.statistic("null_count", known.physical)
+        sure &= False if nulls is None else pc.is_valid(nulls).to_numpy(zero_copy_only=False)
+    return [bool(known) for known in sure]
+
+
+def _path(known: DeltaColumn, footer: Footer | None) -> str | None:
+    """The column's path in a file; None when the file does not have it."""
+    path = ".".join(known.physical)
+    if footer is None:
+        return path
+    leaves = [leaf for leaf in footer.leaves if leaf.is_leaf]
+    if any(leaf.path == path for leaf in leaves):
+        return path
+    number = known.column.field_id
+    return next((leaf.path for leaf in leaves if number is not None and leaf.field_id == number), None)
+
+
+def _partition_json(version: _Version) -> pa.Array:
+    values = version.column("partition")
+    if values is None or not version.partitions:
+        return pa.nulls(len(version.places), pa.string())
+    return pa.array([json.dumps(row, ensure_ascii=False, default=_json) for row in values.to_pylist()], pa.string())
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
