@@ -10,6 +10,7 @@ translator on first use. Errors are pyarrow's own classes with the server's mess
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -89,7 +90,8 @@ class StatsClient:
     """A connection to a statflight server.
 
     Args:
-        uri: `grpc://host:port`, or `grpc+tls://host:port`.
+        uri: `grpc://host:port`, or `grpc+tls://host:port`; when None, STATFLIGHT_SERVER or the default address, and
+            then the token may come from STATFLIGHT_TOKEN.
         token: bearer token sent with every call.
         tls_roots: PEM certificates the server's is checked against: a path, or the bytes.
         tls_cert, tls_key: the client's own PEM certificate and key, for a server that asks for one.
@@ -99,7 +101,7 @@ class StatsClient:
 
     def __init__(
         self,
-        uri: str = DEFAULT_URI,
+        uri: str | None = None,
         token: str | None = None,
         tls_roots: str | Path | bytes | None = None,
         *,
@@ -112,6 +114,8 @@ class StatsClient:
         for name, value in certificates.items():
             if value is not None:
                 connection[name] = value if isinstance(value, bytes) else Path(value).read_bytes()
+        if uri is None:
+            uri, token = os.environ.get("STATFLIGHT_SERVER", DEFAULT_URI), token or os.environ.get("STATFLIGHT_TOKEN")
         self.uri = uri
         self._timeout = timeout
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []

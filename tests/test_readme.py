@@ -1,0 +1,110 @@
+"""The README's blocks do what they say: commands and Python run in order against one server."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = [(language, text) for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)]
+NOT_EMPTY = """
+for name, value in dict(globals()).items():
+    assert getattr(value, "num_rows", 1), f"{name} is empty"
+"""
+STATFLIGHT = Path(sys.executable).with_name("statflight")
+
+
+def blocks(language: str) -> list[str]:
+    return [text for word, text in BLOCKS if word == language]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with the lake the README speaks of."""
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    root = tmp_path_factory.mktemp("readme")
+    for start in (0, 500):
+        ids = list(range(start, start + 500))
+        write_deltalake(str(root / "lake" / "orders"), pa.table({"id": ids, "region": [f"r{i % 7}" for i in ids]}),
+                        mode="append")  # fmt: skip
+    return root
+
+
+@pytest.fixture(scope="module")
+def environment(place):
+    """A running server in that directory, and the variables that lead to it."""
+    path = os.pathsep.join([str(STATFLIGHT.parent), os.environ["PATH"]])
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("STATFLIGHT_")}
+    variables |= {"PATH": path}
+    command = [STATFLIGHT, "serve", "--db", "stats.duckdb", "--port", "0"]
+    with (
+        (place / "server.log").open("wb") as log,
+        subprocess.Popen(command, cwd=place, env=variables, stdout=subprocess.PIPE, stderr=log, text=True) as server,
+    ):
+        try:
+            line = server.stdout.readline()
+            uri = re.search(r"listening on (grpc\S+)", line)
+            assert uri, (line, (place / "server.log").read_text())
+            yield variables | {"STATFLIGHT_SERVER": uri[1]}
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.communicate(timeout=60)
+    assert server.returncode == 0
+
+
+@pytest.mark.spark
+def test_the_commands_and_then_the_python(place, environment):
+    # In one test, because each builds on the one before.
+    run = 0
+    for language, text in BLOCKS:
+        if language == "bash":
+            for line in text.splitlines():
+                done = subprocess.run(line, shell=True, cwd=place, env=environment, capture_output=True, text=True)
+                assert done.returncode == 0, (line, done.stdout, done.stderr)
+                run += 1
+        elif language == "python":
+            done = subprocess.run([sys.executable, "-c", text + NOT_EMPTY], cwd=place, env=environment,
+                                  capture_output=True, text=True)  # fmt: skip
+            assert done.returncode == 0, (text, done.stderr)
+            run += 1
+    assert run >= 10
+    assert (place / "orders.html").exists()
+
+
+def test_the_commands_of_the_first_block_are_targets_of_make():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    first = re.findall(r"\$ make (\w+)", BLOCKS[0][1])
+    assert first == ["demo", "test"]
+    assert set(first) <= targets
+
+
+def test_the_options_of_serve_are_there():
+    from typer.testing import CliRunner
+
+    from flight_server.cli import app
+
+    (line,) = [line for text in blocks("console") for line in text.splitlines() if " serve " in line]
+    told = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    assert all(word in told for word in shlex.split(line) if word.startswith("--"))
+
+
+def test_the_files_it_names_are_there():
+    missing = [name for name in re.findall(r"\]\(([^):]+)\)", README) if not (ROOT / name).exists()]
+    assert not missing
+
+
+def test_the_toml_is_toml():
+    settings, tokens = map(tomllib.loads, blocks("toml"))
+    assert {"db", "host", "port", "workers"} <= settings.keys()
+    assert {"name", "sha256", "scopes"} <= tokens["token"][0].keys()
