@@ -199,10 +199,10 @@ def _keys(keys: Any) -> str:
 _BLANKS: Final = " \t\n\r\f\v"
 _INT: Final = re.compile(r"([+-]?)0*([0-9]+)")
 _FLOAT: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_FLOAT_NAMES: Final = {"NaN", "Infinity", "+Infinity", "-Infinity"}
+_FLOAT_NAMES: Final = {sign + name for sign in ("", "+", "-") for name in ("NaN", "Infinity")}
 _INSTANT: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:(?<=:[0-9]{2}:[0-9]{2})\.([0-9]{1,100}))?"
-    r"(?:Z|([+-])([0-9]{2}):?([0-9]{2}))"
+    r"(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)"
 )
 _EPOCH: Final = datetime(1970, 1, 1)  # wall clock of UTC; a literal's offset is taken off apart
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -466,7 +466,8 @@ def equal_values(node: Node | None, column: str) -> set[str] | None:
     """
     match node:
         case Leaf(name, Op.EQ | Op.IN, values) if _folded(name) == _folded(column):
-            return {text for text in map(literal_text, values) if text is not None}
+            texts = (typed_literal(value, pa.string()) for value in values)
+            return {text for text in texts if text is not None}
         case And(children):
             restricted = [found for child in children if (found := equal_values(child, column)) is not None]
             return set.intersection(*restricted) if restricted else None

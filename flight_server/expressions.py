@@ -1,0 +1,231 @@
+"""`pyarrow.compute` expressions → filter trees.
+
+pyarrow offers no way to walk an expression: its text is ambiguous (`b"x"` and `"x"` print alike) and its Substrait form
+doubles with each level. So it is read in the form that it pickles to: an Arrow IPC file of one row, whose columns are
+the literals and whose schema metadata lists the calls in order: `call`, its arguments (`field_ref`, `literal` or
+another `call`), `options`, `end`. Those keys repeat, and pyarrow shows metadata as a dict, so the few bytes of
+flatbuffer that hold them are read here.
+
+Imports nothing but pyarrow: a client install has no more.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Tree = dict[str, Any]
+
+_COMPARES: Final = {"equal": "EQ", "not_equal": "NEQ", "less": "LT", "less_equal": "LTE", "greater": "GT",
+                    "greater_equal": "GTE"}  # fmt: skip
+_FLIPPED: Final = {"EQ": "EQ", "NEQ": "NEQ", "LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
+_LANGUAGE: Final = "a condition is made of ==, !=, <, <=, >, >=, isin, is_null, is_valid, &, | and ~"
+_MATCH, _SKIP = 0, 1  # of SetLookupOptions: whether a null in the set matches null
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    function: str
+    arguments: list[Any] = field(default_factory=list)
+    options: list[dict[str, Any]] = field(default_factory=list)
+
+
+def from_expression(expression: pc.Expression) -> Tree:
+    """The filter tree that keeps the rows the expression keeps.
+
+    Raises:
+        ValueError: It is no condition on columns, or uses what a filter tree cannot say.
+    """
+    if not isinstance(expression, pc.Expression):
+        raise ValueError(f"expected a pyarrow.compute expression, got {type(expression).__name__}")
+    try:
+        buffer = expression.__reduce__()[1][0]
+    except pa.ArrowNotImplementedError as error:
+        raise ValueError(f"the expression cannot be read: {error}") from None
+    literals = pa.ipc.open_file(buffer).get_batch(0)
+    open_, nested = [_Call("")], 0
+    for key, value in _metadata(memoryview(buffer)):
+        match key:
+            case "call":
+                open_.append(_Call(value))
+            case "end":
+                call = open_.pop()
+                open_[-1].arguments.append(_translated(call))
+            case "field_ref" if nested:
+                nested -= 1
+            case "field_ref":
+                open_[-1].arguments.append(_Column(value))
+            case "literal":
+                open_[-1].arguments.append(literals.column(int(value))[0])
+            case "options":
+                # Structs of options hold a field of their own type's name beside the options.
+                open_[-1].options.append(literals.column(int(value))[0].as_py())
+            case _:
+                raise ValueError(f"a nested field is no column of a flight; {_LANGUAGE}")
+    (whole,) = open_[0].arguments
+    return _condition(whole)
+
+
+def _translated(call: _Call) -> Tree:
+    arguments = call.arguments
+    match call.function:
+        case "and_kleene" | "or_kleene":
+            word = call.function[: -len("_kleene")]
+            return _joined(word, *map(_condition, arguments))
+        case "invert":
+            return {"not": _condition(arguments[0])}
+        case "is_valid":
+            return {"column": _column(arguments[0]), "op": "IS_NOT_NULL"}
+        case "is_null":
+            if any(options.get("nan_is_null") for options in call.options):
+                raise ValueError("is_null(nan_is_null=True) has no filter: NaN is a value")
+            return {"column": _column(arguments[0]), "op": "IS_NULL"}
+        case "is_in":
+            return _is_in(_column(arguments[0]), call.options[0])
+    op = _COMPARES.get(call.function)
+    if op is None:
+        raise ValueError(f"{call.function}() has no filter; {_LANGUAGE}")
+    left, right = arguments
+    if isinstance(left, pa.Scalar):
+        left, right, op = right, left, _FLIPPED[op]
+    if not isinstance(right, pa.Scalar):
+        raise ValueError(f"a filter compares a column with a value; {_LANGUAGE}")
+    return {"column": _column(left), "op": op, "values": [_value(right)]}
+
+
+def _joined(word: str, left: Tree, right: Tree) -> Tree:
+    """`a & b & c` as one flat array: a chain of many terms would be nested too deep for the server."""
+    more = right[word] if set(right) == {word} else [right]
+    if set(left) == {word}:
+        left[word].extend(more)  # in place, as the left side is part of no other tree
+        return left
+    return {word: [left, *more]}
+
+
+def _condition(part: Any) -> Tree:
+    if isinstance(part, dict):
+        return part
+    if isinstance(part, _Column):
+        raise ValueError(f'column "{part.name}" alone is no condition; compare it, as in == True')
+    raise ValueError(f"a value alone is no condition; {_LANGUAGE}")
+
+
+def _column(part: Any) -> str:
+    if not isinstance(part, _Column):
+        raise ValueError(f"expected a column, got {'a value' if isinstance(part, pa.Scalar) else 'a condition'}")
+    return part.name
+
+
+def _is_in(column: str, options: dict[str, Any]) -> Tree:
+    """To pyarrow a null is in a set or is not, it is never unknown: so a null test goes with each IN."""
+    if options["null_matching_behavior"] not in (_MATCH, _SKIP):
+        raise ValueError("is_in() has a filter only with null_matching_behavior MATCH or SKIP")
+    values = [_value(value) for value in options["value_set"]]
+    has_null = None in values and options["null_matching_behavior"] == _MATCH
+    values = [value for value in values if value is not None]
+    null, valid = {"column": column, "op": "IS_NULL"}, {"column": column, "op": "IS_NOT_NULL"}
+    if not values:
+        return null if has_null else {"and": [null, valid]}
+    found = {"column": column, "op": "IN", "values": values}
+    return {"or": [null, found]} if has_null else {"and": [valid, found]}
+
+
+def _value(value: Any) -> str | int | float | bool | None:
+    """A literal as a filter tree writes it: bytes in base64, instants in ISO-8601, NaN and infinities by name."""
+    match value:
+        case pa.TimestampScalar():
+            return _instant(value)
+        case pa.Scalar():
+            return _value(value.as_py())
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else _FLOATS[str(value)]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Decimal():
+            return format(value, "f")
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+        case datetime():
+            raise ValueError(f"the timestamp {value} has no zone; say which instant is meant")
+    raise ValueError(f"a value of type {type(value).__name__} has no filter")
+
+
+_FLOATS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def _instant(value: pa.TimestampScalar) -> str | None:
+    if not value.is_valid:
+        return None
+    if not value.type.tz:
+        raise ValueError(f"the timestamp {value} has no zone; say which instant is meant")
+    seconds, fraction = divmod(value.value, _PER_SECOND[value.type.unit])
+    micros, finer = divmod(fraction * 1_000_000, _PER_SECOND[value.type.unit])
+    if finer:
+        raise ValueError(f"the timestamp {value} is finer than a microsecond")
+    try:
+        instant = datetime(1970, 1, 1) + timedelta(seconds=seconds, microseconds=micros)
+    except OverflowError:
+        raise ValueError(f"the timestamp {value.value} {value.type.unit} is outside the years 1 to 9999") from None
+    return instant.isoformat() + "Z"
+
+
+# The schema message of an IPC file: magic (8 bytes), continuation (4), length (4), then a flatbuffer.
+
+_MESSAGE: Final = 16
+_HEADER, _CUSTOM_METADATA, _KEY, _VALUE = 2, 2, 0, 1  # slots of Message, Schema and KeyValue in Arrow's format
+
+
+def _metadata(data: memoryview) -> Iterator[tuple[str, str]]:
+    """The metadata of the schema, in order, repeated keys and all."""
+    message = _follow(data, _MESSAGE)
+    schema = _follow(data, _slot(data, message, _HEADER))
+    at = _slot(data, schema, _CUSTOM_METADATA)
+    if not at:
+        return
+    vector = _follow(data, at)
+    for i in range(_unsigned(data, vector)):
+        pair = _follow(data, vector + 4 + 4 * i)
+        yield _text(data, _slot(data, pair, _KEY)), _text(data, _slot(data, pair, _VALUE))
+
+
+def _unsigned(data: memoryview, at: int) -> int:
+    number: int = struct.unpack_from("<I", data, at)[0]
+    return number
+
+
+def _follow(data: memoryview, at: int) -> int:
+    return at + _unsigned(data, at)
+
+
+def _slot(data: memoryview, table: int, number: int) -> int:
+    """Where a field of a flatbuffer table lies, 0 if it is not there."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    (size,) = struct.unpack_from("<H", data, vtable)
+    if 4 + 2 * number >= size:
+        return 0
+    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * number)
+    return table + offset if offset else 0
+
+
+def _text(data: memoryview, at: int) -> str:
+    if not at:
+        return ""
+    start = _follow(data, at)
+    return bytes(data[start + 4 : start + 4 + _unsigned(data, start)]).decode()
