@@ -115,7 +115,7 @@ def harmless(text: str) -> str:
 def write_text(
     headers: Sequence[str], rows: Sequence[Sequence[str]], out: BinaryIO | None = None, right: Sequence[bool] = ()
 ) -> None:
-    """A table: with lines and folded to the window on a terminal, else a line a row and nothing cut short."""
+    """A table: folded to the window on a terminal, else a line a row and nothing cut short."""
     right = [*right, *[False] * (len(headers) - len(right))]
     safe = [[harmless(cell) for cell in row] for row in rows]
     if out is None and sys.stdout.isatty():
@@ -128,12 +128,11 @@ def write_text(
 
 
 def _write_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for header, on_the_right in zip(headers, right, strict=True):
         table.add_column(Text(header), justify="right" if on_the_right else "left", overflow="fold")
     for row in rows:

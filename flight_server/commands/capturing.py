@@ -193,7 +193,8 @@ def _show_progress(client: StatsClient, names: Mapping[tuple[str, str, str], str
         while thread.is_alive():
             thread.join(POLL_SECONDS)
             try:
-                jobs = client.read("sys.capture_jobs").sort_by("queued_at").to_pylist()
+                running = [{"column": "state", "op": "EQ", "values": ["RUNNING"]}]
+                jobs = client.read("sys.capture_jobs", where=running).to_pylist()
             except (pa.ArrowException, pa.flight.FlightError):
                 continue  # the capture itself tells what is wrong
             for job in jobs:
