@@ -1,0 +1,280 @@
+"""The engine that computes: scans the files of a table, in this process when they are few, else on Spark.
+
+Per column and file: row, null and NaN counts, exact bounds, widths, theta, KLL, frequent items. A table's statistics
+are the union over its live files, so files that were scanned before are not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from capture import incremental
+from capture.connectors.spi import ScanTask
+from capture.incremental import Fold, Known
+from capture.spark import job
+from capture.spark.partial import HASHED, Wanted
+from capture.spark.rows import Coverage, Rows
+from capture.spark.scan import Answer, Work
+from capture.spark.session import Spark, SparkUnavailable
+from capture.spi import Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sampling, Sink, TableHandle
+from store import logical_types
+from store.errors import Cancelled, StatflightError
+from store.logical_types import Kind, LogicalType
+from store.targets import TargetKind
+
+SAMPLE_SHARE: Final = 0.1  # of the row groups of each file
+_FLUSH_ROWS: Final = 4000
+
+_COLUMN_KINDS: Final = frozenset({
+    "ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "HISTOGRAM", "MCV",
+})  # fmt: skip
+
+
+class SparkEngine:
+    """Computes statistics of columns, groups of columns and Spark expressions.
+
+    Args:
+        master: The Spark master; default `local[*]`. Nothing is started before a capture is large enough.
+        inline_max_cells: Up to so many rows times columns a capture is computed in this process.
+    """
+
+    id: str = "spark"
+    priority: int = 100
+    capabilities = Capabilities(
+        target_kinds={
+            TargetKind.COLUMN: _COLUMN_KINDS,
+            TargetKind.COLUMN_GROUP: frozenset({"ROW_COUNT", "NULL_COUNT", "NDV"}),
+        },
+        modes=frozenset({Mode.SYNC, Mode.ASYNC}),
+        sampling=frozenset({Sampling.NONE, Sampling.RANDOM_ROW_GROUP}),
+    )
+
+    def __init__(self, master: str | None = None, inline_max_cells: int = 1_000_000):
+        self.spark = Spark(master)
+        self.inline_max_cells = inline_max_cells
+
+    def supports(self, request: CaptureRequest) -> str:
+        return self.capabilities.mismatch(request)
+
+    def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
+        results: dict[int, CaptureResult] = {}
+        batches: dict[tuple[object, ...], list[int]] = {}
+        for at, request in enumerate(requests):
+            if trouble := self.supports(request) or _uncapturable(request):
+                results[at] = self._result(request, Outcome.UNCAPTURABLE, trouble)
+            elif trouble := _unknown(request):
+                results[at] = self._result(request, Outcome.DEGRADED, trouble)
+            else:
+                key = (*request.table.key.values(), request.mode, request.sampling)
+                batches.setdefault(key, []).append(at)
+        for done, places in enumerate(batches.values()):
+            asked = [requests[at] for at in places]
+
+            def progress(share: float, message: str, done: int = done) -> None:
+                sink.progress((done + share) / len(batches), message)
+
+            try:
+                answers = self._capture(asked, sink, progress)
+            except Cancelled:
+                answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in asked]
+            except StatflightError as trouble:
+                answers = [self._result(request, Outcome.DEGRADED, str(trouble)) for request in asked]
+            except Exception as trouble:  # the contract: an engine never raises
+                detail = f"capture failed: {type(trouble).__name__}"
+                answers = [self._result(request, Outcome.DEGRADED, detail) for request in asked]
+            results |= zip(places, answers, strict=True)
+        return [results[at] for at in range(len(requests))]
+
+    def close(self) -> None:
+        """Stops Spark, if it was started."""
+        self.spark.stop()
+
+    def _capture(
+        self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
+    ) -> list[CaptureResult]:
+        """The requests of one table at one snapshot, in one mode and sampling: one pass over its files."""
+        scan = _Scan.of(requests)
+        table = scan.table
+        progress(0.0, f"planning {table.schema}.{table.name}")
+        names = frozenset(table.names[i] for i in scan.all_ids)
+        planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids, names)
+        tasks = sorted(planned, key=lambda task: task.file_path)
+        known = Known()
+        if not scan.sampled and tasks and scan.work.column_ids:
+            known = incremental.known(sink, table, self.id, scan.work.column_ids)
+        reused = {at: found for at, task in enumerate(tasks) if (found := scan.reuse(at, task, known))}
+        new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
+
+        rows = Rows(table, self.id, requests[0].mode)
+        seen, notes, execution = len(reused), [], "inline"
+
+        def tell() -> None:
+            progress(0.9 * seen / max(len(tasks), 1), f"{seen} of {len(tasks)} files")
+
+        cells = sum(task.row_count for _, task in new) * max(len(scan.all_ids), 1)
+        waves: Iterator[list[Answer]] = job.inline(new, scan.work, tell)
+        if cells > self.inline_max_cells:
+            try:
+                self.spark.ensure()
+                waves, execution = job.distributed(self.spark, new, scan.work, tell), "spark"
+            except SparkUnavailable as trouble:
+                notes.append(f"computed without Spark: {trouble}")
+        held = dict(reused)
+        for wave in waves:
+            for answer in wave:
+                held.setdefault(answer.task, []).append(answer)
+            seen = len(reused) + len(held.keys() - reused.keys())
+            scan.take(held, tasks, rows)
+            if rows.pending >= _FLUSH_ROWS:
+                _flush(rows, sink)
+            tell()
+        scan.take(held, tasks, rows)
+        assert not held, "a task without an answer"
+        scan.finish(tasks, rows)
+        _flush(rows, sink)
+        attributes = {"execution": execution, "files": len(tasks), "files_reused": len(reused)}
+        return [self._answer(request, scan, tasks, notes, attributes) for request in requests]
+
+    def _answer(
+        self,
+        request: CaptureRequest,
+        scan: _Scan,
+        tasks: Sequence[ScanTask],
+        notes: Sequence[str],
+        attributes: dict[str, object],
+    ) -> CaptureResult:
+        errors = scan.errors[_key(request)]
+        outcome = Outcome.DEGRADED if tasks and len(errors) == len(tasks) else Outcome.CAPTURED
+        told = [*notes]
+        if errors:
+            others = f" (and {len(errors) - 1} more of {len(tasks)} files)" if len(errors) > 1 else ""
+            told.append(f"{errors[0]}{others}")
+        return self._result(request, outcome, "; ".join(told), attributes)
+
+    def _result(
+        self, request: CaptureRequest, outcome: Outcome, detail: str = "", attributes: dict[str, object] | None = None
+    ) -> CaptureResult:
+        return CaptureResult(outcome, self.id, detail, attributes or {}, request.target, request.table)
+
+
+_Key = tuple[int, ...]  # of a column or a group: its ids
+
+
+@dataclass(slots=True)
+class _Scan:
+    """One pass over a table: what is asked, and what came of it so far."""
+
+    table: TableHandle
+    work: Work
+    types: dict[int, LogicalType]
+    all_ids: tuple[int, ...]
+    folds: dict[_Key, Fold]
+    errors: dict[_Key, list[str]]
+    row_groups: dict[_Key, int]
+    taken: int = 0  # files folded, in order
+
+    @classmethod
+    def of(cls, requests: Sequence[CaptureRequest]) -> _Scan:
+        table, sampling = requests[0].table, requests[0].sampling
+        columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
+        groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
+        kinds = [r.kinds for r in requests if r.target.kind is TargetKind.COLUMN]
+        wanted = Wanted(
+            quantiles=any(not k or "HISTOGRAM" in k for k in kinds), frequent=any(not k or "MCV" in k for k in kinds)
+        )
+        share = None if sampling is Sampling.NONE else SAMPLE_SHARE
+        all_ids = sorted({*columns, *(i for group in groups for i in group)})
+        named = {c.name: c.logical_type for c in table.columns.columns}
+        types = {i: logical_types.parse(named[table.names[i]]) for i in all_ids}
+        keys: list[_Key] = [*((i,) for i in columns), *groups]
+        lts = [types[key[0]] if len(key) == 1 else LogicalType(Kind.STRUCT) for key in keys]
+        return cls(
+            table,
+            Work(tuple(columns), tuple(groups), wanted, share),
+            types,
+            tuple(all_ids),
+            {key: Fold(lt) for key, lt in zip(keys, lts, strict=True)},
+            {key: [] for key in keys},
+            dict.fromkeys(keys, 0),
+        )
+
+    @property
+    def sampled(self) -> bool:
+        return self.work.share is not None
+
+    def reuse(self, at: int, task: ScanTask, known: Known) -> list[Answer]:
+        """The answers of a task from the store, empty unless it has all of them."""
+        if not known.rows or self.work.groups:
+            return []
+        answers = []
+        for column_id in self.work.column_ids:
+            found = known.find(task.file_path, task.fingerprint, column_id, self.types[column_id], self.work.wanted)
+            if found is None:
+                return []
+            answers.append(Answer(at, column_id, (), "", found[1], 0, found[0]))
+        return answers
+
+    def take(self, held: dict[int, list[Answer]], tasks: Sequence[ScanTask], rows: Rows) -> None:
+        """Folds the answers of files whose turn it is, and makes the rows of each file."""
+        while self.taken in held:
+            at = self.taken
+            task = tasks[at]
+            for answer in held.pop(at):
+                self._fold(answer, task, rows)
+            self.taken += 1
+
+    def _fold(self, answer: Answer, task: ScanTask, rows: Rows) -> None:
+        key = answer.column_ids if answer.column_id is None else (answer.column_id,)
+        if answer.partial is None:
+            self.errors[key].append(answer.error)
+            return
+        self.folds[key].add(answer.partial, answer.size_bytes)
+        self.row_groups[key] += answer.row_groups
+        if answer.column_id is not None and not self.sampled:
+            lt = self.types[answer.column_id]
+            rows.file_column(task.file_path, task.fingerprint, answer.column_id, lt, answer.partial, answer.size_bytes)
+
+    def finish(self, tasks: Sequence[ScanTask], rows: Rows) -> None:
+        """The rows of the table."""
+        total = sum(task.row_count for task in tasks)
+        for key, fold in self.folds.items():
+            if tasks and not fold.parts:
+                continue  # nothing could be read
+            part = fold.result()
+            row_groups = self.row_groups[key] if self.sampled and part.row_count < total else 0
+            covers = Coverage(total, fold.parts, fold.size_bytes, row_groups, len(self.errors[key]))
+            if len(key) == 1:
+                rows.column(key[0], self.types[key[0]], part, covers)
+            else:
+                rows.group(key, part, covers)
+
+
+def _key(request: CaptureRequest) -> _Key:
+    target = request.target
+    return target.column_ids if target.column_id is None else (target.column_id,)
+
+
+def _uncapturable(request: CaptureRequest) -> str:
+    """Why no engine of this kind could, or an empty string."""
+    types = {request.table.column_ids.get(c.name): c.logical_type for c in request.table.columns.columns}
+    for column_id in _key(request):
+        kind = logical_types.parse(types[column_id]).kind if column_id in types else None
+        if kind is not None and kind not in HASHED and kind is not Kind.INTERVAL:
+            return f"target unsupported: {kind} column has no scalar statistics"
+    return ""
+
+
+def _unknown(request: CaptureRequest) -> str:
+    names = request.table.names
+    for column_id in _key(request):
+        if column_id not in names:
+            known = ", ".join(f"{i} {name}" for i, name in sorted(names.items())[:20])
+            return f"no column with id {column_id} in snapshot {request.table.snapshot_id}; columns are: {known}"
+    return ""
+
+
+def _flush(rows: Rows, sink: Sink) -> None:
+    for flight, table in rows.tables().items():
+        sink.put(flight, table)

