@@ -64,7 +64,8 @@ def floats(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.floating[
     """A copy of the values in the precision of the type, -0.0 as 0.0."""
     wide = np.float32 if lt.kind is Kind.FLOAT else np.float64
     given = flat(values if pa.types.is_floating(values.type) else values.cast(pa.from_numpy_dtype(wide)))
-    return np.add(given, 0, dtype=wide)
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return np.add(given, 0, dtype=wide)
 
 
 def unscaled(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, Longs | None]:

@@ -188,14 +188,19 @@ class _ParquetReader:
                 type
             ):
                 continue
+            if not all("DICTIONARY" in " ".join(chunk.encodings) for chunk in self._chunks(path)):
+                continue  # of some other encodings pyarrow makes no dictionaries
             if self._size(path, compressed=False) <= _DICTIONARY_BYTES * self._metadata.num_rows:
                 coded.append(path)
         return coded
 
     def _size(self, path: str, *, compressed: bool = True) -> int:
-        groups = range(self._metadata.num_row_groups) if self._groups is None else self._groups
-        chunks = [self._metadata.row_group(group).column(self._leaves[path]) for group in groups]
+        chunks = self._chunks(path)
         return sum(chunk.total_compressed_size if compressed else chunk.total_uncompressed_size for chunk in chunks)
+
+    def _chunks(self, path: str) -> list[Any]:
+        groups = range(self._metadata.num_row_groups) if self._groups is None else self._groups
+        return [self._metadata.row_group(group).column(self._leaves[path]) for group in groups]
 
     def _constant(self, column: ScanColumn) -> ColumnValues:
         array = column.constant if column.constant is not None else pa.nulls(1)
