@@ -12,9 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -98,16 +97,19 @@ def open_place(uri: str, options: Mapping[str, str]) -> Place:
             f'uri: scheme "{found[1]}" is not one of a local path, {", ".join(f"{s}://" for s in SCHEMES)}',
             params={"field": "uri", "actual": mask_uri(uri)},
         )
-    parts = urlsplit(uri)
+    # Not urlsplit: a `?` or `#` in an object's name is no query.
+    host, _, path = uri.partition("://")[2].partition("/")
+    if not host:
+        raise InvalidArgument(f"uri: names no bucket or container: {mask_uri(uri)!r}", params={"field": "uri"})
     storage = _Options(options)
     try:
         if scheme == "s3":
-            return Place(_s3(storage), f"{parts.netloc}{parts.path}".rstrip("/"), uri.rstrip("/"))
+            return Place(_s3(storage), f"{host}/{path}".rstrip("/"), uri.rstrip("/"))
         if scheme == "gs":
-            return Place(_gcs(storage), f"{parts.netloc}{parts.path}".rstrip("/"), uri.rstrip("/"))
-        container, _, host = parts.netloc.rpartition("@")
-        account = host.partition(".")[0] if container else ""
-        return Place(_azure(storage, account), f"{container or host}{parts.path}".rstrip("/"), uri.rstrip("/"))
+            return Place(_gcs(storage), f"{host}/{path}".rstrip("/"), uri.rstrip("/"))
+        container, _, server = host.rpartition("@")
+        account = server.partition(".")[0] if container else ""
+        return Place(_azure(storage, account), f"{container or server}/{path}".rstrip("/"), uri.rstrip("/"))
     except (ValueError, TypeError, OSError, pa.ArrowException) as trouble:
         raise InvalidArgument(
             f"options: storage for {scheme}:// refused ({redact(first_line(trouble), options)})",
@@ -253,21 +255,28 @@ class Lake:
         return sorted(name for schema, name in self._found if schema == namespace)
 
     def find(self, namespace: str, name: str) -> Place:
-        """The directory of a table; looked up anew when it is not where its name says."""
-        direct = self.root.below("/".join([*([] if namespace == DEFAULT_SCHEMA else namespace.split(".")), name]))
-        for place in (self.root, direct):
-            if place is self.root and (namespace, name) != (DEFAULT_SCHEMA, self.root.stem):
-                continue
-            if self._plain(name) and (folder := self._look(place)) is not None and self._holds_table(folder):
-                return place
+        """The directory of a table: where its name says it is, else looked up anew."""
+        if (place := self._direct(namespace, name)) is not None:
+            return place
         self._found = self._walk()
         if (found := self._found.get((namespace, name))) is None:
             raise unknown_table(namespace, name, self.names(namespace))
         return found
 
-    @staticmethod
-    def _plain(name: str) -> bool:
-        return name not in ("", ".", "..") and "/" not in name
+    def _direct(self, namespace: str, name: str) -> Place | None:
+        """A table without a look at all others: a large lake far away takes long to list."""
+        parts = [*([] if namespace == DEFAULT_SCHEMA else namespace.split(".")), name]
+        if any(not part or part.startswith((".", "_")) or "/" in part for part in parts):
+            return None
+        place, folder = self.root, self._look(self.root)
+        for part in parts:
+            if folder is None or self._holds_table(folder):
+                break
+            place = place.below(part)
+            folder = self._look(place)
+        else:
+            return place if folder is not None and self._holds_table(folder) else None
+        return place if place is self.root and folder and (namespace, name) == (DEFAULT_SCHEMA, place.stem) else None
 
     def _look(self, place: Place) -> Folder | None:
         """What a directory holds; None when it is none."""
@@ -337,7 +346,3 @@ class Lake:
 def plain_path(path: str) -> str:
     """A path or URI as it is written in a file listing: no `file://`, nothing percent-encoded."""
     return unquote(re.sub(r"^file:(//(localhost)?(?=/))?", "", path))
-
-
-def parent(path: str) -> str:
-    return str(PurePosixPath(path).parent)
