@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flight_server.commands.common import SERVER, Server, TlsRoots, Token, misuse, say
+from flight_server.commands.common import SERVER, Server, TlsRoots, Token, say
 
 _Port = typer.Option(min=0, max=65535, help="0 picks a free one.", show_default="8815")
 
@@ -27,17 +27,18 @@ def serve(
     spark_master: Annotated[str | None, typer.Option(help="Spark of the capture workers.")] = None,
 ) -> None:
     """Run the server and its capture worker."""
-    if (tls_cert is None) != (tls_key is None):
-        misuse("--tls-cert and --tls-key go together")
     flags: dict[str, Any] = {
         "db": db, "host": host, "port": port, "workers": workers, "tls_cert": tls_cert, "tls_key": tls_key,
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
         "spark_master": spark_master,
     }  # fmt: skip
     from flight_server.config import load
+
+    settings = load(config, flags)
+    settings.check()
+    # Not before the settings are known to be good: a mistake should be told at once.
     from flight_server.server import serve as run
 
-    settings = load(config, {name: value for name, value in flags.items() if value is not None})
     raise typer.Exit(run(settings))
 
 
