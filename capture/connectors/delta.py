@@ -132,7 +132,7 @@ class DeltaConnector:
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
         place = self._lake.find(namespace, name)
-        table = self._open(place, namespace, name, files=False)
+        table = self._open(place, namespace, name)
         with self._reading(place, namespace, name):
             metadata = table.metadata()
             schema = self._schema(table)
@@ -197,7 +197,7 @@ class DeltaConnector:
                 elif last is not None and last[0] == version - 1:
                     schema = last[1]
                 else:
-                    schema = self._schema(self._open(place, namespace, name, version, files=False))
+                    schema = self._schema(self._open(place, namespace, name, version))
             last = version, schema
             yield version, commit, schema
 
@@ -318,13 +318,9 @@ class DeltaConnector:
 
     # Reading.
 
-    def _open(
-        self, place: Place, namespace: str, name: str, version: int | None = None, *, files: bool = True
-    ) -> DeltaTable:
+    def _open(self, place: Place, namespace: str, name: str, version: int | None = None) -> DeltaTable:
         with self._reading(place, namespace, name, version):
-            return DeltaTable(
-                place.name, version=version, storage_options=self._lake.storage or None, without_files=not files
-            )
+            return DeltaTable(place.name, version=version, storage_options=self._lake.storage or None)
 
     @contextmanager
     def _reading(self, place: Place, namespace: str, name: str, version: int | None = None) -> Iterator[None]:
