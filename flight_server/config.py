@@ -1,0 +1,261 @@
+"""Settings: defaults < TOML file < environment `STATFLIGHT_*` < flags. One dataclass, small readers, no library.
+
+TOML keys are named like the flags (`tls-cert` and `tls_cert` are one key), variables like the fields in upper case.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from store.errors import InvalidArgument, InvalidField, nearest
+
+if TYPE_CHECKING:
+    from store.bounds import ZonePolicy
+
+DEFAULT_FILE: Final = Path("statflight.toml")
+PREFIX: Final = "STATFLIGHT_"
+DEFAULT_PORT: Final = 8815
+
+
+class ZonedTimestamps(StrEnum):
+    """What becomes of a zoned bound of a TIMESTAMP, which has no zone."""
+
+    REFUSE = "REFUSE"
+    CONVERT = "CONVERT_TO_SESSION_ZONE"
+
+
+# Readers: a TOML value, an environment text or a flag → the field's type; ValueError says what was expected.
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a text")
+    return value.strip()
+
+
+def _path(value: Any) -> Path:
+    return value.expanduser() if isinstance(value, Path) else Path(_text(value)).expanduser()
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        match value.strip().lower():
+            case "true" | "1" | "yes" | "on":
+                return True
+            case "false" | "0" | "no" | "off":
+                return False
+    raise ValueError("true or false")
+
+
+def _whole(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        expected = f"an integer from {low} to {high}" if high < 2**63 - 1 else f"an integer of at least {low}"
+        try:
+            number = int(value) if isinstance(value, str) else value
+        except ValueError:
+            raise ValueError(expected) from None
+        if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
+            raise ValueError(expected)
+        return number
+
+    return read
+
+
+def _seconds(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if isinstance(value, bool) or not 0.0 < number < float("inf"):
+        raise ValueError("seconds above 0")
+    return number
+
+
+def _policy(value: Any) -> ZonedTimestamps:
+    try:
+        return ZonedTimestamps(str(value).strip().upper())
+    except ValueError:
+        raise ValueError(" or ".join(ZonedTimestamps)) from None
+
+
+def _zone(value: Any) -> str:
+    from zoneinfo import ZoneInfo
+
+    try:
+        ZoneInfo(_text(value))
+    except (LookupError, OSError, ValueError):
+        raise ValueError("the name of a time zone, such as Europe/Paris") from None
+    return _text(value)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a server, worker or client is told from outside.
+
+    Attributes:
+        db: The DuckDB file.
+        host: Address to listen on.
+        port: Port to listen on; 0 picks a free one.
+        workers: Capture workers that the server starts; 0 for none.
+        tls_cert: PEM certificate of the server, with `tls_key`.
+        tls_client_ca: PEM certificate that has to have signed those of clients.
+        auth: Token file; without one everybody may do everything.
+        insecure: Allows an open server beyond the loopback.
+        metrics_port: Port of the Prometheus metrics, none when not given.
+        lease_seconds: How long a worker holds a job without renewing it.
+        sync_enabled: Whether a resolve may capture while its caller waits.
+        require_registered_tables: Refuses puts for tables that no connector knows.
+        timestamp_no_tz_policy: What becomes of a zoned bound of a TIMESTAMP.
+        session_timezone: The zone that such a bound is converted to.
+        spark_master: Spark of the capture workers, their own default when not given.
+        inline_max_cells: Up to how many cells a worker computes by itself rather than on Spark.
+        server: Address that clients and workers connect to.
+        token: Bearer token of clients and workers.
+    """
+
+    db: Path = Path("statflight.duckdb")
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    workers: int = 1
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    auth: Path | None = None
+    insecure: bool = False
+    metrics_port: int | None = None
+    lease_seconds: float = 120.0
+    sync_enabled: bool = True
+    require_registered_tables: bool = False
+    timestamp_no_tz_policy: ZonedTimestamps = ZonedTimestamps.REFUSE
+    session_timezone: str = "UTC"
+    spark_master: str | None = None
+    inline_max_cells: int | None = None
+    server: str = f"grpc://127.0.0.1:{DEFAULT_PORT}"
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def zone_policy(self) -> ZonePolicy:
+        from store.bounds import ZonePolicy
+
+        return ZonePolicy(self.timestamp_no_tz_policy is ZonedTimestamps.CONVERT, self.session_timezone)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the host that is listened on."""
+        if self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    def check(self) -> None:
+        """Refuses settings that do not go together, and an open server on a network.
+
+        Raises:
+            InvalidArgument: Names the settings and the way out.
+        """
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidArgument("tls-cert and tls-key go together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise InvalidArgument("tls-client-ca needs tls-cert and tls-key")
+        if not (self.auth or self.tls_client_ca or self.insecure or self.is_loopback):
+            raise InvalidArgument(
+                f"an open server on {self.host} would serve the whole network",
+                hint="give --auth FILE, or say --insecure if that is meant",
+            )
+
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "db": _path,
+    "host": _text,
+    "port": _whole(0, 65_535),
+    "workers": _whole(0, 1024),
+    "tls_cert": _path,
+    "tls_key": _path,
+    "tls_client_ca": _path,
+    "auth": _path,
+    "insecure": _truth,
+    "metrics_port": _whole(0, 65_535),
+    "lease_seconds": _seconds,
+    "sync_enabled": _truth,
+    "require_registered_tables": _truth,
+    "timestamp_no_tz_policy": _policy,
+    "session_timezone": _zone,
+    "spark_master": _text,
+    "inline_max_cells": _whole(0),
+    "server": _text,
+    "token": _text,
+}
+_SECRETS: Final = frozenset({"token"})
+
+
+def load(
+    config: Path | str | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings of this process.
+
+    Args:
+        config: The TOML file of `--config`; `./statflight.toml` is read when there and none is given.
+        flags: Fields that the command line gave; those that are None count as not given.
+        environ: Stands in for the process's environment.
+
+    Raises:
+        InvalidArgument: An unknown key, a bad value, or a file that cannot be read.
+    """
+    values: dict[str, Any] = {}
+    for key, value in _toml(config).items():
+        name = key.replace("-", "_")
+        if name not in _READERS:
+            known = [name.replace("_", "-") for name in _READERS]
+            hint = nearest(key.replace("_", "-"), known)
+            raise InvalidArgument(f'the configuration file has an unknown key "{key}"', hint=hint)
+        values[name] = _read(name, value, f"{key} in the configuration file")
+    variables = os.environ if environ is None else environ
+    for name in _READERS:
+        variable = PREFIX + name.upper()
+        if text := variables.get(variable, "").strip():
+            values[name] = _read(name, text, f"{variable} in the environment")
+    for name, value in (flags or {}).items():
+        if name not in _READERS:
+            raise InvalidArgument(f'no setting "{name}"', hint=nearest(name, list(_READERS)))
+        if value is not None:
+            values[name] = _read(name, value, f"--{name.replace('_', '-')}")
+    return Settings(**values)
+
+
+def _read(name: str, value: Any, where: str) -> Any:
+    try:
+        return _READERS[name](value)
+    except ValueError as error:
+        shown = "another value" if name in _SECRETS else repr(value)
+        raise InvalidField(name, "is not valid", expected=str(error), actual=shown, where=where) from None
+
+
+def _toml(config: Path | str | None) -> dict[str, Any]:
+    path = DEFAULT_FILE if config is None else Path(config)
+    if config is None and not path.is_file():
+        return {}
+    return read_toml(path, "configuration file")
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """A TOML file; InvalidArgument names `what` it is where it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidArgument(f"{what} {path}: {error.strerror or 'cannot be read'}") from None
+    except ValueError as error:  # no TOML, or no UTF-8
+        reason = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"is no TOML: {error}"
+        raise InvalidArgument(f"{what} {path}: {reason}") from None

@@ -1,0 +1,140 @@
+"""Settings: where they come from, which wins, and what is refused."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from flight_server.config import _READERS, Settings, load
+from store.errors import InvalidArgument
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(toml=None, env=None, **flags):
+    if toml is not None:
+        Path("given.toml").write_text(toml)
+    return load(None if toml is None else "given.toml", flags, env or {})
+
+
+def test_the_defaults():
+    settings = read()
+    assert settings == Settings()
+    assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8815, 1)
+    assert settings.server == "grpc://127.0.0.1:8815"
+    assert not settings.zone_policy.convert
+
+
+def test_each_field_has_its_reader():
+    assert [field.name for field in fields(Settings)] == list(_READERS)
+
+
+def test_flags_win_over_the_environment_over_the_file():
+    toml = 'port = 1\nhost = "a"\ndb = "f.duckdb"'
+    env = {"STATFLIGHT_PORT": "2", "STATFLIGHT_HOST": "b", "STATFLIGHT_AUTH": "", "STATFLIGHT_OTHER": "x"}
+    settings = read(toml, env, port=3, workers=None)
+    assert (settings.port, settings.host, settings.db) == (3, "b", Path("f.duckdb"))
+    assert (settings.auth, settings.workers) == (None, 1)
+
+
+def test_the_file_beside_is_read_when_none_is_given():
+    Path("statflight.toml").write_text("workers = 0")
+    assert read().workers == 0
+    assert read("port = 1").workers == 1
+
+
+def test_keys_are_named_like_flags_or_fields():
+    toml = 'tls-cert = "c"\ntls_key = "k"\ntimestamp-no-tz-policy = "CONVERT_TO_SESSION_ZONE"\nlease-seconds = 2'
+    settings = read(toml + '\nsession-timezone = "Europe/Paris"')
+    assert (settings.tls_cert, settings.tls_key, settings.lease_seconds) == (Path("c"), Path("k"), 2.0)
+    assert (settings.zone_policy.convert, settings.zone_policy.session_timezone) == (True, "Europe/Paris")
+
+
+def test_the_environment_is_text():
+    env = {"STATFLIGHT_SYNC_ENABLED": "no", "STATFLIGHT_REQUIRE_REGISTERED_TABLES": "TRUE",
+           "STATFLIGHT_LEASE_SECONDS": "0.5", "STATFLIGHT_TIMESTAMP_NO_TZ_POLICY": "refuse",
+           "STATFLIGHT_INLINE_MAX_CELLS": "10"}  # fmt: skip
+    settings = read(env=env)
+    assert (settings.sync_enabled, settings.require_registered_tables, settings.lease_seconds) == (False, True, 0.5)
+    assert (settings.timestamp_no_tz_policy, settings.inline_max_cells) == ("REFUSE", 10)
+
+
+def test_the_process_environment_is_the_default(monkeypatch):
+    monkeypatch.setenv("STATFLIGHT_PORT", "7")
+    assert load().port == 7
+
+
+WRONG = [
+    ({"toml": "prot = 1"}, ["prot", '"port"']),
+    ({"toml": "tls_crt = 1"}, ["tls_crt", '"tls-cert"']),
+    ({"toml": "port = 70000"}, ["port", "70000", "65535", "file"]),
+    ({"toml": "port = true"}, ["port", "True"]),
+    ({"toml": "port = 1.5"}, ["port", "1.5"]),
+    ({"toml": "host = 1"}, ["host", "a text"]),
+    ({"toml": 'host = " "'}, ["host"]),
+    ({"toml": "[server]\nport = 1"}, ["server"]),
+    ({"toml": "port ="}, ["TOML", "given.toml"]),
+    ({"env": {"STATFLIGHT_PORT": "x"}}, ["STATFLIGHT_PORT", "'x'"]),
+    ({"env": {"STATFLIGHT_WORKERS": "-1"}}, ["STATFLIGHT_WORKERS", "-1"]),
+    ({"env": {"STATFLIGHT_SYNC_ENABLED": "maybe"}}, ["STATFLIGHT_SYNC_ENABLED", "true or false"]),
+    ({"env": {"STATFLIGHT_LEASE_SECONDS": "0"}}, ["STATFLIGHT_LEASE_SECONDS"]),
+    ({"env": {"STATFLIGHT_LEASE_SECONDS": "nan"}}, ["STATFLIGHT_LEASE_SECONDS"]),
+    ({"env": {"STATFLIGHT_TIMESTAMP_NO_TZ_POLICY": "GUESS"}}, ["GUESS", "CONVERT_TO_SESSION_ZONE"]),
+    ({"env": {"STATFLIGHT_SESSION_TIMEZONE": "Mars/Base"}}, ["Mars/Base", "time zone"]),
+    ({"env": {"STATFLIGHT_SESSION_TIMEZONE": "../../etc/passwd"}}, ["time zone"]),
+    ({"port": -1}, ["--port", "-1"]),
+    ({"prot": 1}, ["prot", "port"]),
+]
+
+
+@pytest.mark.parametrize(("given", "mentions"), WRONG, ids=lambda part: str(part)[:60])
+def test_a_wrong_setting_is_refused_by_name(given, mentions):
+    with pytest.raises(InvalidArgument) as refusal:
+        read(**given)
+    assert all(word in str(refusal.value) for word in mentions), str(refusal.value)
+
+
+def test_a_missing_or_odd_file_is_refused(elsewhere):
+    for path in ("nowhere.toml", elsewhere):
+        with pytest.raises(InvalidArgument, match="configuration file"):
+            load(path, {}, {})
+    Path("latin.toml").write_bytes(b'host = "\xff"')
+    with pytest.raises(InvalidArgument, match="UTF-8"):
+        load("latin.toml", {}, {})
+
+
+def test_a_token_is_not_shown():
+    assert "sesame" not in repr(read(token="sesame"))
+    with pytest.raises(InvalidArgument) as refusal:
+        read("token = ['sesame']")
+    assert "sesame" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fine"),
+    [
+        (Settings(), True),
+        (Settings(host="localhost"), True),
+        (Settings(host="::1"), True),
+        (Settings(host="127.8.8.8"), True),
+        (Settings(host="0.0.0.0"), False),
+        (Settings(host="::"), False),
+        (Settings(host="example.org"), False),
+        (Settings(host="0.0.0.0", insecure=True), True),
+        (Settings(host="0.0.0.0", auth=Path("t")), True),
+        (Settings(tls_cert=Path("c")), False),
+        (Settings(tls_key=Path("k")), False),
+        (Settings(tls_client_ca=Path("a")), False),
+        (Settings(tls_cert=Path("c"), tls_key=Path("k"), tls_client_ca=Path("a"), host="::"), True),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings, fine):
+    if fine:
+        settings.check()
+    else:
+        with pytest.raises(InvalidArgument):
+            settings.check()
