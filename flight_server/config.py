@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE: Final = Path("statflight.toml")
 PREFIX: Final = "STATFLIGHT_"
+CHILD_VARIABLE: Final = "STATFLIGHT_CHILD"  # how a server tells its own workers, out of sight of the process list
 DEFAULT_PORT: Final = 8815
 
 

@@ -128,3 +128,18 @@ def nearest(name: str, known: list[str]) -> str:
 def _shown(value: object) -> str:
     text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}… ({len(text)} characters)"
+
+
+def to_json(error: StatflightError) -> dict[str, Any]:
+    """An error as it travels between processes."""
+    return {"status": error.status, "code": error.code, "message": error.message, "hint": error.hint,
+            "params": error.params, "retryable": error.retryable}  # fmt: skip
+
+
+def from_json(body: Mapping[str, Any]) -> StatflightError:
+    """The error that `to_json` described, as the leaf its status names."""
+    leaves: list[type[StatflightError]] = [
+        InvalidArgument, NotFound, Unauthenticated, PermissionDenied, Unimplemented, UpstreamError,
+    ]  # fmt: skip
+    leaf = next((leaf for leaf in leaves if leaf.status == body.get("status")), UpstreamError)
+    return leaf(str(body["message"]), code=body.get("code"), hint=body.get("hint", ""), params=body.get("params"))

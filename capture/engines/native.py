@@ -230,7 +230,7 @@ class _Rollup:
             texts = pa.concat_arrays([texts, pa.array([old[0]], pa.string())])
             exact = pa.concat_arrays([exact, pa.array([old[1]], pa.bool_())])
         keys = bounds.sort_keys(texts, type)
-        order = pc.sort_indices(keys, sort_keys=[("", "ascending" if side == "min" else "descending")])
+        order = pc.array_sort_indices(keys, order="ascending" if side == "min" else "descending")
         best = order[0].as_py()
         ties = pc.equal(keys, keys[best])
         # an exact bound among the outermost is attained, so the outermost is exact whatever the others are

@@ -1,0 +1,148 @@
+"""Resolve: the stored record, or a capture within the caller's budget, or a follow-up for later.
+
+Knows no transport: what it looks records up in, what runs a capture and what queues one are handed to it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from capture.spi import Mode
+from store.errors import StatflightError
+from store.targets import Target
+
+DEFAULT_BUDGET_MS: Final = 1000
+MAX_BUDGET_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One target of one table at one snapshot, looked up and pinned."""
+
+    table_key: int
+    snapshot_id: int
+    target: Target
+    kinds: tuple[str, ...]
+    mode: Mode
+    latency_budget_ms: int | None
+    body: Mapping[str, Any]  # what a capture of it is told
+    has_connector: bool = True
+
+    @property
+    def same(self) -> tuple[Any, ...]:
+        """Equal questions share one capture."""
+        return self.table_key, self.snapshot_id, self.target.storage_id, tuple(sorted(self.kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    outcome: str
+    detail: str = ""
+    record: Mapping[str, Any] | None = None
+
+
+class Running(Protocol):
+    """A capture under way; `outcome(question)` gives (outcome, detail) once `wait` returned True."""
+
+    def wait(self, seconds: float) -> bool: ...
+
+    def outcome(self, question: Question) -> tuple[str, str]: ...
+
+
+class ControlPlane(Protocol):
+    def lookup(self, question: Question) -> Mapping[str, Any] | None:
+        """The record that answers: at exactly that snapshot, with the kinds asked for."""
+
+    def start(self, questions: Sequence[Question]) -> Running:
+        """Begins one capture of questions about the same table."""
+
+    def follow_up(self, questions: Sequence[Question]) -> None:
+        """Queues one scoped job for questions about the same table, if an engine can take them."""
+
+
+@dataclass
+class Orchestrator:
+    plane: ControlPlane
+    sync_enabled: bool = True
+    _flying: dict[tuple[Any, ...], Running] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def resolve(self, questions: Sequence[Question]) -> list[Answer]:
+        """One answer per question, in order. Never raises for one question's trouble."""
+        started = time.monotonic()
+        answers: list[Answer | None] = [None] * len(questions)
+        waits: list[int] = []
+        for at, question in enumerate(questions):
+            if (record := self.plane.lookup(question)) is not None:
+                answers[at] = Answer("HIT", "", record)
+            elif (reason := self._not_now(question)) is not None:
+                answers[at] = Answer("SKIPPED", reason)
+            elif not question.has_connector:
+                answers[at] = Answer("FAILED", "no connector: the table is known by what was put of it alone")
+            else:
+                waits.append(at)
+        for at, running in self._launch(questions, waits).items():
+            answers[at] = self._await(questions[at], running, started)
+        final = [answer for answer in answers if answer is not None]
+        self._follow_up(questions, final)
+        return final
+
+    def _not_now(self, question: Question) -> str | None:
+        if question.mode is Mode.ASYNC:
+            return "async_mode"
+        if question.latency_budget_ms == 0:
+            return "no_budget"
+        return None if self.sync_enabled else "sync_disabled"
+
+    def _launch(self, questions: Sequence[Question], waits: Sequence[int]) -> dict[int, Running | StatflightError]:
+        """Joins captures under way and starts one per table for the rest."""
+        joined: dict[int, Running | StatflightError] = {}
+        with self._lock:
+            new: dict[int, list[int]] = {}
+            for at in waits:
+                running = self._flying.get(questions[at].same)
+                if running is not None and not running.wait(0):
+                    joined[at] = running
+                else:
+                    new.setdefault(questions[at].table_key, []).append(at)
+            for members in new.values():
+                once = {questions[at].same: questions[at] for at in members}
+                try:
+                    started: Running | StatflightError = self.plane.start(list(once.values()))
+                except StatflightError as trouble:
+                    started = trouble
+                else:
+                    self._flying = {k: r for k, r in self._flying.items() if not r.wait(0)}
+                    self._flying |= dict.fromkeys(once, started)
+                joined |= dict.fromkeys(members, started)
+        return {at: joined[at] for at in waits}
+
+    def _await(self, question: Question, running: Running | StatflightError, started: float) -> Answer:
+        if isinstance(running, StatflightError):
+            return Answer("FAILED", str(running))
+        budget = question.latency_budget_ms
+        budget_ms = DEFAULT_BUDGET_MS if budget is None else min(budget, MAX_BUDGET_MS)
+        try:
+            if not running.wait(max(0.0, started + budget_ms / 1000 - time.monotonic())):
+                return Answer("TIMEOUT", f"not captured within {budget_ms} ms; the work goes on")
+            outcome, detail = running.outcome(question)
+        except StatflightError as trouble:
+            return Answer("FAILED", str(trouble))
+        if outcome != "CAPTURED":
+            return Answer("FAILED", detail or outcome.lower())
+        record = self.plane.lookup(question)
+        return Answer("PARTIAL", "captured, but not the record") if record is None else Answer("CAPTURED", detail, record)
+
+    def _follow_up(self, questions: Sequence[Question], answers: Sequence[Answer]) -> None:
+        open_questions: dict[int, dict[tuple[Any, ...], Question]] = {}
+        for question, answer in zip(questions, answers, strict=True):
+            if answer.outcome not in ("HIT", "CAPTURED") and question.has_connector:
+                open_questions.setdefault(question.table_key, {})[question.same] = question
+        for members in open_questions.values():
+            self.plane.follow_up(list(members.values()))
+
+

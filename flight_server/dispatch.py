@@ -1,0 +1,338 @@
+"""Work for workers: durable jobs and tasks that somebody waits for, leased over Flight, results in draft generations.
+
+A worker asks for a lease of some kinds (`control`: look at a lake; `sync`: a capture somebody waits for; `job`: a
+durable one) and gets a token. Rows it puts under the token are a draft that nobody sees; finishing publishes the draft
+in one transaction. A lease that runs out takes its draft with it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from store.catalog_store import Catalog, TableEntry
+from store.database import Connection
+from store.errors import (
+    Cancelled,
+    Conflict,
+    ResourceExhausted,
+    ShuttingDown,
+    StatflightError,
+    UpstreamError,
+    from_json,
+)
+from store.job_store import JobStore, Lease
+from store.stats_store import DuckDBStatsStore, Put, PutMode
+
+KINDS: Final = ("control", "sync", "job")
+MAX_TASKS: Final = 10_000
+_TICK: Final = 0.05  # seconds between looks at whether a caller is still there
+
+
+@dataclass
+class Draft:
+    """Rows put under a lease, unseen until they are published."""
+
+    puts: list[tuple[Put, bool]] = field(default_factory=list)  # with: all there are at that snapshot
+
+    def merged(self) -> list[Put]:
+        """Puts in the order of publishing: what was asked for first, then what was found besides."""
+        groups: dict[tuple[str, PutMode], list[pa.Table]] = {}
+        for put, whole in self.puts:
+            mode = PutMode.REPLACE_SNAPSHOT if whole else put.mode
+            groups.setdefault((put.flight, mode), []).append(put.rows)
+        ordered = sorted(groups.items(), key=lambda item: item[0][1] is PutMode.FILL)
+        return [
+            Put(flight, pa.concat_tables(tables, promote_options="default"), mode)
+            for (flight, mode), tables in ordered
+        ]
+
+
+@dataclass
+class Task:
+    """Something a caller waits for. Gone with the server: whoever waits asks again."""
+
+    kind: str
+    payload: Mapping[str, Any]
+    table_key: int | None = None
+    correlation_id: str = ""
+    id: str = field(default_factory=lambda: f"task-{uuid.uuid4()}")
+    token: str = ""
+    lease_until: float = 0.0
+    done: threading.Event = field(default_factory=threading.Event)
+    result: Mapping[str, Any] | None = None
+    error: StatflightError | None = None
+    cancelled: bool = False
+    on_done: list[Callable[[Task], None]] = field(default_factory=list)
+
+
+@dataclass
+class _Worker:
+    kinds: frozenset[str]
+    last_seen: float
+    polling: int = 0
+    engines: Sequence[Mapping[str, Any]] = ()
+
+
+class Dispatcher:
+    def __init__(self, jobs: JobStore, store: DuckDBStatsStore, catalog: Catalog):
+        self.jobs, self.store, self.catalog = jobs, store, catalog
+        self.payload_of_job: Callable[[Lease], Mapping[str, Any]] = lambda lease: lease.request
+        self.on_published: Callable[[TableEntry], None] = lambda _: None
+        self._ready = threading.Condition()
+        self._waiting: dict[str, deque[Task]] = {kind: deque() for kind in KINDS}
+        self._leased: dict[str, Task] = {}  # by token
+        self._job_tokens: dict[str, Lease] = {}
+        self._drafts: dict[str, Draft] = {}
+        self._workers: dict[str, _Worker] = {}
+        self._closing = False
+
+    # For those who want work done.
+
+    def submit(self, task: Task) -> Task:
+        with self._ready:
+            if self._closing:
+                raise ShuttingDown("the server is shutting down")
+            if sum(map(len, self._waiting.values())) >= MAX_TASKS:
+                raise ResourceExhausted(f"{MAX_TASKS} tasks wait already", hint="try again later")
+            self._waiting[task.kind].append(task)
+            self._ready.notify_all()
+        return task
+
+    def wait(
+        self, task: Task, timeout: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> Mapping[str, Any] | None:
+        """The task's result; None when the time is spent first. Raises its error, or Cancelled."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not task.done.wait(_TICK if deadline is None else max(0.0, min(_TICK, deadline - time.monotonic()))):
+            if self._closing:
+                raise ShuttingDown("the server is shutting down")
+            if is_cancelled():
+                self.abandon(task)
+                raise Cancelled("the caller went away")
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+            if not self._served(task):
+                self.abandon(task)
+                raise UpstreamError(
+                    f"no {task.kind} worker is connected",
+                    code="NO_WORKER", hint="start one: statflight worker --server …, or serve with --workers 1",
+                )  # fmt: skip
+        if task.error is not None:
+            raise task.error
+        return task.result
+
+    def abandon(self, task: Task) -> None:
+        """Nobody waits any more: what has not begun never does, what runs is told to stop."""
+        with self._ready:
+            task.cancelled = True
+            if task in self._waiting[task.kind]:
+                self._waiting[task.kind].remove(task)
+
+    def notify(self) -> None:
+        """A durable job may be ready."""
+        with self._ready:
+            self._ready.notify_all()
+
+    def _served(self, task: Task) -> bool:
+        """Whether a worker is there for a task that waits; a young server's own worker is given time to start."""
+        if task.token:
+            return True
+        grace = time.monotonic() - 15
+        with self._ready:
+            return self._started > grace or any(
+                task.kind in w.kinds and (w.polling or w.last_seen > grace) for w in self._workers.values()
+            )
+
+    _started = time.monotonic()
+
+    def engines(self) -> list[Mapping[str, Any]]:
+        """What the connected workers say they can capture with, each engine once."""
+        with self._ready:
+            return list({e["engine_id"]: e for w in self._workers.values() for e in w.engines}.values())
+
+    # For workers.
+
+    def lease(
+        self, worker_id: str, kinds: Sequence[str], timeout: float, engines: Sequence[Mapping[str, Any]],
+        is_cancelled: Callable[[], bool],
+    ) -> dict[str, Any] | None:  # fmt: skip
+        """The next piece of work of these kinds, or None when there was none within the timeout (seconds)."""
+        deadline = time.monotonic() + timeout
+        with self._ready:
+            worker = self._workers.setdefault(worker_id, _Worker(frozenset(), 0.0))
+            worker.kinds |= frozenset(kinds)
+            worker.engines = engines or worker.engines
+            worker.polling += 1
+        try:
+            while not self._closing:
+                if (found := self._next(kinds)) is not None:
+                    return found
+                with self._ready:
+                    worker.last_seen = now = time.monotonic()
+                    if now >= deadline or is_cancelled():
+                        return None
+                    if not any(self._waiting[kind] for kind in kinds):
+                        self._ready.wait(min(0.25, deadline - now))
+            raise ShuttingDown("the server is shutting down")
+        finally:
+            with self._ready:
+                worker.polling -= 1
+                worker.last_seen = time.monotonic()
+
+    def _next(self, kinds: Sequence[str]) -> dict[str, Any] | None:
+        with self._ready:
+            for kind in kinds:
+                if self._waiting[kind]:
+                    task = self._waiting[kind].popleft()
+                    task.token = uuid.uuid4().hex
+                    task.lease_until = time.monotonic() + self.jobs.lease_seconds
+                    self._leased[task.token] = task
+                    return {"job_id": task.id, "lease_token": task.token, "kind": kind,
+                            "lease_seconds": self.jobs.lease_seconds, "payload": task.payload}  # fmt: skip
+            busy = [task.table_key for task in self._leased.values() if task.table_key is not None]
+        if "job" not in kinds:
+            return None
+        lease = self.jobs.lease(busy)
+        if lease is None:
+            return None
+        self._job_tokens[lease.token] = lease
+        try:
+            payload = self.payload_of_job(lease)
+        except StatflightError as trouble:  # its table or connector is gone
+            self._end_job(lease, [], str(trouble), retry=False)
+            return None
+        return {"job_id": lease.job_id, "lease_token": lease.token, "kind": "job",
+                "lease_seconds": self.jobs.lease_seconds, "payload": payload}  # fmt: skip
+
+    def renew(self, job_id: str, token: str, progress: float | None, message: str | None) -> bool:
+        """True while the work is wanted. Conflict where the lease is lost."""
+        with self._ready:
+            task = self._leased.get(token)
+            if task is not None:
+                task.lease_until = time.monotonic() + self.jobs.lease_seconds
+                return not task.cancelled
+        return self.jobs.renew(job_id, token, progress, message)
+
+    def add_to_draft(self, token: str, put: Put, whole: bool) -> None:
+        with self._ready:
+            if token not in self._leased and token not in self._job_tokens:
+                raise _lost()
+            self._drafts.setdefault(token, Draft()).puts.append((put, whole))
+
+    def finish(self, job_id: str, token: str, body: Mapping[str, Any]) -> str:
+        """Publishes the draft with the outcome of the work, all in one transaction; the state of the job after it."""
+        with self._ready:
+            task, lease = self._leased.get(token), self._job_tokens.get(token)
+            draft = self._drafts.pop(token, Draft())
+        if task is not None:
+            return self._end_task(task, draft, body)
+        if lease is None:
+            raise _lost()
+        outcomes = body.get("outcomes", [])
+        return self._end_job(lease, outcomes, body.get("message") or "", draft=draft,
+                             decisions=body.get("decisions", []), retry=not body.get("final", False))  # fmt: skip
+
+    def _end_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> str:
+        try:
+            if draft.puts or body.get("decisions"):
+                assert task.table_key is not None
+                table = self.catalog.by_key(task.table_key)
+
+                def publish(connection: Connection) -> None:
+                    self.store.put_in(connection, draft.merged())
+                    self.jobs.record_decisions(connection, table, task.correlation_id, body.get("decisions", []))
+
+                self.store.database.write(publish)
+                self.on_published(table)
+            task.result = body
+            if body.get("error"):
+                task.error = from_json(body["error"])
+        except StatflightError as trouble:
+            task.error = trouble
+            raise
+        except Exception:
+            task.error = UpstreamError("what was captured could not be stored", code="INTERNAL")
+            raise
+        finally:
+            with self._ready:
+                self._leased.pop(task.token, None)
+                task.done.set()
+                self._ready.notify_all()
+            for callback in task.on_done:
+                callback(task)
+        return "SUCCEEDED"
+
+    def _end_job(
+        self, lease: Lease, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
+        draft: Draft | None = None, decisions: Sequence[Mapping[str, Any]] = (),
+    ) -> str:  # fmt: skip
+        table = self.catalog.by_key(lease.table_key)
+        captured = [o for o in outcomes if o["outcome"] == "CAPTURED"]
+        failed = [o for o in outcomes if o["outcome"] != "CAPTURED"]
+        snapshots = {o["snapshot_id"] for o in captured}
+        told = message or "; ".join(dict.fromkeys(o["detail"] for o in failed if o["detail"]))[:2000]
+        correlation_id = str(lease.request.get("correlation_id", ""))
+
+        def publish(connection: Connection) -> str:
+            state = self.jobs.finish_in(
+                connection, lease.job_id, lease.token, captured=len(captured), failed=len(failed),
+                retry=retry and not (failed and all(o["outcome"] == "UNCAPTURABLE" for o in failed)),
+                message=told, stats_processed=len(snapshots),
+            )  # fmt: skip
+            if state == "SUCCEEDED" and draft is not None:
+                self.store.put_in(connection, draft.merged())
+            self.jobs.record_decisions(connection, table, correlation_id, decisions)
+            return state
+
+        try:
+            state = self.store.database.write(publish)
+        finally:
+            with self._ready:
+                self._job_tokens.pop(lease.token, None)
+                self._ready.notify_all()
+        self.on_published(table)
+        return state
+
+    # Upkeep.
+
+    def sweep(self) -> None:
+        """Takes back leases that ran out; called now and then."""
+        now = time.monotonic()
+        with self._ready:
+            for token, task in list(self._leased.items()):
+                if task.lease_until < now:
+                    del self._leased[token]
+                    self._drafts.pop(token, None)
+                    task.token = ""
+                    if not task.cancelled:
+                        self._waiting[task.kind].append(task)
+            self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - 60}
+            self._ready.notify_all()
+        if self.jobs.expired():
+            self.jobs.reclaim()
+            with self._ready:
+                for token, lease in list(self._job_tokens.items()):
+                    if self.jobs.get(lease.job_id)["state"] not in ("RUNNING", "CANCELLING"):
+                        del self._job_tokens[token]
+                        self._drafts.pop(token, None)
+
+    def close(self) -> None:
+        with self._ready:
+            self._closing = True
+            self._ready.notify_all()
+
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
+
+def _lost() -> Conflict:
+    return Conflict("the lease is lost", code="LEASE_LOST", hint="drop what was captured and lease anew")

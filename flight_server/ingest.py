@@ -1,0 +1,111 @@
+"""DoPut: Arrow batches → cast and validated by vector → one atomic commit → counts back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from flight_server.auth import Principal
+from flight_server.descriptors import find_flight, parse_json, path_name, refuse_unknown_keys
+from store import records
+from store.bounds import ZonePolicy
+from store.catalog_store import Catalog
+from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied
+from store.names import join_name
+from store.schemas import Flight
+from store.stats_store import Put, PutMode
+
+MAX_PUT_BYTES: Final = 8 << 30
+PUBLIC_MODES: Final = (PutMode.CREATE, PutMode.UPSERT, PutMode.REPLACE_SNAPSHOT)
+_KEYS: Final = ("table", "mode", "idempotency_key", "draft", "extra", "whole")
+
+
+@dataclass(frozen=True, slots=True)
+class PutRequest:
+    """What a put's descriptor says. `draft` is a worker's lease token: the rows wait until the lease is finished."""
+
+    flight: Flight
+    mode: PutMode = PutMode.CREATE
+    idempotency_key: str | None = None
+    draft: str | None = None
+    whole: bool = False
+
+
+def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return PutRequest(_writable(path_name(descriptor)))
+    body = parse_json(descriptor.command or b"", "command")
+    if not isinstance(body, dict):
+        raise InvalidArgument("the command is no JSON object", hint='such as {"table": "stats.columns", "mode": "upsert"}')
+    refuse_unknown_keys(body, _KEYS, "command")
+    name, mode, key = body.get("table"), body.get("mode", "create"), body.get("idempotency_key")
+    draft, extra, whole = body.get("draft"), body.get("extra", False), body.get("whole", False)
+    if not isinstance(name, str):
+        raise InvalidField("table", "is missing or no text", expected="the name of a flight", actual=name)
+    if mode not in PUBLIC_MODES:
+        raise InvalidField("mode", "is unknown", expected=" | ".join(PUBLIC_MODES), actual=mode)
+    if key is not None and (not isinstance(key, str) or not 0 < len(key) <= 1000):
+        raise InvalidField("idempotency_key", "is no key", expected="text of 1 to 1000 characters", actual=key)
+    if not isinstance(draft, str | None) or not isinstance(extra, bool) or not isinstance(whole, bool):
+        raise InvalidArgument("draft, extra and whole are for capture workers: text, true | false, true | false")
+    if draft is not None:
+        return PutRequest(_writable(name), PutMode.FILL if extra else PutMode.UPSERT, None, draft, whole)
+    return PutRequest(_writable(name), PutMode(mode), key)
+
+
+def _writable(name: str) -> Flight:
+    found = find_flight(name)
+    if not found.writable:
+        raise InvalidArgument(f"{name} is not written by DoPut", code="NOT_WRITABLE", hint="sys.flights tells which are")
+    return found
+
+
+def read_rows(
+    request: PutRequest, reader: Any, principal: Principal, catalog: Catalog, policy: ZonePolicy,
+    is_cancelled: Callable[[], bool],
+) -> pa.Table:  # fmt: skip
+    """The stream's rows, checked, as one table. Nothing is stored yet."""
+    parts: list[pa.Table] = []
+    received, size = 0, 0
+    # the schema alone is checked too: a stream without rows must still be one that could have had some
+    schema = reader.schema
+    empty = records.prepare(request.flight, pa.Table.from_batches([], schema), policy)
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            break
+        batch = chunk.data
+        if batch is None:
+            continue
+        size += batch.nbytes
+        if size > MAX_PUT_BYTES:
+            raise InvalidArgument(f"the stream has more than {MAX_PUT_BYTES} bytes", hint="put it in several streams")
+        batch.validate(full=True)  # hostile offsets would otherwise crash whoever reads the values
+        part = records.prepare(request.flight, batch, policy, first_row=received)
+        _check_permission(part, principal, request)
+        parts.append(part)
+        received += batch.num_rows
+    # a deadline or a cancellation looks like the end of the stream
+    if is_cancelled():
+        raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")
+    rows = pa.concat_tables([empty, *parts])
+    return records.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
+
+
+def _check_permission(rows: pa.Table, principal: Principal, request: PutRequest) -> None:
+    if principal.sees_all or request.draft is not None:
+        return
+    names = rows.select(["table_catalog", "table_schema", "table_name"])
+    for row in names.group_by(names.column_names).aggregate([]).to_pylist():
+        name = (row["table_catalog"], row["table_schema"], row["table_name"])
+        if not principal.sees(*name):
+            raise PermissionDenied(f'"{join_name(*name)}" is not among the tables you may write')
+
+
+def to_put(request: PutRequest, rows: pa.Table) -> Put:
+    return Put(request.flight.name, rows, request.mode)

@@ -1,0 +1,135 @@
+"""Action bodies: JSON objects of known keys, checked before anything is looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from capture.spi import Mode, Sampling
+from flight_server.descriptors import CURRENT, parse_json, refuse_unknown_keys
+from store.errors import InvalidArgument, InvalidField, nearest
+from store.names import split_name
+from store.schemas import KINDS
+from store.targets import Target
+
+E = TypeVar("E", bound=StrEnum)
+
+MAX_REQUESTS: Final = 100_000
+ALL: Final = "all"
+_KEYS: Final = (
+    "table", "snapshot", "target", "kinds", "column_selectors", "mode", "latency_budget_ms", "sampling",
+)  # fmt: skip
+
+
+def parse_body(data: bytes, required: Mapping[str, type], optional: Mapping[str, type] | None = None) -> dict[str, Any]:
+    """The body as an object with these keys; types are checked, `required` must be there and not empty."""
+    optional = optional or {}
+    body = parse_json(data, "body") if data else {}
+    if not isinstance(body, dict):
+        raise InvalidArgument("the body is no JSON object", hint=f"it takes {', '.join([*required, *optional]) or 'no keys'}")
+    refuse_unknown_keys(body, tuple([*required, *optional]), "body")
+    for name, type_ in (dict(required) | dict(optional)).items():
+        value = body.get(name)
+        if value is None:
+            if name in required:
+                raise InvalidField(name, "is missing", expected=_told(type_), actual=None)
+            continue
+        fits = isinstance(value, type_) and not (type_ is not bool and isinstance(value, bool) and type_ is not object)
+        if type_ is float:
+            fits = isinstance(value, int | float) and not isinstance(value, bool)
+        if not fits:
+            raise InvalidField(name, "has the wrong type", expected=_told(type_), actual=value)
+        if name in required and value == "":
+            raise InvalidField(name, "is empty", expected=_told(type_), actual='""')
+    return body
+
+
+def _told(type_: type) -> str:
+    return {str: "text", int: "an integer", float: "a number", bool: "true | false", dict: "an object",
+            list: "a list"}.get(type_, "a value")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request of `capture` or `resolve`, checked but not yet looked up."""
+
+    table: str
+    snapshot: str | int
+    target: Target
+    kinds: tuple[str, ...]
+    column_selectors: tuple[str, ...]
+    mode: Mode
+    latency_budget_ms: int | None
+    sampling: Sampling
+
+    def to_json(self) -> dict[str, Any]:
+        """What a worker is told, less the table and snapshot."""
+        return {
+            "target": self.target.to_json(), "kinds": list(self.kinds), "sampling": str(self.sampling),
+            "column_selectors": sorted(self.column_selectors), "latency_budget_ms": self.latency_budget_ms,
+        }  # fmt: skip
+
+
+def parse_asks(data: bytes, *, allow_all: bool) -> list[Ask]:
+    body = parse_body(data, {"requests": list})
+    if len(body["requests"]) > MAX_REQUESTS:
+        raise InvalidArgument(f"{len(body['requests'])} requests; at most {MAX_REQUESTS} are taken at once")
+    return [_ask(item, f"requests[{at}]", allow_all) for at, item in enumerate(body["requests"])]
+
+
+def _ask(item: Any, where: str, allow_all: bool) -> Ask:
+    if not isinstance(item, dict):
+        raise InvalidField(where, "is no object", expected='{"table": …}', actual=item)
+    refuse_unknown_keys(item, _KEYS, where)
+    table = check_table_name(item.get("table"), where)
+    snapshot = check_snapshot(item.get("snapshot", CURRENT), where, allow_all)
+    target = Target.parse(item.get("target", {"kind": "TABLE"}))
+    kinds = _words(item.get("kinds"), "kinds", where)
+    for kind in kinds:
+        if kind not in KINDS:
+            hint = nearest(kind, list(KINDS))
+            raise InvalidField(f"{where}.kinds", f"unknown kind {hint}".strip(), expected=" | ".join(KINDS), actual=kind)
+    budget = item.get("latency_budget_ms")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or not 0 <= budget < 2**31):
+        raise InvalidField(f"{where}.latency_budget_ms", "is no time", expected="milliseconds ≥ 0", actual=budget)
+    return Ask(
+        table, snapshot, target, kinds, _words(item.get("column_selectors"), "column_selectors", where),
+        _enum(Mode, item.get("mode", "SYNC"), f"{where}.mode"), budget,
+        _enum(Sampling, item.get("sampling") or "NONE", f"{where}.sampling"),
+    )  # fmt: skip
+
+
+def check_table_name(table: Any, where: str = "body") -> str:
+    if not isinstance(table, str):
+        raise InvalidField(f"{where}.table", "is missing or no text", expected="catalog.schema.table", actual=table)
+    try:
+        split_name(table)
+    except ValueError:
+        raise InvalidField(f"{where}.table", "is no full table name", expected="catalog.schema.table", actual=table) from None
+    return table
+
+
+def check_snapshot(value: Any, where: str = "body", allow_all: bool = False) -> str | int:
+    if (value == CURRENT and isinstance(value, str)) or (allow_all and value == ALL):
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        expected = '"current", "all" or an id' if allow_all else '"current" or an id'
+        raise InvalidField(f"{where}.snapshot", "is no snapshot", expected=expected, actual=value)
+    return value
+
+
+def _words(value: Any, name: str, where: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise InvalidField(f"{where}.{name}", "is no list of words", expected="a list", actual=value)
+    return tuple(value)
+
+
+def _enum(enum: type[E], value: Any, field: str) -> E:
+    try:
+        return enum(value)
+    except ValueError:
+        raise InvalidField(field, "is unknown", expected=" | ".join(map(str, enum)), actual=value) from None

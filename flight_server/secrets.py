@@ -1,0 +1,47 @@
+"""Secret connector options, kept out of the store: in memory, and in a file beside the database that only its owner
+reads, so that a restart goes on. What the database holds is masked."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class Vault:
+    """catalog → its options in full."""
+
+    def __init__(self, path: Path | None):
+        self._path = path
+        self._lock = threading.Lock()
+        self._options: dict[str, dict[str, str]] = {}
+        if path is not None and path.exists():
+            self._options = json.loads(path.read_text())
+
+    def get(self, catalog: str, masked: Mapping[str, str]) -> dict[str, str]:
+        """The options in full; those of the store where nothing is secret."""
+        return dict(self._options.get(catalog, masked))
+
+    def set(self, catalog: str, options: Mapping[str, str], masked: Mapping[str, str]) -> None:
+        with self._lock:
+            self._options.pop(catalog, None)
+            if dict(options) != dict(masked):
+                self._options[catalog] = dict(options)
+            self._write()
+
+    def drop(self, catalog: str) -> None:
+        with self._lock:
+            if self._options.pop(catalog, None) is not None:
+                self._write()
+
+    def _write(self) -> None:
+        if self._path is None or (not self._options and not self._path.exists()):
+            return
+        draft = self._path.with_name(self._path.name + ".new")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(self._options, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)

@@ -1,0 +1,322 @@
+"""The pyarrow.flight methods, thin: who calls, what is asked, hand it on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from flight_server import actions, descriptors, ingest, wire
+from flight_server.auth import Authenticator, Principal, load_tokens
+from flight_server.config import Settings
+from flight_server.service import Service
+from store.errors import InvalidArgument, Unauthenticated, Unimplemented
+from store.schemas import FLIGHTS
+
+log = logging.getLogger("statflight.server")
+
+DRAIN_SECONDS = 25.0
+MAX_BODY_BYTES = 64 << 20
+
+
+class _Headers(flight.ServerMiddleware):
+    """What the headers of one call say; its correlation id goes back."""
+
+    def __init__(self, headers: dict[str, list[str | bytes]]):
+        self._headers = headers
+        given = self.get("x-correlation-id")
+        self.correlation_id = given[:200] if given and given.isprintable() else str(uuid.uuid4())
+
+    def get(self, name: str) -> str | None:
+        values = self._headers.get(name)
+        if not values:
+            return None
+        return values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
+
+    def sending_headers(self) -> dict[str, str]:
+        return {"x-correlation-id": self.correlation_id}
+
+
+class _HeadersFactory(flight.ServerMiddlewareFactory):
+    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Headers:
+        return _Headers({name.lower(): values for name, values in headers.items()})
+
+
+class StatflightServer(flight.FlightServerBase):
+    """Every method checks size, caller and command, in this order, and raises only what `wire.to_flight` makes."""
+
+    def __init__(self, service: Service, authenticator: Authenticator, location: str, **options: Any):
+        super().__init__(location, middleware={"headers": _HeadersFactory()}, **options)
+        self.service, self.authenticator = service, authenticator
+
+    @contextmanager
+    def _answering(self, context: flight.ServerCallContext) -> Iterator[_Headers]:
+        headers = context.get_middleware("headers")
+        try:
+            yield headers
+        except BaseException as trouble:
+            raise wire.to_flight(trouble, headers.correlation_id) from None
+
+    def _caller(self, headers: _Headers) -> Principal:
+        return self.authenticator.authenticate(headers.get("authorization"))
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        with self._answering(context) as headers:
+            self._reader(headers)
+            prefix = criteria.decode("utf-8", "replace")
+            infos = []
+            for name in FLIGHTS:
+                if name.startswith(prefix):
+                    descriptor = flight.FlightDescriptor.for_path(*name.split("."))
+                    infos.append(self._info(descriptor, descriptors.ScanRequest(FLIGHTS[name])))
+        return iter(infos)
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        with self._answering(context) as headers:
+            caller = self._reader(headers)
+            request = descriptors.of_descriptor(descriptor, headers.get("x-query-id"))
+            return self._info(descriptor, self.service.scanner.pin(request, caller))
+
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        with self._answering(context) as headers:
+            self._reader(headers)
+            return flight.SchemaResult(descriptors.of_descriptor(descriptor, headers.get("x-query-id")).schema)
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        with self._answering(context) as headers:
+            caller = self._reader(headers)
+            request = descriptors.of_ticket(ticket.ticket, headers.get("x-query-id"))
+            with _interrupted_when(context.is_cancelled) as watch:
+                schema, batches = self.service.scanner.reader(request, caller, watch)
+            if isinstance(batches, pa.RecordBatchReader):
+                return flight.RecordBatchStream(batches)
+            return flight.GeneratorStream(schema, batches)
+
+    def do_put(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
+    ) -> None:  # fmt: skip
+        with self._answering(context) as headers:
+            caller = self._caller(headers)
+            request = ingest.parse_put(descriptor)
+            self.service.require(caller, "stats.write" if request.draft is None else "capture.run")
+            rows = ingest.read_rows(request, reader, caller, self.service.policy, context.is_cancelled)
+            put = ingest.to_put(request, rows)
+            if request.draft is not None:
+                self.service.dispatcher.add_to_draft(request.draft, put, request.whole)
+                answer: dict[str, Any] = {"received": rows.num_rows}
+            else:
+                counts = self.service.store.put([put], idempotency_key=request.idempotency_key)
+                answer = counts.to_json()
+                log.info("put by %s into %s: %s", caller.name, request.flight.name, answer,
+                         extra={"correlation_id": headers.correlation_id})  # fmt: skip
+            writer.write(pa.py_buffer(json.dumps(answer).encode()))
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+        with self._answering(context) as headers:
+            known = actions.ACTIONS.get(action.type)
+            caller = self._caller(headers) if known is None or not known.open else self._anyone(headers)
+            if known is None:
+                raise Unimplemented(f'no action "{action.type[:100]}"', hint="the flight sys.functions lists them")
+            body = action.body.to_pybytes() if action.body is not None else b""
+            if len(body) > MAX_BODY_BYTES:
+                raise InvalidArgument(f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are taken")
+            call = actions.Call(
+                self.service, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
+            )
+            results = known.run(call, body)
+            # the first result is made before anything is sent, so that a refusal is a refusal and not a cut stream
+            first = [_result(item) for item in _take(results, 1)]
+        return self._stream(context, first, results)
+
+    def _stream(
+        self, context: flight.ServerCallContext, first: list[flight.Result], rest: Iterator[Any]
+    ) -> Iterator[flight.Result]:
+        yield from first
+        with self._answering(context):
+            for item in rest:
+                yield _result(item)
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
+        with self._answering(context) as headers:
+            self._caller(headers)
+            return [flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in actions.ACTIONS.values()]
+
+    def do_exchange(self, context: flight.ServerCallContext, *_: Any) -> None:
+        with self._answering(context):
+            raise Unimplemented("DoExchange is not offered", hint="put with DoPut, read with DoGet")
+
+    def _anyone(self, headers: _Headers) -> Principal:
+        try:
+            return self._caller(headers)
+        except Unauthenticated:
+            return Principal("anonymous", frozenset())
+
+    def _reader(self, headers: _Headers) -> Principal:
+        caller = self._caller(headers)
+        self.service.require(caller, "stats.read")
+        return caller
+
+    def _info(self, descriptor: flight.FlightDescriptor, request: descriptors.ScanRequest) -> flight.FlightInfo:
+        endpoint = flight.FlightEndpoint(descriptors.to_ticket(request), [])
+        return flight.FlightInfo(request.schema, descriptor, [endpoint], -1, -1)
+
+
+def _result(item: Any) -> flight.Result:
+    body = item if isinstance(item, bytes) else json.dumps(item, ensure_ascii=False, default=str).encode()
+    return flight.Result(pa.py_buffer(body))
+
+
+def _take(items: Iterator[Any], count: int) -> Iterator[Any]:
+    for _ in range(count):
+        try:
+            yield next(items)
+        except StopIteration:
+            return
+
+
+@contextmanager
+def _interrupted_when(is_cancelled: Callable[[], bool]) -> Iterator[Callable[[Any], None]]:
+    """Hands out a function that is given the cursor; while the block runs, a caller that leaves stops its query."""
+    done = threading.Event()
+
+    def watch(cursor: Any) -> None:
+        def look() -> None:
+            while not done.wait(0.02):
+                if is_cancelled():
+                    with suppress(Exception):
+                        cursor.interrupt()
+                    return
+
+        timer = threading.Timer(0.02, look)  # most queries are over before it begins
+        timer.daemon = True
+        timer.start()
+        timers.append(timer)
+
+    timers: list[threading.Timer] = []
+    try:
+        yield watch
+    finally:
+        done.set()
+        for timer in timers:
+            timer.cancel()
+
+
+def serve(settings: Settings) -> int:
+    """Serves until SIGTERM or SIGINT, then drains; the exit status."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("statflight.server").setLevel(logging.WARNING if not settings.auth else logging.INFO)
+    wire.hush_tracebacks()
+    internal = secrets.token_urlsafe(32)
+    authenticator = (load_tokens(settings.auth) if settings.auth else Authenticator.open()).with_internal(internal)
+    options, scheme = _tls(settings)
+    service = Service(settings)
+    try:
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        server = StatflightServer(service, authenticator, f"{scheme}://{host}:{settings.port}", **options)
+    except (pa.ArrowException, OSError):
+        service.close()
+        raise InvalidArgument(
+            f"cannot listen on {settings.host}:{settings.port}", code="ADDRESS", hint="--port 0 picks a free port"
+        ) from None
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    sys.stdout.write(f"listening on {scheme}://{host}:{server.port}\n")
+    sys.stdout.flush()
+    children = _Children(settings, f"{scheme}://{_reachable(settings.host)}:{server.port}", internal)
+    swept = time.monotonic()
+    while not stop.wait(0.25):
+        children.keep()
+        if time.monotonic() - swept > min(1.0, settings.lease_seconds / 4):
+            swept = time.monotonic()
+            with suppress(Exception):
+                service.dispatcher.sweep()
+    return _drain(server, service, children)
+
+
+def _drain(server: StatflightServer, service: Service, children: _Children) -> int:
+    """Refuses what is new, lets streams finish, and leaves in any case once the deadline is over."""
+    service.dispatcher.close()
+    children.stop()
+    late = threading.Timer(DRAIN_SECONDS, lambda: os._exit(0))
+    late.daemon = True
+    late.start()
+    server.shutdown()
+    service.close()
+    late.cancel()
+    return 0
+
+
+def _tls(settings: Settings) -> tuple[dict[str, Any], str]:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return {}, "grpc"
+    try:
+        options: dict[str, Any] = {
+            "tls_certificates": [flight.CertKeyPair(settings.tls_cert.read_bytes(), settings.tls_key.read_bytes())]
+        }
+        if settings.tls_client_ca is not None:
+            options |= {"verify_client": True, "root_certificates": settings.tls_client_ca.read_bytes()}
+    except OSError as trouble:
+        raise InvalidArgument(f"the TLS files cannot be read: {trouble.strerror}") from None
+    return options, "grpc+tls"
+
+
+def _reachable(host: str) -> str:
+    return "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else f"[{host}]" if ":" in host else host  # noqa: S104
+
+
+class _Children:
+    """The server's own workers: N that capture, or one that only looks at lakes. Each is started anew when it dies."""
+
+    def __init__(self, settings: Settings, uri: str, token: str):
+        self._settings, self._uri, self._token = settings, uri, token
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * max(1, settings.workers)
+        self._born = [0.0] * len(self._processes)
+        self.keep()
+
+    def keep(self) -> None:
+        for at, process in enumerate(self._processes):
+            # one that dies at once is not started in a loop
+            if (process is None or process.poll() is not None) and time.monotonic() - self._born[at] > 2.0:
+                self._born[at] = time.monotonic()
+                self._processes[at] = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        from flight_server.worker import CHILD_VARIABLE
+
+        told = {
+            "server_uri": self._uri, "token": self._token, "spark_master": self._settings.spark_master,
+            "inline_max_cells": self._settings.inline_max_cells, "control_only": self._settings.workers == 0,
+            "verify": False,  # it talks to its own parent on this machine
+        }  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-m", "flight_server.worker"], stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
+            env=os.environ | {CHILD_VARIABLE: json.dumps(told)},
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        alive = [process for process in self._processes if process is not None and process.poll() is None]
+        for process in alive:
+            process.terminate()
+        for process in alive:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,327 @@
+"""The server's parts, put together: store, queue, scans, and what the actions need of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from capture.connectors.credentials import mask, mask_uri
+from capture.orchestrator import Orchestrator, Question
+from capture.spi import Mode
+from flight_server import derived
+from flight_server.auth import Principal
+from flight_server.config import Settings
+from flight_server.descriptors import CURRENT
+from flight_server.dispatch import Dispatcher, Task
+from flight_server.requests import ALL, Ask
+from flight_server.scan import Scanner
+from flight_server.secrets import Vault
+from store.catalog_store import EXTERNAL, Catalog, TableEntry
+from store.database import Database
+from store.errors import InvalidArgument, NotFound, PermissionDenied, StatflightError, UpstreamError
+from store.job_store import JobStore, Lease
+from store.names import split_name
+from store.stats_store import DuckDBStatsStore
+from store.targets import Target, TargetKind
+
+CONTROL_SECONDS = 600.0
+
+
+class Service:
+    """Everything behind the Flight methods but Flight itself."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.started = time.time()
+        self.database = Database(settings.db)
+        self.catalog = Catalog(self.database)
+        self.store = DuckDBStatsStore(
+            self.database, self.catalog, require_registered_tables=settings.require_registered_tables
+        )
+        self.jobs = JobStore(self.database, settings.lease_seconds)
+        self.jobs.reclaim(everything=True)
+        self.dispatcher = Dispatcher(self.jobs, self.store, self.catalog)
+        self.dispatcher.payload_of_job = self._payload_of_job
+        self.scanner = Scanner(self.database, self.catalog)
+        self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
+        self.orchestrator = Orchestrator(_Plane(self), settings.sync_enabled)
+        self.policy = settings.zone_policy
+        derived.register(self)
+
+    def close(self) -> None:
+        self.dispatcher.close()
+        self.database.close()
+
+    # Tables and connectors.
+
+    def table(self, name: str, principal: Principal, scope: str) -> TableEntry:
+        """The table of a full name, if this caller may do with it what the scope says."""
+        entry = self.catalog.get(name)
+        self.require(principal, scope)
+        if not principal.sees(*entry.name):
+            raise PermissionDenied(f'"{name}" is not among the tables you may use')
+        return entry
+
+    def require(self, principal: Principal, scope: str) -> None:
+        if not principal.may(scope):
+            raise PermissionDenied(f"this needs the scope {scope}", hint=f"yours are {', '.join(sorted(principal.scopes))}")
+
+    def config(self, catalog: str) -> dict[str, Any]:
+        """A connector's configuration in full, for a worker's eyes only."""
+        known = self.catalog.connector(catalog)
+        options = self.vault.get(catalog, known["options"])
+        return {"catalog": catalog, "format": known["format"], "uri": known["uri"], "options": options}
+
+    def control(
+        self, operation: str, config: Mapping[str, Any], is_cancelled: Callable[[], bool], **arguments: Any
+    ) -> Mapping[str, Any]:
+        """Has a worker look at a lake; its findings."""
+        task = self.dispatcher.submit(Task("control", {"operation": operation, "connector": config, **arguments}))
+        result = self.dispatcher.wait(task, CONTROL_SECONDS, is_cancelled)
+        if result is None:
+            raise UpstreamError(f"{operation} took more than {CONTROL_SECONDS:.0f} s", code="TIMED_OUT")
+        return result.get("result") or {}
+
+    def register_connector(self, config: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> dict[str, Any]:
+        found = self.control("validate", config, is_cancelled)
+        catalog, options = config["catalog"], config["options"]
+        masked = mask(options)
+        self.vault.set(catalog, options, masked)
+        self.database.write(
+            lambda connection: self.catalog.put_connector(
+                connection, catalog, config["format"], mask_uri(config["uri"]), masked
+            )
+        )
+        return {"catalog": catalog, "format": config["format"], "uri": mask_uri(config["uri"]), "options": masked,
+                "state": "ACTIVE", "namespaces": found.get("namespaces", [])}  # fmt: skip
+
+    def discover(
+        self, catalog: str, table: str | None, full_rescan: bool, is_cancelled: Callable[[], bool]
+    ) -> list[dict[str, Any]]:
+        """Looks at a lake and stores what it finds; one result per table, errors included."""
+        config = self.config(catalog)
+        only = self._within(catalog, table) if table else None
+        known = {}
+        if not full_rescan:
+            known = {
+                f"{e.table_schema}\0{e.table_name}": [s.snapshot_id for s in self.catalog.snapshots(e)]
+                for e in self.catalog.tables()
+                if e.table_catalog == catalog and only in (None, [e.table_schema, e.table_name])
+            }
+        try:
+            found = self.control("discover", config, is_cancelled, only=only, known=known, full_rescan=full_rescan)
+        except StatflightError as trouble:
+            reason = str(trouble)
+            self.database.write(lambda connection: self.catalog.note_connector(connection, catalog, reason))
+            raise
+        return self._store_discovered(catalog, config["format"], found, only is None)
+
+    def _within(self, catalog: str, table: str) -> list[str]:
+        try:
+            first, schema, name = split_name(table if table.startswith(f"{catalog}.") else f"{catalog}.{table}")
+        except ValueError as wrong:
+            raise InvalidArgument(str(wrong)) from None
+        return [schema, name] if first == catalog else [first, name]
+
+    def _store_discovered(
+        self, catalog: str, format: str, found: Mapping[str, Any], whole: bool
+    ) -> list[dict[str, Any]]:
+        results: list[dict[str, Any]] = []
+        present = {(t["schema"], t["name"]) for t in found["tables"]}
+        present |= {(e["schema"], e["name"]) for e in found["errors"]}
+
+        def run(connection: Any) -> None:
+            results.clear()
+            for table in found["tables"]:
+                entry = self.catalog.discovered(connection, catalog, format, table)
+                results.append({
+                    "table": entry.full_name, "table_id": entry.table_id, "snapshots": len(table["snapshots"]),
+                    "current_snapshot_id": entry.current_snapshot_id,
+                })  # fmt: skip
+            for error in found["errors"]:
+                results.append({"table": f"{catalog}.{error['schema']}.{error['name']}", "error": error["reason"]})
+            if whole:
+                self.catalog.forget_missing(
+                    connection, catalog, lambda entry: (entry.table_schema, entry.table_name) in present
+                )
+            self.catalog.note_connector(connection, catalog, None)
+
+        self.database.write(run)
+        return results
+
+    # Captures.
+
+    def refresh(self, asks: Sequence[Ask], tables: Sequence[TableEntry], is_cancelled: Callable[[], bool]) -> None:
+        """Looks what is current now in the lake, for captures of the current snapshot; a lake in trouble keeps what is
+        known, the capture itself will tell."""
+        wanted = {t.table_key: t for a, t in zip(asks, tables, strict=True) if a.snapshot != ALL and a.snapshot == CURRENT}
+        for table in wanted.values():
+            if table.format != EXTERNAL:
+                try:
+                    self.discover(table.table_catalog, table.full_name, False, is_cancelled)
+                except (UpstreamError, NotFound, InvalidArgument):
+                    continue
+
+    def snapshots_of(self, ask: Ask, table: TableEntry) -> list[int]:
+        """The snapshot ids an ask is about; NotFound for an id that is not the table's."""
+        if ask.snapshot == ALL:
+            return [s.snapshot_id for s in self.catalog.snapshots(table) if s.is_live]
+        if ask.snapshot == CURRENT:
+            current = self.catalog.by_key(table.table_key).current_snapshot_id
+            return [] if current is None else [current]
+        return [self.catalog.snapshot(table, int(ask.snapshot)).snapshot_id]
+
+    def capture_payload(
+        self, table: TableEntry, requests: Sequence[Mapping[str, Any]], mode: str, correlation_id: str
+    ) -> dict[str, Any]:
+        """What a worker needs to capture: connector, table, schemas and column ids, and requests with `snapshot_id`."""
+        by_id = {s.snapshot_id: s.schema_hash for s in self.catalog.snapshots(table)}
+        snapshots = {}
+        for snapshot_id in dict.fromkeys(r["snapshot_id"] for r in requests):
+            snapshots[str(snapshot_id)] = self.catalog.schema_columns(table, by_id.get(snapshot_id))
+        return {
+            "connector": self.config(table.table_catalog),
+            "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
+                      "table_id": table.table_id},
+            "column_ids": self.catalog.column_ids(table), "snapshots": snapshots, "requests": list(requests),
+            "mode": mode, "correlation_id": correlation_id,
+        }  # fmt: skip
+
+    def start_capture(
+        self, table: TableEntry, requests: Sequence[Mapping[str, Any]], correlation_id: str
+    ) -> Task:
+        payload = self.capture_payload(table, requests, "SYNC", correlation_id)
+        return self.dispatcher.submit(Task("sync", payload, table.table_key, correlation_id))
+
+    def _payload_of_job(self, lease: Lease) -> Mapping[str, Any]:
+        table = self.catalog.by_key(lease.table_key)
+        requests = []
+        for body in lease.request["requests"]:
+            for snapshot_id in self._ids_of(lease.snapshot, body, table):
+                requests.append({**body, "snapshot_id": snapshot_id})
+        if not requests:
+            raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
+        return self.capture_payload(table, requests, "ASYNC", str(lease.request.get("correlation_id", "")))
+
+    def _ids_of(self, snapshot: str, body: Mapping[str, Any], table: TableEntry) -> list[int]:
+        if "snapshot_id" in body:
+            return [body["snapshot_id"]]
+        if snapshot == ALL:
+            return [s.snapshot_id for s in self.catalog.snapshots(table) if s.is_live]
+        if snapshot == CURRENT:
+            return [table.current_snapshot_id] if table.current_snapshot_id is not None else []
+        return [int(snapshot)]
+
+    def enqueue(
+        self, table: TableEntry, snapshot: str | int, bodies: Sequence[Mapping[str, Any]], correlation_id: str
+    ) -> str:
+        request = {"requests": list(bodies), "correlation_id": correlation_id}
+        targets = [Target.parse(body["target"]).storage_id for body in bodies]
+        job_id = self.jobs.enqueue(table, str(snapshot), "ASYNC", request, targets)
+        self.dispatcher.notify()
+        return job_id
+
+    # Records.
+
+    def record(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
+        """The stored record of a target at exactly a snapshot, as a flat flight row that JSON can carry."""
+        row = self.store.get(table, snapshot_id, target)
+        if row is None:
+            return None
+        names = {"table_catalog": table.table_catalog, "table_schema": table.table_schema,
+                 "table_name": table.table_name, "table_id": table.table_id, "snapshot_id": snapshot_id}  # fmt: skip
+        hidden = ("table_key", "from_pos", "to_pos", "snapshot_id")
+        flat = names | {name: _jsonable(value) for name, value in row.items() if name not in hidden}
+        exact = row.get("completeness") == "COMPLETE" and not row.get("row_groups_sampled")
+        return flat | {"freshness": "EXACT", "usable_for": "PRUNING" if exact else "PLANNING"}
+
+
+_FIELDS_OF = {
+    "ROW_COUNT": ("row_count",), "FILE_COUNT": ("data_file_count",), "TOTAL_BYTES": ("total_size_bytes",),
+    "NULL_COUNT": ("null_count",), "NDV": ("ndv",), "WIDTH": ("avg_width_bytes",), "MIN_MAX": ("min", "max"),
+}  # fmt: skip
+
+
+def answers(record: Mapping[str, Any], kinds: Sequence[str]) -> bool:
+    """Whether a record holds the kinds asked for. What an engine computed holds all there is."""
+    if record.get("producer") == "ENGINE_COMPUTED":
+        return True
+    return all(
+        any(record.get(name) is not None for name in _FIELDS_OF[kind]) for kind in kinds if kind in _FIELDS_OF
+    )
+
+
+@dataclass
+class _RunningTask:
+    """A task as the orchestrator sees it."""
+
+    dispatcher: Dispatcher
+    task: Task
+
+    def wait(self, seconds: float) -> bool:
+        if seconds <= 0:
+            return self.task.done.is_set()
+        return self.task.done.wait(seconds)
+
+    def outcome(self, question: Question) -> tuple[str, str]:
+        if self.task.error is not None:
+            raise self.task.error
+        result = self.task.result or {}
+        for outcome in result.get("outcomes", []):
+            if outcome["storage_id"] == question.target.storage_id and outcome["snapshot_id"] == question.snapshot_id:
+                return outcome["outcome"], outcome["detail"]
+        return "DEGRADED", "no capture result"
+
+
+@dataclass
+class _Plane:
+    """The orchestrator's hands."""
+
+    service: Service
+
+    def lookup(self, question: Question) -> Mapping[str, Any] | None:
+        table = self.service.catalog.by_key(question.table_key)
+        record = self.service.record(table, question.snapshot_id, question.target)
+        return record if record is not None and answers(record, question.kinds) else None
+
+    def start(self, questions: Sequence[Question]) -> _RunningTask:
+        table = self.service.catalog.by_key(questions[0].table_key)
+        requests = [{**q.body, "snapshot_id": q.snapshot_id} for q in questions]
+        task = self.service.start_capture(table, requests, str(questions[0].body.get("correlation_id", "")))
+        return _RunningTask(self.service.dispatcher, task)
+
+    def follow_up(self, questions: Sequence[Question]) -> None:
+        able = derived.engine_rows(self.service)
+        takers = {kind for row in able if "ASYNC" in row["execution_modes"] for kind in row["target_kinds"]}
+        kinds_of_expression = {row["engine_id"] for row in able}
+        bodies = [
+            {**q.body, "snapshot_id": q.snapshot_id} for q in sorted(questions, key=lambda q: q.target.storage_id)
+            if str(q.target.kind) in takers
+            and (q.target.kind is not TargetKind.EXPRESSION or q.target.engine_kind in kinds_of_expression)
+        ]  # fmt: skip
+        if bodies:
+            table = self.service.catalog.by_key(questions[0].table_key)
+            snapshots = {body["snapshot_id"] for body in bodies}
+            snapshot = str(next(iter(snapshots))) if len(snapshots) == 1 else ALL
+            self.service.enqueue(table, snapshot, bodies, "")
+
+
+def question(ask: Ask, table: TableEntry, snapshot_id: int) -> Question:
+    return Question(
+        table.table_key, snapshot_id, ask.target, ask.kinds, Mode(ask.mode), ask.latency_budget_ms,
+        ask.to_json(), table.format != EXTERNAL,
+    )  # fmt: skip
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        import base64
+
+        return base64.b64encode(value).decode()
+    return value
+

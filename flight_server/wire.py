@@ -1,0 +1,70 @@
+"""Errors as Flight carries them: one status and one line for each, and nothing of the inside."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from store.errors import StatflightError
+
+log = logging.getLogger("statflight.server")
+
+_FLIGHT_ERRORS: Final[dict[str, type[flight.FlightError]]] = {
+    "UNAUTHENTICATED": flight.FlightUnauthenticatedError,
+    "PERMISSION_DENIED": flight.FlightUnauthorizedError,
+    "UNAVAILABLE": flight.FlightUnavailableError,
+    "CANCELLED": flight.FlightCancelledError,
+    "DEADLINE_EXCEEDED": flight.FlightTimedOutError,
+    "INTERNAL": flight.FlightInternalError,
+}
+_ARROW_ERRORS: Final[dict[str, type[Exception]]] = {
+    "INVALID_ARGUMENT": pa.ArrowInvalid,
+    "NOT_FOUND": pa.ArrowKeyError,
+    "UNIMPLEMENTED": pa.ArrowNotImplementedError,
+}
+
+
+def to_flight(trouble: BaseException, correlation_id: str) -> BaseException:
+    """The exception to raise in a Flight method for whatever went wrong; the unexpected is logged and hidden."""
+    if isinstance(trouble, StatflightError):
+        message = f"[{trouble.code}] {trouble}"
+        if plain := _ARROW_ERRORS.get(trouble.status):
+            return plain(message)
+        extra = {"code": trouble.code, "params": trouble.params, "hint": trouble.hint,
+                 "retryable": trouble.retryable, "correlation_id": correlation_id}  # fmt: skip
+        return _FLIGHT_ERRORS[trouble.status](message, json.dumps(extra, default=str).encode())
+    if isinstance(trouble, flight.FlightCancelledError | flight.FlightTimedOutError):
+        return trouble
+    if isinstance(trouble, pa.ArrowInvalid):  # what Arrow itself refuses of a caller's stream
+        return pa.ArrowInvalid(f"[INVALID_ARGUMENT] the Arrow stream is malformed: {first_line(trouble)}")
+    if isinstance(trouble, duckdb.InterruptException):
+        return flight.FlightCancelledError("[CANCELLED] the caller went away")
+    log.error("internal error, correlation id %s", correlation_id, exc_info=trouble)
+    extra = {"code": "INTERNAL", "params": {}, "hint": "", "retryable": False, "correlation_id": correlation_id}
+    return flight.FlightInternalError(
+        f"[INTERNAL] internal error, correlation id {correlation_id}", json.dumps(extra).encode()
+    )
+
+
+def first_line(trouble: BaseException) -> str:
+    return next(iter(str(trouble).splitlines()), "")[:300]
+
+
+def hush_tracebacks() -> None:
+    """Keeps tracebacks off the wire.
+
+    pyarrow appends `traceback.format_exception` of what a Flight method raises to the status it sends, file paths and
+    source lines included. What it asks for is cut to nothing here; logging formats tracebacks by other means. A test
+    watches the wire, because this rests on an inside of pyarrow.
+    """
+
+    def nothing(*_: Any, **__: Any) -> list[str]:
+        return []
+
+    traceback.format_exception = nothing  # type: ignore[assignment]
