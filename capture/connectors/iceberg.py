@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -72,7 +73,7 @@ class IcebergConnector:
             return self._tables.names(namespace)
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
-        with self._reading(namespace, name):
+        with self.reading(namespace, name):
             table = self.load(namespace, name)
             metadata, schema = table.metadata, table.metadata.schema()
             return TableDescriptor(
@@ -95,7 +96,7 @@ class IcebergConnector:
         known_snapshot_ids: frozenset[int] = frozenset(),
         target_snapshot_ids: frozenset[int] | None = None,
     ) -> SnapshotListing:
-        with self._reading(namespace, name):
+        with self.reading(namespace, name):
             metadata = self.load(namespace, name).metadata
             schemas: dict[int | None, Schema] = {}
             found, ordinal = [], 0
@@ -119,9 +120,9 @@ class IcebergConnector:
         ids: ColumnIds,  # noqa: ARG002  the format's own field ids are the column ids
         column_names: frozenset[str] | None = None,
     ) -> NativeStats:
-        with self._reading(namespace, name):
+        with self.reading(namespace, name):
             return _View(self.load(namespace, name), snapshot_id, column_names).native_stats(
-                lambda: self._reading(namespace, name)
+                lambda: self.reading(namespace, name)
             )
 
     def plan_files(
@@ -132,7 +133,7 @@ class IcebergConnector:
         ids: ColumnIds,  # noqa: ARG002  as above
         column_names: frozenset[str] | None = None,
     ) -> Iterator[ScanTask]:
-        with self._reading(namespace, name):
+        with self.reading(namespace, name):
             yield from _View(self.load(namespace, name), snapshot_id, column_names).tasks()
 
     def load(self, namespace: str, name: str) -> LoadedTable:
@@ -142,7 +143,8 @@ class IcebergConnector:
     def close(self) -> None:
         self._tables.close()
 
-    def _reading(self, namespace: str, name: str) -> Any:
+    def reading(self, namespace: str, name: str) -> AbstractContextManager[None]:
+        """Turns trouble within into errors that name the table."""
         return upstream(f'table "{namespace}.{name}"', self._config.options)
 
 
@@ -296,8 +298,7 @@ class _View:
                 continue
             if not any(blob.type == THETA and blob.fields[0] in known for blob in statistics.blob_metadata):
                 continue
-            with self._io.new_input(statistics.statistics_path).open() as stream:
-                blobs = puffin.read(stream)
+            blobs = puffin.read_if_any(self._io, statistics.statistics_path)
             found += [
                 (blob.fields[0], "NDV", THETA, blob.data, dict(blob.properties))
                 for blob in blobs

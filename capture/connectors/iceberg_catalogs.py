@@ -13,12 +13,18 @@ from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSelector
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchIdentifierError, NoSuchNamespaceError, NoSuchTableError, RESTError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchIdentifierError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from capture.connectors.credentials import COMMON, PathRewrite, redact
-from capture.connectors.iceberg_io import LakeIO, io_properties, read_metadata, tolerate_answers
+from capture.connectors.credentials import COMMON, PathRewrite, is_storage_option, mask_uri, redact
+from capture.connectors.iceberg_io import LakeIO, io_properties, limit_waits, read_metadata, tolerate_answers
 from capture.connectors.layout import Lake, Place, Unreadable, open_place, unknown_table
 from capture.connectors.spi import ConnectorConfig
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
@@ -93,7 +99,8 @@ def open_tables(config: ConnectorConfig) -> Tables:
 
 def _checked(options: Mapping[str, str]) -> dict[str, str]:
     for name in options:
-        if name in OWN_OPTIONS or name in _PROPERTIES or name.partition(".")[0] in _PREFIXES:
+        known = name in OWN_OPTIONS or name in _PROPERTIES or name.partition(".")[0] in _PREFIXES
+        if known or is_storage_option(name):
             continue
         raise InvalidArgument(
             f'options: format iceberg has no option "{name}"; it takes {", ".join(OWN_OPTIONS)} and properties of '
@@ -163,7 +170,7 @@ class OneFile:
 
     def namespaces(self) -> list[str]:
         if not self._io.new_input_here(self._location).exists():
-            raise NotFound("uri: no such metadata file")
+            raise NotFound(f'uri "{mask_uri(self._location)}" is no metadata file', params={"field": "uri"})
         return ["default"]
 
     def names(self, namespace: str) -> list[str]:
@@ -201,9 +208,9 @@ class CatalogTables:
             table = retried(self._opened().load_table, (*self._path(namespace), name))
         except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError):
             raise unknown_table(namespace, name, self.names(namespace)) from None
-        assert isinstance(table.io, LakeIO)
-        table.io.foreign_blobs |= self._foreign_blobs
-        return LoadedTable(namespace, name, table.metadata, table.io, table.metadata_location, table)
+        io = table.io if isinstance(table.io, LakeIO) else LakeIO(io_properties(table.io.properties, self._rewrite))
+        io.foreign_blobs |= self._foreign_blobs
+        return LoadedTable(namespace, name, table.metadata, io, table.metadata_location, table)
 
     def close(self) -> None:
         catalog, self._catalog = self._catalog, None
@@ -251,6 +258,7 @@ class CatalogTables:
             name = name or _only_catalog(self._uri)
         catalog = load_catalog(name or self._own_name, **properties)
         if (session := getattr(catalog, "_session", None)) is not None:
+            limit_waits(session)
             tolerate_answers(session, self._foreign_blobs)
         return catalog
 
@@ -258,7 +266,7 @@ class CatalogTables:
 def _check_sqlite(uri: str) -> None:
     path = uri.partition(":///")[2].partition("?")[0]
     if uri.startswith("sqlite") and path and not path.startswith(":memory:") and not Path(path).exists():
-        raise NotFound("uri: no such SQLite file")
+        raise NotFound(f'uri "{uri}" is no SQLite file', params={"field": "uri"})
 
 
 def _only_catalog(uri: str) -> str:
@@ -309,6 +317,8 @@ def upstream(what: str, options: Mapping[str, str]) -> Iterator[None]:
         raise
     except _connection_errors() as error:
         raise UpstreamError(f"{what} cannot be reached: {reason(error, options)}") from error
+    except CommitFailedException as error:
+        raise UpstreamError(f"{what} was changed by somebody else meanwhile; try again") from error
     except FileNotFoundError as error:
         raise Unreadable(f"{what} cannot be read: a file that its metadata names is missing") from error
     except RESTError as error:

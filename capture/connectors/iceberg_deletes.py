@@ -12,9 +12,10 @@ import struct
 import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,20 +24,19 @@ from pyiceberg.table.metadata import TableMetadata
 from capture.connectors.iceberg_io import LakeIO
 from capture.connectors.iceberg_manifests import Entry
 from capture.connectors.iceberg_schema import FileLayout, Leaf
+from capture.connectors.layout import Unreadable
 from capture.connectors.spi import ScanColumn
 from store.logical_types import parse, to_arrow
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545
 CACHED_POSITIONS = 4_000_000  # 32 MB of positions of delete files that many data files share
-CACHED_KEYS = 64
+CACHED_KEYS = 4  # sets of deleted keys: files of one age share one
 BATCH_ROWS = 65_536
+
+Rows: TypeAlias = npt.NDArray[np.int64]
 
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 _VECTOR_FRAME = 12  # length, magic, checksum
-
-
-class BrokenDelete(ValueError):  # noqa: N818  named like the leaves of store.errors
-    """A delete file that cannot be applied; the message says why."""
 
 
 class DeleteIndex:
@@ -50,7 +50,7 @@ class DeleteIndex:
         self._equality: dict[tuple[int, tuple[Any, ...]], list[Entry]] = defaultdict(list)
         self._everywhere: list[Entry] = []
         self._unpartitioned = {spec.spec_id for spec in metadata.partition_specs if spec.is_unpartitioned()}
-        self._positions: OrderedDict[str, dict[str, np.ndarray]] = OrderedDict()
+        self._positions: OrderedDict[str, dict[str, Rows]] = OrderedDict()
         self._layouts: dict[str, FileLayout] = {}
         for entry in deletes:
             self._add(entry)
@@ -63,7 +63,7 @@ class DeleteIndex:
                 self._equality[entry.scope].append(entry)
         elif entry.format == "PUFFIN":
             if not entry.referenced_data_file:
-                raise BrokenDelete("a deletion vector that names no data file")
+                raise Unreadable("a deletion vector that names no data file")
             self._vectors[self._io.resolve(entry.referenced_data_file)].append(entry)
         elif path := entry.referenced_data_file or _only_path(entry):
             self._by_path[self._io.resolve(path)].append(entry)
@@ -94,7 +94,7 @@ class DeleteIndex:
         rows = rows[(rows >= 0) & (rows < data.rows)]
         return pa.array(rows, pa.int64()) if len(rows) else None
 
-    def _positions_for(self, delete: Entry, data: Entry) -> np.ndarray:
+    def _positions_for(self, delete: Entry, data: Entry) -> Rows:
         if delete.format == "PUFFIN":
             return _vector(self._io, delete)
         if delete.location not in self._positions:
@@ -107,7 +107,7 @@ class DeleteIndex:
     def _held(self) -> int:
         return sum(len(rows) for by_path in self._positions.values() for rows in by_path.values())
 
-    def _read_positions(self, delete: Entry) -> dict[str, np.ndarray]:
+    def _read_positions(self, delete: Entry) -> dict[str, Rows]:
         """Data file → positions, of one position delete file."""
         with open_parquet(self._io, delete) as held:
             paths = FileLayout.of(held.schema_arrow, self._metadata).paths
@@ -153,14 +153,14 @@ class EqualityCounter:
         positions = np.empty(0, np.int64) if gone is None else gone.to_numpy()
         removed, start = 0, 0
         with open_parquet(self._io, data) as held:
-            batches: Iterable[pa.RecordBatch] = held.iter_batches(BATCH_ROWS, columns=wanted) if wanted else ()
-            sizes = [] if wanted else [data.rows]
-            for batch in batches or [None] * len(sizes):
+            # Where the file has none of the key columns, every row has the same key.
+            batches = held.iter_batches(BATCH_ROWS, columns=wanted) if wanted else [None]
+            for batch in batches:
                 length = batch.num_rows if batch is not None else data.rows
-                hit = np.zeros(length, bool)
+                hit: npt.NDArray[np.bool_] = np.zeros(length, np.bool_)
                 for columns, deleted in sets:
                     hit |= matching([_values(column, batch, length) for column in columns], deleted)
-                low, high = np.searchsorted(positions, (start, start + length))
+                low, high = (int(np.searchsorted(positions, edge)) for edge in (start, start + length))
                 hit[positions[low:high] - start] = False
                 removed += int(hit.sum())
                 start += length
@@ -181,17 +181,17 @@ class EqualityCounter:
         paths = self._index.layout(delete).paths
         missing = [key.name for key in keys if key.field_id not in paths]
         if missing or not keys:
-            raise BrokenDelete(f"an equality delete file without its key column {', '.join(missing) or 'ids'}")
+            raise Unreadable(f"an equality delete file without its key column {', '.join(missing) or 'ids'}")
         with open_parquet(self._io, delete) as held:
             table = held.read(columns=[paths[key.field_id] for key in keys])
         return [_typed(_column(table, paths[key.field_id]), to_arrow(key.logical)) for key in keys]
 
 
-def matching(keys: Sequence[pa.Array], deleted: Sequence[pa.Array]) -> np.ndarray:
+def matching(keys: Sequence[pa.Array], deleted: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
     """Which rows of `keys` are among the rows of `deleted`; a null equals a null, as a NaN does a NaN."""
-    rows = np.zeros(len(keys[0]), np.int64)
-    found = np.ones(len(keys[0]), bool)
-    gone = np.zeros(len(deleted[0]), np.int64)
+    rows: Rows = np.zeros(len(keys[0]), np.int64)
+    found: npt.NDArray[np.bool_] = np.ones(len(keys[0]), np.bool_)
+    gone: Rows = np.zeros(len(deleted[0]), np.int64)
     for key, values in zip(keys, deleted, strict=True):
         distinct = values.unique()
         code = pc.index_in(key, value_set=distinct).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -200,8 +200,7 @@ def matching(keys: Sequence[pa.Array], deleted: Sequence[pa.Array]) -> np.ndarra
         # Pairs of codes become codes again, so that no number of columns overflows.
         known, gone = np.unique(gone * len(distinct) + gone_code, return_inverse=True)
         pair = rows * len(distinct) + code
-        rows = np.searchsorted(known, pair)
-        rows[rows == len(known)] = 0
+        rows = np.minimum(np.searchsorted(known, pair), max(len(known) - 1, 0)).astype(np.int64)
         found &= known[rows] == pair if len(known) else False
     return found
 
@@ -238,7 +237,7 @@ def _typed(array: pa.Array, type: pa.DataType) -> pa.Array:
 
 def open_parquet(io: LakeIO, entry: Entry) -> pq.ParquetFile:
     if entry.format != "PARQUET":
-        raise BrokenDelete(f"{entry.format} files cannot be read, only Parquet")
+        raise Unreadable(f"{entry.format} files cannot be read, only Parquet")
     return pq.ParquetFile(io.new_input(entry.path).open(), pre_buffer=False)
 
 
@@ -259,35 +258,36 @@ def _path_bounds(delete: Entry) -> tuple[bytes | None, bytes | None]:
     return (None if lower is None else bytes(lower)), (None if upper is None else bytes(upper))
 
 
-def _vector(io: LakeIO, delete: Entry) -> np.ndarray:
+def _vector(io: LakeIO, delete: Entry) -> Rows:
     if delete.blob is None:
-        raise BrokenDelete("a deletion vector without its offset and size")
+        raise Unreadable("a deletion vector without its offset and size")
     offset, size = delete.blob
     with io.new_input(delete.path).open() as stream:
         stream.seek(offset)
         blob = stream.read(size)
     rows = parse_vector(blob)
     if len(rows) != delete.rows:
-        raise BrokenDelete(f"a deletion vector of {len(rows)} rows where the manifest says {delete.rows}")
+        raise Unreadable(f"a deletion vector of {len(rows)} rows where the manifest says {delete.rows}")
     return rows
 
 
-def parse_vector(blob: bytes) -> np.ndarray:
+def parse_vector(blob: bytes) -> Rows:
     """Positions of a `deletion-vector-v1` blob.
 
     Raises:
-        BrokenDelete: Its length, magic, checksum or bitmap is wrong.
+        Unreadable: Its length, magic, checksum or bitmap is wrong.
     """
     from pyroaring import BitMap64
 
     if len(blob) < _VECTOR_FRAME or struct.unpack(">I", blob[:4])[0] != len(blob) - 8:
-        raise BrokenDelete("a deletion vector of the wrong length")
+        raise Unreadable("a deletion vector of the wrong length")
     if blob[4:8] != _VECTOR_MAGIC:
-        raise BrokenDelete("a deletion vector with the wrong magic bytes")
+        raise Unreadable("a deletion vector with the wrong magic bytes")
     if struct.unpack(">I", blob[-4:])[0] != zlib.crc32(blob[4:-4]):
-        raise BrokenDelete("a deletion vector with the wrong checksum")
+        raise Unreadable("a deletion vector with the wrong checksum")
     try:
         bitmap = BitMap64.deserialize(blob[8:-4])
     except Exception as error:  # pyroaring raises what it likes
-        raise BrokenDelete("a deletion vector whose bitmap cannot be read") from error
-    return np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
+        raise Unreadable("a deletion vector whose bitmap cannot be read") from error
+    rows: Rows = np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
+    return rows

@@ -7,10 +7,11 @@ sends metadata in its answers instead: `tolerate_answers` treats those.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
@@ -23,21 +24,33 @@ from capture.connectors.credentials import PathRewrite
 REWRITE = "statflight.path-rewrite"
 INNER_IO = "statflight.py-io-impl"
 
+TIMEOUT = (10.0, 60.0)
+"""Seconds to connect to a REST catalog, and to wait for each answer."""
+
 _SUFFIXES = (".metadata.json", ".metadata.json.gz")
+# Names of the other formats' libraries for what pyiceberg calls otherwise.
+_S3_NAMES = {
+    "aws_access_key_id": "s3.access-key-id",
+    "aws_secret_access_key": "s3.secret-access-key",
+    "aws_session_token": "s3.session-token",
+    "aws_region": "s3.region",
+    "aws_endpoint": "s3.endpoint",
+    "aws_endpoint_url": "s3.endpoint",
+}
 _GZIP = b"\x1f\x8b"
 # What pyiceberg's model lets a blob be; a table that lists any other would not load at all.
 _KNOWN_BLOBS = frozenset(get_args(BlobMetadata.model_fields["type"].annotation))
 
 
-def io_properties(options: dict[str, str], rewrite: str) -> dict[str, str]:
+def io_properties(options: Mapping[str, str], rewrite: str) -> dict[str, str]:
     """Catalog or table properties under which pyiceberg opens files through `LakeIO`."""
-    properties = {name: value for name, value in options.items() if name != PY_IO_IMPL}
+    properties = {_S3_NAMES.get(name.lower(), name): value for name, value in options.items() if name != PY_IO_IMPL}
     if own := options.get(PY_IO_IMPL):
         properties[INNER_IO] = own
     return properties | {PY_IO_IMPL: f"{LakeIO.__module__}.{LakeIO.__qualname__}", REWRITE: rewrite}
 
 
-class LakeIO(FileIO):
+class LakeIO(FileIO):  # type: ignore[misc]
     """A `FileIO` that opens `location` where it is now.
 
     `foreign_blobs` collects the blob types that were dropped from a metadata file: a commit through pyiceberg would
@@ -104,6 +117,11 @@ def read_metadata(file_io: LakeIO, location: str) -> TableMetadata:
     return TableMetadataUtil.parse_raw(_unzipped(content).decode())
 
 
+def limit_waits(session: Any) -> None:
+    """Gives up on a REST catalog that does not answer: pyiceberg itself would wait for ever."""
+    session.request = functools.partial(session.request, timeout=TIMEOUT)
+
+
 def tolerate_answers(session: Any, foreign_blobs: set[str]) -> None:
     """Drops foreign blobs from the answers of a REST catalog, before pyiceberg validates them."""
 
@@ -115,7 +133,7 @@ def tolerate_answers(session: Any, foreign_blobs: set[str]) -> None:
     session.hooks["response"].append(hook)
 
 
-class _MetadataInput(InputFile):
+class _MetadataInput(InputFile):  # type: ignore[misc]
     def __init__(self, inner: InputFile, foreign_blobs: set[str]):
         super().__init__(inner.location)
         self._inner, self._foreign = inner, foreign_blobs
@@ -124,7 +142,7 @@ class _MetadataInput(InputFile):
         return len(self._inner)
 
     def exists(self) -> bool:
-        return self._inner.exists()
+        return bool(self._inner.exists())
 
     def open(self, seekable: bool = True) -> InputStream:
         with self._inner.open(seekable) as stream:

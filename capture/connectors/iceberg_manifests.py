@@ -82,7 +82,8 @@ class Entry:
 
     @property
     def referenced_data_file(self) -> str | None:
-        return _late(self.file, _REFERENCED)
+        path: str | None = _late(self.file, _REFERENCED)
+        return path
 
     @property
     def blob(self) -> tuple[int, int] | None:

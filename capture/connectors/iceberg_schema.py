@@ -172,7 +172,8 @@ def _partition_text(value: Any, logical: str) -> str:
 
 def canonical(values: pa.Array, kind: LogicalType) -> list[str | None]:
     """Canonical bound texts of an Arrow array."""
-    return bounds.encode_array(values, kind).to_pylist()
+    texts: list[str | None] = bounds.encode_array(values, kind).to_pylist()
+    return texts
 
 
 def constant(value: Any, kind: LogicalType) -> pa.Array:

@@ -84,7 +84,8 @@ def _read_zones(dataset: Any, uuid: str) -> list[_Zone] | None:
         return None
     if not set(_Zone.__annotations__) <= set(table.column_names):
         return None
-    return table.select(list(_Zone.__annotations__)).to_pylist()
+    zones: list[_Zone] = table.select(list(_Zone.__annotations__)).to_pylist()
+    return zones
 
 
 def _rows(zones: list[_Zone], fragments: Mapping[int, Fragment], column: Column, ids: ColumnIds) -> pa.Table:

@@ -11,6 +11,7 @@ import json
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol
 
@@ -90,10 +91,21 @@ def _blob(stream: BinaryIO, item: Mapping[str, Any]) -> Blob:
     )
 
 
+def read_if_any(io: Any, path: str) -> list[Blob]:
+    """The blobs of a statistics file; none where it is gone or damaged: statistics are a help, never a condition."""
+    try:
+        with io.new_input(path).open() as stream:
+            return read(stream)
+    except (OSError, ValueError, KeyError, pa.ArrowException):
+        return []
+
+
 class Publisher(Protocol):
     """What publishing needs of the Iceberg connector."""
 
     def load(self, namespace: str, name: str) -> Any: ...
+
+    def reading(self, namespace: str, name: str) -> AbstractContextManager[None]: ...
 
 
 def publish(
@@ -120,56 +132,60 @@ def publish(
         NotFound: The table or the snapshot is not there.
         Conflict: The commit would lose statistics of another writer.
     """
-    from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
+    with connector.reading(namespace, name):
+        loaded = connector.load(namespace, name)
+        if loaded.handle is None:
+            raise InvalidArgument(
+                f'publish to iceberg: table "{namespace}.{name}" is a directory without a catalog, so nothing can be '
+                "committed to it; expected a table of a SQL, REST or Glue catalog"
+            )
+        if not sketches:
+            raise InvalidArgument(f'publish to iceberg: no theta sketch of table "{namespace}.{name}" is stored')
+        if loaded.io.foreign_blobs:
+            raise Conflict(
+                f'publish to iceberg: the metadata of table "{namespace}.{name}" lists statistics of type '
+                f"{', '.join(sorted(loaded.io.foreign_blobs))}, which this commit would lose"
+            )
+        snapshot = loaded.metadata.snapshot_by_id(snapshot_id)
+        if snapshot is None:
+            raise unknown_snapshot(namespace, name, snapshot_id)
+        sequence = snapshot.sequence_number or 0
+        ours = [
+            Blob(THETA, (column_id,), snapshot_id, sequence, data, {"ndv": str(round(ndv))})
+            for column_id, data, ndv in sorted(sketches, key=lambda sketch: sketch[0])
+        ]
+        return _commit(loaded, snapshot_id, [*ours, *_kept(loaded, snapshot_id, {blob.fields for blob in ours})])
 
-    loaded = connector.load(namespace, name)
-    if loaded.handle is None:
-        raise InvalidArgument(
-            f'publish to iceberg: table "{namespace}.{name}" is a directory without a catalog, so nothing can be '
-            "committed to it; expected a table of a SQL, REST or Glue catalog"
-        )
-    if not sketches:
-        raise InvalidArgument(f'publish to iceberg: no theta sketch of table "{namespace}.{name}" is stored')
-    if loaded.io.foreign_blobs:
-        raise Conflict(
-            f'publish to iceberg: the metadata of table "{namespace}.{name}" lists statistics of type '
-            f"{', '.join(sorted(loaded.io.foreign_blobs))}, which this commit would lose"
-        )
-    snapshot = loaded.metadata.snapshot_by_id(snapshot_id)
-    if snapshot is None:
-        raise unknown_snapshot(namespace, name, snapshot_id)
 
-    sequence = snapshot.sequence_number or 0
-    blobs = [
-        Blob(THETA, (column_id,), snapshot_id, sequence, data, {"ndv": str(round(ndv))})
-        for column_id, data, ndv in sorted(sketches, key=lambda sketch: sketch[0])
+def _kept(loaded: Any, snapshot_id: int, replaced: set[tuple[int, ...]]) -> list[Blob]:
+    """Blobs that a statistics file of the snapshot holds for other columns: a snapshot has but one such file."""
+    return [
+        blob
+        for statistics in loaded.metadata.statistics
+        if statistics.snapshot_id == snapshot_id
+        for blob in read_if_any(loaded.io, statistics.statistics_path)
+        if blob.type != THETA or blob.fields not in replaced
     ]
+
+
+def _commit(loaded: Any, snapshot_id: int, blobs: Sequence[Blob]) -> dict[str, Any]:
+    from pyiceberg.table.statistics import StatisticsFile
+
     content, footer_size = write(blobs)
     path = f"{loaded.metadata.location.rstrip('/')}/metadata/{snapshot_id}-{uuid.uuid4()}.stats"
     with loaded.io.new_output(path).create() as stream:
         stream.write(content)
-    statistics = StatisticsFile(
-        **{
-            "snapshot-id": snapshot_id,
-            "statistics-path": path,
-            "file-size-in-bytes": len(content),
-            "file-footer-size-in-bytes": footer_size,
-            "blob-metadata": [
-                BlobMetadata(
-                    type=THETA,
-                    fields=list(blob.fields),
-                    properties=dict(blob.properties),
-                    **{"snapshot-id": snapshot_id, "sequence-number": sequence},
-                )
-                for blob in blobs
-            ],
-        }
-    )
+    listed = [blob for blob in blobs if blob.type == THETA]
+    statistics = StatisticsFile.model_validate({
+        "snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": len(content),
+        "file-footer-size-in-bytes": footer_size,
+        "blob-metadata": [
+            {"type": THETA, "snapshot-id": blob.snapshot_id, "sequence-number": blob.sequence_number,
+             "fields": list(blob.fields), "properties": dict(blob.properties)}
+            for blob in listed
+        ],
+    })  # fmt: skip
     with loaded.handle.update_statistics() as update:
         update.set_statistics(statistics)
-    return {
-        "path": path,
-        "snapshot_id": snapshot_id,
-        "size_bytes": len(content),
-        "columns": [b.fields[0] for b in blobs],
-    }
+    columns = [column_id for blob in listed for column_id in blob.fields]
+    return {"path": path, "snapshot_id": snapshot_id, "size_bytes": len(content), "columns": columns}
