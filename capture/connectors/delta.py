@@ -56,6 +56,7 @@ from capture.connectors.spi import (
     SnapshotListing,
     TableDescriptor,
 )
+from capture.connectors.unity import UnityCatalog
 from store.errors import StatflightError, UpstreamError
 from store.logical_types import Kind, LogicalType, parse, to_arrow
 
@@ -73,6 +74,7 @@ class _Version:
 
     table: DeltaTable
     schema: DeltaSchema
+    storage: Mapping[str, str] = field(repr=False)
     partitions: tuple[str, ...]
     actions: pa.Table
     places: list[Place]
@@ -105,14 +107,18 @@ class _Version:
 
 
 class DeltaConnector:
-    """Delta tables below a directory or object store prefix."""
+    """Delta tables below a directory or object store prefix, or of a Unity Catalog (`uc://host/catalog`)."""
 
     format: ClassVar[str] = "delta"
 
     def __init__(self, config: ConnectorConfig):
         check_options(self.format, config.options)
         self._rewrite = PathRewrite.of(config.options)
-        self._lake = Lake(self.format, config.uri, config.options, self._holds_table)
+        self._lake: Lake | UnityCatalog
+        if isinstance(config.uri, str) and config.uri.lower().startswith("uc://"):
+            self._lake = UnityCatalog(config.uri, config.options)
+        else:
+            self._lake = Lake(self.format, config.uri, config.options, self._holds_table)
         self._schemas: dict[tuple[str, bool], DeltaSchema] = {}
 
     def close(self) -> None:
@@ -137,6 +143,7 @@ class DeltaConnector:
             metadata = table.metadata()
             schema = self._schema(table)
             configuration = {str(k): str(v) for k, v in (metadata.configuration or {}).items()}
+        declared = self._lake.declared(namespace, name) if isinstance(self._lake, UnityCatalog) else ()
         return TableDescriptor(
             namespace,
             name,
@@ -145,7 +152,7 @@ class DeltaConnector:
             schema.schema,
             partition_keys=tuple(metadata.partition_columns or ()),
             properties=configuration,
-            constraints=constraints(schema, configuration),
+            constraints=constraints(schema, configuration) + declared,
         )
 
     def enumerate_snapshots(
@@ -312,7 +319,7 @@ class DeltaConnector:
                     size_bytes=sizes[i],
                     columns=tuple(columns),
                     fingerprint=mark.hexdigest(),
-                    storage=self._lake.storage,
+                    storage=version.storage,
                     deleted_rows=gone,
                 )
 
@@ -320,7 +327,7 @@ class DeltaConnector:
 
     def _open(self, place: Place, namespace: str, name: str, version: int | None = None) -> DeltaTable:
         with self._reading(place, namespace, name, version):
-            return DeltaTable(place.name, version=version, storage_options=self._lake.storage or None)
+            return DeltaTable(place.name, version=version, storage_options=self._lake.storage_of(place) or None)
 
     @contextmanager
     def _reading(self, place: Place, namespace: str, name: str, version: int | None = None) -> Iterator[None]:
@@ -381,6 +388,7 @@ class DeltaConnector:
             version = _Version(
                 table,
                 self._schema(table),
+                self._lake.storage_of(place),
                 tuple(metadata.partition_columns or ()),
                 actions,
                 [self._file(place, path) for path in actions["path"].to_pylist()],
@@ -395,7 +403,9 @@ class DeltaConnector:
         if path.startswith("/") or "://" in path:
             path = self._rewrite(path)
             return (
-                Place(table.file_system, path, path) if path.startswith("/") else open_place(path, self._lake.options)
+                Place(table.file_system, path, path)
+                if path.startswith("/")
+                else open_place(path, self._lake.storage_of(table))
             )
         return table.below(path)
 

@@ -317,6 +317,10 @@ class Lake:
             )
         return found
 
+    def storage_of(self, place: Place) -> dict[str, str]:  # noqa: ARG002  a catalog may tell them apart
+        """The storage options that a table is read with."""
+        return self.storage
+
     def not_there(self) -> NotFound:
         return NotFound(f'uri "{self.uri}" is not there, or is no directory', params={"field": "uri"})
 
