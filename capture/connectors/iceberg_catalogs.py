@@ -53,7 +53,11 @@ PARSED = 8
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """A table's metadata as it is now; `handle` is pyiceberg's own where a catalog keeps the table."""
+    """A table's metadata as it is now.
+
+    `handle` is pyiceberg's own table where a catalog keeps it. `server_commits` says that a commit changes just what
+    it names, where others write the whole metadata anew.
+    """
 
     namespace: str
     name: str
@@ -61,6 +65,7 @@ class LoadedTable:
     io: LakeIO
     location: str
     handle: Table | None = None
+    server_commits: bool = False
 
     def __str__(self) -> str:
         return f"{self.namespace}.{self.name}"
@@ -195,7 +200,6 @@ class CatalogTables:
         self._options, self._rewrite = options, rewrite
         self._catalog: Catalog | None = None
         self._paths: dict[str, tuple[str, ...]] = {}
-        self._foreign_blobs: set[str] = set()
 
     def namespaces(self) -> list[str]:
         return sorted(".".join(path) for path in self._below(()) if self._list_tables(path))
@@ -209,8 +213,9 @@ class CatalogTables:
         except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError):
             raise unknown_table(namespace, name, self.names(namespace)) from None
         io = table.io if isinstance(table.io, LakeIO) else LakeIO(io_properties(table.io.properties, self._rewrite))
-        io.foreign_blobs |= self._foreign_blobs
-        return LoadedTable(namespace, name, table.metadata, io, table.metadata_location, table)
+        return LoadedTable(
+            namespace, name, table.metadata, io, table.metadata_location, table, server_commits=self._kind == "rest"
+        )
 
     def close(self) -> None:
         catalog, self._catalog = self._catalog, None
@@ -259,7 +264,7 @@ class CatalogTables:
         catalog = load_catalog(name or self._own_name, **properties)
         if (session := getattr(catalog, "_session", None)) is not None:
             limit_waits(session)
-            tolerate_answers(session, self._foreign_blobs)
+            tolerate_answers(session)
         return catalog
 
 
@@ -272,13 +277,13 @@ def _check_sqlite(uri: str) -> None:
 def _only_catalog(uri: str) -> str:
     """The name under which a SQL database holds its tables, when it is the only one: pyiceberg filters by it."""
     from pyiceberg.catalog.sql import IcebergTables
-    from sqlalchemy import create_engine, distinct, select
+    from sqlalchemy import create_engine, select
     from sqlalchemy.orm import Session
 
     engine = create_engine(uri)
     try:
         with Session(engine) as session:
-            names = list(session.execute(select(distinct(IcebergTables.catalog_name)).limit(2)).scalars())
+            names = list(session.execute(select(IcebergTables.catalog_name).distinct().limit(2)).scalars())
     finally:
         engine.dispose()
     return names[0] if len(names) == 1 else ""

@@ -11,7 +11,7 @@ import functools
 import gzip
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
@@ -51,17 +51,12 @@ def io_properties(options: Mapping[str, str], rewrite: str) -> dict[str, str]:
 
 
 class LakeIO(FileIO):  # type: ignore[misc]
-    """A `FileIO` that opens `location` where it is now.
-
-    `foreign_blobs` collects the blob types that were dropped from a metadata file: a commit through pyiceberg would
-    lose them, so publishing looks here first.
-    """
+    """A `FileIO` that opens every path where it is now."""
 
     def __init__(self, properties: dict[str, str] | None = None):
         super().__init__(properties or {})
         self._rewrite = PathRewrite.of({"path_rewrite": rewrite} if (rewrite := self.properties.get(REWRITE)) else {})
         self._inner: dict[str, FileIO] = {}
-        self.foreign_blobs: set[str] = set()
 
     def resolve(self, location: str) -> str:
         """Where a path of the metadata is now: a plain path when it is local."""
@@ -73,7 +68,15 @@ class LakeIO(FileIO):  # type: ignore[misc]
     def new_input_here(self, location: str) -> InputFile:
         """An input whose location is taken as it is, for what was found by listing."""
         found = self._file_io(location).new_input(location)
-        return _MetadataInput(found, self.foreign_blobs) if location.endswith(_SUFFIXES) else found
+        return _MetadataInput(found) if location.endswith(_SUFFIXES) else found
+
+    def foreign_blobs(self, location: str) -> set[str]:
+        """Types of statistics blobs that a metadata file lists and pyiceberg cannot hold: a commit would lose them."""
+        location = self.resolve(location)
+        with self._file_io(location).new_input(location).open() as stream:
+            document = json.loads(_unzipped(stream.read()))
+        blobs = [blob for held in document.get("statistics") or () for blob in held.get("blob-metadata") or ()]
+        return {str(blob.get("type")) for blob in blobs} - _KNOWN_BLOBS
 
     def new_output(self, location: str) -> OutputFile:
         resolved = self.resolve(location)
@@ -122,21 +125,21 @@ def limit_waits(session: Any) -> None:
     session.request = functools.partial(session.request, timeout=TIMEOUT)
 
 
-def tolerate_answers(session: Any, foreign_blobs: set[str]) -> None:
+def tolerate_answers(session: Any) -> None:
     """Drops foreign blobs from the answers of a REST catalog, before pyiceberg validates them."""
 
     def hook(response: Any, *_: Any, **__: Any) -> Any:
         if b"blob-metadata" in (response.content or b""):
-            response._content = _tolerable(response.content, foreign_blobs)
+            response._content = _tolerable(response.content)
         return response
 
     session.hooks["response"].append(hook)
 
 
 class _MetadataInput(InputFile):  # type: ignore[misc]
-    def __init__(self, inner: InputFile, foreign_blobs: set[str]):
+    def __init__(self, inner: InputFile):
         super().__init__(inner.location)
-        self._inner, self._foreign = inner, foreign_blobs
+        self._inner = inner
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -148,30 +151,23 @@ class _MetadataInput(InputFile):  # type: ignore[misc]
         with self._inner.open(seekable) as stream:
             content: bytes = stream.read()
         if not content.startswith(_GZIP):
-            return io.BytesIO(_tolerable(content, self._foreign))
+            return io.BytesIO(_tolerable(content))
         # pyiceberg unzips by the name of the file, so it stays as it was.
-        return io.BytesIO(gzip.compress(_tolerable(gzip.decompress(content), self._foreign)))
+        return io.BytesIO(gzip.compress(_tolerable(gzip.decompress(content))))
 
 
 def _unzipped(content: bytes) -> bytes:
     return gzip.decompress(content) if content.startswith(_GZIP) else content
 
 
-def _tolerable(content: bytes, foreign_blobs: set[str]) -> bytes:
+def _tolerable(content: bytes) -> bytes:
     """A metadata document, or a catalog's answer that holds one, without blobs of types pyiceberg refuses."""
     if b"blob-metadata" not in content or not _KNOWN_BLOBS:
         return content
-    found: set[str] = set()
-    document = json.loads(content, object_hook=_dropper(found))
-    foreign_blobs |= found
-    return json.dumps(document).encode() if found else content
+    return json.dumps(json.loads(content, object_hook=_without_foreign)).encode()
 
 
-def _dropper(found: set[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    def drop(item: dict[str, Any]) -> dict[str, Any]:
-        if isinstance(blobs := item.get("blob-metadata"), list):
-            found.update(str(blob.get("type")) for blob in blobs if blob.get("type") not in _KNOWN_BLOBS)
-            item["blob-metadata"] = [blob for blob in blobs if blob.get("type") in _KNOWN_BLOBS]
-        return item
-
-    return drop
+def _without_foreign(item: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(blobs := item.get("blob-metadata"), list):
+        item["blob-metadata"] = [blob for blob in blobs if blob.get("type") in _KNOWN_BLOBS]
+    return item
