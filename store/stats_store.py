@@ -12,7 +12,7 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -146,9 +146,11 @@ class DuckDBStatsStore:
         """The put itself, inside the writer's transaction."""
         if idempotency_key is not None and (replay := self._replay(connection, idempotency_key, digest)):
             return replay
-        plans = [plan for put in puts for plan in self._plan(connection, put)]
         generation = self._next_generation()
-        counts = sum((plan.apply(connection, generation) for plan in plans), Counts())
+        counts = Counts()
+        for put in puts:
+            for merge in self._merges(connection, put):  # each sees what the one before it wrote
+                counts += merge.apply(connection, generation)
         if idempotency_key is not None:
             now = datetime.now(UTC)
             connection.execute("DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?",
@@ -169,9 +171,8 @@ class DuckDBStatsStore:
             )
         return Counts(**json.loads(found[0][1]))
 
-    def _plan(self, connection: Connection, put: Put) -> list[_Merge]:
-        """What a put will do, one plan a table; new tables are registered on the way."""
-        plans: list[_Merge] = []
+    def _merges(self, connection: Connection, put: Put) -> Iterator[_Merge]:
+        """What a put comes down to, table by table; new tables are registered on the way."""
         names = put.rows.select(["table_catalog", "table_schema", "table_name"])
         distinct = names.group_by(names.column_names).aggregate([]).to_pylist()
         entries = []
@@ -193,26 +194,26 @@ class DuckDBStatsStore:
             if entry is None:
                 given = _first(rows, "table_id")
                 entry = self.catalog.register(connection, name, given)
-            plans += self._plan_table(connection, put, entry, rows)
-        return plans
+            yield from self._merges_of_table(connection, put, entry, rows)
 
-    def _plan_table(self, connection: Connection, put: Put, entry: TableEntry, rows: pa.Table) -> list[_Merge]:
+    def _merges_of_table(
+        self, connection: Connection, put: Put, entry: TableEntry, rows: pa.Table
+    ) -> Iterator[_Merge]:
         flight = put.flight
         if flight in ("stats.columns", "stats.file_columns"):
             rows = self._with_column_ids(connection, entry, rows, flight)
         snapshots = _snapshots_of(rows)
         entry = self.catalog.sight_external_snapshots(connection, entry, snapshots)
         if flight != "stats.sketches":
-            return self._merges(connection, put.mode, flight, entry, rows, list(snapshots))
+            yield from self._merges_of_flight(connection, put.mode, flight, entry, rows, list(snapshots))
+            return
         of_file = pc.fill_null(pc.equal(rows["target_kind"], "FILE"), False)
         parts = {"file_sketches": rows.filter(of_file), "stats.sketches": rows.filter(pc.invert(of_file))}
-        plans = []
         for family, part in parts.items():
             if part.num_rows:
-                plans += self._merges(connection, put.mode, family, entry, part, list(_snapshots_of(part)))
-        return plans
+                yield from self._merges_of_flight(connection, put.mode, family, entry, part, list(_snapshots_of(part)))
 
-    def _merges(
+    def _merges_of_flight(
         self,
         connection: Connection,
         mode: PutMode,
@@ -220,14 +221,13 @@ class DuckDBStatsStore:
         entry: TableEntry,
         rows: pa.Table,
         snapshots: list[int],
-    ) -> list[_Merge]:
+    ) -> Iterator[_Merge]:
         if flight in BY_SNAPSHOT:
-            return [_SnapshotMerge(connection, mode, flight, entry, rows, snapshots)]
-        parts = []
+            yield _SnapshotMerge(connection, mode, flight, entry, rows, snapshots)
+            return
         for snapshot_id in snapshots:
             part = rows if len(snapshots) == 1 else rows.filter(pc.equal(rows["snapshot_id"], snapshot_id))
-            parts.append(_SpanMerge(connection, mode, flight, entry, part, snapshot_id))
-        return list(parts)
+            yield _SpanMerge(connection, mode, flight, entry, part, snapshot_id)
 
     def _with_column_ids(self, connection: Connection, entry: TableEntry, rows: pa.Table, flight: str) -> pa.Table:
         """Fills column ids from names, giving new names their id; notes names of external tables."""
