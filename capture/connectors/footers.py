@@ -1,13 +1,13 @@
 """Parquet footers: the schema of a file, and what its footer says of each leaf column, with how far it can be trusted.
 
-Rules (notes in ADDING_A_CONNECTOR.md are shorter):
+pyarrow gives the schema. The statistics are read from the thrift by `thrift.read_chunks`: pyarrow shows neither
+exactness nor NaN counts, and ends the process at some damaged footers. Rules:
 
-* values come from pyarrow, which already drops what old writers are known to have got wrong; what the footer says of
-  exactness and of NaN comes from a thrift reading of our own, made only for writers that record it;
+* what counts is `min_value`/`max_value` under a declared column order; the older `min`/`max` only of signed numbers
+  (writers compared everything else as they liked: parquet-mr 1.8 told 2.00 as the minimum of decimals from 1.00 on);
 * numbers, dates, times, booleans: bounds are exact. Floats: bounds skip NaN (CONTRACT §9) and are exact as the least
   and greatest number; a NaN bound is no bound, and nan_count is known only where the footer has it;
-* byte arrays: exact when the writer is known not to truncate, as flagged where it says so, else not known (null);
-* decimals in byte arrays: only from writers that compare them as numbers (parquet-mr before 1.10 compared bytes);
+* byte arrays: as flagged; where there is no flag, exact if the writer never truncates, else not known (null);
 * nanoseconds become microseconds outwards, inexact where something was cut; INT96 has no order and so no bounds.
 """
 
@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capture.connectors.layout import Place, Unreadable, first_line
+from capture.connectors.thrift import Chunk, Chunks, read_chunks
 from store.errors import UpstreamError
 from store.logical_types import Kind, LogicalType, from_arrow
 
@@ -44,7 +45,10 @@ class Leaf:
     index: int | None
     path: str = ""
     read: Callable[[Any], Any] | None = None  # raw statistic → (value downwards, value upwards, cut), None = no bounds
-    is_bytes: bool = False
+    physical: str = ""
+    required: bool = False
+    old_bounds: bool = False  # `min`/`max` of old writers mean something
+    is_bytes: bool = False  # values that a writer may truncate
     is_float: bool = False
     untyped: bool = False  # Arrow's null type: any other type of the name wins
     field_id: int | None = None
@@ -68,19 +72,15 @@ class LeafStats:
 
 @dataclass(slots=True)
 class Footer:
-    """A footer that was read: rows, leaves, and the marks of our own thrift reading where the writer makes them."""
+    """A footer that was read: rows, leaves, and what each row group says of each leaf."""
 
     place: Place
-    metadata: pq.FileMetaData
+    row_count: int
     leaves: tuple[Leaf, ...]
-    writer: Writer
-    marks: list[list[Marks]] | None = None
-    _by_name: dict[str, Leaf] = field(default_factory=dict)
-
-    @property
-    def row_count(self) -> int:
-        rows: int = self.metadata.num_rows
-        return rows
+    size: int
+    whole_bytes: bool | None
+    groups: list[list[Chunk]] = field(repr=False)
+    _by_name: dict[str, Leaf] = field(default_factory=dict, repr=False)
 
     def leaf(self, name: str) -> Leaf | None:
         if not self._by_name:
@@ -106,20 +106,36 @@ def read_footer(place: Place) -> Footer:
     try:
         with place.file_system.open_input_file(place.path) as file:
             metadata = pq.read_metadata(file)
-            arrow_schema = metadata.schema.to_arrow_schema()
-            writer = Writer.of(metadata.created_by)
-            leaves = _leaves(metadata, arrow_schema)
-            marks = _read_marks(file) if writer.marks and any(x.is_bytes or x.is_float for x in leaves) else None
+            leaves = _leaves(metadata, metadata.schema.to_arrow_schema())
+            chunks = read_chunks(_footer_bytes(file))
+        physical = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
+        _check(chunks, physical, metadata.num_rows)
     except FileNotFoundError:
         raise UpstreamError(f'file "{name}" is gone', hint="discover the table again") from None
     except PermissionError:
         raise Unreadable(f'file "{name}" may not be read') from None
-    except (pa.ArrowException, OSError, ValueError, struct.error, IndexError, RecursionError) as trouble:
+    except (pa.ArrowException, OSError, ValueError, IndexError, RecursionError, MemoryError) as trouble:
         raise _refused(place, name, trouble) from None
-    groups = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    if metadata.num_rows < 0 or groups != metadata.num_rows:
-        raise Unreadable(f'file "{name}" is corrupt: its footer says {metadata.num_rows} rows, its row groups {groups}')
-    return Footer(place, metadata, leaves, writer, marks)
+    return Footer(
+        place, metadata.num_rows, leaves, metadata.serialized_size, _whole_bytes(metadata.created_by), chunks.groups
+    )
+
+
+def _footer_bytes(file: pa.NativeFile) -> bytes:
+    size = file.size()
+    start = max(0, size - _TAIL)
+    tail: bytes = file.read_at(size - start, start)
+    length = int.from_bytes(tail[-8:-4], "little")
+    return tail[-8 - length : -8] if length + 8 <= len(tail) else file.read_at(length, size - 8 - length)
+
+
+def _check(chunks: Chunks, physical: list[str], row_count: int) -> None:
+    """Refuses a footer that contradicts its own schema; readers built on pyarrow end the process at such a one."""
+    if row_count < 0 or sum(chunks.rows) != row_count or any(rows < 0 for rows in chunks.rows):
+        raise ValueError(f"its footer says {row_count} rows, its row groups {sum(chunks.rows)}")
+    for group in chunks.groups:
+        if [chunk.physical for chunk in group] != physical:
+            raise ValueError("its row groups have other columns than its schema")
 
 
 def _refused(place: Place, name: str, trouble: Exception) -> UpstreamError:
@@ -196,7 +212,7 @@ def _width(type: pa.DataType) -> int:
 def _leaf(name: str, field: pa.Field, nullable: bool, index: int, column: pq.ColumnSchema) -> Leaf:
     type, number = field.type, (field.metadata or {}).get(b"PARQUET:field_id")
     logical, physical = column.logical_type, column.physical_type
-    told = logical.type if logical is not None else "NONE"
+    told = str(logical.type).upper() if logical is not None else "NONE"
     kind = from_arrow(type) or LogicalType(Kind.BINARY)
     if told == "UUID":  # pyarrow before 21 reads plain bytes
         kind = LogicalType(Kind.UUID)
@@ -204,9 +220,10 @@ def _leaf(name: str, field: pa.Field, nullable: bool, index: int, column: pq.Col
         kind = LogicalType(Kind.JSON)
     elif column.converted_type == "INTERVAL":
         kind = LogicalType(Kind.INTERVAL)
+    unsigned = "isSigned=false" in str(logical) or (column.converted_type or "").startswith("UINT")
     read = None
-    if kind.orderable and not pa.types.is_null(type) and physical != "INT96":
-        read = _reading(kind, str(logical), column, type)
+    if kind.orderable and not pa.types.is_null(type) and physical != "INT96" and told not in ("UNDEFINED", "NULL"):
+        read = _reading(kind, str(logical), unsigned, column, type)
     return Leaf(
         name,
         kind,
@@ -214,7 +231,10 @@ def _leaf(name: str, field: pa.Field, nullable: bool, index: int, column: pq.Col
         index,
         column.path,
         read,
-        is_bytes=physical in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY") and kind.kind is not Kind.FLOAT,
+        physical,
+        required=column.max_definition_level == 0,
+        old_bounds=kind.kind in _SIGNED and physical in _NUMBERS and not unsigned,
+        is_bytes=kind.kind in (Kind.STRING, Kind.BINARY),
         is_float=kind.kind in (Kind.FLOAT, Kind.DOUBLE),
         untyped=pa.types.is_null(type),
         field_id=int(number) if number else None,
@@ -225,7 +245,7 @@ _US_PER: Final = {"milliseconds": 1000, "microseconds": 1, "s": 1_000_000, "ms":
 
 
 def _reading(
-    kind: LogicalType, logical: str, column: pq.ColumnSchema, type: pa.DataType
+    kind: LogicalType, logical: str, unsigned: bool, column: pq.ColumnSchema, type: pa.DataType
 ) -> Callable[[Any], Any] | None:
     """How a raw statistic becomes (lower, upper, cut): both the value, unless something was cut from it."""
     physical = column.physical_type
@@ -233,7 +253,7 @@ def _reading(
         case Kind.BOOLEAN:
             return _plain
         case Kind.INT:
-            if "isSigned=false" in logical or (column.converted_type or "").startswith("UINT"):
+            if unsigned:
                 limit = 1 << (64 if physical == "INT64" else 32)
                 return lambda raw: _plain(raw % limit)
             return _plain
@@ -246,7 +266,9 @@ def _reading(
             return lambda raw: _plain(Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, _DIGITS))
         case Kind.STRING:
             return _text
-        case Kind.UUID | Kind.BINARY:
+        case Kind.UUID:
+            return lambda raw: _plain(raw) if len(raw) == 16 else None
+        case Kind.BINARY:
             return _plain
         case Kind.DATE:
             return _plain if physical == "INT32" else None
@@ -280,101 +302,90 @@ def _nanoseconds(raw: int) -> tuple[int, int, bool]:
     return raw // 1000, -(-raw // 1000), raw % 1000 != 0
 
 
-# Who wrote it.
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """What is known of a writer: whether it truncates byte arrays, compares decimals right, and marks its bounds."""
-
-    whole_bytes: bool | None = None
-    decimal_bytes: bool = False
-    ordered_bytes: bool = True
-    marks: bool = True
-
-    @classmethod
-    def of(cls, created_by: str | None) -> Writer:
-        found = re.match(r"(?P<name>[A-Za-z][A-Za-z-]*)\D*(?P<major>\d+)?(?:\.(?P<minor>\d+))?", created_by or "")
-        if found is None:
-            return cls()
-        name, version = found["name"].lower(), (int(found["major"] or 0), int(found["minor"] or 0))
-        if name in ("parquet-cpp-arrow", "parquet-cpp"):
-            # Leaves out what is longer than its limit, never cuts.
-            return cls(whole_bytes=True, decimal_bytes=True, marks=version >= (21, 0))
-        if name == "parquet-mr":
-            # Before 1.10 it compared bytes as signed; from 1.11 on it may be told to truncate, and does not say so.
-            old = version < (1, 10)
-            whole = True if version == (1, 10) else None
-            return cls(whole, decimal_bytes=not old, ordered_bytes=not old, marks=version >= (1, 16))
-        return cls(decimal_bytes=name in ("duckdb", "parquet-rs", "polars"))
-
-
 # Statistics.
+
+
+def _whole_bytes(created_by: str | None) -> bool | None:
+    """Whether a writer that does not flag its bounds is known to leave byte arrays whole; None is not known."""
+    found = re.match(r"(?P<name>parquet-cpp(?:-arrow)?|parquet-mr) version (?P<version>\d+\.\d+)", created_by or "")
+    if found is None:
+        return None
+    # parquet-cpp leaves out what is longer than its limit; parquet-mr may be told to truncate from 1.11 on, silently.
+    return True if found["name"] != "parquet-mr" or found["version"] == "1.10" else None
+
+
+_SIGNED: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIME,
+                            Kind.TIMESTAMP, Kind.TIMESTAMPTZ})  # fmt: skip
+_NUMBERS: Final = {
+    "BOOLEAN": struct.Struct("<?"), "INT32": struct.Struct("<i"), "INT64": struct.Struct("<q"),
+    "FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d"),
+}  # fmt: skip
 
 
 def _rolled_up(footer: Footer, leaf: Leaf) -> LeafStats:
     assert leaf.index is not None
-    metadata, writer = footer.metadata, footer.writer
     found = LeafStats()
+    nulls: int | None = 0
     nans: int | None = 0
     lower = upper = None
     lower_exact: bool | None = True
     upper_exact: bool | None = True
     bounded = leaf.read is not None
-    required = metadata.schema.column(leaf.index).max_definition_level == 0
-    if leaf.is_bytes and leaf.logical_type.kind is Kind.DECIMAL and not writer.decimal_bytes:
-        bounded = False
-    for group in range(metadata.num_row_groups):
-        chunk = metadata.row_group(group).column(leaf.index)
-        values = chunk.num_values
-        statistics = chunk.statistics if chunk.is_stats_set else None
-        nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
-        nulls = 0 if required else nulls
-        mark = footer.marks[group][leaf.index] if footer.marks is not None else Marks()
-        found.null_count = None if nulls is None or found.null_count is None else found.null_count + nulls
+    for group in footer.groups:
+        chunk = group[leaf.index]
+        here = 0 if leaf.required else chunk.null_count
+        nulls = None if nulls is None or here is None else nulls + here
         if leaf.is_float:
-            unknown = nans is None or (mark.nan_count is None and values != nulls)
-            nans = None if unknown or nans is None else nans + (mark.nan_count or 0)
-        if values == 0 or values == nulls or not bounded:
+            told = 0 if chunk.num_values == here else chunk.nan_count
+            nans = None if nans is None or told is None else nans + told
+        if not bounded or chunk.num_values in (0, here):
             continue
-        if statistics is None or not statistics.has_min_max:
-            bounded = False
-            continue
-        low, high = _read(leaf, statistics)
-        if low is None or high is None or (leaf.is_bytes and not writer.ordered_bytes and low[0] != high[1]):
+        low, high = _bounds_of(leaf, chunk)
+        if low is None or high is None or low[0] > high[1]:
             bounded = False
             continue
         if lower is None or low[0] <= lower:
-            lower_exact = _merged(lower_exact, _exact(leaf, writer, mark.min_exact, low[2]), lower, low[0])
+            lower_exact = _merged(lower_exact, _exact(leaf, footer, chunk.min_exact, low[2]), lower, low[0])
             lower = low[0]
         if upper is None or high[1] >= upper:
-            upper_exact = _merged(upper_exact, _exact(leaf, writer, mark.max_exact, high[2]), upper, high[1])
+            upper_exact = _merged(upper_exact, _exact(leaf, footer, chunk.max_exact, high[2]), upper, high[1])
             upper = high[1]
+    found.null_count = nulls
     if leaf.is_float:
         found.nan_count = nans
-    if bounded and lower is not None and upper is not None and lower <= upper:
+    if bounded and lower is not None:
         found.lower, found.upper = lower, upper
         found.lower_exact, found.upper_exact = lower_exact, upper_exact
     return found
 
 
-def _read(leaf: Leaf, statistics: Any) -> tuple[Any, Any]:
+Bound = tuple[Any, Any, bool]  # rounded down, rounded up, whether that changed it
+
+
+def _bounds_of(leaf: Leaf, chunk: Chunk) -> tuple[Bound | None, Bound | None]:
+    if chunk.ordered and chunk.min_value is not None and chunk.max_value is not None:
+        low, high = chunk.min_value, chunk.max_value
+    elif leaf.old_bounds and chunk.old_min is not None and chunk.old_max is not None:
+        low, high = chunk.old_min, chunk.old_max
+    else:
+        return None, None
+    return _bound(leaf, low), _bound(leaf, high)
+
+
+def _bound(leaf: Leaf, data: bytes) -> Bound | None:
     assert leaf.read is not None
+    number = _NUMBERS.get(leaf.physical)
     try:
-        low, high = leaf.read(statistics.min_raw), leaf.read(statistics.max_raw)
-    except (pa.ArrowException, ValueError, TypeError, struct.error, ArithmeticError):
-        return None, None
-    if leaf.is_float and low is not None and high is not None and (low[0] != low[0] or high[0] != high[0]):
-        return None, None
-    return low, high
+        found: Bound | None = leaf.read(data if number is None else number.unpack(data)[0])
+    except (ValueError, struct.error, ArithmeticError):
+        return None  # not as long as its type is
+    return None if found is None or found[0] != found[0] else found  # NaN
 
 
-def _exact(leaf: Leaf, writer: Writer, mark: bool | None, cut: bool) -> bool | None:
-    if cut or mark is False:
+def _exact(leaf: Leaf, footer: Footer, flag: bool | None, cut: bool) -> bool | None:
+    if cut or flag is False:
         return False
-    if mark or not leaf.is_bytes or leaf.logical_type.kind in (Kind.DECIMAL, Kind.UUID):
-        return True
-    return writer.whole_bytes
+    return True if flag or not leaf.is_bytes else footer.whole_bytes
 
 
 def _merged(sofar: bool | None, this: bool | None, bound: Any, other: Any) -> bool | None:
@@ -382,138 +393,6 @@ def _merged(sofar: bool | None, this: bool | None, bound: Any, other: Any) -> bo
     if bound is None or bound != other:
         return this
     return True if sofar or this else (False if sofar is False and this is False else None)
-
-
-# The few marks pyarrow does not show, by the compact thrift protocol: FileMetaData.row_groups[].columns[].meta_data
-# .statistics has is_max_value_exact (7), is_min_value_exact (8), nan_count (9).
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    min_exact: bool | None = None
-    max_exact: bool | None = None
-    nan_count: int | None = None
-
-
-_NO_MARKS: Final = Marks()
-
-
-def _read_marks(file: pa.NativeFile) -> list[list[Marks]] | None:
-    size = file.size()
-    start = max(0, size - _TAIL)
-    tail = file.read_at(size - start, start)
-    length = int.from_bytes(tail[-8:-4], "little")
-    footer = tail[-8 - length : -8] if length + 8 <= len(tail) else file.read_at(length, size - 8 - length)
-    try:
-        return _Thrift(footer).row_groups()
-    except (IndexError, struct.error):
-        return None  # pyarrow could read it; without the marks nothing is known of exactness
-
-
-class _Thrift:
-    """A reader of compact thrift that looks at what we want and steps over the rest."""
-
-    def __init__(self, data: bytes):
-        self._data = data
-        self._at = 0
-
-    def row_groups(self) -> list[list[Marks]]:
-        found: list[list[Marks]] = []
-        for number, type in self._fields():
-            if number == 4 and type == 9:
-                found = [self._row_group() for _ in range(self._list()[0])]
-            else:
-                self._skip(type)
-        return found
-
-    def _row_group(self) -> list[Marks]:
-        found: list[Marks] = []
-        for number, type in self._fields():
-            if number == 1 and type == 9:
-                found = [self._inside(3, lambda: self._inside(12, self._statistics)) for _ in range(self._list()[0])]
-            else:
-                self._skip(type)
-        return found
-
-    def _inside(self, wanted: int, read: Callable[[], Marks]) -> Marks:
-        found = _NO_MARKS
-        for number, type in self._fields():
-            if number == wanted and type == 12:
-                found = read()
-            else:
-                self._skip(type)
-        return found
-
-    def _statistics(self) -> Marks:
-        held: dict[int, Any] = {}
-        for number, type in self._fields():
-            if number in (7, 8) and type in (1, 2):
-                held[number] = type == 1
-            elif number == 9 and type == 6:
-                coded = self._varint()
-                held[number] = (coded >> 1) ^ -(coded & 1)
-            else:
-                self._skip(type)
-        return Marks(held.get(8), held.get(7), held.get(9)) if held else _NO_MARKS
-
-    def _fields(self) -> Iterator[tuple[int, int]]:
-        number = 0
-        while header := self._byte():
-            if header >> 4:
-                number += header >> 4
-            else:
-                coded = self._varint()
-                number = (coded >> 1) ^ -(coded & 1)
-            yield number, header & 15
-
-    def _byte(self) -> int:
-        value = self._data[self._at]
-        self._at += 1
-        return value
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-            shift += 7
-
-    def _list(self) -> tuple[int, int]:
-        header = self._byte()
-        return (header >> 4 if header >> 4 != 15 else self._varint()), header & 15
-
-    def _skip(self, type: int) -> None:
-        match type:
-            case 1 | 2:
-                pass
-            case 3:
-                self._at += 1
-            case 4 | 5 | 6:
-                self._varint()
-            case 7:
-                self._at += 8
-            case 8:
-                length = self._varint()
-                self._at += length
-            case 9 | 10:
-                count, inner = self._list()
-                for _ in range(count):
-                    self._skip(3 if inner in (1, 2) else inner)
-            case 11:
-                if count := self._varint():
-                    types = self._byte()
-                    for _ in range(count):
-                        self._skip(3 if types >> 4 in (1, 2) else types >> 4)
-                        self._skip(3 if types & 15 in (1, 2) else types & 15)
-            case 12:
-                for _, inner in self._fields():
-                    self._skip(inner)
-            case 13:
-                self._at += 16
-            case _:
-                raise IndexError(type)
 
 
 # Values to Arrow.

@@ -325,10 +325,10 @@ class ParquetConnector:
 
     def _keep(self, key: tuple[str, int, int], footer: Footer) -> None:
         self._footers[key] = footer
-        self._footer_bytes += footer.metadata.serialized_size
+        self._footer_bytes += footer.size
         while len(self._footers) > _CACHED_FOOTERS or (self._footer_bytes > _CACHED_BYTES and len(self._footers) > 1):
             _, dropped = self._footers.popitem(last=False)
-            self._footer_bytes -= dropped.metadata.serialized_size
+            self._footer_bytes -= dropped.size
 
     # Schema.
 

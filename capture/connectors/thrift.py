@@ -1,0 +1,241 @@
+"""What a Parquet footer says of its column chunks, read from its compact thrift.
+
+Only what statistics need; the rest is stepped over. Works on plain bytes and a position, which is what makes it fast
+enough in Python: about ten microseconds a chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+_PHYSICAL: Final = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+# Types of compact thrift.
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = range(1, 14)
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One column chunk: its statistics as they stand, None where absent.
+
+    `ordered` tells that the file declares the order under which `min_value` and `max_value` are meant; `old_min` and
+    `old_max` are the fields of older writers, meant under signed order if at all.
+    """
+
+    physical: str = ""
+    num_values: int = -1
+    null_count: int | None = None
+    nan_count: int | None = None
+    min_value: bytes | None = None
+    max_value: bytes | None = None
+    min_exact: bool | None = None
+    max_exact: bool | None = None
+    old_min: bytes | None = None
+    old_max: bytes | None = None
+    ordered: bool = False
+
+
+@dataclass(slots=True)
+class Chunks:
+    """The chunks of each row group in the order of the schema's leaves, and the rows of each group."""
+
+    groups: list[list[Chunk]]
+    rows: list[int]
+
+
+def read_chunks(data: bytes) -> Chunks:
+    """The chunks of a footer (`FileMetaData`).
+
+    Raises:
+        ValueError: The bytes are no thrift, or end too soon.
+    """
+    try:
+        return _file(data)
+    except (IndexError, RecursionError) as trouble:
+        raise ValueError(f"its footer is damaged ({trouble})") from None
+
+
+def _file(data: bytes) -> Chunks:
+    found = Chunks([], [])
+    orders: list[int] = []
+    at = number = 0
+    while header := data[at]:
+        number, type, at = _field(data, at, header, number)
+        if number == 4 and type == _LIST:
+            count, _, at = _list(data, at)
+            for _ in range(count):
+                chunks, rows, at = _row_group(data, at)
+                found.groups.append(chunks)
+                found.rows.append(rows)
+        elif number == 7 and type == _LIST:
+            count, _, at = _list(data, at)
+            for _ in range(count):
+                order, at = _union(data, at)
+                orders.append(order)
+        else:
+            at = _skip(data, at, type)
+    for group in found.groups:
+        for chunk, order in zip(group, orders, strict=False):
+            chunk.ordered = order in (1, 2)  # by type, or IEEE 754 total order
+    return found
+
+
+def _row_group(data: bytes, at: int) -> tuple[list[Chunk], int, int]:
+    chunks: list[Chunk] = []
+    rows = -1
+    number = 0
+    while header := data[at]:
+        number, type, at = _field(data, at, header, number)
+        if number == 1 and type == _LIST:
+            count, _, at = _list(data, at)
+            for _ in range(count):
+                chunk = Chunk()
+                at = _column_chunk(data, at, chunk)
+                chunks.append(chunk)
+        elif number == 3 and type == _I64:
+            rows, at = _integer(data, at)
+        else:
+            at = _skip(data, at, type)
+    return chunks, rows, at + 1
+
+
+def _column_chunk(data: bytes, at: int, chunk: Chunk) -> int:
+    number = 0
+    while header := data[at]:
+        number, type, at = _field(data, at, header, number)
+        at = _column_metadata(data, at, chunk) if number == 3 and type == _STRUCT else _skip(data, at, type)
+    return at + 1
+
+
+def _column_metadata(data: bytes, at: int, chunk: Chunk) -> int:
+    number = 0
+    while header := data[at]:
+        number, type, at = _field(data, at, header, number)
+        if number == 1 and type == _I32:
+            coded, at = _integer(data, at)
+            chunk.physical = _PHYSICAL[coded] if 0 <= coded < len(_PHYSICAL) else f"UNKNOWN {coded}"
+        elif number == 5 and type == _I64:
+            chunk.num_values, at = _integer(data, at)
+        elif number == 12 and type == _STRUCT:
+            at = _statistics(data, at, chunk)
+        else:
+            at = _skip(data, at, type)
+    return at + 1
+
+
+_STATISTICS: Final = {
+    1: ("old_max", _BINARY), 2: ("old_min", _BINARY), 3: ("null_count", _I64), 5: ("max_value", _BINARY),
+    6: ("min_value", _BINARY), 7: ("max_exact", _TRUE), 8: ("min_exact", _TRUE), 9: ("nan_count", _I64),
+}  # fmt: skip
+
+
+def _statistics(data: bytes, at: int, chunk: Chunk) -> int:
+    number = 0
+    while header := data[at]:
+        number, type, at = _field(data, at, header, number)
+        name, wanted = _STATISTICS.get(number, ("", 0))
+        value: Any = None
+        if type == wanted == _BINARY:
+            length, at = _varint(data, at)
+            value = data[at : at + length]
+            at += length
+        elif type == wanted == _I64:
+            value, at = _integer(data, at)
+        elif wanted == _TRUE and type in (_TRUE, _FALSE):
+            value = type == _TRUE
+        else:
+            at = _skip(data, at, type)
+            continue
+        setattr(chunk, name, value)
+    return at + 1
+
+
+def _union(data: bytes, at: int) -> tuple[int, int]:
+    """The number of the field that a union has."""
+    found = number = 0
+    while header := data[at]:
+        number, type, at = _field(data, at, header, number)
+        found = number
+        at = _skip(data, at, type)
+    return found, at + 1
+
+
+# Compact thrift.
+
+
+def _field(data: bytes, at: int, header: int, number: int) -> tuple[int, int, int]:
+    """Number and type of a field whose header byte is at `at`, and where its value begins."""
+    if header > 15:
+        return number + (header >> 4), header & 15, at + 1
+    number, at = _integer(data, at + 1)
+    return number, header & 15, at
+
+
+def _list(data: bytes, at: int) -> tuple[int, int, int]:
+    header = data[at]
+    if header < 0xF0:
+        return header >> 4, header & 15, at + 1
+    count, at = _varint(data, at + 1)
+    return count, header & 15, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 128:
+        return byte, at + 1
+    value, shift = byte & 127, 7
+    while True:
+        at += 1
+        byte = data[at]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at + 1
+        shift += 7
+        if shift > 63:
+            raise IndexError("a number of more than 64 bits")
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    value, at = _varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _skip(data: bytes, at: int, type: int) -> int:
+    if type in (_I32, _I64, _I16):
+        while data[at] > 127:
+            at += 1
+        return at + 1
+    if type == _BINARY:
+        length, at = _varint(data, at)
+        return at + length
+    if type in (_LIST, _SET):
+        count, inner, at = _list(data, at)
+        for _ in range(count):
+            at = _skip_element(data, at, inner)
+        return at
+    if type == _STRUCT:
+        number = 0
+        while header := data[at]:
+            number, inner, at = _field(data, at, header, number)
+            at = _skip(data, at, inner)
+        return at + 1
+    if type in (_TRUE, _FALSE):
+        return at
+    if type in (_BYTE, _DOUBLE, _UUID):
+        return at + {_BYTE: 1, _DOUBLE: 8, _UUID: 16}[type]
+    if type == _MAP:
+        count, at = _varint(data, at)
+        if count:
+            types = data[at]
+            at += 1
+            for _ in range(count):
+                at = _skip_element(data, _skip_element(data, at, types >> 4), types & 15)
+        return at
+    raise IndexError(f"no type {type}")
+
+
+def _skip_element(data: bytes, at: int, type: int) -> int:
+    """As `_skip`, where a boolean is a byte of its own; an element of no length may not go on for ever."""
+    if at >= len(data):
+        raise IndexError("it ends too soon")
+    return at + 1 if type in (_TRUE, _FALSE) else _skip(data, at, type)
