@@ -341,9 +341,17 @@ def heaviest(counts: Longs, keep: int = FREQUENT_ITEMS_KEPT) -> tuple[Longs, int
     """Places of the values to keep, greatest count first, and the greatest count left out (0 when none is)."""
     if len(counts) <= keep:
         return np.argsort(-counts, kind="stable"), 0
-    offset = int(np.partition(counts, len(counts) - keep - 1)[len(counts) - keep - 1])
+    offset = _ranked(counts, keep)
     places = np.flatnonzero(counts > offset)
     return places[np.argsort(-counts[places], kind="stable")], offset
+
+
+def _ranked(counts: Longs, rank: int) -> int:
+    """The count that `rank` counts are greater than or equal to, of more than `rank` positive ones."""
+    if int(counts.max()) < len(counts):  # many small counts: count them rather than sort them
+        above = np.cumsum(np.bincount(counts)[::-1])
+        return len(above) - 1 - int(np.searchsorted(above, rank, "right"))
+    return int(np.partition(counts, len(counts) - rank - 1)[len(counts) - rank - 1])
 
 
 def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: int) -> bytes:

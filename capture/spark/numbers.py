@@ -16,6 +16,7 @@ from store.hashing import Hashes, Longs
 from store.logical_types import Kind, LogicalType
 
 _COUNTED_ROWS: Final = 512  # below, sorting is as good as counting
+_COUNT_STEP: Final = 1 << 15
 _UNITS: Final = {"s": 1_000_000, "ms": 1000}
 
 _STORED: Final = {
@@ -114,10 +115,11 @@ def count_integers(values: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np
         low = values.min()
         span = int(values.max()) - int(low) + 1
         if span <= 2 * count:
-            # Differences fit 64 bits, though those of narrow types need not fit the type.
-            wide = values if values.dtype.itemsize == 8 else values.astype(np.int64)
-            base = wide.dtype.type(low)
-            counts = np.bincount((wide - base).view(np.int64), minlength=span)
+            # A range that fits the cache is counted slice by slice, which needs no copy of the column.
+            step = _COUNT_STEP if span <= _COUNT_STEP else count
+            counts = np.zeros(span, np.int64)
+            for start in range(0, count, step):
+                counts += np.bincount(_above(values[start : start + step], low), minlength=span)
             places = np.flatnonzero(counts)
             return places.astype(values.dtype) + low, counts[places]  # wraps to the right value
     return runs(np.sort(values))
@@ -135,6 +137,11 @@ def count_pairs(low: Hashes, high: Longs) -> tuple[Hashes, Longs, Longs]:
     low, high = low[order], high[order]
     first = np.flatnonzero(np.concatenate([[True], (low[1:] != low[:-1]) | (high[1:] != high[:-1])]))
     return low[first], high[first], np.diff(np.append(first, len(low)))
+
+
+def _above(values: npt.NDArray[np.integer[Any]], low: np.integer[Any]) -> Longs:
+    """Differences to the least value, which fit 64 bits though those of narrow types need not fit the type."""
+    return (values - low).view(np.int64) if values.dtype.itemsize == 8 else np.subtract(values, low, dtype=np.int64)
 
 
 def _view(values: pa.ChunkedArray, type: pa.DataType) -> npt.NDArray[Any]:

@@ -21,9 +21,11 @@ from capture.connectors.layout import open_place, reason
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
 from store import logical_types
 from store.errors import StatflightError, UpstreamError
+from store.logical_types import Kind, LogicalType
 
 BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of the columns that are read together
 _DICTIONARY_BYTES: Final = 4  # per value: a text column below is coded by a dictionary that pays
+_TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
 _TROUBLE = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
 
 Mask = npt.NDArray[np.bool_]
@@ -184,9 +186,7 @@ class _ParquetReader:
             column = self._file.schema.column(self._leaves[path])
             if column.physical_type != "BYTE_ARRAY" or self._metadata.num_rows < 1000:
                 continue
-            if not pa.types.is_string(type := self._file.schema_arrow.field(path).type) and not pa.types.is_binary(
-                type
-            ):
+            if logical_types.from_arrow(self._file.schema_arrow.field(path).type) not in _TEXTS:
                 continue
             if not all("DICTIONARY" in " ".join(chunk.encodings) for chunk in self._chunks(path)):
                 continue  # of some other encodings pyarrow makes no dictionaries
