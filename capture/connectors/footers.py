@@ -116,9 +116,11 @@ def read_footer(place: Place) -> Footer:
         raise Unreadable(f'file "{name}" may not be read') from None
     except (pa.ArrowException, OSError, ValueError, IndexError, RecursionError, MemoryError) as trouble:
         raise _refused(place, name, trouble) from None
-    return Footer(
-        place, metadata.num_rows, leaves, metadata.serialized_size, _whole_bytes(metadata.created_by), chunks.groups
-    )
+    try:
+        whole_bytes = _whole_bytes(metadata.created_by)
+    except UnicodeDecodeError:
+        whole_bytes = None
+    return Footer(place, metadata.num_rows, leaves, metadata.serialized_size, whole_bytes, chunks.groups)
 
 
 def _footer_bytes(file: pa.NativeFile) -> bytes:

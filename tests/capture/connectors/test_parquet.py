@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import random
 import uuid
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
@@ -18,7 +19,7 @@ from capture.connectors.layout import Unreadable, open_place
 from capture.connectors.parquet import ParquetConnector
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.thrift import read_chunks
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from store.logical_types import parse
 
 LAKES = Path(__file__).resolve().parents[4] / "shared/lakes"
@@ -354,6 +355,28 @@ def test_a_broken_footer_is_named_and_others_go_on(tmp_path, content):
     assert not broken.value.retryable
     assert str(tmp_path) not in str(broken.value)
     assert captured(found, "good")[0].row_count == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_footers_raise_errors_of_ours_and_never_end_the_process(tmp_path, seed):
+    chance = random.Random(seed)
+    table = pa.table({"i": [1, 2, None], "s": ["a", "b", "c"], "d": [0.5, 1.5, 2.5], "p": [{"x": True}] * 3})
+    sound = write(tmp_path / "t/a.parquet", table, row_group_size=2).read_bytes()
+    length = int.from_bytes(sound[-8:-4], "little")
+    found = connector(tmp_path)
+    for _ in range(60):
+        damaged = bytearray(sound)
+        for _ in range(chance.randint(1, 4)):
+            damaged[chance.randrange(len(sound) - 8 - length, len(sound) - 8)] = chance.randrange(256)
+        (tmp_path / "t/a.parquet").write_bytes(damaged)
+        try:
+            stats, rows = captured(found, "t")
+        except StatflightError as trouble:
+            assert str(tmp_path) not in str(trouble)
+            continue
+        for row in (row for column in rows.values() for row in column):
+            assert row["row_count"] == stats.row_count == 3
+            assert row["null_count"] is None or 0 <= row["null_count"] <= 3
 
 
 def test_large_tables_stream(tmp_path, monkeypatch):
