@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from capture.connectors.iceberg_catalogs import LoadedTable, open_tables, upstream
 from capture.connectors.iceberg_deletes import DeleteIndex, EqualityCounter, open_parquet
-from capture.connectors.iceberg_manifests import Entry, cut_length, decode, entries, manifests
+from capture.connectors.iceberg_manifests import Entry, Metrics, cut_length, decoder, entries, manifests
 from capture.connectors.iceberg_schema import (
     FileLayout,
     Leaf,
@@ -240,18 +240,22 @@ class _View:
     def _columns_of(self, batch: Sequence[Entry], live_rows: dict[str, int]) -> pa.Table:
         paths = pa.array([entry.location for entry in batch], pa.string())
         live = [live_rows.get(entry.location, entry.rows) for entry in batch]
-        return pa.concat_tables([self._column(leaf, batch, paths, live) for leaf in self._leaves])
+        held = [Metrics.of(entry) for entry in batch]
+        return pa.concat_tables([self._column(leaf, batch, held, paths, live) for leaf in self._leaves])
 
-    def _column(self, leaf: Leaf, batch: Sequence[Entry], paths: pa.Array, live: list[int]) -> pa.Table:
+    def _column(
+        self, leaf: Leaf, batch: Sequence[Entry], held: Sequence[Metrics], paths: pa.Array, live: list[int]
+    ) -> pa.Table:
         """One column in each file of a batch."""
         cut = cut_length(self._metadata.properties, leaf.name)
+        low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
         told: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
-        for entry, rows in zip(batch, live, strict=True):
-            file, field_id = entry.file, leaf.field_id
-            nulls, nans = _of(file.null_value_counts, field_id), _of(file.nan_value_counts, field_id)
-            low, low_exact = decode(_of(file.lower_bounds, field_id), leaf, cut, upper=False)
-            high, high_exact = decode(_of(file.upper_bounds, field_id), leaf, cut, upper=True)
-            if (only := self._only_value(leaf, entry)) is not None:
+        field_id = leaf.field_id
+        for entry, metrics, rows in zip(batch, held, live, strict=True):
+            nulls, nans = metrics.nulls.get(field_id), metrics.nans.get(field_id)
+            low, low_exact = low_of(metrics.lower.get(field_id))
+            high, high_exact = high_of(metrics.upper.get(field_id))
+            if not metrics.know(field_id) and (only := self._only_value(leaf, entry)) is not None:
                 low = high = only[0]
                 nulls, low_exact, high_exact = entry.rows if low is None else 0, True, True
             if rows != entry.rows:
@@ -261,15 +265,15 @@ class _View:
             if not rows:
                 low = high = None
             told.append((nulls, nans, low, high, low_exact, high_exact))
-        nulls, nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*told, strict=True))
+        all_nulls, all_nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*told, strict=True))
         orderable = leaf.logical.orderable
         return column_rows(
             paths,
             Column(leaf.name, leaf.logical.text),
             {leaf.name: leaf.field_id},
             pa.array(live, pa.int64()),
-            null_count=pa.array(nulls, pa.int64()),
-            nan_count=pa.array(nans, pa.int64()),
+            null_count=pa.array(all_nulls, pa.int64()),
+            nan_count=pa.array(all_nans, pa.int64()),
             lower=typed_array(lows, leaf.logical) if orderable else None,
             upper=typed_array(highs, leaf.logical) if orderable else None,
             lower_exact=pa.array(low_flags, pa.bool_()),
@@ -277,11 +281,7 @@ class _View:
         )
 
     def _only_value(self, leaf: Leaf, entry: Entry) -> tuple[Any] | None:
-        """The one value of a column in a file that cannot hold the column, None where it may or metrics exist."""
-        file = entry.file
-        known = (file.value_counts, file.null_value_counts, file.lower_bounds, file.upper_bounds)
-        if any(leaf.field_id in metrics for metrics in known if metrics):
-            return None
+        """The one value of a column in a file that cannot hold the column, None where it may; without metrics."""
         identity = identity_values(self._specs[entry.spec_id], entry.partition)
         if leaf.field_id in identity:
             return (identity[leaf.field_id],)
@@ -382,10 +382,6 @@ class _Files:
 
     def table(self) -> pa.Table:
         return pa.table(self._rows, schema=FILE_SCHEMA)
-
-
-def _of(metrics: Any, field_id: int) -> Any:
-    return metrics.get(field_id) if metrics else None
 
 
 def _after_deletes(count: int | None, rows: int, live: int) -> int | None:

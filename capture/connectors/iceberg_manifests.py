@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -33,6 +33,8 @@ from pyiceberg.types import (
     DoubleType,
     FixedType,
     FloatType,
+    IntegerType,
+    LongType,
     StringType,
     TimestampNanoType,
     TimestampType,
@@ -49,6 +51,7 @@ TRUNCATED = 16
 # Positions in a v3 data file record, of fields that pyiceberg has no accessor for.
 _REFERENCED, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
 _DAY_US = 86_400_000_000
+_INT, _LONG = struct.Struct("<i"), struct.Struct("<q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +158,48 @@ def _field_ids(schema: str) -> frozenset[int]:
 # Bounds.
 
 
-def decode(raw: bytes | None, leaf: Leaf, cut: int, *, upper: bool) -> tuple[Any, bool]:
-    """A bound as pyiceberg holds values, None where there is none, and whether it is exact.
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a manifest says of the columns of one file, by field id."""
+
+    values: Mapping[int, int]
+    nulls: Mapping[int, int]
+    nans: Mapping[int, int]
+    lower: Mapping[int, bytes]
+    upper: Mapping[int, bytes]
+
+    @classmethod
+    def of(cls, entry: Entry) -> Metrics:
+        file = entry.file
+        kinds = (file.value_counts, file.null_value_counts, file.nan_value_counts, file.lower_bounds, file.upper_bounds)
+        return cls(*(kind or {} for kind in kinds))
+
+    def know(self, field_id: int) -> bool:
+        """Whether there is any metric of a column."""
+        return field_id in self.nulls or any(field_id in kind for kind in (self.values, self.lower, self.upper))
+
+
+Decoder = Callable[[bytes | None], tuple[Any, bool]]
+
+
+def decoder(leaf: Leaf, cut: int, *, upper: bool) -> Decoder:
+    """What turns the bounds of a column into values as pyiceberg holds them, and tells whether each is exact.
 
     Args:
-        raw: Single-value bytes, of the column's type or of the one it was promoted from.
-        leaf: The column.
+        leaf: The column. A bound is of its type or of the one it was promoted from.
         cut: From this length on a string or binary bound may have been cut.
-        upper: Whether it is an upper bound.
+        upper: Whether these are upper bounds.
     """
-    return (None, False) if raw is None else _decoded(bytes(raw), leaf, cut, upper)
+    whole = {IntegerType: _INT, DateType: _INT, LongType: _LONG}.get(type(leaf.type))
+
+    def decoded(raw: bytes | None) -> tuple[Any, bool]:
+        if raw is None:
+            return None, False
+        if whole is not None and len(raw) == whole.size:
+            return whole.unpack(raw)[0], True
+        return _decoded(bytes(raw), leaf, cut, upper)
+
+    return decoded
 
 
 def _decoded(raw: bytes, leaf: Leaf, cut: int, upper: bool) -> tuple[Any, bool]:
