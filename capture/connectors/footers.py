@@ -111,7 +111,7 @@ def read_footer(place: Place) -> Footer:
         physical = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
         _check(chunks, physical, metadata.num_rows)
     except FileNotFoundError:
-        raise UpstreamError(f'file "{name}" is gone', hint="discover the table again") from None
+        raise Unreadable(f'file "{name}" is gone', hint="discover the table again") from None
     except PermissionError:
         raise Unreadable(f'file "{name}" may not be read') from None
     except (pa.ArrowException, OSError, ValueError, IndexError, RecursionError, MemoryError) as trouble:

@@ -384,3 +384,24 @@ def test_a_table_that_goes_away(events):
     shutil.rmtree(events)
     with pytest.raises(NotFound):
         found.describe("default", "events")
+
+
+def test_paths_of_a_moved_table_are_rewritten(tmp_path):
+    """A shallow clone names its files by full paths."""
+    deltalake.write_deltalake(tmp_path / "now/origin", pa.table({"a": [b"x", b"y"]}))
+    (tmp_path / "lake/clone/_delta_log").mkdir(parents=True)
+    log = (tmp_path / "now/origin/_delta_log" / f"{0:020d}.json").read_text()
+    actions = [json.loads(line) for line in log.splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["path"] = f"file:///was/here/origin/{action['add']['path']}"
+    clone = tmp_path / "lake/clone/_delta_log" / f"{0:020d}.json"
+    clone.write_text("\n".join(map(json.dumps, actions)))
+    found = connector(tmp_path / "lake", path_rewrite=f"/was/here={tmp_path}/now")
+    stats, _ = captured(found, "clone")
+    (path,) = stats.files["file_path"].to_pylist()
+    assert Path(path).stat().st_size == stats.total_size_bytes
+    assert scanned(found, "clone", 0) == {"a": [b"x", b"y"]}
+    lost = connector(tmp_path / "lake")
+    with pytest.raises(UpstreamError, match="is gone"):
+        list(lost.plan_files("default", "clone", 0, {"a": 1}))
