@@ -1,4 +1,4 @@
-"""Reading Iceberg's files: paths of a moved table rewritten, foreign statistics blobs kept from pyiceberg's model.
+"""Reading Iceberg's files: paths of a moved table rewritten, and what pyiceberg's model refuses kept from it.
 
 pyiceberg makes a `FileIO` for every table it loads, by the class that the property `py-io-impl` names. `LakeIO` is that
 class for all our catalogs, so every path passes it, the metadata file of a SQL or Glue catalog included. A REST catalog
@@ -38,6 +38,7 @@ _S3_NAMES = {
     "aws_endpoint_url": "s3.endpoint",
 }
 _GZIP = b"\x1f\x8b"
+_VARIANT = b'"variant"'
 # What pyiceberg's model lets a blob be; a table that lists any other would not load at all.
 _KNOWN_BLOBS = frozenset(get_args(BlobMetadata.model_fields["type"].annotation))
 
@@ -70,13 +71,15 @@ class LakeIO(FileIO):  # type: ignore[misc]
         found = self._file_io(location).new_input(location)
         return _MetadataInput(found) if location.endswith(_SUFFIXES) else found
 
-    def foreign_blobs(self, location: str) -> set[str]:
-        """Types of statistics blobs that a metadata file lists and pyiceberg cannot hold: a commit would lose them."""
+    def lost_on_commit(self, location: str) -> list[str]:
+        """What a metadata file says that pyiceberg's model does not hold, so that a commit by it would lose it."""
         location = self.resolve(location)
         with self._file_io(location).new_input(location).open() as stream:
-            document = json.loads(_unzipped(stream.read()))
+            content = _unzipped(stream.read())
+        document = json.loads(content)
         blobs = [blob for held in document.get("statistics") or () for blob in held.get("blob-metadata") or ()]
-        return {str(blob.get("type")) for blob in blobs} - _KNOWN_BLOBS
+        lost = {f"statistics of type {blob.get('type')}" for blob in blobs if blob.get("type") not in _KNOWN_BLOBS}
+        return sorted(lost) + (["columns of type variant"] if _VARIANT in content else [])
 
     def new_output(self, location: str) -> OutputFile:
         resolved = self.resolve(location)
@@ -161,13 +164,17 @@ def _unzipped(content: bytes) -> bytes:
 
 
 def _tolerable(content: bytes) -> bytes:
-    """A metadata document, or a catalog's answer that holds one, without blobs of types pyiceberg refuses."""
-    if b"blob-metadata" not in content or not _KNOWN_BLOBS:
+    """A metadata document, or a catalog's answer that holds one, without what pyiceberg refuses to load."""
+    if _VARIANT not in content and b"blob-metadata" not in content:
         return content
     return json.dumps(json.loads(content, object_hook=_without_foreign)).encode()
 
 
 def _without_foreign(item: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(blobs := item.get("blob-metadata"), list):
+    """Drops blobs of types it does not know, and calls a variant, which it does not know either, unknown."""
+    if isinstance(blobs := item.get("blob-metadata"), list) and _KNOWN_BLOBS:
         item["blob-metadata"] = [blob for blob in blobs if blob.get("type") in _KNOWN_BLOBS]
+    for place in ("type", "element", "value"):
+        if item.get(place) == "variant":
+            item[place] = "unknown"
     return item

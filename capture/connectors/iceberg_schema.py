@@ -149,23 +149,22 @@ def identity_values(spec: PartitionSpec, partition: tuple[Any, ...]) -> dict[int
 
 
 def partition_json(spec: PartitionSpec, schema: IcebergSchema, partition: tuple[Any, ...]) -> str | None:
-    """A partition as JSON, partition field → canonical text or null; None when there are no fields."""
+    """A partition as JSON: numbers of whole fields, other values as canonical text; None when there are no fields."""
     if not spec.fields:
         return None
-    told: dict[str, str | None] = {}
+    told: dict[str, str | int | None] = {}
     for part, value in zip(spec.fields, partition, strict=False):
         try:
-            source = schema.find_type(part.source_id)
-            text = logical_text(part.transform.result_type(source))
+            logical = logical_text(part.transform.result_type(schema.find_type(part.source_id)))
         except ValueError:  # the source column was dropped since
-            text = ""
-        told[part.name] = None if value is None else _partition_text(value, text)
+            logical = "VARIANT"
+        told[part.name] = None if value is None else _partition_value(value, logical)
     return json.dumps(told, ensure_ascii=False)
 
 
-def _partition_text(value: Any, logical: str) -> str:
-    if not logical or logical == "VARIANT":
-        return str(value)
+def _partition_value(value: Any, logical: str) -> str | int:
+    if logical == "VARIANT" or (logical == "INT" and isinstance(value, int)):
+        return value if isinstance(value, int) else str(value)
     kind = parse(logical)
     return canonical(constant(value, kind), kind)[0] or str(value)
 

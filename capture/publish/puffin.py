@@ -141,10 +141,10 @@ def publish(
             )
         if not sketches:
             raise InvalidArgument(f'publish to iceberg: no theta sketch of table "{namespace}.{name}" is stored')
-        if foreign := set() if loaded.server_commits else loaded.io.foreign_blobs(loaded.location):
+        if lost := [] if loaded.server_commits else loaded.io.lost_on_commit(loaded.location):
             raise Conflict(
-                f'publish to iceberg: the metadata of table "{namespace}.{name}" lists statistics of type '
-                f"{', '.join(sorted(foreign))}, which this commit would lose"
+                f'publish to iceberg: the metadata of table "{namespace}.{name}" holds {", ".join(lost)}, which this '
+                "commit would lose"
             )
         snapshot = loaded.metadata.snapshot_by_id(snapshot_id)
         if snapshot is None:

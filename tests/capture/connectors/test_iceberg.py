@@ -458,6 +458,17 @@ def test_foreign_blobs_do_not_stop_a_table(tmp_path, table):
     assert (native.row_count, list(native.sketches)) == (150, [])
 
 
+def test_a_variant_column_does_not_stop_a_table(table):
+    folder = home(table) / "metadata"
+    document = json.loads(built.latest(folder).read_text())
+    document["schemas"][0]["fields"].append({"id": 9, "name": "v", "type": "variant", "required": False})
+    built.write_metadata(folder, document | {"format-version": 3, "next-row-id": 0, "last-column-id": 9})
+    connector = directory(home(table))
+    assert connector.describe("default", "t").schema.columns[-1].logical_type == "VARIANT"
+    assert {column for _, column in file_columns(stats(connector))} == {"id", "name", "score"}
+    assert len(live(connector)) == 150
+
+
 def sql(root: Path, **options: str) -> IcebergConnector:
     return IcebergConnector(ConnectorConfig("c", "iceberg", f"sqlite:///{root / 'catalog.db'}", options))
 
