@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ COMMAND_VERSION: Final = 1
 CURRENT: Final = "current"
 FORMATS: Final = ("ARROW_IPC", "ROWS")
 MAX_LIMIT: Final = 2**62
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 COMMAND_KEYS: Final = (
     "table", "columns", "predicates", "filter", "snapshot", "allow_stale", "limit", "query_id", "output_format", "version",
@@ -116,8 +118,9 @@ def to_ticket(request: ScanRequest) -> flight.Ticket:
 
 
 def of_command(command: bytes, header_query_id: str | None = None) -> ScanRequest:
+    """A JSON command, or one of another protocol: those have control characters in them, and JSON has none."""
     _check_size(command, "command")
-    if command.lstrip()[:1] in (b"{", b"[", b'"', b"") or command.strip()[:1].isalnum():
+    if command[:1] == b"{" or not _CONTROL.search(command):
         return of_json(parse_json(command, "command"), header_query_id)
     from flight_server.protocols import floecat
 

@@ -1,0 +1,113 @@
+"""`statflight serve` in a process of its own, and the little a test needs to talk to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+STATFLIGHT = Path(sys.executable).with_name("statflight")
+STOPPED_WITHIN = 60
+
+
+@dataclass(frozen=True)
+class LiveServer:
+    uri: str
+    log: Path  # its standard error
+    process: subprocess.Popen[str]
+
+    def connect(self, **headers: str) -> Client:
+        return Client(self.uri, **headers)
+
+
+@contextlib.contextmanager
+def serving(directory: Path, *flags: object, env: dict[str, str] | None = None) -> Iterator[LiveServer]:
+    """A server on a free port with its database in the directory; told to stop at the end, it must exit with 0."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STATFLIGHT_")}
+    command = [STATFLIGHT, "serve", "--db", directory / "stats.duckdb", "--port", "0", *map(str, flags)]
+    if "--workers" not in flags:
+        command += ["--workers", "0"]
+    log = directory / "server.log"
+    with (
+        log.open("ab") as errors,
+        subprocess.Popen(command, cwd=directory, env=clean | (env or {}), stdout=subprocess.PIPE, stderr=errors, text=True)
+        as process,
+    ):  # fmt: skip
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            found = re.search(r"listening on (grpc\S+)", line)
+            assert found, (line, log.read_text())
+            yield LiveServer(found[1], log, process)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.communicate(timeout=STOPPED_WITHIN)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    assert process.returncode == 0, log.read_text()[-4000:]
+
+
+class Client:
+    """Flight calls in the words of the protocol: JSON commands in, tables and JSON out."""
+
+    def __init__(self, uri: str, **headers: str):
+        self.flight = flight.connect(uri)
+        self.headers = headers
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flight.close()
+
+    def options(self, **headers: str) -> flight.FlightCallOptions:
+        told = (self.headers | headers).items()
+        return flight.FlightCallOptions(
+            timeout=30, headers=[(name.replace("_", "-").encode(), value.encode()) for name, value in told]
+        )
+
+    def info(self, command: bytes | dict[str, Any], **headers: str) -> flight.FlightInfo:
+        data = command if isinstance(command, bytes) else json.dumps(command).encode()
+        return self.flight.get_flight_info(flight.FlightDescriptor.for_command(data), self.options(**headers))
+
+    def get(self, ticket: bytes | dict[str, Any] | flight.Ticket, **headers: str) -> pa.Table:
+        if isinstance(ticket, dict):
+            ticket = json.dumps(ticket).encode()
+        ticket = flight.Ticket(ticket) if isinstance(ticket, bytes) else ticket
+        return self.flight.do_get(ticket, self.options(**headers)).read_all()
+
+    def read(self, command: bytes | dict[str, Any], **headers: str) -> pa.Table:
+        """GetFlightInfo, then DoGet."""
+        return self.get(self.info(command, **headers).endpoints[0].ticket, **headers)
+
+    def act_raw(self, name: str, body: bytes | dict[str, Any] = b"", **headers: str) -> list[bytes]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        results = self.flight.do_action(flight.Action(name, data), self.options(**headers))
+        return [result.body.to_pybytes() for result in results]
+
+    def act(self, name: str, body: bytes | dict[str, Any] = b"", **headers: str) -> list[Any]:
+        return [json.loads(result) for result in self.act_raw(name, body, **headers)]
+
+    def put(self, command: str | dict[str, Any], rows: pa.Table, **headers: str) -> dict[str, Any]:
+        """The counts that a put is answered with; a text is the path of a flight."""
+        if isinstance(command, str):
+            descriptor = flight.FlightDescriptor.for_path(command)
+        else:
+            descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+        writer, reader = self.flight.do_put(descriptor, rows.schema, self.options(**headers))
+        with writer:
+            writer.write_table(rows)
+            writer.done_writing()
+            answer = reader.read()
+            return {} if answer is None else dict(json.loads(answer.to_pybytes()))
