@@ -65,7 +65,6 @@ def _run(directory: Path, say: Callable[[str], None]) -> int:
         if _iceberg_tables(lakes):
             step("publish", "iceberg.sales.orders", "--to", "iceberg")
         step("report", "parquet.default.trips", "-o", "report.html")
-        step("jobs")
     say("the server has stopped")
     return 1 if step.failed else 0
 

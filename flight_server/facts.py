@@ -121,12 +121,14 @@ def densities(buckets: Sequence[Row], logical_type: str, bins: int) -> list[floa
     for (low, high), row in zip(ranges, buckets, strict=True):
         count = row["row_count"] or 0.0
         first, last = (min(int((edge - start) / step), bins - 1) for edge in (low, high))
-        if first == last or high <= low:
-            heights[first] += count
-            continue
-        for place in range(first, last + 1):
-            inside = min(high, start + (place + 1) * step) - max(low, start + place * step)
-            heights[place] += count * max(inside, 0.0) / (high - low)
+        inside = [
+            max(0.0, min(high, start + (place + 1) * step) - max(low, start + place * step))
+            for place in range(first, last + 1)
+        ]
+        # Of the sum and not of the width, which rounding may make differ; no row is lost.
+        whole = sum(inside)
+        for place, part in enumerate(inside, first):
+            heights[place] += count * (part / whole) if whole > 0 else count / len(inside)
     return heights
 
 

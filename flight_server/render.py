@@ -96,11 +96,11 @@ def plain(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """A value in a cell of a text table; nothing for a null."""
+    """A value in a cell of a text table, for people: nothing for a null, no digits that nobody reads."""
     if value is None:
         return ""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
+    if isinstance(value, float) and (value == 0 or 1e-3 <= abs(value) < 1e15):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
     value = plain(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

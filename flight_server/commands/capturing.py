@@ -129,7 +129,9 @@ def capture(
     if asynchronous:
         for job in dict.fromkeys(outcome["job_id"] for outcome in outcomes if outcome.get("job_id")):
             tell(job)
-    failed = _summarise(names, outcomes, elapsed, quiet=asynchronous)
+    failed = _summarise(names, outcomes, quiet=asynchronous)
+    if sys.stderr.isatty() and not asynchronous:
+        say(f"took {elapsed:.1f} s")
     if unknown or failed:
         raise typer.Exit(1)
 
@@ -141,7 +143,7 @@ def _kinds(text: str | None) -> list[str] | None:
     return kinds
 
 
-def _summarise(names: list[str], outcomes: list[dict[str, Any]], elapsed: float, quiet: bool) -> int:
+def _summarise(names: list[str], outcomes: list[dict[str, Any]], quiet: bool) -> int:
     """Writes a line for each table; answers how many outcomes are no success."""
     failed = 0
     for name in names:
@@ -151,7 +153,7 @@ def _summarise(names: list[str], outcomes: list[dict[str, Any]], elapsed: float,
         if not quiet:
             words = ", ".join(f"{many} {word.lower()}" for word, many in Counter(o["outcome"] for o in mine).items())
             engines = sorted({o["engine_id"] for o in mine if o.get("engine_id")})
-            tell(f"{name}: {words}{' by ' + ', '.join(engines) if engines else ''} in {elapsed:.1f} s")
+            tell(f"{name}: {words}{' by ' + ', '.join(engines) if engines else ''}")
         for outcome in mine:
             if outcome["outcome"] not in GOOD:
                 failed += 1

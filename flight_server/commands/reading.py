@@ -141,7 +141,7 @@ def diff(
 
 
 _OF_TABLE = ("row_count", "data_file_count", "total_size_bytes")
-_OF_COLUMN = ("logical_type", "row_count", "null_count", "nan_count", "ndv", "min", "max", "avg_width_bytes")
+_OF_COLUMN = ("logical_type", "null_count", "nan_count", "ndv", "min", "max", "avg_width_bytes")
 
 
 def _changes(before: facts.Facts, after: facts.Facts) -> list[dict[str, str]]:

@@ -86,6 +86,15 @@ def test_text_has_no_control_characters():
     assert lines.splitlines()[1] == "x\\x1b[31m\\ny\\u202e\\x00"
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3.0, "3"), (0.0, "0"), (-0.0, "-0"), (1 / 3, "0.333"), (362262.57603832346, "362262.576"), (1e-9, "1e-09"),
+     (1e20, "1e+20"), (2**60, "1152921504606846976"), (True, "true"), (None, ""), ([1, None], "[1, null]")],
+)  # fmt: skip
+def test_text_of_a_value(value, text):
+    assert render.text_of(value) == text
+
+
 @given(st.lists(st.tuples(st.text(), st.none() | st.text()), max_size=5))
 def test_csv_survives_any_text(rows):
     table = pa.table({"a": [a for a, _ in rows], "b": pa.array([b for _, b in rows], pa.string())})
