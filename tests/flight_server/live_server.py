@@ -39,11 +39,11 @@ def serving(directory: Path, *flags: object, env: dict[str, str] | None = None) 
     if "--workers" not in flags:
         command += ["--workers", "0"]
     log = directory / "server.log"
+    told = clean | (env or {})
     with (
         log.open("ab") as errors,
-        subprocess.Popen(command, cwd=directory, env=clean | (env or {}), stdout=subprocess.PIPE, stderr=errors, text=True)
-        as process,
-    ):  # fmt: skip
+        subprocess.Popen(command, cwd=directory, env=told, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
         try:
             line = process.stdout.readline() if process.stdout else ""
             found = re.search(r"listening on (grpc\S+)", line)

@@ -15,9 +15,7 @@ from store.errors import InvalidArgument, NotFound, StatflightError
 from store.predicate import MAX_NODES
 
 
-def message(
-    table: str = "stats.columns", columns: tuple[str, ...] = (), predicates: tuple = (), query_id: str = "q", **name: object
-):  # fmt: skip
+def message(table="stats.columns", columns=(), predicates=(), query_id="q", **name):
     """A command by the runtime's own encoder."""
     built = SystemTableFlightCommand()
     *path, last = table.split(".")
@@ -77,11 +75,8 @@ def test_operators_by_number():
 
 @pytest.mark.parametrize("number", [10, 99, 2**31 - 1, -1])
 def test_an_unknown_operator_is_refused(number):
-    data = bytearray(command(predicates=(("c", 9),)))
-    at = data.index(b"\x10\x09")
     data = message(predicates=(("c", 9),))
     data.predicates[0].op = number
-    assert at
     with pytest.raises(InvalidArgument, match=r"predicates\[0\].op: is unknown"):
         to_command(data.SerializeToString(), None)
 
@@ -142,12 +137,13 @@ def test_too_many_predicates_are_refused_before_they_are_read():
         to_command(command() + field(3, b"") * (MAX_NODES + 1), None)
 
 
-@pytest.mark.parametrize("length", range(120))
-def test_every_length_is_told_from_json(length):
+def test_every_length_is_told_from_json():
     # the bytes of lengths look like any text: line feeds, quotes, braces, digits, letters
-    data = command("sys.flights", query_id="q" * 8, catalog="c" * length)
-    assert of_command(data).flight.name == "sys.flights"
-    assert of_command(field(4, "q" * max(length, 1)) + field(1, field(1, field(3, "sys.flights")))).query_id
+    for length in range(1, 140):
+        data = command("sys.flights", catalog="c" * length)
+        assert of_command(data).flight.name == "sys.flights"
+        data = field(4, "q" * length) + field(1, field(1, field(3, "sys.flights")))
+        assert of_command(data).query_id == "q" * length
 
 
 def test_as_a_scan_request():
