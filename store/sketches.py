@@ -84,10 +84,7 @@ class ThetaBuilder:
     def _trim(self) -> None:
         if not self._parts:
             return
-        kept = np.sort(np.concatenate(self._parts) if len(self._parts) > 1 else self._parts[0])
-        # Zero marks an empty slot in the library, which therefore never keeps it.
-        first = kept[:1] != 0
-        kept = kept[np.concatenate([first, kept[1:] != kept[:-1]])]
+        kept = _distinct(np.concatenate(self._parts))
         if len(kept) > self.k:
             self._theta = kept[self.k]
             kept = kept[: self.k].copy()
@@ -141,7 +138,7 @@ def union(sketches: Sequence[bytes], k: int = THETA_K) -> bytes:
     if not states:
         return write_theta(Theta(_MAX_THETA, np.empty(0, np.uint64), True))
     limit = min(state.theta for state in states)
-    hashes = np.unique(np.concatenate([state.hashes for state in states]))
+    hashes = _distinct(np.concatenate([state.hashes for state in states]))
     hashes = hashes[: np.searchsorted(hashes, np.uint64(limit))]
     if len(hashes) > k:
         limit, hashes = int(hashes[k]), hashes[:k]
@@ -180,6 +177,12 @@ def estimate(data: bytes) -> Estimate:
 
     sketch = datasketches.compact_theta_sketch.deserialize(data)
     return Estimate(sketch.get_estimate(), sketch.get_lower_bound(2), sketch.get_upper_bound(2), False)
+
+
+def _distinct(hashes: Hashes) -> Hashes:
+    """Ascending and once each; without zero, which marks an empty slot in the library and is never kept."""
+    hashes.sort()  # vectorised, which makes it several times faster than np.unique
+    return hashes[np.concatenate([hashes[:1] != 0, hashes[1:] != hashes[:-1]])]
 
 
 def _read_theta_by_library(data: bytes) -> Theta:

@@ -44,12 +44,12 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: Wanted = ALL, ti
     if len(values) > PIECE_ROWS:
         starts = range(0, len(values), PIECE_ROWS)
         return merge([summarise(values.slice(start, PIECE_ROWS), lt, wanted, times) for start in starts], lt)
+    values = numbers.plain(values)
     frame = Frame(lt, wanted, len(values) * times, values.null_count * times, times)
     if not frame.count:
         return _nothing(frame)
     if frame.nulls:
         values = values.drop_null()
-    values = numbers.plain(values)
     if lt.kind in TEXTUAL:
         return texts.summarise(values, frame)
     if pa.types.is_dictionary(values.type):
@@ -96,12 +96,12 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
     Raises:
         ValueError: Values of this type are not hashed.
     """
+    values = numbers.plain(values)
     if values.null_count:
         null = values.is_null().to_numpy()
         hashes = np.zeros(len(values), np.uint64)
         hashes[~null] = row_hashes(values.drop_null(), lt)[0]
         return hashes, null
-    values = numbers.plain(values)
     if lt.kind in TEXTUAL:
         return texts.row_hashes(values), None
     if pa.types.is_dictionary(values.type):

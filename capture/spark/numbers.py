@@ -28,10 +28,12 @@ _STORED: Final = {
 
 
 def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without an extension type around the values."""
+    """Without an extension type around the values; views, for which Arrow lacks kernels, as what they look at."""
     while isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
-    return values
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
 
 
 def flat(values: pa.ChunkedArray) -> npt.NDArray[Any]:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from capture.connectors.layout import open_place, reason
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
+from capture.spark import numbers
 from store import logical_types
 from store.errors import StatflightError, UpstreamError
 from store.logical_types import Kind, LogicalType
@@ -219,7 +220,7 @@ class _ParquetReader:
         for column in block:
             assert column.path is not None
             try:
-                values = _leaf(table, column.path)
+                values = numbers.plain(_leaf(table, column.path))
                 if self._keep is not None:
                     values = values.filter(pa.array(self._keep))
             except _TROUBLE as trouble:
@@ -328,8 +329,7 @@ def _below(parent: pa.ChunkedArray, path: str) -> pa.ChunkedArray:
 
 
 def _conformed(values: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
-    while isinstance(values.type, pa.BaseExtensionType):
-        values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
+    values = numbers.plain(values)
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     values = values.cast(type)

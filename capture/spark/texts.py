@@ -80,10 +80,6 @@ def _entries(chunk: pa.Array) -> _Entries:
 
 def _binary(values: pa.Array) -> pa.Array:
     """As one of the types whose values lie side by side in one buffer."""
-    if isinstance(values.type, pa.BaseExtensionType):
-        values = values.storage
-    if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
-        return values.cast(pa.large_binary())
     known = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     if any(fits(values.type) for fits in known) or pa.types.is_fixed_size_binary(values.type):
         return values
