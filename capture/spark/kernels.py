@@ -96,6 +96,10 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
     Raises:
         ValueError: Values of this type are not hashed.
     """
+    if lt.kind not in HASHED:
+        raise ValueError(f"{lt.text} values are not hashed")
+    if not len(values):
+        return np.empty(0, np.uint64), None
     values = numbers.plain(values)
     if values.null_count:
         null = values.is_null().to_numpy()
@@ -115,9 +119,7 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
         return (
             hashing.hash_decimals(low.view(np.int64)) if high is None else hashing.hash_wide_decimals(low, high)
         ), None
-    if lt.kind in NUMERIC:
-        return hash_integers(lt)(numbers.integers(values, lt)), None
-    raise ValueError(f"{lt.text} values are not hashed")
+    return hash_integers(lt)(numbers.integers(values, lt)), None
 
 
 def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:

