@@ -136,7 +136,7 @@ class Service:
         def run(connection: Any) -> None:
             results.clear()
             for table in found["tables"]:
-                entry = self.catalog.discovered(connection, catalog, format, table)
+                entry = self.catalog.discovered(connection, catalog, format, table, present if whole else ())
                 results.append({
                     "table": entry.full_name, "table_id": entry.table_id, "snapshots": len(table["snapshots"]),
                     "current_snapshot_id": entry.current_snapshot_id,

@@ -165,7 +165,7 @@ def _sketches(flight: Flight, scope: Scope) -> Source:
         parts.append(f"SELECT table_key, snapshot_id, {names} FROM ({inner})")
         parameters += own
     sql = f"({' UNION ALL '.join(parts)}) s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped"
-    order = "s.table_key, s.snapshot_id, s.storage_id, s.column_id, s.role"
+    order = "s.table_key, s.snapshot_id, s.target_kind = 'FILE' DESC, s.storage_id, s.column_id, s.role"
     return Source(sql, parameters, columns, order)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -270,14 +270,23 @@ class Catalog:
             if entry.table_catalog == catalog and entry.format != EXTERNAL:
                 self.change(connection, entry, dropped=True)
 
-    def discovered(self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any]) -> TableEntry:
-        """Stores one table as `flight_server.wire` describes it; ids, columns, snapshots and constraints are renewed."""
+    def discovered(
+        self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], present: Collection[Any]
+    ) -> TableEntry:
+        """Stores one table as a worker found it; ids, columns, snapshots and constraints are renewed.
+
+        `present` are the (schema, name) pairs of all tables of the lake, empty when not all were looked at: a table
+        whose identity is known under a name that is no longer there was renamed; where it still is, one is a copy.
+        """
         name = (catalog, found["schema"], found["name"])
         entry = self._by_name.get(name)
-        if entry is None and found["table_id"]:
-            entry = next(  # a rename keeps the format's own identity, and a table that comes back its statistics
-                (e for e in self._by_key.values() if e.table_id == found["table_id"] and e.table_catalog == catalog), None
+        if entry is None and found["table_id"] and present:
+            renamed = (
+                e for e in self._by_key.values()
+                if e.table_id == found["table_id"] and e.table_catalog == catalog
+                and (e.table_schema, e.table_name) not in present
             )  # fmt: skip
+            entry = next(renamed, None)
         if entry is not None and found["table_id"] and entry.table_id not in (found["table_id"], None):
             if entry.format != EXTERNAL:  # another table of the same name: the old one is gone
                 self.change(connection, entry, dropped=True)
