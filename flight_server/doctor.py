@@ -41,7 +41,7 @@ class Finding:
     remedy: str = ""
 
 
-def examine(server: str, token: str | None = None, tls_roots: Path | None = None) -> int:
+def examine(server: str, token: str | None = None, tls_roots: bytes | None = None) -> int:
     """Writes every finding on standard output; 0 when the server answers."""
     answers = False
     for finding in _findings(server, token, tls_roots):
@@ -51,7 +51,7 @@ def examine(server: str, token: str | None = None, tls_roots: Path | None = None
     return 0 if answers else 1
 
 
-def _findings(server: str, token: str | None, tls_roots: Path | None) -> Iterator[Finding]:
+def _findings(server: str, token: str | None, tls_roots: bytes | None) -> Iterator[Finding]:
     """The findings, that about the server last."""
     yield Finding(sys.version_info >= (3, 11), "python", sys.version.split()[0])
     yield java()
@@ -97,7 +97,7 @@ def _port(server: str) -> Finding:
     return Finding(True, "port", f"{where.port} is free")
 
 
-def _health(server: str, token: str | None, tls_roots: Path | None) -> Finding:
+def _health(server: str, token: str | None, tls_roots: bytes | None) -> Finding:
     try:
         with StatsClient(server, token, tls_roots, timeout=HEALTH_SECONDS) as client:
             health = client.actions.health()

@@ -92,7 +92,7 @@ def discover(
 
 
 def disconnect(catalog: _Catalog, server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None) -> None:
-    """Forget a connected lake."""
+    """Forget a connected lake and its tables."""
     with connect(server, token, tls_roots) as client:
         client.actions.drop_connector(catalog=catalog)
     say(f"{catalog}: disconnected")

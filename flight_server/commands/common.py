@@ -56,15 +56,25 @@ def tell(line: str) -> None:
     sys.stdout.buffer.flush()
 
 
+def check_server(uri: str) -> None:
+    if not re.match(r"grpc(\+tcp|\+tls|\+unix)?://", uri):
+        misuse(f"--server {uri!r} is no Flight address; expected {DEFAULT_URI} or grpc+tls://host:port")
+
+
+def certificates(path: Path | None) -> bytes | None:
+    """What `--tls-roots` names, read."""
+    try:
+        return None if path is None else path.read_bytes()
+    except OSError as error:
+        misuse(f"--tls-roots {path}: {error.strerror}")
+
+
 @contextmanager
 def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[StatsClient]:
     """A client for the length of a block."""
-    if not re.match(r"grpc(\+tcp|\+tls|\+unix)?://", server):
-        misuse(f"--server {server!r} is no Flight address; expected {DEFAULT_URI} or grpc+tls://host:port")
-    if tls_roots is not None and not tls_roots.is_file():
-        misuse(f"--tls-roots {tls_roots}: no such file")
+    check_server(server)
     try:
-        with StatsClient(server, token, tls_roots) as client:
+        with StatsClient(server, token, certificates(tls_roots)) as client:
             yield client
     except flight.FlightUnavailableError as error:
         message = reason(error)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flight_server.commands.common import SERVER, Server, TlsRoots, Token, say
+from flight_server.commands.common import SERVER, Server, TlsRoots, Token, certificates, check_server, say
 
 _Port = typer.Option(min=0, max=65535, help="0 picks a free one.", show_default="8815")
 
@@ -49,16 +49,29 @@ def worker(
     tls_roots: TlsRoots = None,
 ) -> None:
     """Run another capture worker, here or on any machine that reaches the server and the lake."""
+    from flight_server.config import load
+
+    check_server(server)
+    roots = certificates(tls_roots)
+    settings = load(flags={"spark_master": spark_master})
     from flight_server.worker import run_worker
 
-    raise typer.Exit(run_worker(server, token=token, spark_master=spark_master, tls_roots=tls_roots))
+    status = run_worker(
+        server,
+        token=token,
+        spark_master=settings.spark_master,
+        tls_roots=roots,
+        inline_max_cells=settings.inline_max_cells,
+    )
+    raise typer.Exit(status)
 
 
 def doctor(server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None) -> None:
     """Check Python, Java, the libraries of each format, and the server."""
     from flight_server.doctor import examine
 
-    raise typer.Exit(examine(server, token, tls_roots))
+    check_server(server)
+    raise typer.Exit(examine(server, token, certificates(tls_roots)))
 
 
 def demo(
