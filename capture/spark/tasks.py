@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ _DICTIONARY_BYTES: Final = 4  # per value: a text column below is coded by a dic
 _TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
 _TROUBLE = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
 
-Mask = npt.NDArray[np.bool_]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,8 @@ class _ParquetReader:
         place = open_place(delete.path, self._task.storage)
         with place.file_system.open_input_file(place.path) as source, pq.ParquetFile(source) as file:
             gone = file.read([path for _, path in delete.columns], use_threads=False)
-        data_codes, gone_codes = np.zeros(rows, np.int64), np.zeros(len(gone), np.int64)
+        data_codes: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        gone_codes: npt.NDArray[np.int64] = np.zeros(len(gone), np.int64)
         for column, path in delete.columns:
             type = logical_types.to_arrow(logical_types.parse(column.logical_type))
             if column.path is not None and column.path in self._leaves:

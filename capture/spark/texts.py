@@ -111,8 +111,8 @@ def _bounds(chunks: Sequence[_Entries], lt: LogicalType) -> tuple[str | None, st
 
 
 def _octets(value: pa.Scalar) -> bytes:
-    buffer = value.as_buffer() if hasattr(value, "as_buffer") else None
-    return buffer.to_pybytes() if buffer is not None else value.as_py()
+    buffer = value.as_buffer()  # not as_py, which would decode a text
+    return b"" if buffer is None else bytes(buffer)
 
 
 def _as_kind(octets: list[bytes], lt: LogicalType) -> pa.Array:
@@ -143,7 +143,7 @@ def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame
     fits = np.array([len(value) <= _MAX_ITEM_BYTES for value in octets], np.bool_)
     if not fits.all():
         offset = max(offset, int(weights[~fits].max()))
-    kept = np.flatnonzero(fits & (weights > offset)) if len(fits) else []
+    kept: Any = np.flatnonzero(fits & (weights > offset)) if len(fits) else []
     # An unordered kind has no canonical text of its own: JSON is listed as it is spelled.
     lt = LogicalType(Kind.STRING) if frame.lt.kind is Kind.JSON else frame.lt
     items = bounds.encode_array(_as_kind([octets[i] for i in kept], lt), lt).to_pylist()
@@ -153,7 +153,7 @@ def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame
 def _first_of(chunks: Sequence[_Entries], wanted: Hashes) -> list[tuple[bytes, int]]:
     """A value for each of the ascending hashes, with the hash's place among them."""
     found: list[tuple[bytes, int]] = []
-    missing = np.ones(len(wanted), np.bool_)
+    missing: npt.NDArray[np.bool_] = np.ones(len(wanted), np.bool_)
     for chunk in chunks:
         for start in range(0, len(chunk.hashes), _STEP):
             if not missing.any():
@@ -171,7 +171,7 @@ def _first_of(chunks: Sequence[_Entries], wanted: Hashes) -> list[tuple[bytes, i
 def _matches(hashes: Hashes, wanted: Hashes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The rows whose hash is one of the ascending `wanted`, and which one it is."""
     # A table of the low bits lets few rows through to the search.
-    low_bits = np.zeros(1 << 14, np.bool_)
+    low_bits: npt.NDArray[np.bool_] = np.zeros(1 << 14, np.bool_)
     low_bits[wanted & np.uint64(0x3FFF)] = True
     rows = np.flatnonzero(low_bits[hashes & np.uint64(0x3FFF)])
     places = np.minimum(np.searchsorted(wanted, hashes[rows]), len(wanted) - 1)

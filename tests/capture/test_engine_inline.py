@@ -107,7 +107,7 @@ class Lake:
 @pytest.fixture
 def lake(tmp_path):
     lake = Lake(tmp_path)
-    lake.add("a.parquet", range(0, 500))
+    lake.add("a.parquet", range(500))
     lake.add("b.parquet", range(500, 1500))
     return lake
 

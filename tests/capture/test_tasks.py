@@ -14,10 +14,11 @@ from capture.spark.scan import Work, from_batch, scan, to_batch
 from store import sketches
 from store.errors import UpstreamError
 
+ZIPS = [None if i == 5 else f"z{i}" for i in range(10)]
 ROWS = pa.table({
     "id": pa.array(range(10), pa.int32()),
     "name": ["a", None, "b", "a", "c", "c", None, "d", "e", "f"],
-    "place": pa.array([None if i == 4 else {"lat": i / 2, "at": {"zip": f"z{i}" if i != 5 else None}} for i in range(10)],
+    "place": pa.array([None if i == 4 else {"lat": i / 2, "at": {"zip": ZIPS[i]}} for i in range(10)],
                       pa.struct({"lat": pa.float64(), "at": pa.struct({"zip": pa.string()})})),
     "dotted.name": pa.array(range(10, 20)),
 })  # fmt: skip
