@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from os import environ
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,7 +28,7 @@ LIBRARIES = {  # what for: distribution, extra of statflight that brings it
     "delta": ("deltalake", "delta"),
     "iceberg": ("pyiceberg", "iceberg"),
     "lance": ("pylance", "lance"),
-    "paimon": ("pypaimon", ""),
+    "paimon": ("pypaimon", "paimon"),
     "parquet": ("pyarrow", ""),
 }
 
@@ -55,11 +55,12 @@ def _findings(server: str, token: str | None, tls_roots: bytes | None) -> Iterat
     """The findings, that about the server last."""
     yield Finding(sys.version_info >= (3, 11), "python", sys.version.split()[0])
     yield java()
+    extras = metadata("statflight").get_all("Provides-Extra") or []
     for name, (distribution, extra) in LIBRARIES.items():
         try:
             yield Finding(True, name, f"{distribution} {version(distribution)}")
         except PackageNotFoundError:
-            wanted = f"'statflight[{extra}]'" if extra else distribution
+            wanted = f"'statflight[{extra}]'" if extra in extras else distribution
             yield Finding(False, name, f"{distribution} is not installed", f"pip install {wanted}")
     health = _health(server, token, tls_roots)
     if not health.good and server == DEFAULT_URI:

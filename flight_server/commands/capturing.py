@@ -126,6 +126,8 @@ def capture(
         started = time.monotonic()
         outcomes = _with_progress(client, names, lambda: client.capture(requests)) if requests else []
         elapsed = time.monotonic() - started
+    if at != "current" and columns is None:
+        outcomes = [outcome for outcome in outcomes if not _of_no_column(outcome)]
     if asynchronous:
         for job in dict.fromkeys(outcome["job_id"] for outcome in outcomes if outcome.get("job_id")):
             tell(job)
@@ -141,6 +143,11 @@ def _kinds(text: str | None) -> list[str] | None:
     if kinds is not None and (strange := [kind for kind in kinds if kind not in KINDS]):
         misuse(f"--kinds {strange[0]!r}: expected of {', '.join(KINDS)}")
     return kinds
+
+
+def _of_no_column(outcome: Mapping[str, Any]) -> bool:
+    """Whether the column is not of the snapshot: the columns asked for are today's, an older snapshot may lack some."""
+    return outcome["outcome"] not in GOOD and "no column with id" in (outcome.get("detail") or "")
 
 
 def _summarise(names: list[str], outcomes: list[dict[str, Any]], quiet: bool) -> int:

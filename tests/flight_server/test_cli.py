@@ -198,6 +198,14 @@ def test_capture_fails_when_an_outcome_does(server, run):
     assert status == 1 and "2 degraded" in out and "capture failed: OSError" in err
 
 
+def test_a_column_that_an_old_snapshot_lacks_is_no_failure_unless_named(server, run):
+    lacks = {"outcome": "DEGRADED", "detail": "no column with id 1 in snapshot 5"}
+    server.answers["capture"] = lambda body: [{"outcome": "CAPTURED", "engine_id": "spark"}, lacks]
+    assert run("capture", NAME, "--snapshot", 5) == (0, f"{NAME}: 1 captured by spark\n", "")
+    assert run("capture", NAME, "--snapshot", 5, "--columns", "id")[0] == 1
+    assert run("capture", NAME)[0] == 1
+
+
 def test_capture_goes_on_after_an_unknown_table(server, run, monkeypatch):
     captured(server)
     do_get = server.do_get
