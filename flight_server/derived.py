@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +31,7 @@ def register(service: Service) -> None:
     service.scanner.arrow_sources.update(sources)
 
 
-def _table(flight: str, rows: list[Mapping[str, Any]]) -> pa.Table:
+def _table(flight: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], FLIGHTS[flight].schema)
 
 
@@ -61,7 +61,7 @@ def _functions() -> pa.Table:
     from flight_server.actions import ACTIONS
 
     rows = [{"name": a.name, "arguments": a.arguments, "description": a.description} for a in ACTIONS.values()]
-    return _table("sys.functions", rows)  # type: ignore[arg-type]
+    return _table("sys.functions", rows)
 
 
 # Sketches opened up into rows.
@@ -78,7 +78,8 @@ def _expanded(
         f"SELECT c.*, k.data FROM (SELECT s.table_key, {chosen} FROM {columns.sql}) c JOIN"
         " (SELECT s.table_key, s.snapshot_id, s.column_id, s.data"
         f" FROM {found.sql} WHERE s.role = ? AND s.target_kind = 'COLUMN') k ON k.table_key = c.table_key"
-        " AND k.snapshot_id = c.snapshot_id AND k.column_id = c.column_id ORDER BY c.table_key, c.snapshot_id, c.column_id"
+        " AND k.snapshot_id = c.snapshot_id AND k.column_id = c.column_id"
+        " ORDER BY c.table_key, c.snapshot_id, c.column_id"
     )
     with service.database.reading() as cursor:
         records = cursor.sql(sql, params=[*columns.parameters, *found.parameters, role]).to_arrow_table().to_pylist()
@@ -89,8 +90,8 @@ def _expanded(
         values = None
         if record["row_count"] is not None and record["null_count"] is not None:
             values = record["row_count"] - record["null_count"] - (record["nan_count"] or 0)
-        for row in rows_of(record["data"], record["logical_type"], values):
-            rows.append({name: record[name] for name in (*KEY, *PROVENANCE, "column_id", "column_name")} | row)
+        common = {name: record[name] for name in (*KEY, *PROVENANCE, "column_id", "column_name")}
+        rows += [common | row for row in rows_of(record["data"], record["logical_type"], values)]
     return _table(flight, rows)
 
 
@@ -142,7 +143,7 @@ def _text(value: float, type: logical_types.LogicalType) -> str | None:
         return None
 
 
-def _common(data: bytes, type: str, values: int | None) -> list[dict[str, Any]]:
+def _common(data: bytes, _type: str, _values: int | None) -> list[dict[str, Any]]:
     items = sketches.frequent_items(data, COMMON)
     return [
         {"rank": rank, "value": item.value, "count": item.count, "count_lower": item.lower, "count_upper": item.upper}

@@ -13,7 +13,6 @@ from flight_server.auth import Principal
 from flight_server.descriptors import find_flight, parse_json, path_name, refuse_unknown_keys
 from store import records
 from store.bounds import ZonePolicy
-from store.catalog_store import Catalog
 from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied
 from store.names import join_name
 from store.schemas import Flight
@@ -40,7 +39,7 @@ def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
         return PutRequest(_writable(path_name(descriptor)))
     body = parse_json(descriptor.command or b"", "command")
     if not isinstance(body, dict):
-        raise InvalidArgument("the command is no JSON object", hint='such as {"table": "stats.columns", "mode": "upsert"}')
+        raise InvalidArgument("the command is no JSON object", hint='such as {"table": "stats.columns"}')
     refuse_unknown_keys(body, _KEYS, "command")
     name, mode, key = body.get("table"), body.get("mode", "create"), body.get("idempotency_key")
     draft, extra, whole = body.get("draft"), body.get("extra", False), body.get("whole", False)
@@ -60,12 +59,14 @@ def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
 def _writable(name: str) -> Flight:
     found = find_flight(name)
     if not found.writable:
-        raise InvalidArgument(f"{name} is not written by DoPut", code="NOT_WRITABLE", hint="sys.flights tells which are")
+        raise InvalidArgument(
+            f"{name} is not written by DoPut", code="NOT_WRITABLE", hint="the flight sys.flights tells which are"
+        )
     return found
 
 
 def read_rows(
-    request: PutRequest, reader: Any, principal: Principal, catalog: Catalog, policy: ZonePolicy,
+    request: PutRequest, reader: Any, principal: Principal, policy: ZonePolicy,
     is_cancelled: Callable[[], bool],
 ) -> pa.Table:  # fmt: skip
     """The stream's rows, checked, as one table. Nothing is stored yet."""

@@ -28,8 +28,9 @@ def parse_body(data: bytes, required: Mapping[str, type], optional: Mapping[str,
     optional = optional or {}
     body = parse_json(data, "body") if data else {}
     if not isinstance(body, dict):
-        raise InvalidArgument("the body is no JSON object", hint=f"it takes {', '.join([*required, *optional]) or 'no keys'}")
-    refuse_unknown_keys(body, tuple([*required, *optional]), "body")
+        takes = ", ".join([*required, *optional]) or "no keys"
+        raise InvalidArgument("the body is no JSON object", hint=f"it takes {takes}")
+    refuse_unknown_keys(body, (*required, *optional), "body")
     for name, type_ in (dict(required) | dict(optional)).items():
         value = body.get(name)
         if value is None:
@@ -89,8 +90,8 @@ def _ask(item: Any, where: str, allow_all: bool) -> Ask:
     kinds = _words(item.get("kinds"), "kinds", where)
     for kind in kinds:
         if kind not in KINDS:
-            hint = nearest(kind, list(KINDS))
-            raise InvalidField(f"{where}.kinds", f"unknown kind {hint}".strip(), expected=" | ".join(KINDS), actual=kind)
+            reason = f"unknown kind {nearest(kind, list(KINDS))}".strip()
+            raise InvalidField(f"{where}.kinds", reason, expected=" | ".join(KINDS), actual=kind)
     budget = item.get("latency_budget_ms")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or not 0 <= budget < 2**31):
         raise InvalidField(f"{where}.latency_budget_ms", "is no time", expected="milliseconds ≥ 0", actual=budget)
@@ -107,7 +108,8 @@ def check_table_name(table: Any, where: str = "body") -> str:
     try:
         split_name(table)
     except ValueError:
-        raise InvalidField(f"{where}.table", "is no full table name", expected="catalog.schema.table", actual=table) from None
+        reason = "is no full table name"
+        raise InvalidField(f"{where}.table", reason, expected="catalog.schema.table", actual=table) from None
     return table
 
 

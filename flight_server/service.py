@@ -67,7 +67,8 @@ class Service:
 
     def require(self, principal: Principal, scope: str) -> None:
         if not principal.may(scope):
-            raise PermissionDenied(f"this needs the scope {scope}", hint=f"yours are {', '.join(sorted(principal.scopes))}")
+            yours = ", ".join(sorted(principal.scopes)) or "none"
+            raise PermissionDenied(f"this needs the scope {scope}", hint=f"yours: {yours}")
 
     def config(self, catalog: str) -> dict[str, Any]:
         """A connector's configuration in full, for a worker's eyes only."""
@@ -141,8 +142,10 @@ class Service:
                     "table": entry.full_name, "table_id": entry.table_id, "snapshots": len(table["snapshots"]),
                     "current_snapshot_id": entry.current_snapshot_id,
                 })  # fmt: skip
-            for error in found["errors"]:
-                results.append({"table": f"{catalog}.{error['schema']}.{error['name']}", "error": error["reason"]})
+            results.extend(
+                {"table": f"{catalog}.{error['schema']}.{error['name']}", "error": error["reason"]}
+                for error in found["errors"]
+            )
             if whole:
                 self.catalog.forget_missing(
                     connection, catalog, lambda entry: (entry.table_schema, entry.table_name) in present
@@ -157,7 +160,7 @@ class Service:
     def refresh(self, asks: Sequence[Ask], tables: Sequence[TableEntry], is_cancelled: Callable[[], bool]) -> None:
         """Looks what is current now in the lake, for captures of the current snapshot; a lake in trouble keeps what is
         known, the capture itself will tell."""
-        wanted = {t.table_key: t for a, t in zip(asks, tables, strict=True) if a.snapshot != ALL and a.snapshot == CURRENT}
+        wanted = {t.table_key: t for a, t in zip(asks, tables, strict=True) if a.snapshot == CURRENT}
         for table in wanted.values():
             if table.format != EXTERNAL:
                 try:
@@ -190,18 +193,16 @@ class Service:
             "mode": mode, "correlation_id": correlation_id,
         }  # fmt: skip
 
-    def start_capture(
-        self, table: TableEntry, requests: Sequence[Mapping[str, Any]], correlation_id: str
-    ) -> Task:
+    def start_capture(self, table: TableEntry, requests: Sequence[Mapping[str, Any]], correlation_id: str) -> Task:
         payload = self.capture_payload(table, requests, "SYNC", correlation_id)
         return self.dispatcher.submit(Task("sync", payload, table.table_key, correlation_id))
 
     def _payload_of_job(self, lease: Lease) -> Mapping[str, Any]:
         table = self.catalog.by_key(lease.table_key)
-        requests = []
-        for body in lease.request["requests"]:
-            for snapshot_id in self._ids_of(lease.snapshot, body, table):
-                requests.append({**body, "snapshot_id": snapshot_id})
+        requests = [
+            {**body, "snapshot_id": snapshot_id}
+            for body in lease.request["requests"] for snapshot_id in self._ids_of(lease.snapshot, body, table)
+        ]  # fmt: skip
         if not requests:
             raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
         return self.capture_payload(table, requests, "ASYNC", str(lease.request.get("correlation_id", "")))
@@ -249,9 +250,7 @@ def answers(record: Mapping[str, Any], kinds: Sequence[str]) -> bool:
     """Whether a record holds the kinds asked for. What an engine computed holds all there is."""
     if record.get("producer") == "ENGINE_COMPUTED":
         return True
-    return all(
-        any(record.get(name) is not None for name in _FIELDS_OF[kind]) for kind in kinds if kind in _FIELDS_OF
-    )
+    return all(any(record.get(name) is not None for name in _FIELDS_OF[kind]) for kind in kinds if kind in _FIELDS_OF)
 
 
 @dataclass
@@ -324,4 +323,3 @@ def _jsonable(value: Any) -> Any:
 
         return base64.b64encode(value).decode()
     return value
-

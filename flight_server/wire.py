@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import traceback
 from typing import Any, Final
 
@@ -52,6 +53,15 @@ def to_flight(trouble: BaseException, correlation_id: str) -> BaseException:
     )
 
 
+def code_of(told: BaseException) -> str:
+    """The code of what `to_flight` made."""
+    if found := re.match(r"'?\[([A-Z][A-Z_]*)\] ", str(told)):
+        return found[1]
+    if isinstance(told, flight.FlightCancelledError):
+        return "CANCELLED"
+    return "DEADLINE_EXCEEDED" if isinstance(told, flight.FlightTimedOutError) else "INTERNAL"
+
+
 def first_line(trouble: BaseException) -> str:
     return next(iter(str(trouble).splitlines()), "")[:300]
 
@@ -67,4 +77,4 @@ def hush_tracebacks() -> None:
     def nothing(*_: Any, **__: Any) -> list[str]:
         return []
 
-    traceback.format_exception = nothing  # type: ignore[assignment]
+    traceback.format_exception = nothing

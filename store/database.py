@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -23,7 +23,7 @@ from store.errors import InvalidArgument, ShuttingDown
 from store.schemas import FLIGHTS, KEY
 
 T = TypeVar("T")
-Connection = duckdb.DuckDBPyConnection
+Connection: TypeAlias = duckdb.DuckDBPyConnection
 
 VERSION = 1
 GROUP = 64  # writes that share one commit at the most

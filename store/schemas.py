@@ -82,7 +82,9 @@ def _schema(columns: dict[str, pa.DataType]) -> pa.Schema:
     return pa.schema(list(columns.items()))
 
 
-def _stats(name: str, description: str, columns: dict[str, pa.DataType], *identity: str, writable: bool = True) -> Flight:
+def _stats(
+    name: str, description: str, columns: dict[str, pa.DataType], *identity: str, writable: bool = True
+) -> Flight:
     return Flight(name, _schema(KEY | columns | PROVENANCE), description, writable, identity)
 
 

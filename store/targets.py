@@ -85,7 +85,7 @@ class Target:
         if not isinstance(body, Mapping):
             raise InvalidField("target", "is no object", expected='{"kind": "TABLE"}', actual=body)
         try:
-            kind = TargetKind(body.get("kind"))
+            kind = TargetKind(str(body.get("kind")))
         except ValueError:
             raise InvalidField(
                 "target.kind", "unknown kind", expected=" | ".join(TargetKind), actual=body.get("kind")
