@@ -85,6 +85,11 @@ class Catalog:
         name = split_name(full_name)
         if entry := self._by_name.get(name):
             return entry
+        if '"' not in full_name:  # a table's own name may hold dots that nobody quoted
+            first, *rest = full_name.split(".")
+            for cut in range(1, len(rest)):
+                if entry := self._by_name.get((first, ".".join(rest[:cut]), ".".join(rest[cut:]))):
+                    return entry
         known = [entry.full_name for entry in self.tables()]
         raise NotFound(
             f'no table "{full_name}"',
