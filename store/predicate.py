@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import reduce
+from functools import cache, reduce
 from operator import and_, or_
 from typing import Any, Final
 
@@ -404,7 +404,11 @@ def _list_sql(type: pa.DataType) -> str:
 
 # Arrow.
 
-_UNKNOWN: Final = pa.scalar(None, pa.bool_())
+
+@cache
+def _unknown() -> pc.Expression:
+    """Neither true nor false. Not a constant: the first scalar that pyarrow makes imports pandas, which takes a second."""
+    return pc.scalar(pa.scalar(None, pa.bool_()))
 
 
 def to_arrow(node: Node, schema: pa.Schema) -> pc.Expression:
@@ -422,7 +426,7 @@ def _arrow(node: Node, fields: dict[str, pa.Field]) -> pc.Expression:
             return ~_arrow(child, fields)
     leaf = _resolve(node, fields)
     if leaf is None:
-        return pc.scalar(_UNKNOWN)
+        return _unknown()
     column, type = pc.field(leaf.field.name), leaf.field.type
     match leaf.op:
         case Op.IS_NULL:
@@ -432,8 +436,8 @@ def _arrow(node: Node, fields: dict[str, pa.Field]) -> pc.Expression:
         case Op.IN:
             values = [*leaf.values, *(-value for value in leaf.values if value == 0 and isinstance(value, float))]
             found = column.isin(pa.array(values, type))
-            found = pc.if_else(column.is_valid(), found, pc.scalar(_UNKNOWN))
-            return found | pc.scalar(_UNKNOWN) if leaf.unread else found
+            found = pc.if_else(column.is_valid(), found, _unknown())
+            return found | _unknown() if leaf.unread else found
         case Op.BETWEEN:
             low, high = (pc.scalar(pa.scalar(value, type)) for value in leaf.values)
             return (column >= low) & (column <= high)
