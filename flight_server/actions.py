@@ -441,16 +441,18 @@ def scan_system_table(call: Call, body: bytes) -> Results:
 
 @_action("{}", "Whether the server is well; needs no credentials", open=True)
 def health(call: Call, body: bytes) -> Results:
-    from importlib.metadata import PackageNotFoundError, version
-
     parse_body(body, {})
-    try:
-        release = version("statflight")
-    except PackageNotFoundError:
-        release = "0.1.0"
     yield {
-        "status": "draining" if call.service.dispatcher.closing else "ok", "version": release,
+        "status": "draining" if call.service.dispatcher.closing else "ok", "version": release(),
         "uptime_ms": int((time.time() - call.service.started) * 1000), "jobs": call.service.jobs.counts(),
     }  # fmt: skip
 
 
+def release() -> str:
+    """The version of this server."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("statflight")
+    except PackageNotFoundError:
+        return "0.1.0"

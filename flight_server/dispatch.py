@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -93,6 +93,8 @@ class Dispatcher:
         self._drafts: dict[str, Draft] = {}
         self._workers: dict[str, _Worker] = {}
         self._closing = False
+        self.lease_expiries = 0
+        self.outcomes: Counter[tuple[str, str]] = Counter()  # of captures, by engine and outcome
 
     # For those who want work done.
 
@@ -232,11 +234,14 @@ class Dispatcher:
         with self._ready:
             task, lease = self._leased.get(token), self._job_tokens.get(token)
             draft = self._drafts.pop(token, Draft())
-        if task is not None:
-            return self._end_task(task, draft, body)
-        if lease is None:
+        if task is None and lease is None:
             raise _lost()
         outcomes = body.get("outcomes", [])
+        with self._ready:
+            self.outcomes.update((outcome["engine_id"] or "", outcome["outcome"]) for outcome in outcomes)
+        if task is not None:
+            return self._end_task(task, draft, body)
+        assert lease is not None
         return self._end_job(lease, outcomes, body.get("message") or "", draft=draft,
                              decisions=body.get("decisions", []), retry=not body.get("final", False))  # fmt: skip
 
@@ -312,17 +317,24 @@ class Dispatcher:
                     del self._leased[token]
                     self._drafts.pop(token, None)
                     task.token = ""
+                    self.lease_expiries += 1
                     if not task.cancelled:
                         self._waiting[task.kind].append(task)
             self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - 60}
             self._ready.notify_all()
         if self.jobs.expired():
-            self.jobs.reclaim()
+            self.lease_expiries += self.jobs.reclaim()
             with self._ready:
                 for token, lease in list(self._job_tokens.items()):
                     if self.jobs.get(lease.job_id)["state"] not in ("RUNNING", "CANCELLING"):
                         del self._job_tokens[token]
                         self._drafts.pop(token, None)
+
+    def depths(self) -> tuple[dict[str, int], int]:
+        """How much waits, by kind, durable jobs apart; and how many leases are held."""
+        with self._ready:
+            waiting = {kind: len(tasks) for kind, tasks in self._waiting.items() if kind != "job"}
+            return waiting, len(self._leased) + len(self._job_tokens)
 
     def close(self) -> None:
         with self._ready:

@@ -14,19 +14,20 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from flight_server import actions, descriptors, ingest, wire
+from flight_server import actions, audit, descriptors, ingest, wire
 from flight_server.auth import Authenticator, Principal, load_tokens
-from flight_server.config import Settings
+from flight_server.config import CHILD_VARIABLE, Settings
 from flight_server.service import Service
-from store.errors import InvalidArgument, Unauthenticated, Unimplemented
+from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
 from store.schemas import FLIGHTS
 
-log = logging.getLogger("statflight.server")
+if TYPE_CHECKING:
+    from flight_server.metrics import Metrics
 
 DRAIN_SECONDS = 25.0
 MAX_BODY_BYTES = 64 << 20
@@ -37,6 +38,7 @@ class _Headers(flight.ServerMiddleware):
 
     def __init__(self, headers: dict[str, list[str | bytes]]):
         self._headers = headers
+        self.caller = ""
         given = self.get("x-correlation-id")
         self.correlation_id = given[:200] if given and given.isprintable() else str(uuid.uuid4())
 
@@ -61,20 +63,38 @@ class StatflightServer(flight.FlightServerBase):
     def __init__(self, service: Service, authenticator: Authenticator, location: str, **options: Any):
         super().__init__(location, middleware={"headers": _HeadersFactory()}, **options)
         self.service, self.authenticator = service, authenticator
+        self.metrics: Metrics | None = None
 
     @contextmanager
-    def _answering(self, context: flight.ServerCallContext) -> Iterator[_Headers]:
+    def _answering(
+        self, context: flight.ServerCallContext, method: str, action: str = "", begun: bool = False
+    ) -> Iterator[_Headers]:
+        """Turns what goes wrong into its status, and tells log and metrics. `begun`: the call was counted before."""
         headers = context.get_middleware("headers")
+        started, code = time.perf_counter(), "OK"
         try:
             yield headers
+        except GeneratorExit:  # the caller of a stream has left
+            raise
         except BaseException as trouble:
-            raise wire.to_flight(trouble, headers.correlation_id) from None
+            told = wire.to_flight(trouble, headers.correlation_id)
+            code = wire.code_of(told)
+            if code != "CANCELLED":
+                what = f"{method}/{action}" if action else method
+                message = str(trouble) if isinstance(trouble, StatflightError) else str(told)
+                audit.refusal(what, headers.caller, headers.correlation_id, code, message, context.peer())
+            raise told from None
+        finally:
+            if self.metrics is not None and not (begun and code == "OK"):
+                self.metrics.answered(method, action, code, time.perf_counter() - started)
 
     def _caller(self, headers: _Headers) -> Principal:
-        return self.authenticator.authenticate(headers.get("authorization"))
+        caller = self.authenticator.authenticate(headers.get("authorization"))
+        headers.caller = caller.name
+        return caller
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        with self._answering(context) as headers:
+        with self._answering(context, "ListFlights") as headers:
             self._reader(headers)
             prefix = criteria.decode("utf-8", "replace")
             infos = []
@@ -87,23 +107,25 @@ class StatflightServer(flight.FlightServerBase):
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
-        with self._answering(context) as headers:
+        with self._answering(context, "GetFlightInfo") as headers:
             caller = self._reader(headers)
             request = descriptors.of_descriptor(descriptor, headers.get("x-query-id"))
             return self._info(descriptor, self.service.scanner.pin(request, caller))
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        with self._answering(context) as headers:
+        with self._answering(context, "GetSchema") as headers:
             self._reader(headers)
             return flight.SchemaResult(descriptors.of_descriptor(descriptor, headers.get("x-query-id")).schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        with self._answering(context) as headers:
+        with self._answering(context, "DoGet") as headers:
             caller = self._reader(headers)
             request = descriptors.of_ticket(ticket.ticket, headers.get("x-query-id"))
             with _interrupted_when(context.is_cancelled) as watch:
                 schema, batches = self.service.scanner.reader(request, caller, watch)
             if isinstance(batches, pa.RecordBatchReader):
+                if self.metrics is not None:
+                    batches = self.metrics.counted(request.flight.name, batches)
                 return flight.RecordBatchStream(batches)
             return flight.GeneratorStream(schema, batches)
 
@@ -111,7 +133,7 @@ class StatflightServer(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
         reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
     ) -> None:  # fmt: skip
-        with self._answering(context) as headers:
+        with self._answering(context, "DoPut") as headers:
             caller = self._caller(headers)
             request = ingest.parse_put(descriptor)
             self.service.require(caller, "stats.write" if request.draft is None else "capture.run")
@@ -123,13 +145,16 @@ class StatflightServer(flight.FlightServerBase):
             else:
                 counts = self.service.store.put([put], idempotency_key=request.idempotency_key)
                 answer = counts.to_json()
-                log.info("put by %s into %s: %s", caller.name, request.flight.name, answer,
-                         extra={"correlation_id": headers.correlation_id})  # fmt: skip
+                audit.write("DoPut", caller.name, headers.correlation_id, flight=request.flight.name,
+                            mode=str(request.mode), **answer)  # fmt: skip
+                if self.metrics is not None:
+                    self.metrics.put(request.flight.name, counts)
             writer.write(pa.py_buffer(json.dumps(answer).encode()))
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
-        with self._answering(context) as headers:
-            known = actions.ACTIONS.get(action.type)
+        known = actions.ACTIONS.get(action.type)
+        name = known.name if known is not None else "unknown"  # it labels a metric: callers do not make up labels
+        with self._answering(context, "DoAction", name) as headers:
             caller = self._caller(headers) if known is None or not known.open else self._anyone(headers)
             if known is None:
                 raise Unimplemented(f'no action "{action.type[:100]}"', hint="the flight sys.functions lists them")
@@ -142,23 +167,25 @@ class StatflightServer(flight.FlightServerBase):
             results = known.run(call, body)
             # the first result is made before anything is sent, so that a refusal is a refusal and not a cut stream
             first = [_result(item) for item in _take(results, 1)]
-        return self._stream(context, first, results)
+            if name in audit.WRITES:
+                audit.write(f"DoAction/{name}", caller.name, headers.correlation_id, **audit.of_body(body))
+        return self._stream(context, name, first, results) if first else iter(())
 
     def _stream(
-        self, context: flight.ServerCallContext, first: list[flight.Result], rest: Iterator[Any]
+        self, context: flight.ServerCallContext, name: str, first: list[flight.Result], rest: Iterator[Any]
     ) -> Iterator[flight.Result]:
         yield from first
-        with self._answering(context):
+        with self._answering(context, "DoAction", name, begun=True):
             for item in rest:
                 yield _result(item)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
-        with self._answering(context) as headers:
+        with self._answering(context, "ListActions") as headers:
             self._caller(headers)
             return [flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in actions.ACTIONS.values()]
 
     def do_exchange(self, context: flight.ServerCallContext, *_: Any) -> None:
-        with self._answering(context):
+        with self._answering(context, "DoExchange"):
             raise Unimplemented("DoExchange is not offered", hint="put with DoPut, read with DoGet")
 
     def _anyone(self, headers: _Headers) -> Principal:
@@ -218,10 +245,12 @@ def _interrupted_when(is_cancelled: Callable[[], bool]) -> Iterator[Callable[[An
 
 
 def serve(settings: Settings) -> int:
-    """Serves until SIGTERM or SIGINT, then drains; the exit status."""
+    """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0; raises what stops a start."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("statflight.server").setLevel(logging.WARNING if not settings.auth else logging.INFO)
+    audit.start()
     wire.hush_tracebacks()
+    # The server has no use for pandas, which pyarrow would import with the first value it converts: a second and 60 MB.
+    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     internal = secrets.token_urlsafe(32)
     authenticator = (load_tokens(settings.auth) if settings.auth else Authenticator.open()).with_internal(internal)
     options, scheme = _tls(settings)
@@ -234,6 +263,18 @@ def serve(settings: Settings) -> int:
         raise InvalidArgument(
             f"cannot listen on {settings.host}:{settings.port}", code="ADDRESS", hint="--port 0 picks a free port"
         ) from None
+    metrics = None
+    if settings.metrics_port is not None:
+        from flight_server.metrics import Metrics
+
+        metrics = server.metrics = Metrics(service, actions.release())
+        try:
+            port = metrics.listen(settings.host, settings.metrics_port)
+        except InvalidArgument:
+            server.shutdown()
+            service.close()
+            raise
+        sys.stderr.write(f"metrics on http://{host}:{port}/metrics\n")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -247,10 +288,15 @@ def serve(settings: Settings) -> int:
             swept = time.monotonic()
             with suppress(Exception):
                 service.dispatcher.sweep()
-    return _drain(server, service, children)
+    _drain(server, service, children)
+    if metrics is not None:
+        metrics.close()
+    sys.stderr.flush()
+    # the interpreter's own end would have DuckDB's bindings list what they believe leaked
+    os._exit(0)
 
 
-def _drain(server: StatflightServer, service: Service, children: _Children) -> int:
+def _drain(server: StatflightServer, service: Service, children: _Children) -> None:
     """Refuses what is new, lets streams finish, and leaves in any case once the deadline is over."""
     service.dispatcher.close()
     children.stop()
@@ -260,7 +306,6 @@ def _drain(server: StatflightServer, service: Service, children: _Children) -> i
     server.shutdown()
     service.close()
     late.cancel()
-    return 0
 
 
 def _tls(settings: Settings) -> tuple[dict[str, Any], str]:
@@ -298,8 +343,6 @@ class _Children:
                 self._processes[at] = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        from flight_server.worker import CHILD_VARIABLE
-
         told = {
             "server_uri": self._uri, "token": self._token, "spark_master": self._settings.spark_master,
             "inline_max_cells": self._settings.inline_max_cells, "control_only": self._settings.workers == 0,
