@@ -16,7 +16,7 @@ except ImportError:
 from flight_server.client import reason
 from flight_server.commands import capturing, reading, running
 from flight_server.commands.common import CommandError, UsageError, debug, say
-from store.errors import InvalidArgument, StatflightError
+from store.errors import StatflightError
 
 app = typer.Typer(
     name="statflight",
@@ -86,7 +86,7 @@ def _words(error: BaseException) -> tuple[int, str] | None:
     """Exit status and message of an error that is not this program's own fault."""
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted"
-    if isinstance(error, UsageError | InvalidArgument):
+    if isinstance(error, UsageError):
         return 2, str(error)
     if isinstance(error, CommandError | StatflightError):
         return 1, str(error)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flight_server.commands.common import SERVER, Server, TlsRoots, Token, certificates, check_server, say
+from flight_server.commands.common import SERVER, Server, TlsRoots, Token, certificates, check_server, misuse, say
+
+if TYPE_CHECKING:
+    from flight_server.config import Settings
 
 _Port = typer.Option(min=0, max=65535, help="0 picks a free one.", show_default="8815")
 
@@ -32,14 +36,24 @@ def serve(
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
         "spark_master": spark_master,
     }  # fmt: skip
-    from flight_server.config import load
-
-    settings = load(config, flags)
-    settings.check()
+    settings = _settings(config, flags)
     # Not before the settings are known to be good: a mistake should be told at once.
     from flight_server.server import serve as run
 
     raise typer.Exit(run(settings))
+
+
+def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
+    """The settings, checked; a bad one is a misuse, wherever it comes from."""
+    from flight_server.config import load
+    from store.errors import InvalidArgument
+
+    try:
+        settings = load(config, flags)
+        settings.check()
+    except InvalidArgument as error:
+        misuse(str(error))
+    return settings
 
 
 def worker(
@@ -49,11 +63,9 @@ def worker(
     tls_roots: TlsRoots = None,
 ) -> None:
     """Run another capture worker, here or on any machine that reaches the server and the lake."""
-    from flight_server.config import load
-
     check_server(server)
     roots = certificates(tls_roots)
-    settings = load(flags={"spark_master": spark_master})
+    settings = _settings(None, {"spark_master": spark_master})
     from flight_server.worker import run_worker
 
     status = run_worker(
