@@ -13,7 +13,7 @@ from typing import Final
 from capture import incremental
 from capture.connectors.spi import ScanTask
 from capture.incremental import Fold, Known
-from capture.spark import job
+from capture.spark import expressions, job
 from capture.spark.partial import HASHED, Wanted
 from capture.spark.rows import Coverage, Rows
 from capture.spark.scan import Answer, Work
@@ -46,6 +46,7 @@ class SparkEngine:
         target_kinds={
             TargetKind.COLUMN: _COLUMN_KINDS,
             TargetKind.COLUMN_GROUP: frozenset({"ROW_COUNT", "NULL_COUNT", "NDV"}),
+            TargetKind.EXPRESSION: _COLUMN_KINDS,
         },
         modes=frozenset({Mode.SYNC, Mode.ASYNC}),
         sampling=frozenset({Sampling.NONE, Sampling.RANDOM_ROW_GROUP}),
@@ -56,6 +57,11 @@ class SparkEngine:
         self.inline_max_cells = inline_max_cells
 
     def supports(self, request: CaptureRequest) -> str:
+        if request.target.kind is TargetKind.EXPRESSION:
+            if request.target.engine_kind != self.id:
+                return f"target unsupported: an expression of {request.target.engine_kind}, not of {self.id}"
+            if request.sampling is not Sampling.NONE:
+                return f"sampling {request.sampling} unsupported for expressions"
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
@@ -67,7 +73,9 @@ class SparkEngine:
             elif trouble := _unknown(request):
                 results[at] = self._result(request, Outcome.DEGRADED, trouble)
             else:
-                key = (*request.table.key.values(), request.mode, request.sampling)
+                # Each expression is a job of its own: Spark may refuse one of them.
+                alone = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
+                key = (*request.table.key.values(), request.mode, request.sampling, alone)
                 batches.setdefault(key, []).append(at)
         for done, places in enumerate(batches.values()):
             asked = [requests[at] for at in places]
@@ -76,7 +84,8 @@ class SparkEngine:
                 sink.progress((done + share) / len(batches), message)
 
             try:
-                answers = self._capture(asked, sink, progress)
+                capture = self._capture if asked[0].target.kind is not TargetKind.EXPRESSION else self._expression
+                answers = capture(asked, sink, progress)
             except Cancelled:
                 answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in asked]
             except StatflightError as trouble:
@@ -137,6 +146,31 @@ class SparkEngine:
         attributes = {"execution": execution, "files": len(tasks), "files_reused": len(reused)}
         return [self._answer(request, scan, tasks, notes, attributes) for request in requests]
 
+    def _expression(
+        self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
+    ) -> list[CaptureResult]:
+        """The requests for one expression."""
+        table, target = requests[0].table, requests[0].target
+        assert target.engine_expression_key is not None
+        text = expressions.checked(target.engine_expression_key)
+        leaves = {c.name: logical_types.parse(c.logical_type) for c in table.columns.columns if c.is_leaf}
+        types = expressions.named(text, leaves)
+        progress(0.0, f"planning {table.schema}.{table.name}")
+        names = frozenset(types)
+        planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids, names)
+        tasks = sorted(planned, key=lambda task: task.file_path)
+
+        def tell() -> None:
+            progress(0.1, f"{len(tasks)} files")
+
+        wanted = _wanted(requests)
+        lt, part, size = expressions.capture(self.spark, tasks, text, types, wanted, tell)
+        rows = Rows(table, self.id, requests[0].mode)
+        rows.expression(target, lt, part, Coverage(part.row_count, len(tasks), size))
+        _flush(rows, sink)
+        attributes: dict[str, object] = {"execution": "spark", "files": len(tasks)}
+        return [self._result(request, Outcome.CAPTURED, "", attributes) for request in requests]
+
     def _answer(
         self,
         request: CaptureRequest,
@@ -180,10 +214,7 @@ class _Scan:
         table, sampling = requests[0].table, requests[0].sampling
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
         groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
-        kinds = [r.kinds for r in requests if r.target.kind is TargetKind.COLUMN]
-        wanted = Wanted(
-            quantiles=any(not k or "HISTOGRAM" in k for k in kinds), frequent=any(not k or "MCV" in k for k in kinds)
-        )
+        wanted = _wanted([r for r in requests if r.target.kind is TargetKind.COLUMN])
         share = None if sampling is Sampling.NONE else SAMPLE_SHARE
         all_ids = sorted({*columns, *(i for group in groups for i in group)})
         named = {c.name: c.logical_type for c in table.columns.columns}
@@ -251,7 +282,16 @@ class _Scan:
                 rows.group(key, part, covers)
 
 
+def _wanted(requests: Sequence[CaptureRequest]) -> Wanted:
+    kinds = [request.kinds for request in requests]
+    return Wanted(
+        quantiles=any(not asked or "HISTOGRAM" in asked for asked in kinds),
+        frequent=any(not asked or "MCV" in asked for asked in kinds),
+    )
+
+
 def _key(request: CaptureRequest) -> _Key:
+    """The columns of a request; none for an expression."""
     target = request.target
     return target.column_ids if target.column_id is None else (target.column_id,)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -99,7 +100,7 @@ class Spark:
 
         def job(session: Any) -> pa.Table:
             numbers = session.range(0, len(held), 1, len(held))
-            return numbers.mapInArrow(answers, _ddl(schema)).toArrow().cast(schema)
+            return numbers.mapInArrow(answers, ddl(schema)).toArrow().cast(schema)
 
         return self.call(job, poll)
 
@@ -132,7 +133,7 @@ class Spark:
         except Exception as trouble:
             if _is_sparks(trouble):
                 self._drop_if_dead(session)
-                raise UpstreamError(f"Spark failed: {_first_line(trouble)}") from None
+                raise UpstreamError(_reason(trouble)) from None
             raise
         finally:
             pool.shutdown(wait=False)
@@ -281,7 +282,8 @@ def _packages() -> Path:
     return path
 
 
-def _ddl(schema: pa.Schema) -> str:
+def ddl(schema: pa.Schema) -> str:
+    """A schema of integers, text, bytes and lists of integers as Spark spells it."""
     names = {pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary", pa.list_(pa.int64()): "array<bigint>"}
     return ", ".join(f"`{field.name}` {names[field.type]}" for field in schema)
 
@@ -290,6 +292,12 @@ def _is_sparks(trouble: BaseException) -> bool:
     return type(trouble).__module__.partition(".")[0] in ("py4j", "pyspark", "grpc") or isinstance(
         trouble, ConnectionError
     )
+
+
+def _reason(trouble: BaseException) -> str:
+    """Why a job failed: our own words where an executor raised them."""
+    own = re.search(r"^store\.errors\.\w+: (.*)$", str(trouble), re.M)
+    return own[1].strip() if own else f"Spark failed: {_first_line(trouble)}"
 
 
 def _first_line(trouble: BaseException) -> str:

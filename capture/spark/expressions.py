@@ -1,0 +1,226 @@
+"""Statistics of a Spark SQL expression over the columns of a table.
+
+The rows are read as for every other statistic (deletes applied, columns mapped, constants filled in), only the columns
+that the expression may name; Spark evaluates it, and the kernels summarise what comes out.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from capture.connectors.spi import ScanTask
+from capture.spark import kernels, numbers, tasks
+from capture.spark.job import balanced
+from capture.spark.partial import Partial, Wanted
+from capture.spark.scan import PARTIAL_SCHEMA, Answer, from_batch, to_batch
+from capture.spark.session import Spark, ddl
+from store import bounds, logical_types
+from store.errors import InvalidArgument
+from store.logical_types import Kind, LogicalType
+
+_BATCH_ROWS: Final = 1 << 16
+_SPARK_TYPES: Final = {
+    Kind.BOOLEAN: "boolean", Kind.INT: "bigint", Kind.FLOAT: "float", Kind.DOUBLE: "double", Kind.STRING: "string",
+    Kind.JSON: "string", Kind.UUID: "string", Kind.BINARY: "binary", Kind.DATE: "date",
+    Kind.TIMESTAMP: "timestamp_ntz", Kind.TIMESTAMPTZ: "timestamp",
+}  # fmt: skip
+# An expression comes from a client: it may compute with the row, and neither read other data nor call into the JVM.
+_REFUSED: Final = (
+    (re.compile(r"/\*|--|;"), "comments and semicolons are not allowed"),
+    (re.compile(r"\(\s*(select|from|table|values|with|map|reduce|describe)\s", re.I), "a subquery is not allowed"),
+    (re.compile(r"\b(try_)?(reflect|java_method)\b", re.I), "calls of Java methods are not allowed"),
+)
+
+
+def checked(key: bytes) -> str:
+    """The text of an expression.
+
+    Raises:
+        InvalidArgument: It is no UTF-8, or holds what is not allowed.
+    """
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument("engine_expression_key: is no UTF-8 text of a Spark SQL expression") from None
+    for pattern, why in _REFUSED:
+        if pattern.search(text):
+            raise InvalidArgument(f"engine_expression_key: {why}")
+    return text
+
+
+def named(text: str, types: dict[str, LogicalType]) -> dict[str, LogicalType]:
+    """The columns that an expression may speak of: every part of whose name occurs in it. May be too many."""
+    words = {word.lower() for word in re.findall(r"\w+", text)}
+    return {
+        name: lt
+        for name, lt in types.items()
+        if _spark_type(lt) and all(word.lower() in words for word in re.findall(r"\w+", name))
+    }
+
+
+def capture(
+    spark: Spark,
+    planned: Sequence[ScanTask],
+    text: str,
+    types: dict[str, LogicalType],
+    wanted: Wanted,
+    poll: Callable[[], None],
+) -> tuple[LogicalType, Partial, int]:
+    """The expression's logical type, its statistics over all files, and the bytes of the columns read.
+
+    Args:
+        spark: Where to compute.
+        planned: The files, with at least the columns of `types`.
+        text: A checked expression.
+        types: The columns it may name, by dotted name.
+        wanted: Which sketches.
+        poll: As for `Spark.run`.
+
+    Raises:
+        InvalidArgument: Spark does not understand the expression, or its values have no scalar statistics.
+        UpstreamError: A file cannot be read, or Spark failed.
+    """
+    columns = _nested(types)
+    lt = _result_type(spark, columns, text, poll)
+    groups = balanced(list(enumerate(planned)), 3 * spark.cores) or [[]]
+    payloads = [pickle.dumps(([task for _, task in group], sorted(types))) for group in groups]
+    kind, arrow = lt.text, _arrow_schema(columns)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _read(payloads[number], arrow)
+
+    def summarise(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        values = [batch.column(0) for batch in batches]
+        yield _summary(values, kind, wanted)
+
+    def job(session: Any) -> pa.Table:
+        from pyspark.sql import functions
+
+        rows = session.range(0, len(payloads), 1, len(payloads)).mapInArrow(read, _columns_ddl(columns))
+        values = rows.select(functions.expr(text).alias("value"))
+        return values.mapInArrow(summarise, ddl(PARTIAL_SCHEMA)).toArrow().cast(PARTIAL_SCHEMA)
+
+    answers = from_batch(spark.call(job, poll))
+    size = sum(_size(task, types) for task in planned)
+    return lt, kernels.merge([answer.partial for answer in answers if answer.partial], lt), size
+
+
+def _result_type(spark: Spark, columns: dict[str, Any], text: str, poll: Callable[[], None]) -> LogicalType:
+    def job(session: Any) -> pa.Table:
+        from pyspark.errors import AnalysisException, ParseException
+        from pyspark.sql import functions
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        empty = session.createDataFrame([], _columns_ddl(columns))
+        try:
+            # A condition takes neither aggregates nor windows nor generators, which are no functions of a row.
+            _ = empty.where(functions.expr(f"({text}) IS NULL")).schema
+            (field,) = empty.select(functions.expr(text).alias("value")).schema.fields
+        except (AnalysisException, ParseException, ValueError) as trouble:
+            line = next((part for part in str(trouble).splitlines() if part.strip()), "")
+            raise InvalidArgument(f"engine_expression_key: Spark says {line[:300]}") from None
+        return pa.schema([("value", to_arrow_type(field.dataType, timezone="UTC"))]).empty_table()
+
+    type = spark.call(job, poll).schema.field(0).type
+    lt = logical_types.from_arrow(type)
+    if lt is None or (not lt.orderable and lt.kind is not Kind.JSON):
+        raise InvalidArgument(f"engine_expression_key: {lt or type} has no scalar statistics")
+    return lt
+
+
+def _read(payload: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of the tasks of a payload, with the columns that the schema names, structs put together again."""
+    planned, names = pickle.loads(payload)  # noqa: S301  our own, from the driver
+    for task in planned:
+        if not names:
+            reader = tasks.open_task(task)
+            rows = reader.rows
+            reader.close()
+            yield pa.RecordBatch.from_arrays([pa.nulls(rows, pa.bool_())], schema=schema)
+            continue
+        held = {}
+        for column, values in tasks.read(task, [column for column in task.columns if column.name in names]):
+            held[column.name] = _for_spark(values, logical_types.parse(column.logical_type))
+        arrays = [_assembled(field.name, field.type, held) for field in schema]
+        yield from pa.Table.from_arrays(arrays, schema=schema).to_batches(_BATCH_ROWS)
+
+
+def _summary(values: list[pa.Array], kind: str, wanted: Wanted) -> pa.RecordBatch:
+    lt = logical_types.parse(kind)
+    column = pa.chunked_array(values) if values else pa.chunked_array([], pa.null())
+    return to_batch([Answer(0, 0, partial=kernels.summarise(column, lt, wanted))])
+
+
+def _for_spark(values: pa.ChunkedArray, lt: LogicalType) -> pa.ChunkedArray:
+    values = numbers.plain(values)
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if lt.kind is Kind.UUID:
+        return pa.chunked_array([bounds.encode_array(chunk, lt) for chunk in values.chunks], pa.string())
+    if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
+        values = values.cast(pa.timestamp("us", values.type.tz), safe=False)
+    return values.cast(_arrow_type(lt))
+
+
+def _assembled(path: str, type: pa.DataType, held: dict[str, pa.ChunkedArray]) -> pa.Array:
+    if not pa.types.is_struct(type):
+        return held[path].combine_chunks()
+    children = [_assembled(f"{path}.{field.name}", field.type, held) for field in type]
+    return pa.StructArray.from_arrays(children, fields=list(type))
+
+
+def _size(task: ScanTask, types: dict[str, LogicalType]) -> int:
+    """The bytes of a file that hold the columns; of the whole file where only its reader could tell."""
+    return task.size_bytes if types else 0
+
+
+def _nested(types: dict[str, LogicalType]) -> dict[str, Any]:
+    """Dotted names as a tree: a dict is a struct."""
+    tree: dict[str, Any] = {}
+    for name, lt in types.items():
+        *parents, leaf = name.split(".")
+        place = tree
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[leaf] = lt
+    return tree
+
+
+def _columns_ddl(columns: dict[str, Any]) -> str:
+    def of(held: Any) -> str:
+        if isinstance(held, dict):
+            return f"struct<{', '.join(f'`{_quoted(name)}`: {of(below)}' for name, below in held.items())}>"
+        return _spark_type(held)
+
+    return ", ".join(f"`{_quoted(name)}` {of(held)}" for name, held in columns.items()) or "`_` boolean"
+
+
+def _quoted(name: str) -> str:
+    return name.replace("`", "``")
+
+
+def _arrow_schema(columns: dict[str, Any]) -> pa.Schema:
+    def of(held: Any) -> pa.DataType:
+        if isinstance(held, dict):
+            return pa.struct([(name, of(below)) for name, below in held.items()])
+        return _arrow_type(held)
+
+    return pa.schema([(name, of(held)) for name, held in columns.items()] or [("_", pa.bool_())])
+
+
+def _arrow_type(lt: LogicalType) -> pa.DataType:
+    return pa.string() if lt.kind is Kind.UUID else logical_types.to_arrow(lt)
+
+
+def _spark_type(lt: LogicalType) -> str:
+    """The name of Spark's type, empty where it has none."""
+    if lt.kind is Kind.DECIMAL:
+        return f"decimal({lt.precision},{lt.scale})" if (lt.precision or 0) <= 38 else ""
+    return _SPARK_TYPES.get(lt.kind, "")

@@ -1,0 +1,234 @@
+"""The computing engine on a Spark session: the same bytes as in process, expressions, cancelling, warm captures."""
+
+import datetime as dt
+import os
+import shutil
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture.connectors.spi import Column, ScanColumn, ScanTask, Schema
+from capture.engines.spark import SparkEngine
+from capture.spark.session import Spark
+from capture.spi import CaptureRequest, Outcome, TableHandle
+from store import records, schemas
+from store.errors import Cancelled, UpstreamError
+from store.targets import Target
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = (
+    Column("id", "INT"), Column("word", "STRING"), Column("money", "DECIMAL(10,2)"), Column("at", "TIMESTAMPTZ"),
+    Column("place", "STRUCT"), Column("place.lat", "DOUBLE"), Column("part", "STRING"), Column("key", "UUID"),
+    Column("order by", "DATE"),
+)  # fmt: skip
+IDS = {column.name: number for number, column in enumerate(COLUMNS, 1)}
+ROWS = 3000
+
+
+@dataclass
+class Lake:
+    path: object
+    format: str = "parquet"
+
+    def plan_files(self, namespace, name, snapshot_id, ids, column_names=None):
+        for file in sorted(self.path.glob("*.parquet")):
+            columns = [ScanColumn(ids[c.name], c.name, c.logical_type, c.name) for c in COLUMNS if c.is_leaf]
+            columns = [c for c in columns if column_names is None or c.name in column_names]
+            columns = [
+                ScanColumn(c.column_id, "part", "STRING", constant=pa.array([file.stem])) if c.name == "part" else c
+                for c in columns
+            ]
+            gone = pa.array([0], pa.int64())
+            size = file.stat().st_size
+            yield ScanTask("parquet", f"t/{file.name}", str(file), ROWS - 1, size, tuple(columns), "v", {}, gone)
+
+
+class MemorySink:
+    def __init__(self):
+        self.rows = {}
+        self.shares = []
+
+    def put(self, flight, rows, *, extra=False):
+        records.prepare(schemas.FLIGHTS[flight], rows)
+        self.rows.setdefault(flight, []).append(rows)
+
+    def stored(self, flight, table, columns=None):
+        found = schemas.FLIGHTS[flight].schema.empty_table()
+        return found.select(columns) if columns else found
+
+    def progress(self, share, message=""):
+        self.shares.append(share)
+
+    def get(self, flight):
+        return pa.concat_tables(self.rows[flight]).to_pylist() if flight in self.rows else []
+
+    def content(self):
+        times = ("captured_at", "refreshed_at")
+        found = [(flight, row) for flight in self.rows for row in self.get(flight)]
+        return sorted(repr((flight, {k: v for k, v in row.items() if k not in times})) for flight, row in found)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lake")
+    for number in range(5):
+        ids = range(number * ROWS, (number + 1) * ROWS)
+        start = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+        rows = pa.table({
+            "id": pa.array(ids, pa.int64()),
+            "word": [None if i % 10 == 1 else f"w{i % 7000}" for i in ids],
+            "money": pa.array(ids).cast(pa.decimal128(19, 0)).cast(pa.decimal128(21, 2)).cast(pa.decimal128(10, 2)),
+            "at": pa.array([start + dt.timedelta(minutes=i) for i in ids], pa.timestamp("us", "UTC")),
+            "place": pa.array([None if i % 5 == 0 else {"lat": i / 4} for i in ids], pa.struct({"lat": pa.float64()})),
+            "key": pa.array([i.to_bytes(16, "big") for i in ids], pa.binary(16)),
+            "order by": pa.array([dt.date(2026, 1, 1 + i % 28) for i in ids]),
+        })  # fmt: skip
+        pq.write_table(rows, path / f"p{number}.parquet")
+    return TableHandle("c", "s", "t", "id-1", 7, Schema(COLUMNS), IDS, Lake(path))
+
+
+@pytest.fixture(scope="module")
+def engine():
+    engine = SparkEngine("local[2]", inline_max_cells=0)
+    yield engine
+    engine.close()
+
+
+def requests(table):
+    columns = [CaptureRequest(table, Target.column(IDS[c.name])) for c in COLUMNS if c.is_leaf]
+    return [*columns, CaptureRequest(table, Target.column_group([1, 2]))]
+
+
+def expression(table, text):
+    return CaptureRequest(table, Target.expression("spark", text.encode()))
+
+
+def test_spark_gives_the_bytes_of_a_capture_in_process(engine, table):
+    there, here = MemorySink(), MemorySink()
+    results = engine.capture_batch(requests(table), there)
+    assert {(r.outcome, r.detail, r.attributes["execution"]) for r in results} == {(Outcome.CAPTURED, "", "spark")}
+    SparkEngine(inline_max_cells=10**9).capture_batch(requests(table), here)
+    assert there.content() == here.content()
+    assert len(there.get("stats.columns")) == 8
+
+
+def test_waves_of_files(engine, table, monkeypatch):
+    from capture.spark import job
+
+    monkeypatch.setattr(job, "_WAVE_ANSWERS", 16)
+    whole, waves = MemorySink(), MemorySink()
+    SparkEngine(inline_max_cells=10**9).capture_batch(requests(table), whole)
+    engine.capture_batch(requests(table), waves)
+    assert waves.content() == whole.content()
+    assert len(set(waves.shares)) >= 3
+
+
+def test_a_missing_file_is_named(engine, table, tmp_path):
+    for file in table.connector.path.glob("*.parquet"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "p3.parquet").write_bytes(b"PAR1 nothing PAR1")
+    broken = TableHandle("c", "s", "t", "id-1", 7, Schema(COLUMNS), IDS, Lake(tmp_path))
+    sink = MemorySink()
+    (result,) = engine.capture_batch([CaptureRequest(broken, Target.column(1))], sink)
+    assert (result.outcome, 'file "t/p3.parquet"' in result.detail) == (Outcome.CAPTURED, True)
+    assert sink.get("stats.columns")[0]["completeness"] == "PARTIAL"
+    (result,) = engine.capture_batch([expression(broken, "id + 1")], MemorySink())
+    assert (result.outcome, result.detail.startswith('file "t/p3.parquet"')) == (Outcome.DEGRADED, True)
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("id % 10", ("INT", 0, 10, "0", "9")),
+    ("upper(word)", ("STRING", 1500, None, "W0", "W999")),
+    ("money * 2", ("DECIMAL(12,2)", 0, 14995, "2", "29998")),
+    ("place.lat > 10", ("BOOLEAN", 2995, 2, "false", "true")),
+    ("date_trunc('DAY', at)", ("TIMESTAMPTZ", 0, 11, "2026-01-01T00:00:00Z", "2026-01-11T00:00:00Z")),
+    ("part", ("STRING", 0, 5, "p0", "p4")),
+    ("substring(key, 1, 8)", ("STRING", 0, 1, "00000000", "00000000")),
+    ("`order by`", ("DATE", 0, 28, "2026-01-01", "2026-01-28")),
+    ("1", ("INT", 0, 1, "1", "1")),
+    ("extract(YEAR FROM at)", ("INT", 0, 1, "2026", "2026")),
+])  # fmt: skip
+def test_expressions(engine, table, text, expected):
+    sink = MemorySink()
+    (result,) = engine.capture_batch([expression(table, text)], sink)
+    assert (result.outcome, result.detail) == (Outcome.CAPTURED, "")
+    (row,) = sink.get("stats.expressions")
+    kind, nulls, ndv, low, high = expected
+    assert (row["logical_type"], row["row_count"], row["null_count"]) == (kind, 5 * (ROWS - 1), nulls)
+    assert (row["min"], row["max"]) == (low, high)
+    assert row["ndv"] == pytest.approx(6000 if ndv is None else ndv, rel=0.05 if (ndv or 6000) > 4000 else 0)
+    assert (row["engine_kind"], row["engine_expression_key"]) == ("spark", text.encode())
+    assert {sketch["storage_id"] for sketch in sink.get("stats.sketches")} == {
+        Target.expression("spark", text.encode()).storage_id
+    }
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("nothing + 1", "nothing"), ("id +", "Spark says"), ("sum(id)", "Spark says"), ("array(id)", "ARRAY"),
+    ("(select max(id) from other)", "subquery"), ("( TABLE other)", "subquery"), ("/**/(select 1)", "comments"),
+    ("reflect('java.lang.System', 'exit', 1)", "Java"), ("`java_method`('a', 'b')", "Java"),
+    ("explode(array(1))", "Spark"),
+])  # fmt: skip
+def test_expressions_that_are_refused(engine, table, text, reason):
+    results = engine.capture_batch([expression(table, text), expression(table, "id")], MemorySink())
+    assert [result.outcome for result in results] == [Outcome.DEGRADED, Outcome.CAPTURED]
+    assert reason in results[0].detail
+
+
+def test_a_session_is_kept_warm(engine, table):
+    one = [CaptureRequest(table, Target.column(1))]
+    engine.capture_batch(one, MemorySink())
+    session = engine.spark._session
+    engine.capture_batch(one, MemorySink())
+    assert engine.spark._session is session is not None
+
+
+def test_a_job_is_cancelled(engine):
+    def slow(session):
+        return session.range(0, 4, 1, 4).selectExpr("java_method('java.lang.Thread', 'sleep', 20000L) AS x").toArrow()
+
+    started = time.perf_counter()
+    calls = []
+
+    def poll():
+        calls.append(1)
+        if len(calls) > 3:
+            raise Cancelled("cancelled")
+
+    with pytest.raises(Cancelled):
+        engine.spark.call(slow, poll)
+    assert time.perf_counter() - started < 15  # the job itself would take forty
+
+
+def test_jobs_of_several_threads(engine, table):
+    sinks = [MemorySink() for _ in range(3)]
+    threads = [threading.Thread(target=engine.capture_batch, args=(requests(table), sink)) for sink in sinks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sinks[0].content() == sinks[1].content() == sinks[2].content() != []
+
+
+def test_an_idle_session_stops_and_starts_again(engine, table):
+    engine.close()
+    assert engine.spark._session is None
+    (result,) = engine.capture_batch([CaptureRequest(table, Target.column(1))], MemorySink())
+    assert (result.outcome, result.attributes["execution"]) == (Outcome.CAPTURED, "spark")
+
+
+def test_workers_are_this_python(engine):
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert engine.spark.cores == 2
+
+
+def test_a_master_that_is_none(engine):
+    engine.close()
+    with pytest.raises(UpstreamError, match="Spark did not start on nonsense"):
+        Spark("nonsense").ensure()
