@@ -34,7 +34,7 @@ _ARROW_ERRORS: Final[dict[str, type[Exception]]] = {
 def to_flight(trouble: BaseException, correlation_id: str) -> BaseException:
     """The exception to raise in a Flight method for whatever went wrong; the unexpected is logged and hidden."""
     if isinstance(trouble, StatflightError):
-        message = f"[{trouble.code}] {trouble}"
+        message = f"[{trouble.code}] {trouble}".encode("utf-8", "replace").decode()  # it may repeat half a character
         if plain := _ARROW_ERRORS.get(trouble.status):
             return plain(message)
         extra = {"code": trouble.code, "params": trouble.params, "hint": trouble.hint,
