@@ -22,6 +22,11 @@ EXTERNAL = "external"
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namespace of RFC 4122
 
 
+def table_uuid(catalog: str, schema: str, table: str) -> str:
+    """The id of a table whose format has none (SEMANTICS §1)."""
+    return str(uuid.uuid5(_NAMESPACE, f"{catalog}\0{schema}\0{table}"))
+
+
 @dataclass(frozen=True, slots=True)
 class TableEntry:
     """A table the server knows. `current_snapshot_id` is None while it has no snapshot."""
@@ -144,9 +149,8 @@ class Catalog:
         )
         if not rows or rows[0][1] == EXTERNAL:
             known = [row[0] for row in self.database.rows("SELECT catalog FROM connectors")]
-            raise NotFound(
-                f'no connector "{catalog}"', code="UNKNOWN_CONNECTOR", hint=nearest(catalog, known) or "register it first"
-            )  # fmt: skip
+            hint = nearest(catalog, known) or "register it first"
+            raise NotFound(f'no connector "{catalog}"', code="UNKNOWN_CONNECTOR", hint=hint)
         row = rows[0]
         return {"catalog": row[0], "format": row[1], "uri": row[2], "options": json.loads(row[3]), "state": row[4]}
 
@@ -159,7 +163,7 @@ class Catalog:
         if entry := self._by_name.get(name):
             return entry
         catalog, schema, table = name
-        made = table_id or str(uuid.uuid5(_NAMESPACE, f"{catalog}\0{schema}\0{table}"))
+        made = table_id or table_uuid(*name)
         with self._lock:
             entry = TableEntry(self._next_key, catalog, schema, table, made, format)
             self._next_key += 1
@@ -200,9 +204,10 @@ class Catalog:
         """Registers snapshots that a put spoke of (id → schema hash); an external table's greatest id is current."""
         known = dict(
             connection.execute(
-                "SELECT snapshot_id, schema_hash FROM snapshots WHERE table_key = ?", [entry.table_key]
+                "SELECT snapshot_id, schema_hash FROM snapshots WHERE table_key = ?"
+                " AND snapshot_id IN (SELECT unnest(?::BIGINT[]))", [entry.table_key, list(snapshots)],
             ).fetchall()
-        )
+        )  # fmt: skip
         external = entry.format == EXTERNAL
         for snapshot_id, schema_hash in snapshots.items():
             if snapshot_id not in known:

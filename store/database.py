@@ -9,12 +9,14 @@ have effects outside of the connection that a second run would repeat.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -25,7 +27,8 @@ from store.schemas import FLIGHTS, KEY
 T = TypeVar("T")
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
-VERSION = 1
+MEMORY = ":memory:"
+VERSION = 1  # of the layout
 GROUP = 64  # writes that share one commit at the most
 OPEN_END = 2**62  # `to_pos` of a row that the newest file listing still holds
 
@@ -96,7 +99,8 @@ def _ddl(flight: str, table: str, leading: str) -> str:
            f"created_at TIMESTAMPTZ);"  # fmt: skip
 
 
-def _create(connection: Connection) -> None:
+def create(connection: Connection) -> None:
+    """The tables of an empty file, in the newest layout."""
     statements = [_CATALOG]
     statements += [_ddl(flight, table, "snapshot_id BIGINT") for flight, table in BY_SNAPSHOT.items()]
     statements += [_ddl(flight, table, "from_pos BIGINT, to_pos BIGINT") for flight, table in BY_SPAN.items()]
@@ -109,48 +113,75 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 """Version → what brings a file of that version to the next one."""
 
 
+def migrate(connection: Connection, name: str) -> None:
+    """Brings a file to the newest layout, in one transaction: all steps or none.
+
+    Raises:
+        InvalidArgument: A newer statflight wrote the file, or something else did.
+    """
+    tables = {table for (table,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    connection.execute("BEGIN")
+    try:
+        if not tables:
+            create(connection)
+        elif not {"settings", "stats_columns"} <= tables:
+            raise InvalidArgument(
+                f'database "{name}": it holds tables that are not of statflight',
+                code="DATABASE", hint="name another file with --db",
+            )  # fmt: skip
+        else:
+            _migrate_from(connection)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _migrate_from(connection: Connection) -> None:
+    found = connection.execute("SELECT value FROM settings WHERE name = 'schema_version'").fetchall()
+    version = int(found[0][0]) if found else 0
+    if version > VERSION:
+        raise InvalidArgument(
+            f"the database was written by a newer statflight (layout {version}, this one knows {VERSION})",
+            code="DATABASE", hint="install that version or newer, or name another file with --db",
+        )  # fmt: skip
+    for step in range(version, VERSION):
+        MIGRATIONS[step](connection)
+    if version < VERSION:
+        connection.execute("UPDATE settings SET value = ? WHERE name = 'schema_version'", [str(VERSION)])
+
+
 class Database:
     """The open file. `read()` gives a cursor of its own; `write(function)` runs it in the writer's transaction."""
 
     def __init__(self, path: str | Path):
         self.path = str(path)
+        name = Path(self.path).name
         try:
-            if self.path != ":memory:":
+            if self.path != MEMORY:
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             self._root = duckdb.connect(self.path)
-        except duckdb.IOException as trouble:
+        except duckdb.Error as trouble:
             held = "lock" in str(trouble).lower()
             reason = "another process holds it; stop that one first" if held else "it cannot be opened as a database"
-            raise InvalidArgument(f'database "{Path(self.path).name}": {reason}', code="DATABASE") from None
+            raise InvalidArgument(f'database "{name}": {reason}', code="DATABASE") from None
         except OSError as trouble:
             raise InvalidArgument(f"database: its directory cannot be made ({trouble.strerror})") from None
-        self._root.execute("SET GLOBAL TimeZone='UTC'")
-        self._migrate()
-        self._queue: queue.SimpleQueue[tuple[Callable[[Connection], Any], Future[Any]] | None] = queue.SimpleQueue()
+        try:
+            self._root.execute("SET GLOBAL TimeZone='UTC'")
+            migrate(self._root, name)
+        except BaseException:
+            self._root.close()  # the file is free again, whatever becomes of the error
+            raise
+        self.spool_directory: Path | None = None
+        if self.path != MEMORY:
+            self.spool_directory = Path(self.path + ".spool")
+            shutil.rmtree(self.spool_directory, ignore_errors=True)  # of a server that was killed
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._closed = False
         self.on_rollback: Callable[[Connection], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
-
-    def _migrate(self) -> None:
-        connection = self._root
-        known = connection.sql("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'settings'").fetchall()[0][0]
-        connection.execute("BEGIN")
-        if not known:
-            _create(connection)
-        else:
-            found = connection.sql("SELECT value FROM settings WHERE name = 'schema_version'").fetchall()
-            version = int(found[0][0]) if found else 0
-            if version > VERSION:
-                connection.execute("ROLLBACK")
-                raise InvalidArgument(
-                    f"the database was written by a newer statflight (layout {version}, this one knows {VERSION})",
-                    hint="install that version or newer, or name another file with --db",
-                )
-            for step in range(version, VERSION):
-                MIGRATIONS[step](connection)
-            connection.execute(f"UPDATE settings SET value = '{VERSION}' WHERE name = 'schema_version'")
-        connection.execute("COMMIT")
 
     def read(self) -> Connection:
         """A cursor for one reader: it sees what was committed when its query began."""
@@ -171,16 +202,47 @@ class Database:
         finally:
             cursor.close()
 
-    def submit(self, function: Callable[[Connection], T]) -> Future[T]:
+    def submit(self, function: Callable[[Connection], T], *, alone: bool = False) -> Future[T]:
+        """Queues a function for the writer. `alone`: outside of any transaction, while nothing else is written."""
         if self._closed:
             raise ShuttingDown("the store is closed")
         future: Future[T] = Future()
-        self._queue.put((function, future))
+        self._queue.put(_Item(function, future, alone))
         return future
 
     def write(self, function: Callable[[Connection], T]) -> T:
         """Runs the function in a transaction and returns its result once it is on disk."""
         return self.submit(function).result()
+
+    def backup(self, path: str | Path) -> int:
+        """Writes a copy of the database to a new file, consistent and complete; its size in bytes.
+
+        Reads go on meanwhile; writes wait for the copy of the file, not for what follows it.
+
+        Raises:
+            InvalidArgument: The path is relative or taken, its directory is missing, or it cannot be written.
+        """
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.partial")
+        if self.path == MEMORY:
+            raise InvalidArgument("a database in memory has no file to copy", code="BACKUP")
+        if not target.is_absolute():
+            raise InvalidArgument(
+                "the path of a backup must be absolute: it is one of the server's machine", code="BACKUP"
+            )
+        if target.exists():
+            raise InvalidArgument("the path of the backup is taken", code="BACKUP", hint="name a new file")
+        try:
+            self.submit(lambda _: _copy_files(self.path, partial), alone=True).result()
+            _settle(partial)
+            partial.replace(target)
+            return target.stat().st_size
+        except (OSError, duckdb.Error) as trouble:
+            reason = trouble.strerror if isinstance(trouble, OSError) else "the copy does not open"
+            raise InvalidArgument(f"the backup cannot be written: {reason}", code="BACKUP") from None
+        finally:
+            for left in (partial, _wal(partial)):
+                left.unlink(missing_ok=True)
 
     def close(self) -> None:
         if not self._closed:
@@ -197,25 +259,68 @@ class Database:
             while len(group) < GROUP and not self._queue.empty():
                 group.append(self._queue.get())
             stopping = None in group
-            self._commit(connection, [item for item in group if item is not None])
+            together: list[_Item] = []
+            for item in group:
+                if item is not None and not item.alone:
+                    together.append(item)
+                    continue
+                self._commit(connection, together)
+                together = []
+                if item is not None:
+                    _resolve(connection, item)
+            self._commit(connection, together)
         connection.close()
 
-    def _commit(self, connection: Connection, group: list[tuple[Callable[[Connection], Any], Future[Any]]]) -> None:
+    def _commit(self, connection: Connection, group: Sequence[_Item]) -> None:
         if not group:
             return
         try:
             connection.execute("BEGIN")
-            results = [function(connection) for function, _ in group]
+            results = [item.function(connection) for item in group]
             connection.execute("COMMIT")
         except BaseException as trouble:
             with contextlib.suppress(duckdb.Error):
                 connection.execute("ROLLBACK")
             self.on_rollback(connection)
             if len(group) == 1:
-                group[0][1].set_exception(trouble)
+                group[0].future.set_exception(trouble)
             else:  # each on its own: only the one that failed hears of it
                 for item in group:
                     self._commit(connection, [item])
             return
-        for (_, future), result in zip(group, results, strict=True):
-            future.set_result(result)
+        for item, result in zip(group, results, strict=True):
+            item.future.set_result(result)
+
+
+class _Item(NamedTuple):
+    """A write that waits."""
+
+    function: Callable[[Connection], Any]
+    future: Future[Any]
+    alone: bool = False
+
+
+def _resolve(connection: Connection, item: _Item) -> None:
+    try:
+        item.future.set_result(item.function(connection))
+    except BaseException as trouble:
+        item.future.set_exception(trouble)
+
+
+def _wal(path: str | Path) -> Path:
+    return Path(f"{path}.wal")
+
+
+def _copy_files(source: str, target: Path) -> None:
+    """Database and write-ahead log as they are on disk: what a kill would leave, which is consistent."""
+    shutil.copyfile(source, target)
+    if _wal(source).exists():
+        shutil.copyfile(_wal(source), _wal(target))
+
+
+def _settle(path: Path) -> None:
+    """Makes one durable file of a copied database and its log."""
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CHECKPOINT")
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())

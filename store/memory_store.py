@@ -1,0 +1,293 @@
+"""`StatsStore` in memory: for unit tests and library use, and the plain reading of what the rules mean.
+
+Every snapshot holds its own records, by target. Nothing is shared, nothing is saved: what the DuckDB form does cleverly
+is compared with this in the tests.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from store.catalog_store import EXTERNAL, TableEntry, table_uuid
+from store.database import stored_columns
+from store.errors import Conflict, NotFound
+from store.names import join_name
+from store.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, contradicts, cosmetic, digest, once, split
+from store.stats_store import Ids, Meta, Page, Texts, content_hash
+from store.targets import Target, TargetKind, storage_id
+
+Row = dict[str, Any]
+Identity = tuple[Any, ...]
+
+
+@dataclass
+class _State:
+    """All there is; a put works on a copy and replaces it when it is through."""
+
+    tables: dict[tuple[str, str, str], TableEntry] = field(default_factory=dict)
+    snapshots: dict[int, dict[int, str | None]] = field(default_factory=dict)  # table key → id → schema hash
+    column_ids: dict[int, dict[str, int]] = field(default_factory=dict)
+    # (table key, snapshot id, flight) → identity → record
+    records: dict[tuple[int, int, str], dict[Identity, Row]] = field(default_factory=dict)
+    keys: dict[str, tuple[str, Counts]] = field(default_factory=dict)
+
+
+class MemoryStatsStore:
+    """Not for many records: each put copies the index of what is there."""
+
+    def __init__(self, *, require_registered_tables: bool = False):
+        self.require_registered_tables = require_registered_tables
+        self._lock = threading.RLock()
+        self._state = _State()
+        self._generation = 0
+
+    # Tables.
+
+    def register(self, name: tuple[str, str, str], table_id: str | None = None, format: str = EXTERNAL) -> TableEntry:
+        with self._lock:
+            return _register(self._state, name, table_id, format)
+
+    def find(self, name: tuple[str, str, str]) -> TableEntry | None:
+        return self._state.tables.get(name)
+
+    # Puts.
+
+    def put(self, puts: Sequence[Put], *, idempotency_key: str | None = None) -> Counts:
+        with self._lock:
+            content = digest(puts) if idempotency_key is not None else ""
+            if idempotency_key is not None and (found := self._state.keys.get(idempotency_key)):
+                if found[0] != content:
+                    raise Conflict(f'idempotency_key "{idempotency_key}" was used before with other content')
+                return found[1]
+            state = _copied(self._state)
+            self._generation = max(self._generation + 1, time.time_ns() // 1000)
+            counts = Counts()
+            for put in puts:
+                counts += self._put(state, put)
+            if idempotency_key is not None:
+                state.keys[idempotency_key] = (content, counts)
+            self._state = state
+            return counts
+
+    def _put(self, state: _State, put: Put) -> Counts:
+        counts = Counts()
+        for rows in split(put.rows, ("table_catalog", "table_schema", "table_name")):
+            if not rows.num_rows:
+                continue
+            first = rows.slice(0, 1).to_pylist()[0]
+            name = (first["table_catalog"], first["table_schema"], first["table_name"])
+            if name not in state.tables and self.require_registered_tables:
+                raise NotFound(f'no table "{join_name(*name)}"', code="UNKNOWN_TABLE")
+            entry = _register(state, name, first.get("table_id"), EXTERNAL)
+            rows = _with_column_ids(state, put.flight, entry, rows)
+            for family, part in _families(put.flight, rows):
+                for of_snapshot in split(part, ["snapshot_id"]):
+                    counts += self._merge(state, put.mode, family, entry, of_snapshot)
+        return counts
+
+    def _merge(self, state: _State, mode: PutMode, family: str, entry: TableEntry, rows: pa.Table) -> Counts:
+        keys = IDENTITY[family]
+        columns = stored_columns(family)
+        given = [name for name in columns if name in rows.column_names]
+        received, snapshot_id = rows.num_rows, rows["snapshot_id"][0].as_py()
+        rows = once(family, entry.full_name, rows.select(["snapshot_id", *given]), ("snapshot_id", *keys))
+        fresh = [dict.fromkeys(columns) | row for row in rows.to_pylist()]
+        _sight(state, entry, snapshot_id, next((h for row in fresh if (h := row.get("schema_hash"))), None))
+        stored = state.records.setdefault((entry.table_key, snapshot_id, family), {})
+        created = unchanged = replaced = 0
+        for row in fresh:
+            identity = _identity(keys, row)
+            old = stored.get(identity)
+            if old is None:
+                created += 1
+            elif mode is PutMode.FILL or _same(family, old, row):
+                unchanged += 1
+                continue
+            elif mode is PutMode.CREATE:
+                kept = {name: old[name] for name in columns}
+                raise contradicts(family, entry.full_name, ("snapshot_id", *keys), kept, row)
+            else:
+                replaced += 1
+            stored[identity] = row | {"generation": self._generation, "created_at": datetime.now(UTC)}
+        if mode is PutMode.REPLACE_SNAPSHOT:
+            self._drop_absent(state, family, entry, snapshot_id, {_identity(keys, row) for row in fresh})
+        return Counts(received, created, unchanged, replaced)
+
+    def _drop_absent(
+        self, state: _State, family: str, entry: TableEntry, snapshot_id: int, present: set[Identity]
+    ) -> None:
+        stored = state.records[entry.table_key, snapshot_id, family]
+        if family.endswith("sketches"):  # a target that stays keeps the sketches the new set lacks
+            targets = {stored[identity]["storage_id"] for identity in present}
+            present |= {identity for identity, row in stored.items() if row["storage_id"] in targets}
+        for identity in stored.keys() - present:
+            del stored[identity]
+        kind = next((kind for kind, flight in FLIGHT_OF.items() if flight == family), None)
+        if kind is None:
+            return
+        targets = {storage_id(_target_of(kind, row)) for row in stored.values()}
+        sketches = state.records.get((entry.table_key, snapshot_id, _sketches_of(kind)), {})
+        for identity, row in list(sketches.items()):
+            if row["target_kind"] == kind and row["storage_id"] not in targets:
+                del sketches[identity]
+
+    # Reading.
+
+    def _at(self, table: TableEntry, snapshot_id: int) -> None:
+        if snapshot_id not in self._state.snapshots.get(table.table_key, {}):
+            raise NotFound(f'table "{table.full_name}" has no snapshot {snapshot_id}', code="UNKNOWN_SNAPSHOT")
+
+    def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> list[Row]:
+        """The stored rows of any flight (of `file_sketches` too) at one snapshot."""
+        return list(self._state.records.get((table.table_key, snapshot_id, flight), {}).values())
+
+    def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
+        found = self._find(table, snapshot_id, target)
+        return found and {name: found[name] for name in found if name not in ("generation", "created_at")}
+
+    def _find(self, table: TableEntry, snapshot_id: int, target: Target) -> Row | None:
+        among = self.rows(table, snapshot_id, FLIGHT_OF[target.kind])
+        return next((row for row in among if _target_of(target.kind, row).storage_id == target.storage_id), None)
+
+    def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
+        self._at(table, snapshot_id)
+        row = self._find(table, snapshot_id, target)
+        if row is None:
+            raise NotFound(f"nothing is stored for {storage_id(target)}", code="UNKNOWN_TARGET")
+        sketches: Texts = [
+            f"{s['role']} {s['sketch_type']} {hashlib.sha256(s['data']).hexdigest()}"
+            for s in self.rows(table, snapshot_id, _sketches_of(target.kind)) if s["storage_id"] == target.storage_id
+        ]  # fmt: skip
+        hashed = content_hash(FLIGHT_OF[target.kind], row, sketches)
+        return Meta(hashed, row["generation"], row["created_at"], row["refreshed_at"] or row["created_at"])
+
+    def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
+        self._at(table, snapshot_id)
+        return sum(len(self.rows(table, snapshot_id, FLIGHT_OF[each])) for each in ([kind] if kind else FLIGHT_OF))
+
+    def list(
+        self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None, *,
+        page_token: str = "", page_size: int = 1000,
+    ) -> Page:  # fmt: skip
+        total = self.count(table, snapshot_id, kind)
+        found = [
+            {"storage_id": _target_of(each, row).storage_id, "target_kind": str(each)} | row
+            for each in ([kind] if kind else FLIGHT_OF) for row in self.rows(table, snapshot_id, FLIGHT_OF[each])
+        ]  # fmt: skip
+        later = sorted((r for r in found if r["storage_id"] > page_token), key=lambda r: str(r["storage_id"]))
+        page = later[:page_size]
+        return page, page[-1]["storage_id"] if len(later) > len(page) else "", total
+
+    # Deleting.
+
+    def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
+        deleted = 0
+        with self._lock:
+            self._state = state = _copied(self._state)
+            for (key, snapshot, flight), records in state.records.items():
+                if key != table.table_key or snapshot_id not in (None, snapshot):
+                    continue
+                doomed = [identity for identity, row in records.items() if _is_about(flight, row, target)]
+                for identity in doomed:
+                    del records[identity]
+                deleted += 0 if flight.endswith("sketches") else len(doomed)
+        return deleted
+
+    def captured_snapshots(self, table: TableEntry) -> set[int]:
+        """Snapshots of a table for which any record is stored."""
+        return {snapshot for (key, snapshot, _), records in self._state.records.items()
+                if key == table.table_key and records}  # fmt: skip
+
+    def snapshots(self, table: TableEntry) -> Ids:
+        return sorted(self._state.snapshots.get(table.table_key, {}))
+
+
+def _copied(state: _State) -> _State:
+    return _State(
+        dict(state.tables), copy.deepcopy(state.snapshots), copy.deepcopy(state.column_ids),
+        {key: dict(records) for key, records in state.records.items()}, dict(state.keys),
+    )  # fmt: skip
+
+
+def _register(state: _State, name: tuple[str, str, str], table_id: str | None, format: str) -> TableEntry:
+    if name not in state.tables:
+        state.tables[name] = TableEntry(len(state.tables) + 1, *name, table_id or table_uuid(*name), format)
+    return state.tables[name]
+
+
+def _sight(state: _State, entry: TableEntry, snapshot_id: int, schema_hash: str | None) -> None:
+    known = state.snapshots.setdefault(entry.table_key, {})
+    known[snapshot_id] = known.get(snapshot_id) or schema_hash
+    current = state.tables[entry.name].current_snapshot_id
+    if entry.format == EXTERNAL and (current is None or snapshot_id > current):
+        state.tables[entry.name] = replace(state.tables[entry.name], current_snapshot_id=snapshot_id)
+
+
+def _with_column_ids(state: _State, flight: str, entry: TableEntry, rows: pa.Table) -> pa.Table:
+    """Column ids from names, where only those are given."""
+    if flight not in ("stats.columns", "stats.file_columns") or "column_name" not in rows.column_names:
+        return rows
+    known = state.column_ids.setdefault(entry.table_key, {})
+    ids = rows["column_id"].to_pylist() if "column_id" in rows.column_names else [None] * rows.num_rows
+    filled = []
+    for column_id, name in zip(ids, rows["column_name"].to_pylist(), strict=True):
+        if name is not None and (column_id is not None or name not in known):
+            known[name] = column_id if column_id is not None else max(known.values(), default=0) + 1
+        filled.append(known[name] if column_id is None else column_id)
+    kept = rows.drop_columns(["column_id"]) if "column_id" in rows.column_names else rows
+    return kept.append_column("column_id", pa.array(filled, pa.int64()))
+
+
+def _families(flight: str, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    if flight != "stats.sketches":
+        yield flight, rows
+        return
+    of_file = [kind == "FILE" for kind in rows["target_kind"].to_pylist()]
+    for family, keep in (("file_sketches", of_file), (flight, [not each for each in of_file])):
+        if any(keep):
+            yield family, rows.filter(pa.array(keep))
+
+
+def _sketches_of(kind: TargetKind) -> str:
+    return "file_sketches" if kind is TargetKind.FILE else "stats.sketches"
+
+
+def _identity(keys: Sequence[str], row: Mapping[str, Any]) -> Identity:
+    return tuple(tuple(row[key]) if isinstance(row[key], list) else row[key] for key in keys)
+
+
+def _same(family: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return all(old[name] == new[name] for name in stored_columns(family) if name not in cosmetic(family))
+
+
+def _is_about(flight: str, row: Mapping[str, Any], target: Target | None) -> bool:
+    if target is None:
+        return True
+    if flight.endswith("sketches"):
+        return bool(row["storage_id"] == target.storage_id)
+    if flight == "stats.file_columns":
+        return target.kind is TargetKind.FILE and row["file_path"] == target.file_path
+    return FLIGHT_OF[target.kind] == flight and _target_of(target.kind, row).storage_id == target.storage_id
+
+
+def _target_of(kind: TargetKind, row: Mapping[str, Any]) -> Target:
+    match kind:
+        case TargetKind.COLUMN:
+            return Target.column(row["column_id"])
+        case TargetKind.FILE:
+            return Target.file(row["file_path"])
+        case TargetKind.EXPRESSION:
+            return Target.expression(row["engine_kind"], row["engine_expression_key"])
+        case TargetKind.COLUMN_GROUP:
+            return Target.column_group(row["column_ids"])
+        case _:
+            return Target.table()

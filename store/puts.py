@@ -1,0 +1,190 @@
+"""What a put is: rows of one flight, a mode, and the counts that come back; and how its rows are told apart."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.errors import Conflict, InvalidArgument
+from store.schemas import COSMETIC
+from store.targets import TargetKind
+
+if TYPE_CHECKING:
+    Codes = np.ndarray[Any, np.dtype[np.int64]]
+
+# Flight → the stored columns that, with table and snapshot, identify a record. `file_sketches` are the rows of
+# stats.sketches that speak of files: they are stored as the files are.
+IDENTITY = {
+    "stats.tables": (),
+    "stats.columns": ("column_id",),
+    "stats.files": ("file_path",),
+    "stats.file_columns": ("file_path", "column_id"),
+    "stats.expressions": ("engine_kind", "engine_expression_key"),
+    "stats.column_groups": ("column_ids",),
+    "stats.sketches": ("storage_id", "role"),
+    "file_sketches": ("storage_id", "column_id", "role"),
+}
+# Kind → its flight, in the order of storage ids: column-…, composite-…, expression-…, file-…, table.
+FLIGHT_OF = {
+    TargetKind.COLUMN: "stats.columns",
+    TargetKind.COLUMN_GROUP: "stats.column_groups",
+    TargetKind.EXPRESSION: "stats.expressions",
+    TargetKind.FILE: "stats.files",
+    TargetKind.TABLE: "stats.tables",
+}
+_SKETCH_COSMETIC = frozenset({"captured_at"})
+_SLICE_ROWS = 65_536
+
+
+class PutMode(StrEnum):
+    CREATE = "create"  # other content for a stored target is a conflict
+    UPSERT = "upsert"
+    REPLACE_SNAPSHOT = "replace_snapshot"
+    FILL = "fill"  # only what is not there yet; for what a capture found without being asked
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a put did, in records."""
+
+    received: int = 0
+    created: int = 0
+    unchanged: int = 0
+    replaced: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(self.astuple(), other.astuple(), strict=True)))
+
+    def astuple(self) -> tuple[int, int, int, int]:
+        return self.received, self.created, self.unchanged, self.replaced
+
+    def to_json(self) -> dict[str, int]:
+        return dict(zip(("received", "created", "unchanged", "replaced"), self.astuple(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Rows of one flight for any number of tables and snapshots; `rows` carry the key columns of the flight."""
+
+    flight: str
+    rows: pa.Table
+    mode: PutMode = PutMode.CREATE
+
+
+def cosmetic(flight: str) -> frozenset[str]:
+    """The columns in which two rows of one content may differ."""
+    return _SKETCH_COSMETIC if flight.endswith("sketches") else COSMETIC
+
+
+def digest(puts: Sequence[Put]) -> str:
+    """SHA-256 of the puts' rows and modes, however the rows were cut into batches."""
+    sink = _Hash()
+    for put in puts:
+        sink.write(f"{put.flight}\0{put.mode}\0{put.rows.schema.names}\0{put.rows.num_rows}\0".encode())
+        with pa.ipc.new_stream(pa.PythonFile(sink, "w"), put.rows.schema) as writer:
+            for start in range(0, put.rows.num_rows, _SLICE_ROWS):
+                writer.write_table(put.rows.slice(start, _SLICE_ROWS).combine_chunks())
+    return sink.hash.hexdigest()
+
+
+class _Hash(io.RawIOBase):
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return memoryview(data).nbytes
+
+
+def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
+    """A number for each row: equal where the rows agree in all the columns, growing with their first appearance."""
+    total: Codes = np.zeros(rows.num_rows, np.int64)
+    for name in names:
+        column = rows[name]
+        if pa.types.is_list(column.type):
+            column = pc.binary_join(column.cast(pa.list_(pa.string())), ",")
+        if column.num_chunks and not column.null_count and pc.all(pc.equal(column, column[0])).as_py():
+            continue  # one value throughout, as catalog, schema and table mostly are
+        coded = column.dictionary_encode().combine_chunks()
+        numbers = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False).astype(np.int64)
+        total = total * (len(coded.dictionary) + 1) + numbers
+        if int(total.max(initial=0)) >= 2**38:  # room for the next column
+            total = np.unique(total, return_inverse=True)[1].astype(np.int64)
+    return total
+
+
+def split(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows apart by the values of some columns; rows that agree keep their order."""
+    numbers = codes(rows, names)
+    if not len(numbers) or (numbers == numbers[0]).all():
+        yield rows
+        return
+    if (numbers[1:] < numbers[:-1]).any():
+        order = np.argsort(numbers, kind="stable")
+        rows, numbers = rows.take(pa.array(order)), numbers[order]
+    starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
+    for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+        yield rows.slice(start, end - start)
+
+
+def once(flight: str, full_name: str, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows with each target once: the first of equal ones; InvalidArgument where two rows contradict."""
+    numbers = codes(rows, keys)
+    if (numbers[1:] > numbers[:-1]).all():  # sorted as captures come: no need to look further
+        return rows
+    distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
+    if len(distinct) == len(numbers):
+        return rows
+    content = [name for name in rows.column_names if name not in cosmetic(flight) and name not in keys]
+    whole = codes(rows, content)
+    differs = whole != whole[first[places]]
+    if differs.any():
+        at = int(np.argmax(differs))
+        raise InvalidArgument(
+            f'{flight}: two different rows for one target of "{full_name}": '
+            f"{told({key: rows[key][at].as_py() for key in keys})}",
+            hint="send each target once",
+        )
+    return rows.take(pa.array(np.sort(first)))
+
+
+def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str, Any], new: dict[str, Any]) -> Conflict:
+    """The Conflict of a row with what is stored, naming the first field that differs."""
+    content = [name for name in old if name not in cosmetic(flight) and name not in keys]
+    field = next((name for name in content if new.get(name) != old[name]), "content")
+    return Conflict(
+        f'{flight}: "{full_name}" already has another record for {told({key: new[key] for key in keys})}: {field} is '
+        f"{told(old.get(field))}, the put says {told(new.get(field))}",
+        hint='put with mode "upsert" or "replace_snapshot" to replace it',
+        params={"table": full_name, "field": field},
+    )
+
+
+def told(value: object) -> str:
+    """A value as an error names it: short."""
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={told(v)}" for k, v in value.items()) or "the table"
+    text = repr(value) if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 100 else text[:100] + "…"
+
+
+def snapshots_of(rows: pa.Table) -> dict[int, str | None]:
+    """Snapshot id → a schema hash that the rows give for it, in order of appearance."""
+    if "schema_hash" not in rows.column_names:
+        return dict.fromkeys(rows["snapshot_id"].unique().to_pylist())
+    found: dict[int, str | None] = {}
+    for part in split(rows.select(["snapshot_id", "schema_hash"]), ["snapshot_id", "schema_hash"]):
+        snapshot_id, schema_hash = part["snapshot_id"][0].as_py(), part["schema_hash"][0].as_py()
+        found[snapshot_id] = found.get(snapshot_id) or schema_hash
+    return found

@@ -1,0 +1,163 @@
+"""How records lie in the DuckDB file, as SQL: rows of one snapshot, rows of files over spans of listings.
+
+Rows of files hold for the file listings at positions from_pos <= pos < to_pos of their table and family. A snapshot
+whose files were put has one listing in `file_snapshots`; positions follow the order in which listings came. Always:
+a row is held by at least one listing, and `to_pos` is OPEN_END exactly where the newest listing holds it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from store.catalog_store import TableEntry
+from store.database import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, stored_columns
+from store.targets import Target, TargetKind
+
+# The storage id of a row's target, by the rules of `store.targets`.
+STORAGE_ID = {
+    "stats.tables": "'table'",
+    "stats.columns": "'column-' || lpad({0}.column_id::VARCHAR, 19, '0')",
+    "stats.files": "'file-' || sha256('F' || chr(31) || {0}.file_path)",
+    "stats.file_columns": "'file-' || sha256('F' || chr(31) || {0}.file_path)",
+    "stats.expressions": "'expression-' || {0}.engine_kind || '-' || sha256(encode('E' || chr(31) || {0}.engine_kind ||"
+    " chr(31)) || {0}.engine_expression_key)",
+    "stats.column_groups": "'composite-' || sha256('X' || chr(31) || array_to_string({0}.column_ids, chr(31)))",
+    "stats.sketches": "{0}.storage_id",
+    "file_sketches": "{0}.storage_id",
+}
+
+
+class view:  # noqa: N801  a context manager that reads like a function
+    """Arrow tables as views of a connection, by name, while the block runs."""
+
+    def __init__(self, connection: Connection, **tables: pa.Table):
+        self.connection, self.tables = connection, tables
+
+    def __enter__(self) -> None:
+        for name, table in self.tables.items():
+            self.connection.register(name, table)
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.tables:
+            self.connection.unregister(name)
+
+
+def rows_of(flight: str, table: TableEntry, snapshot_id: int) -> tuple[str, list[Any]]:
+    """FROM and WHERE (open to `AND …`) of a table's stored rows `t` at one snapshot, and the parameters."""
+    if flight in BY_SNAPSHOT:
+        return f"{BY_SNAPSHOT[flight]} t WHERE t.table_key = ? AND t.snapshot_id = ?", [table.table_key, snapshot_id]
+    return (
+        f"{BY_SPAN[flight]} t JOIN file_snapshots f ON f.table_key = t.table_key AND f.pos >= t.from_pos"
+        " AND f.pos < t.to_pos WHERE t.table_key = ? AND f.table_key = ? AND f.family = ? AND f.snapshot_id = ?",
+        [table.table_key, table.table_key, flight, snapshot_id],
+    )
+
+
+def where_target(flight: str, target: Target) -> tuple[str, list[Any]]:
+    """Condition (beginning with AND) of the rows `t` of a flight that are about a target, and the parameters."""
+    if flight.endswith("sketches"):
+        return " AND t.storage_id = ?", [target.storage_id]
+    match target.kind:
+        case TargetKind.COLUMN:
+            return " AND t.column_id = ?", [target.column_id]
+        case TargetKind.FILE:
+            return " AND t.file_path = ?", [target.file_path]
+        case TargetKind.EXPRESSION:
+            return " AND t.engine_kind = ? AND t.engine_expression_key = ?", [
+                target.engine_kind, target.engine_expression_key]  # fmt: skip
+        case TargetKind.COLUMN_GROUP:
+            return " AND t.column_ids = ?::BIGINT[]", [list(target.column_ids)]
+        case _:
+            return "", []
+
+
+def positions(connection: Connection, table_key: int, family: str) -> dict[int, int]:
+    """Snapshot id → position of its listing."""
+    found = connection.execute(
+        "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = ?", [table_key, family]
+    )
+    return dict(found.fetchall())
+
+
+def remove_at(
+    connection: Connection, family: str, table_key: int, doomed: pa.ChunkedArray, pos: int, last: int
+) -> None:
+    """Takes rows, named by rowid, out of the listing at `pos` alone: their spans are cut, or split around it."""
+    if not len(doomed):
+        return
+    physical = BY_SPAN[family]
+    columns = ", ".join(f'"{name}"' for name in ("table_key", *stored_columns(family), "generation", "created_at"))
+    with view(connection, doomed=pa.table({"rid": doomed})):
+        among = f"table_key = {table_key} AND rowid IN (SELECT rid FROM doomed)"
+        if pos < last:
+            connection.execute(
+                f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT {pos + 1}, to_pos, {columns}"
+                f" FROM {physical} WHERE {among} AND to_pos > {pos + 1}"
+            )
+        connection.execute(f"DELETE FROM {physical} WHERE {among} AND from_pos = {pos}")
+        connection.execute(f"UPDATE {physical} SET to_pos = {pos} WHERE {among} AND from_pos < {pos}")
+
+
+def delete_rows(connection: Connection, physical: str, table_key: int, rowids: pa.ChunkedArray) -> None:
+    if len(rowids):
+        with view(connection, doomed=pa.table({"rid": rowids})):
+            # the key lets DuckDB skip row groups of other tables
+            connection.execute(
+                f"DELETE FROM {physical} WHERE table_key = {table_key} AND rowid IN (SELECT rid FROM doomed)"
+            )
+
+
+def delete_by_snapshot(
+    connection: Connection, flight: str, table: TableEntry, snapshot_id: int | None, target: Target | None
+) -> int:
+    condition, parameters = where_target(flight, target) if target else ("", [])
+    where, values = "t.table_key = ?", [table.table_key]
+    if snapshot_id is not None:
+        where, values = where + " AND t.snapshot_id = ?", [*values, snapshot_id]
+    found = connection.execute(f"DELETE FROM {BY_SNAPSHOT[flight]} t WHERE {where}{condition}", [*values, *parameters])
+    return int(found.fetchall()[0][0])
+
+
+def delete_by_span(
+    connection: Connection, family: str, table: TableEntry, snapshot_id: int | None, target: Target | None
+) -> int:
+    """How many rows of the listings went: a row that two listings held counts twice."""
+    physical, key = BY_SPAN[family], table.table_key
+    listings = positions(connection, key, family)
+    doomed_listings = {s: pos for s, pos in listings.items() if snapshot_id in (None, s)}
+    deleted = 0
+    condition, parameters = where_target(family, target) if target else ("", [])
+    last = max(listings.values(), default=-1)
+    for pos in doomed_listings.values():
+        held = f"t.table_key = {key} AND from_pos <= {pos} AND to_pos > {pos}{condition}"
+        if target is None:
+            deleted += connection.execute(f"SELECT count(*) FROM {physical} t WHERE {held}").fetchall()[0][0]
+            continue
+        doomed = connection.sql(f"SELECT rowid AS rid FROM {physical} t WHERE {held}", params=parameters or None)
+        rowids = doomed.to_arrow_table()["rid"]
+        deleted += len(rowids)
+        remove_at(connection, family, key, rowids, pos, last)
+    if target is None and doomed_listings:
+        connection.execute(
+            "DELETE FROM file_snapshots WHERE table_key = ? AND family = ? AND pos IN (SELECT unnest(?::BIGINT[]))",
+            [key, family, list(doomed_listings.values())],
+        )
+        _tidy(connection, family, key)
+    return deleted
+
+
+def _tidy(connection: Connection, family: str, table_key: int) -> None:
+    """After listings went: rows that none holds go, rows that the newest one left holds are open again."""
+    physical = BY_SPAN[family]
+    left = sorted(positions(connection, table_key, family).values())
+    connection.execute(
+        f"DELETE FROM {physical} WHERE table_key = {table_key} AND NOT EXISTS (SELECT 1 FROM"
+        " (SELECT unnest(?::BIGINT[]) AS pos) f WHERE f.pos >= from_pos AND f.pos < to_pos)", [left],
+    )  # fmt: skip
+    if left:
+        connection.execute(
+            f"UPDATE {physical} SET to_pos = {OPEN_END} WHERE table_key = {table_key} AND to_pos > {left[-1]}"
+            f" AND to_pos < {OPEN_END}"
+        )

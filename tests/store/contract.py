@@ -1,0 +1,318 @@
+"""What any `StatsStore` must do. A store's tests subclass `StatsStoreContract` and give it a store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from store import records
+from store.catalog_store import TableEntry
+from store.errors import Conflict, InvalidArgument, NotFound
+from store.schemas import FLIGHTS, THETA
+from store.stats_store import Counts, Put, PutMode, StatsStore
+from store.targets import Target, TargetKind
+
+NAME = ("c", "s", "t")
+EARLY, LATE = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+
+
+def rows(flight: str, *each: dict[str, Any], name: tuple[str, str, str] = NAME, snapshot: int = 1) -> pa.Table:
+    """Rows of a flight as the server hands them to a store."""
+    key = {"table_catalog": name[0], "table_schema": name[1], "table_name": name[2], "snapshot_id": snapshot}
+    full = [key | row for row in each]
+    schema = FLIGHTS[flight].schema
+    given = [column for column in schema.names if any(column in row for row in full)]
+    table = pa.Table.from_pylist(full, pa.schema([schema.field(column) for column in given]))
+    table = records.prepare(FLIGHTS[flight], table)
+    return records.with_storage_ids(FLIGHTS[flight], table) if flight == "stats.sketches" else table
+
+
+def columns(*pairs: tuple[int, int], **more: Any) -> pa.Table:
+    """Rows of stats.columns: column id and row count."""
+    return rows("stats.columns", *({"column_id": i, "row_count": n} for i, n in pairs), **more)
+
+
+def put(store: StatsStore, flight: str, table: pa.Table, mode: str = "create", key: str | None = None) -> Counts:
+    return store.put([Put(flight, table, PutMode(mode))], idempotency_key=key)
+
+
+def sketch(column_id: int, role: str = "NDV", data: bytes = b"theta") -> dict[str, Any]:
+    return {"target_kind": "COLUMN", "column_id": column_id, "role": role, "sketch_type": THETA, "data": data}
+
+
+class StatsStoreContract:
+    """Subclasses have a fixture `store`, and say how a store finds a table and what sketches it holds."""
+
+    def table(self, store: Any, name: tuple[str, str, str] = NAME) -> TableEntry | None:
+        raise NotImplementedError
+
+    def sketches(self, store: Any, snapshot: int, family: str = "stats.sketches") -> list[tuple[str, str, bytes]]:
+        """(storage id, role, data) of each sketch at a snapshot of the table, sorted."""
+        raise NotImplementedError
+
+    def known(self, store: Any) -> TableEntry:
+        found = self.table(store)
+        assert found is not None
+        return found
+
+    def stored(self, store: StatsStore, snapshot: int = 1) -> list[tuple[int, int]]:
+        page, token, total = store.list(self.known(store), snapshot, TargetKind.COLUMN)
+        assert not token and total == len(page)
+        return [(row["column_id"], row["row_count"]) for row in page]
+
+    # Modes and counts.
+
+    def test_a_put_counts_what_it_did(self, store):
+        assert put(store, "stats.columns", columns((1, 10), (2, 20))) == Counts(2, 2, 0, 0)
+        assert put(store, "stats.columns", columns((1, 10), (3, 30))) == Counts(2, 1, 1, 0)
+        assert put(store, "stats.columns", columns((1, 11), (2, 20), (4, 40)), "upsert") == Counts(3, 1, 1, 1)
+        assert self.stored(store) == [(1, 11), (2, 20), (3, 30), (4, 40)]
+
+    def test_create_refuses_other_content_and_names_the_field(self, store):
+        put(store, "stats.columns", columns((1, 10), (2, 20)))
+        with pytest.raises(Conflict, match=r"column_id=2.*row_count is 20, the put says 21") as refusal:
+            put(store, "stats.columns", columns((1, 10), (2, 21), (3, 30)))
+        assert refusal.value.params["field"] == "row_count"
+        assert self.stored(store) == [(1, 10), (2, 20)], "nothing of a refused put is stored"
+
+    def test_a_column_that_a_put_leaves_out_is_unknown(self, store):
+        put(store, "stats.columns", columns((1, 10)))
+        only_nulls = rows("stats.columns", {"column_id": 1, "null_count": 3})
+        with pytest.raises(Conflict, match="row_count is 10, the put says None"):
+            put(store, "stats.columns", only_nulls)
+        put(store, "stats.columns", only_nulls, "upsert")
+        record = store.get(self.known(store), 1, Target.column(1))
+        assert (record["row_count"], record["null_count"]) == (None, 3)
+
+    def test_fill_touches_nothing_that_is_there(self, store):
+        put(store, "stats.columns", columns((1, 10)))
+        assert put(store, "stats.columns", columns((1, 99), (2, 20)), "fill") == Counts(2, 1, 1, 0)
+        assert self.stored(store) == [(1, 10), (2, 20)]
+
+    def test_replace_snapshot_leaves_only_the_new_set(self, store):
+        put(store, "stats.columns", columns((1, 10), (2, 20), (3, 30)))
+        put(store, "stats.columns", columns((1, 10), snapshot=2))
+        put(store, "stats.tables", rows("stats.tables", {"row_count": 10}))
+        done = put(store, "stats.columns", columns((1, 10), (2, 21), (4, 40)), "replace_snapshot")
+        assert done == Counts(3, 1, 1, 1)
+        assert self.stored(store) == [(1, 10), (2, 21), (4, 40)]
+        assert self.stored(store, 2) == [(1, 10)], "another snapshot is left alone"
+        assert store.get(self.known(store), 1, Target.table()) is not None, "another flight too"
+
+    def test_two_equal_rows_are_one_and_two_others_are_refused(self, store):
+        assert put(store, "stats.columns", columns((1, 10), (1, 10))) == Counts(2, 1, 0, 0)
+        with pytest.raises(InvalidArgument, match=r"two different rows for one target.*column_id=5"):
+            put(store, "stats.columns", columns((4, 1), (5, 1), (6, 1), (5, 2)), "upsert")
+        assert self.stored(store) == [(1, 10)]
+
+    def test_identical_content_keeps_the_first_times(self, store):
+        first = {"column_id": 1, "row_count": 10, "captured_at": EARLY, "column_name": "a"}
+        put(store, "stats.columns", rows("stats.columns", first))
+        again = rows("stats.columns", first | {"captured_at": LATE, "column_name": "A"})
+        assert put(store, "stats.columns", again, "upsert") == Counts(1, 0, 1, 0)
+        assert store.get(self.known(store), 1, Target.column(1))["captured_at"] == EARLY
+
+    def test_many_tables_and_snapshots_in_one_put(self, store):
+        other = ("c", "s", "u")
+        mixed = pa.concat_tables([
+            columns((1, 1), (2, 2)), columns((1, 3), name=other), columns((1, 4), snapshot=2), columns((3, 5)),
+        ])  # fmt: skip
+        assert put(store, "stats.columns", mixed) == Counts(5, 5, 0, 0)
+        assert self.stored(store) == [(1, 1), (2, 2), (3, 5)]
+        assert self.stored(store, 2) == [(1, 4)]
+        table = self.table(store, other)
+        assert table is not None and store.count(table, 1) == 1
+        assert self.known(store).current_snapshot_id == 2, "an external table's greatest snapshot is current"
+
+    def test_several_flights_in_one_put_are_one(self, store):
+        put(store, "stats.columns", columns((1, 10)))
+        with pytest.raises(Conflict):
+            store.put([
+                Put("stats.tables", rows("stats.tables", {"row_count": 1}, snapshot=9)),
+                Put("stats.columns", columns((1, 11))),
+            ])  # fmt: skip
+        with pytest.raises(NotFound):
+            store.count(self.known(store), 9)
+
+    def test_a_refused_put_leaves_no_table_behind(self, store):
+        mixed = pa.concat_tables([columns((1, 1), name=("c", "s", "new")), columns((1, 2), name=("c", "s", "new"))])
+        with pytest.raises(InvalidArgument):
+            put(store, "stats.columns", mixed)
+        assert self.table(store, ("c", "s", "new")) is None
+
+    def test_names_get_ids_that_stay(self, store):
+        named = rows("stats.columns", *({"column_name": n, "row_count": 1} for n in ("b", "a")))
+        put(store, "stats.columns", named)
+        assert self.stored(store) == [(1, 1), (2, 1)]
+        put(store, "stats.columns", rows("stats.columns", {"column_name": "c", "row_count": 1},
+                                         {"column_name": "a", "row_count": 7}, snapshot=2))  # fmt: skip
+        assert self.stored(store, 2) == [(2, 7), (3, 1)]
+
+    # Idempotency.
+
+    def test_the_same_key_and_content_is_answered_as_before(self, store):
+        first = put(store, "stats.columns", columns((1, 10), (2, 20)), key="k")
+        assert first == Counts(2, 2, 0, 0)
+        put(store, "stats.columns", columns((1, 11)), "upsert")
+        cut = pa.concat_tables([columns((1, 10)), columns((2, 20))])
+        assert put(store, "stats.columns", cut, key="k") == first, "however the rows were cut"
+        assert self.stored(store) == [(1, 11), (2, 20)], "a replay stores nothing"
+
+    @pytest.mark.parametrize("change", ["rows", "mode", "order"])
+    def test_the_same_key_with_other_content_is_refused(self, store, change):
+        put(store, "stats.columns", columns((1, 10), (2, 20)), key="k")
+        table = {"rows": columns((1, 10)), "mode": columns((1, 10), (2, 20)), "order": columns((2, 20), (1, 10))}[
+            change
+        ]
+        with pytest.raises(Conflict, match='"k" was used before'):
+            put(store, "stats.columns", table, "upsert" if change == "mode" else "create", key="k")
+
+    def test_the_key_of_a_refused_put_is_free(self, store):
+        put(store, "stats.columns", columns((1, 10)))
+        with pytest.raises(Conflict):
+            put(store, "stats.columns", columns((1, 11)), key="k")
+        assert put(store, "stats.columns", columns((2, 20)), key="k") == Counts(1, 1, 0, 0)
+
+    # Sketches.
+
+    def test_replace_snapshot_carries_sketches_of_what_stays(self, store):
+        put(store, "stats.columns", columns((1, 10), (2, 20)))
+        put(store, "stats.sketches", rows("stats.sketches", sketch(1), sketch(2), sketch(1, "QUANTILES")))
+        put(store, "stats.columns", columns((1, 11), (3, 30)), "replace_snapshot")
+        first = Target.column(1).storage_id
+        assert self.sketches(store, 1) == [(first, "NDV", b"theta"), (first, "QUANTILES", b"theta")]
+
+    def test_a_new_set_of_sketches_carries_the_roles_it_lacks(self, store):
+        put(store, "stats.sketches", rows("stats.sketches", sketch(1), sketch(1, "QUANTILES"), sketch(2)))
+        done = put(store, "stats.sketches", rows("stats.sketches", sketch(1, data=b"new")), "replace_snapshot")
+        assert done == Counts(1, 0, 0, 1)
+        first = Target.column(1).storage_id
+        assert self.sketches(store, 1) == [(first, "NDV", b"new"), (first, "QUANTILES", b"theta")]
+
+    def test_sketches_of_files_that_go_go_along(self, store):
+        put(store, "stats.files", rows("stats.files", {"file_path": "a"}, {"file_path": "b"}))
+        of_files = ({"target_kind": "FILE", "file_path": f, "column_id": 1, "role": "NDV", "sketch_type": THETA,
+                     "data": b"x"} for f in "ab")  # fmt: skip
+        put(store, "stats.sketches", rows("stats.sketches", *of_files))
+        put(store, "stats.files", rows("stats.files", {"file_path": "b"}), "replace_snapshot")
+        assert [s[0] for s in self.sketches(store, 1, "file_sketches")] == [Target.file("b").storage_id]
+
+    # Reading.
+
+    def test_list_goes_in_order_of_storage_ids_by_pages(self, store):
+        put(store, "stats.columns", columns((10, 1), (9, 1), (100, 1)))
+        put(store, "stats.tables", rows("stats.tables", {"row_count": 1}))
+        put(store, "stats.files", rows("stats.files", *({"file_path": f"f{i}", "row_count": i} for i in range(5))))
+        put(store, "stats.column_groups", rows("stats.column_groups", {"column_ids": [9, 10]}))
+        put(
+            store,
+            "stats.expressions",
+            rows("stats.expressions", {"engine_kind": "Spark", "engine_expression_key": b"k"}),
+        )
+        table = self.known(store)
+        expected = sorted([
+            *(Target.column(i).storage_id for i in (9, 10, 100)), "table", Target.column_group([9, 10]).storage_id,
+            Target.expression("spark", b"k").storage_id, *(Target.file(f"f{i}").storage_id for i in range(5)),
+        ])  # fmt: skip
+        found, token, pages = [], "", 0
+        while pages == 0 or token:
+            page, token, total = store.list(table, 1, page_token=token, page_size=4)
+            assert total == 11
+            found += [(row["storage_id"], row["target_kind"]) for row in page]
+            pages += 1
+        assert [storage_id for storage_id, _ in found] == expected
+        assert pages == 3 and found[-1] == ("table", "TABLE")
+        assert [r["column_id"] for r in store.list(table, 1, TargetKind.COLUMN)[0]] == [9, 10, 100]
+
+    def test_a_last_page_that_is_full_has_no_token(self, store):
+        put(store, "stats.columns", columns((1, 1), (2, 1)))
+        page, token, total = store.list(self.known(store), 1, page_size=2)
+        assert (len(page), token, total) == (2, "", 2)
+
+    def test_count_by_kind(self, store):
+        put(store, "stats.columns", columns((1, 1), (2, 1)))
+        put(store, "stats.tables", rows("stats.tables", {"row_count": 1}))
+        table = self.known(store)
+        counts = [store.count(table, 1, kind) for kind in (None, TargetKind.COLUMN, TargetKind.TABLE, TargetKind.FILE)]
+        assert counts == [3, 2, 1, 0]
+
+    def test_get_of_every_kind(self, store):
+        put(store, "stats.columns", columns((1, 7)))
+        put(store, "stats.tables", rows("stats.tables", {"row_count": 7}))
+        put(store, "stats.files", rows("stats.files", {"file_path": "f", "row_count": 7}))
+        put(store, "stats.column_groups", rows("stats.column_groups", {"column_ids": [2, 1], "row_count": 7}))
+        expression = {"engine_kind": "spark", "engine_expression_key": b"\0k", "row_count": 7}
+        put(store, "stats.expressions", rows("stats.expressions", expression))
+        table = self.known(store)
+        targets = [Target.table(), Target.column(1), Target.file("f"), Target.column_group([1, 2]),
+                   Target.expression("SPARK", b"\0k")]  # fmt: skip
+        assert [store.get(table, 1, target)["row_count"] for target in targets] == [7] * 5
+        assert store.get(table, 1, Target.column(2)) is None
+        assert store.get(table, 2, Target.table()) is None
+
+    def test_an_unknown_snapshot_is_not_found_and_an_empty_one_is_empty(self, store):
+        put(store, "stats.columns", columns((1, 1)))
+        table = self.known(store)
+        for ask in (store.count, store.list, lambda t, s: store.meta(t, s, Target.table())):
+            with pytest.raises(NotFound):
+                ask(table, 99)
+        store.delete(table, 1)
+        assert store.list(table, 1) == ([], "", 0)
+
+    # Deleting.
+
+    def test_delete_one_target_one_snapshot_or_all(self, store):
+        for snapshot in (1, 2):
+            put(store, "stats.columns", columns((1, 1), (2, 1), snapshot=snapshot))
+            put(store, "stats.sketches", rows("stats.sketches", sketch(1), sketch(2), snapshot=snapshot))
+            put(store, "stats.files", rows("stats.files", {"file_path": "a"}, {"file_path": "b"}, snapshot=snapshot))
+        table = self.known(store)
+        assert store.delete(table, 1, Target.column(1)) == 1
+        assert [s[0] for s in self.sketches(store, 1)] == [Target.column(2).storage_id]
+        assert store.delete(table, 1, Target.file("a")) == 1
+        assert (store.count(table, 1), store.count(table, 2)) == (2, 4)
+        assert store.delete(table, None, Target.column(2)) == 2
+        assert store.delete(table, 2) == 3
+        assert (store.count(table, 1), store.count(table, 2)) == (1, 0)
+        assert not self.sketches(store, 2)
+        assert store.delete(table) == 1
+        assert store.delete(table) == 0
+
+    # Metadata.
+
+    def test_meta_tells_hash_generation_and_times(self, store):
+        put(store, "stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 10, "refreshed_at": EARLY}))
+        table, target = self.known(store), Target.column(1)
+        first = store.meta(table, 1, target)
+        assert first.refreshed_at == EARLY and first.created_at.tzinfo is not None
+        assert len(first.content_hash) == 64
+        put(store, "stats.columns", columns((1, 11)), "upsert")
+        second = store.meta(table, 1, target)
+        assert second.content_hash != first.content_hash and second.generation > first.generation
+        with pytest.raises(NotFound):
+            store.meta(table, 1, Target.column(2))
+
+    def test_the_hash_ignores_times_and_names_and_nothing_else(self, store):
+        base = {"column_id": 1, "row_count": 10, "engine_id": "e"}
+        changes = [{}, {"captured_at": EARLY}, {"refreshed_at": LATE}, {"column_name": "x"}, {"engine_id": "f"},
+                   {"min": "a", "logical_type": "STRING"}, {"null_count": 0}]  # fmt: skip
+        for snapshot, change in enumerate(changes):
+            put(store, "stats.columns", rows("stats.columns", base | change, snapshot=snapshot))
+        table = self.known(store)
+        hashes = [store.meta(table, snapshot, Target.column(1)).content_hash for snapshot in range(len(changes))]
+        assert len(set(hashes[:4])) == 1
+        assert len(set(hashes[3:])) == 4
+
+    def test_a_sketch_is_part_of_the_hash(self, store):
+        put(store, "stats.columns", columns((1, 10)))
+        table, target = self.known(store), Target.column(1)
+        hashes = [store.meta(table, 1, target).content_hash]
+        for change in ({}, {"data": b"other"}):
+            put(store, "stats.sketches", rows("stats.sketches", sketch(1, **change)), "upsert")
+            hashes.append(store.meta(table, 1, target).content_hash)
+        put(store, "stats.sketches", rows("stats.sketches", sketch(1, data=b"other") | {"captured_at": LATE}), "upsert")
+        assert len(set(hashes)) == 3
+        assert store.meta(table, 1, target).content_hash == hashes[-1], "but not its time"

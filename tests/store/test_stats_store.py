@@ -1,0 +1,222 @@
+"""The contract on both stores; what only the DuckDB one has: reopening, expiry, spans against the plain model."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from contract import NAME, StatsStoreContract, columns, put, rows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.catalog_store import Catalog
+from store.database import OPEN_END, Database
+from store.errors import Conflict, NotFound, StatflightError
+from store.memory_store import MemoryStatsStore
+from store.schemas import THETA
+from store.spans import rows_of
+from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
+from store.targets import Target, TargetKind
+
+
+def open_store(path: Any) -> DuckDBStatsStore:
+    database = Database(path)
+    return DuckDBStatsStore(database, Catalog(database))
+
+
+@pytest.fixture
+def duck(tmp_path):
+    store = open_store(tmp_path / "s.db")
+    yield store
+    store.database.close()
+
+
+class TestDuckDBStatsStore(StatsStoreContract):
+    @pytest.fixture
+    def store(self, duck):
+        return duck
+
+    def table(self, store, name=NAME):
+        return store.catalog.find(name)
+
+    def sketches(self, store, snapshot, family="stats.sketches"):
+        source, parameters = rows_of(family, self.known(store), snapshot)
+        return store.database.rows(f"SELECT t.storage_id, role, data FROM {source} ORDER BY ALL", *parameters)
+
+
+class TestMemoryStatsStore(StatsStoreContract):
+    @pytest.fixture
+    def store(self):
+        return MemoryStatsStore()
+
+    def table(self, store, name=NAME):
+        return store.find(name)
+
+    def sketches(self, store, snapshot, family="stats.sketches"):
+        found = store.rows(self.known(store), snapshot, family)
+        return sorted((row["storage_id"], row["role"], row["data"]) for row in found)
+
+
+@pytest.mark.parametrize("make", [
+    lambda path: open_store(path / "s.db"), lambda _: MemoryStatsStore()], ids=["duckdb", "memory"])  # fmt: skip
+def test_unregistered_tables_can_be_refused(make, tmp_path):
+    store = make(tmp_path)
+    store.require_registered_tables = True
+    with pytest.raises(NotFound, match=r'no table "c\.s\.t"'):
+        put(store, "stats.columns", columns((1, 1)))
+
+
+def test_everything_is_there_after_reopening(tmp_path):
+    store = open_store(tmp_path / "s.db")
+    first = put(store, "stats.columns", columns((1, 10), (2, 20)), key="k")
+    put(store, "stats.files", rows("stats.files", {"file_path": "a", "row_count": 1}))
+    generation = store.meta(store.catalog.get("c.s.t"), 1, Target.column(1)).generation
+    store.database.close()
+    again = open_store(tmp_path / "s.db")
+    table = again.catalog.get("c.s.t")
+    assert put(again, "stats.columns", columns((1, 10), (2, 20)), key="k") == first
+    with pytest.raises(Conflict):
+        put(again, "stats.columns", columns((1, 11)), key="k")
+    assert (again.count(table, 1), table.current_snapshot_id) == (3, 1)
+    put(again, "stats.columns", columns((1, 12)), "upsert")
+    assert again.meta(table, 1, Target.column(1)).generation > generation
+    again.database.close()
+
+
+def test_old_idempotency_keys_are_forgotten(duck):
+    put(duck, "stats.columns", columns((1, 10)), key="old")
+    duck.database.write(lambda c: c.execute("UPDATE idempotency SET stored_at = stored_at - INTERVAL 2 DAY"))
+    put(duck, "stats.columns", columns((2, 10)), key="new")
+    assert duck.database.rows("SELECT key FROM idempotency") == [("new",)]
+
+
+def test_expire_takes_what_the_format_no_longer_has(duck):
+    for snapshot in (1, 2, 3):
+        put(duck, "stats.columns", columns((1, snapshot), snapshot=snapshot))
+        put(duck, "stats.files", rows("stats.files", {"file_path": f"f{snapshot}"}, snapshot=snapshot))
+    table = duck.catalog.get("c.s.t")
+    assert duck.expirable(table) == [], "nobody knows what an external table still has"
+    discovered = duck.database.write(lambda c: duck.catalog.change(c, table, format="iceberg"))
+    duck.database.write(lambda c: c.execute("UPDATE snapshots SET is_live = false WHERE snapshot_id IN (1, 2)"))
+    assert duck.expirable(discovered) == [1, 2]
+    assert duck.expire(discovered) == {1: 2, 2: 2}
+    assert duck.captured_snapshots(discovered) == {3}
+    assert duck.database.rows("SELECT file_path FROM stats_files") == [("f3",)]
+
+
+def test_puts_at_once_are_all_kept(duck):
+    """Many writers, one group commit: those that are refused do not hurt the others."""
+    put(duck, "stats.columns", columns((1, 0), snapshot=0))
+    outcomes: dict[int, Any] = {}
+
+    def write(number: int) -> None:
+        try:
+            wrong = columns((1, 99), snapshot=0) if number % 4 == 0 else columns((1, number), snapshot=number)
+            outcomes[number] = put(duck, "stats.columns", wrong)
+        except StatflightError as refusal:
+            outcomes[number] = refusal
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(1, 33)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {n for n, o in outcomes.items() if isinstance(o, Conflict)} == {n for n in range(1, 33) if n % 4 == 0}
+    stored = {s for (s,) in duck.database.rows("SELECT snapshot_id FROM stats_columns")}
+    assert stored == {0} | {n for n in range(1, 33) if n % 4}
+
+
+# Spans.
+
+
+def test_files_are_stored_once_for_many_snapshots(duck):
+    """A hundred files, thirty snapshots that each add one and drop one: the rows grow by the changes."""
+    for snapshot in range(30):
+        files = ({"file_path": f"f{i}", "row_count": i} for i in range(snapshot, snapshot + 100))
+        done = put(duck, "stats.files", rows("stats.files", *files, snapshot=snapshot))
+        assert done == Counts(100, 100, 0, 0)
+    assert duck.database.rows("SELECT count(*), count(*) FILTER (to_pos = ?) FROM stats_files", OPEN_END) == [
+        (129, 100)
+    ]
+    table = duck.catalog.get("c.s.t")
+    assert [duck.count(table, s, TargetKind.FILE) for s in (0, 15, 29)] == [100] * 3
+
+
+def test_a_listing_in_several_puts_costs_no_more(duck):
+    files = [rows("stats.files", *({"file_path": f"f{i}"} for i in range(start, start + 10)), snapshot=snapshot)
+             for snapshot in (1, 2) for start in (0, 10, 20)]  # fmt: skip
+    for table in files:
+        put(duck, "stats.files", table)
+    assert duck.database.rows("SELECT count(*), min(to_pos) FROM stats_files") == [(30, OPEN_END)]
+
+
+_CONTENT = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2), min_size=1)
+_MODE = st.sampled_from(["create", "upsert", "replace_snapshot", "fill"])
+_STEP = st.one_of(
+    st.tuples(st.just("put"), st.integers(1, 4), _CONTENT, _MODE),
+    st.tuples(st.just("drop"), st.integers(1, 4)),
+    st.tuples(st.just("remove"), st.integers(0, 4), st.sampled_from("abcd")),
+    st.tuples(st.just("sketch"), st.integers(1, 4), _CONTENT, st.sampled_from(["upsert", "replace_snapshot"])),
+)  # fmt: skip
+
+
+def _apply(store: Any, table: Any, step: tuple[Any, ...]) -> Any:
+    """One step; what it answers, or that it was refused."""
+    try:
+        match step:
+            case "put", snapshot, content, mode:
+                files = ({"file_path": f, "row_count": n} for f, n in content.items())
+                per_column = ({"file_path": f, "column_id": 1, "null_count": n} for f, n in content.items())
+                tables = {"stats.files": files, "stats.file_columns": per_column}
+                return store.put(
+                    [Put(name, rows(name, *of, snapshot=snapshot), PutMode(mode)) for name, of in tables.items()]
+                )
+            case "drop", snapshot:
+                return store.delete(table, snapshot)
+            case "remove", snapshot, path:
+                return store.delete(table, snapshot or None, Target.file(path))
+            case "sketch", snapshot, content, mode:
+                sketches = ({"target_kind": "FILE", "file_path": f, "column_id": 1, "role": "NDV", "sketch_type": THETA,
+                             "data": bytes([n])} for f, n in content.items())  # fmt: skip
+                return put(store, "stats.sketches", rows("stats.sketches", *sketches, snapshot=snapshot), mode)
+    except Conflict:
+        return "conflict"
+
+
+_VALUE = {"stats.files": "row_count", "stats.file_columns": "null_count", "file_sketches": "data"}
+
+
+@pytest.fixture(scope="module")
+def shared():
+    store = open_store(":memory:")
+    yield store
+    store.database.close()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(_STEP, min_size=1, max_size=9))
+def test_spans_say_what_plain_copies_say(shared, steps):
+    """Any history of captures, out of order, in parts, replaced, taken back: each snapshot reads as if kept whole."""
+    model = MemoryStatsStore()
+    put(shared, "stats.tables", rows("stats.tables", {"row_count": 0}, snapshot=0), "upsert")
+    put(model, "stats.tables", rows("stats.tables", {"row_count": 0}, snapshot=0))
+    table, plain = shared.catalog.get("c.s.t"), model.find(NAME)
+    shared.delete(table)
+    model.delete(plain)
+    for step in steps:
+        assert _apply(shared, table, step) == _apply(model, plain, step)
+        for flight, value in _VALUE.items():
+            name = "storage_id" if flight == "file_sketches" else "file_path"
+            for snapshot in range(1, 5):
+                source, parameters = rows_of(flight, table, snapshot)
+                found = shared.database.rows(f"SELECT t.{name}, t.{value} FROM {source} ORDER BY ALL", *parameters)
+                expected = sorted((row[name], row[value]) for row in model.rows(plain, snapshot, flight))
+                assert found == expected, (flight, snapshot)
+        for physical, family in (("stats_files", "stats.files"), ("file_sketches", "file_sketches")):
+            broken = shared.database.rows(
+                f"SELECT 1 FROM {physical} r, (SELECT coalesce(max(pos), -1) AS last FROM file_snapshots"
+                f" WHERE family = '{family}') WHERE (to_pos <> {OPEN_END} AND to_pos > last) OR from_pos > last"
+                " OR from_pos >= to_pos"
+            )
+            assert not broken
