@@ -37,7 +37,7 @@ NO_JAVA: Final = (
 NO_PYSPARK: Final = "no pyspark found: pip install 'statflight[spark]'"
 
 
-class SparkUnavailable(UpstreamError):  # noqa: N818  named like the leaves of store.errors
+class SparkUnavailable(UpstreamError):
     """Spark cannot be started here; another try will not help until something is installed."""
 
     retryable = False
@@ -111,6 +111,8 @@ class Spark:
 
         def tagged() -> pa.Table:
             session.addTag(tag)
+            if not self.master.startswith("sc://"):
+                session.sparkContext.setInterruptOnCancel(True)  # else a cancelled task runs to its end
             try:
                 return job(session)
             finally:

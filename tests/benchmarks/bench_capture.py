@@ -1,0 +1,148 @@
+"""How fast a capture of all statistics is, as ratios to what else one would do with the same files.
+
+TPC-H lineitem, scale factor 1, 12 Parquet files: Spark's own `ANALYZE TABLE … FOR ALL COLUMNS` (six numbers a column),
+DuckDB's SUMMARIZE, and decoding the files without looking at a value. Runs are interleaved; a ratio is that of medians.
+`python -m pytest tests/benchmarks/bench_capture.py -m benchmark -s`; STATFLIGHT_BENCH_SCALE makes it smaller.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture.connectors.parquet import ParquetConnector
+from capture.connectors.spi import ConnectorConfig
+from capture.engines.spark import SparkEngine
+from capture.spi import CaptureRequest, Outcome, TableHandle
+from store import schemas
+from store.targets import Target
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.spark]
+
+ROUNDS = 5
+SCALE = os.environ.get("STATFLIGHT_BENCH_SCALE", "1")
+
+
+class NullSink:
+    """Takes everything, knows nothing: every capture computes anew."""
+
+    def put(self, flight, rows, *, extra=False):
+        pass
+
+    def stored(self, flight, table, columns=None):
+        found = schemas.FLIGHTS[flight].schema.empty_table()
+        return found.select(columns) if columns else found
+
+    def progress(self, share, message=""):
+        pass
+
+
+def handle(root, name):
+    lake = ParquetConnector(ConnectorConfig("bench", "parquet", str(root)))
+    listing = lake.enumerate_snapshots("default", name)
+    snapshot = max(listing.snapshots, key=lambda found: found.ordinal)
+    ids = {column.name: number for number, column in enumerate(snapshot.schema.columns, 1)}
+    return TableHandle("bench", "default", name, name, snapshot.snapshot_id, snapshot.schema, ids, lake)
+
+
+def capture(engine, table, execution):
+    requests = [CaptureRequest(table, Target.column(i)) for i in table.column_ids.values()]
+    results = engine.capture_batch(requests, NullSink())
+    assert {result.outcome for result in results} == {Outcome.CAPTURED}
+    assert results[0].attributes["execution"] == execution
+
+
+def decode(path):
+    pq.ParquetFile(path, memory_map=True).read(use_threads=False)
+
+
+def timed(action):
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def interleaved(actions, rounds=ROUNDS):
+    """Median seconds of each action, after one run of each that does not count."""
+    for action in actions.values():
+        action()
+    took = {name: [] for name in actions}
+    for _ in range(rounds):
+        for name, action in actions.items():
+            took[name].append(timed(action))
+    return {name: statistics.median(times) for name, times in took.items()}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    engine = SparkEngine("local[2]")
+    yield engine
+    engine.close()
+
+
+def report(capsys, title, ratios):
+    with capsys.disabled():
+        print(f"\n{title}: " + ", ".join(f"{name} {value:.2f}" for name, value in ratios.items()))
+
+
+def test_all_statistics_of_lineitem(engine, tmp_path, capsys):
+    import duckdb
+
+    generator = Path(sys.executable).with_name("tpchgen-cli")
+    command = [generator, "parquet", "-s", SCALE, "--tables", "lineitem", "--parts", "12", "--output-dir", tmp_path]
+    subprocess.run(command, check=True, capture_output=True)
+    files = sorted((tmp_path / "lineitem").glob("*.parquet"))
+    table = handle(tmp_path, "lineitem")
+    engine.inline_max_cells = 0
+    engine.spark.ensure()
+    session = engine.spark._session
+    session.sql(f"CREATE TABLE bench_lineitem USING parquet LOCATION '{tmp_path / 'lineitem'}'")
+    connection = duckdb.connect(config={"threads": 2})
+    with ProcessPoolExecutor(2) as pool:
+        medians = interleaved({
+            "capture": lambda: capture(engine, table, "spark"),
+            "ANALYZE": lambda: session.sql("ANALYZE TABLE bench_lineitem COMPUTE STATISTICS FOR ALL COLUMNS").collect(),
+            "SUMMARIZE": lambda: connection.execute(
+                f"SUMMARIZE FROM read_parquet('{tmp_path}/lineitem/*.parquet')"
+            ).fetchall(),
+            "decode": lambda: list(pool.map(decode, files)),
+        })  # fmt: skip
+    session.sql("DROP TABLE bench_lineitem")
+    ratios = {f"{name} / capture": medians[name] / medians["capture"] for name in ("ANALYZE", "SUMMARIZE")}
+    ratios["capture / decode"] = medians["capture"] / medians["decode"]
+    report(capsys, f"lineitem SF{SCALE}, all statistics", ratios)
+    if SCALE == "1":
+        assert ratios["ANALYZE / capture"] >= 5
+
+
+def test_a_small_table(engine, tmp_path, capsys):
+    (tmp_path / "small").mkdir()
+    pq.write_table(pa.table({"id": range(10), "word": list("abcdefghij")}), tmp_path / "small/a.parquet")
+    table = handle(tmp_path, "small")
+    engine.inline_max_cells = 1_000_000
+    took = interleaved({"capture": lambda: capture(engine, table, "inline")})["capture"]
+    report(capsys, "ten rows, share of the 150 ms allowed", {"capture": took / 0.150})
+    assert took <= 0.150
+
+
+def test_a_wide_table(engine, tmp_path, capsys):
+    """Two hundred columns of few rows: the fixed cost of a column rules."""
+    (tmp_path / "wide").mkdir()
+    columns = {f"c{i:03}": pa.array([(j * 7919 + i) % 5003 for j in range(20_000)]) for i in range(200)}
+    for number in range(2):
+        pq.write_table(pa.table(columns), tmp_path / f"wide/{number}.parquet")
+    table = handle(tmp_path, "wide")
+    engine.inline_max_cells = 10**9
+    files = sorted((tmp_path / "wide").glob("*.parquet"))
+    medians = interleaved({
+        "capture": lambda: capture(engine, table, "inline"),
+        "decode": lambda: [decode(file) for file in files],
+    })  # fmt: skip
+    report(capsys, "200 columns, one process", {"capture / decode": medians["capture"] / medians["decode"]})
