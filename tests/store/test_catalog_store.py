@@ -1,0 +1,188 @@
+"""What tables there are: ids that stay, renames, drops, snapshots, connectors."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.catalog_store import Catalog, table_uuid
+from store.database import Database
+from store.errors import NotFound
+
+A, B = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    database = Database(tmp_path / "c.db")
+    yield Catalog(database)
+    database.close()
+
+
+def write(catalog, function, *arguments, **named):
+    return catalog.database.write(lambda connection: function(connection, *arguments, **named))
+
+
+def reopened(catalog) -> Catalog:
+    """What another process would read from the file."""
+    return Catalog(catalog.database)
+
+
+def found(name="t", table_id=A, columns=(("a", "INT"), ("b", "STRING")), snapshots=(1,), schema_hash="h1", **more):
+    """A table as discovery hands it over."""
+    current = [[*c, True, None] if len(c) == 2 else list(c) for c in columns]
+    return {
+        "schema": "s", "name": name, "table_id": table_id, "location": f"/lake/{name}",
+        "current_snapshot_id": snapshots[-1] if snapshots else None, "schema_hash": schema_hash,
+        "schemas": {schema_hash: current}, "constraints": [],
+        "snapshots": [{"snapshot_id": s, "ordinal": s, "parent_snapshot_id": None, "sequence_number": s,
+                       "committed_at": "2026-01-01T00:00:00+00:00", "operation": "append", "schema_hash": schema_hash}
+                      for s in snapshots],
+    } | more  # fmt: skip
+
+
+def discover(catalog, present=None, **table):
+    """As a look at the whole lake, in which this table is the only one unless `present` names more."""
+    row = found(**table)
+    names = {(row["schema"], row["name"])} | {("s", name) for name in present or ()}
+    return write(catalog, catalog.discovered, "lake", "iceberg", row, names)
+
+
+def columns(catalog, entry):
+    return catalog.database.rows(
+        "SELECT column_name, column_id, data_type FROM table_columns WHERE table_key = ? ORDER BY ordinal_position",
+        entry.table_key,
+    )
+
+
+def test_a_registered_table_is_known_by_name_and_key(catalog):
+    entry = write(catalog, catalog.register, ("c", "s", "t"))
+    assert write(catalog, catalog.register, ("c", "s", "t")) == entry
+    assert entry.table_id == table_uuid("c", "s", "t")
+    for reader in (catalog, reopened(catalog)):
+        assert reader.get("c.s.t") == reader.by_key(entry.table_key) == entry
+    with pytest.raises(NotFound, match=r'did you mean "c\.s\.t"'):
+        catalog.get("c.s.tt")
+
+
+def test_a_registration_that_is_rolled_back_is_forgotten(catalog):
+    def run(connection):
+        catalog.register(connection, ("c", "s", "t"))
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        catalog.database.write(run)
+    assert catalog.find(("c", "s", "t")) is None
+    assert write(catalog, catalog.register, ("c", "s", "u")).table_key == 1
+
+
+def test_column_ids_are_kept_for_the_tables_life(catalog):
+    entry = discover(catalog, columns=[("a", "INT"), ("b", "STRING")])
+    assert columns(catalog, entry) == [("a", 1, "INT"), ("b", 2, "STRING")]
+    entry = discover(catalog, columns=[("c", "INT"), ("b", "STRING")], schema_hash="h2", snapshots=(1, 2))
+    assert columns(catalog, entry) == [("c", 3, "INT"), ("b", 2, "STRING")]
+    entry = discover(catalog, columns=[("a", "INT"), ("c", "INT")], schema_hash="h3", snapshots=(1, 2, 3))
+    assert columns(catalog, entry) == [("a", 1, "INT"), ("c", 3, "INT")]
+    assert reopened(catalog).column_ids(entry) == {"a": 1, "b": 2, "c": 3}
+    assert [c[0] for c in catalog.schema_columns(entry, "h1")] == ["a", "b"]
+    assert catalog.schema_columns(entry, "unknown") == []
+
+
+def test_the_formats_own_field_ids_win(catalog):
+    entry = discover(catalog, columns=[("a", "INT", True, 7), ("b", "STRING", False, 3)])
+    assert columns(catalog, entry) == [("a", 7, "INT"), ("b", 3, "STRING")]
+    renamed = discover(catalog, columns=[("x", "INT", True, 7), ("b", "STRING", False, 3)], schema_hash="h2")
+    assert columns(catalog, renamed) == [("x", 7, "INT"), ("b", 3, "STRING")]
+    given = write(catalog, catalog.assign_column_ids, entry, ["new"])
+    assert given["new"] == 8, "a name without an id gets one that is free"
+
+
+def test_a_rename_keeps_the_table(catalog):
+    before = discover(catalog, name="old")
+    after = discover(catalog, name="new")
+    assert after.table_key == before.table_key
+    for reader in (catalog, reopened(catalog)):
+        assert reader.find(("lake", "s", "old")) is None
+        assert reader.get("lake.s.new").table_id == A
+
+
+def test_a_copy_is_no_rename(catalog):
+    original = discover(catalog, name="old")
+    copy = discover(catalog, name="copy", present=["old"])
+    assert copy.table_key != original.table_key
+    assert {entry.table_name for entry in catalog.tables()} == {"old", "copy"}
+
+
+def test_another_table_of_the_same_name_is_another_table(catalog):
+    first = discover(catalog, table_id=A)
+    second = discover(catalog, table_id=B)
+    assert second.table_key != first.table_key
+    assert catalog.get("lake.s.t").table_id == B
+    assert catalog.by_key(first.table_key).dropped
+
+
+def test_a_table_that_comes_back_has_its_statistics(catalog):
+    first = discover(catalog)
+    gone = write(catalog, catalog.forget_missing, "lake", lambda entry: False)
+    assert [entry.table_key for entry in gone] == [first.table_key]
+    assert catalog.tables() == reopened(catalog).tables() == []
+    assert discover(catalog).table_key == first.table_key
+    assert not catalog.get("lake.s.t").dropped
+
+
+def test_an_external_tables_greatest_snapshot_is_current(catalog):
+    entry = write(catalog, catalog.register, ("c", "s", "t"))
+    for ids, current in (({5: None}, 5), ({3: "h"}, 5), ({9: None, 7: None}, 9), ({0: None}, 9)):
+        entry = write(catalog, catalog.sight_external_snapshots, entry, ids)
+        assert entry.current_snapshot_id == current == reopened(catalog).get("c.s.t").current_snapshot_id
+    assert [s.snapshot_id for s in catalog.snapshots(entry)] == [0, 3, 5, 7, 9]
+    entry = write(catalog, catalog.sight_external_snapshots, entry, {5: "late"})
+    assert [(s.snapshot_id, s.schema_hash) for s in catalog.snapshots(entry) if s.schema_hash] == [
+        (3, "h"),
+        (5, "late"),
+    ]
+
+
+def test_a_put_does_not_move_the_current_snapshot_of_a_connectors_table(catalog):
+    entry = discover(catalog, snapshots=(10, 20))
+    entry = write(catalog, catalog.sight_external_snapshots, entry, {99: None})
+    assert entry.current_snapshot_id == 20
+    assert not catalog.snapshot(entry, 99).is_live
+    with pytest.raises(NotFound, match="has no snapshot 30"):
+        catalog.snapshot(entry, 30)
+
+
+def test_snapshots_that_the_format_expired_are_not_live(catalog):
+    discover(catalog, snapshots=(1, 2, 3))
+    entry = discover(catalog, snapshots=(3,), live_snapshot_ids=[2, 3])
+    assert [(s.snapshot_id, s.is_live) for s in catalog.snapshots(entry)] == [(1, False), (2, True), (3, True)]
+    assert entry.current_snapshot_id == 3
+
+
+def test_connectors_come_fail_and_go(catalog):
+    write(catalog, catalog.put_connector, "lake", "iceberg", "/lake", {"secret": "****"})
+    discover(catalog)
+    assert catalog.connector("lake")["options"] == {"secret": "****"}
+    write(catalog, catalog.note_connector, "lake", "cannot be read")
+    assert catalog.connector("lake")["state"] == "FAILING"
+    write(catalog, catalog.note_connector, "lake", None)
+    assert catalog.connector("lake")["state"] == "ACTIVE"
+    write(catalog, catalog.drop_connector, "lake")
+    assert catalog.tables() == []
+    with pytest.raises(NotFound, match='no connector "lake"'):
+        catalog.connector("lake")
+
+
+def test_a_catalog_of_puts_alone_has_no_connector(catalog):
+    write(catalog, catalog.register, ("c", "s", "t"))
+    with pytest.raises(NotFound):
+        catalog.connector("c")
+    assert catalog.database.rows("SELECT catalog, format FROM connectors") == [("c", "external")]
+
+
+def test_constraints_follow_the_table(catalog):
+    entry = discover(catalog, constraints=[("PRIMARY KEY", "pk", ["a", "b"], None), ("CHECK", "ck", None, "a > 0")])
+    sql = "SELECT kind, column_name, ordinal_position FROM table_constraints WHERE table_key = ? ORDER BY ALL"
+    assert catalog.database.rows(sql, entry.table_key) == [
+        ("CHECK", None, 1), ("PRIMARY KEY", "a", 1), ("PRIMARY KEY", "b", 2)]  # fmt: skip
+    discover(catalog, constraints=[])
+    assert catalog.database.rows(sql, entry.table_key) == []

@@ -1,0 +1,284 @@
+"""The file: one writer with group commit, readers beside it, migrations, refusals, backups."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import duckdb
+import layout_1
+import pytest
+from contract import columns, put
+
+from store import database as layout
+from store.catalog_store import Catalog
+from store.database import Database
+from store.errors import InvalidArgument, ShuttingDown
+from store.stats_store import DuckDBStatsStore
+from store.targets import Target
+
+
+@pytest.fixture
+def database(tmp_path):
+    database = Database(tmp_path / "d.db")
+    database.write(lambda c: c.execute("CREATE TABLE t (x BIGINT)"))
+    yield database
+    database.close()
+
+
+def values(database: Database) -> list[int]:
+    return [x for (x,) in database.rows("SELECT x FROM t ORDER BY x")]
+
+
+def insert(x: int) -> Any:
+    def run(connection):
+        connection.execute("INSERT INTO t VALUES (?)", [x])
+        if x < 0:
+            raise ValueError(x)
+        return x
+
+    return run
+
+
+def held_up(database: Database) -> threading.Event:
+    """Keeps the writer busy, so that what is submitted meanwhile becomes one group."""
+    entered, release = threading.Event(), threading.Event()
+
+    def wait(connection):
+        entered.set()
+        release.wait(10)
+
+    database.submit(wait)
+    entered.wait(10)
+    return release
+
+
+def test_one_refused_write_of_a_group_hurts_nobody_else(database):
+    runs: list[int] = []
+    database.on_rollback = lambda _: runs.append(0)
+    release = held_up(database)
+    futures = {x: database.submit(insert(x)) for x in (1, 2, -3, 4, -5, 6)}
+    release.set()
+    assert [futures[x].result(10) for x in (1, 2, 4, 6)] == [1, 2, 4, 6]
+    for x in (-3, -5):
+        with pytest.raises(ValueError, match=str(x)):
+            futures[x].result(10)
+    assert values(database) == [1, 2, 4, 6]
+    assert len(runs) == 3, "once for the group, once for each that failed"
+
+
+def test_a_group_is_one_commit(database):
+    release = held_up(database)
+    seen = [database.submit(lambda c: c.execute("SELECT txid_current()").fetchall()[0][0]) for _ in range(5)]
+    release.set()
+    assert len({future.result(10) for future in seen}) == 1
+
+
+def test_a_statement_that_fails_is_rolled_back(database):
+    def run(connection):
+        connection.execute("INSERT INTO t VALUES (1)")
+        connection.execute("SELECT * FROM nowhere")
+
+    with pytest.raises(duckdb.Error):
+        database.write(run)
+    database.write(insert(2))
+    assert values(database) == [2]
+
+
+def test_a_reader_keeps_its_view(database):
+    database.write(lambda c: c.execute("INSERT INTO t SELECT range FROM range(100000)"))
+    with database.reading() as cursor:
+        reader = cursor.sql("SELECT x FROM t").to_arrow_reader(1000)
+        first = reader.read_next_batch()
+        database.write(lambda c: c.execute("DELETE FROM t"))
+        assert first.num_rows + sum(batch.num_rows for batch in reader) == 100_000
+    assert values(database) == []
+
+
+def test_what_runs_alone_is_outside_of_transactions(database):
+    release = held_up(database)
+    before = database.submit(insert(1))
+    alone = database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True)
+    failing = database.submit(insert(-1), alone=True)
+    after = database.submit(insert(2))
+    release.set()
+    alone.result(10)
+    with pytest.raises(ValueError, match="-1"):
+        failing.result(10)
+    assert (before.result(10), after.result(10)) == (1, 2)
+
+
+def test_closed_is_closed(tmp_path):
+    database = Database(tmp_path / "d.db")
+    pending = database.submit(lambda c: 7)
+    database.close()
+    database.close()
+    assert pending.result(0) == 7
+    with pytest.raises(ShuttingDown):
+        database.write(lambda c: None)
+    with pytest.raises(ShuttingDown):
+        database.read()
+
+
+def test_leftovers_of_a_killed_server_are_removed(tmp_path):
+    spool = tmp_path / "d.db.spool"
+    spool.mkdir()
+    (spool / "half.arrow").write_bytes(b"x")
+    Database(tmp_path / "d.db").close()
+    assert not spool.exists()
+
+
+# Opening.
+
+
+def test_a_database_in_use_is_refused(tmp_path):
+    import subprocess
+    import sys
+
+    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "d.db")], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(InvalidArgument, match=r'"d\.db": another process holds it'):
+            Database(tmp_path / "d.db")
+    finally:
+        holder.communicate(b"")
+
+
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "text.db").write_text("no database" * 1000)
+    with pytest.raises(InvalidArgument, match="cannot be opened as a database"):
+        Database(tmp_path / "text.db")
+    with duckdb.connect(str(tmp_path / "other.db")) as connection:
+        connection.execute("CREATE TABLE customers (id BIGINT)")
+    with pytest.raises(InvalidArgument, match="not of statflight"):
+        Database(tmp_path / "other.db")
+    with duckdb.connect(str(tmp_path / "other.db")) as connection:
+        assert connection.execute("SELECT table_name FROM duckdb_tables()").fetchall() == [("customers",)]
+
+
+def test_a_newer_layout_is_refused_kindly(tmp_path):
+    path = layout_1.build(tmp_path / "d.db", version=99)
+    with pytest.raises(InvalidArgument, match=r"newer statflight \(layout 99.*install that version"):
+        Database(path)
+    with duckdb.connect(str(path)) as connection:  # the file is free, and as it was
+        assert connection.execute("SELECT value FROM settings").fetchall() == [("99",)]
+
+
+def test_a_file_of_layout_1_opens_and_serves(tmp_path):
+    database = Database(layout_1.build(tmp_path / "d.db"))
+    store = DuckDBStatsStore(database, Catalog(database))
+    table = store.catalog.get("c.s.t")
+    assert store.get(table, 5, Target.column(1))["row_count"] == 10
+    assert store.get(table, 5, Target.file("f"))["row_count"] == 10
+    assert put(store, "stats.columns", columns((1, 10), snapshot=5)).unchanged == 1
+    put(store, "stats.columns", columns((1, 11), snapshot=6))
+    assert store.catalog.get("c.s.t").current_snapshot_id == 6
+    database.close()
+
+
+def test_the_newest_layout_is_that_of_a_new_file(tmp_path):
+    """A file that was migrated has the tables that a new one has."""
+    shapes = []
+    for path in (layout_1.build(tmp_path / "old.db"), tmp_path / "new.db"):
+        database = Database(path)
+        shapes.append(database.rows("SELECT table_name, column_name, data_type FROM duckdb_columns() ORDER BY ALL"))
+        database.close()
+    assert shapes[0] == shapes[1]
+
+
+def test_migrations_run_in_order_and_once(tmp_path, monkeypatch):
+    steps: list[int] = []
+
+    def step(number):
+        def run(connection):
+            steps.append(number)
+            connection.execute(f"ALTER TABLE settings ADD COLUMN added_{number} VARCHAR")
+
+        return run
+
+    monkeypatch.setattr(layout, "VERSION", 3)
+    monkeypatch.setattr(layout, "MIGRATIONS", {1: step(1), 2: step(2)})
+    path = layout_1.build(tmp_path / "d.db")
+    for _ in range(2):
+        database = Database(path)
+        assert database.rows("SELECT value FROM settings WHERE name = 'schema_version'") == [("3",)]
+        assert database.rows("SELECT row_count FROM stats_columns") == [(10,)]
+        database.close()
+    assert steps == [1, 2]
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    def fails(connection):
+        connection.execute("DROP TABLE stats_columns")
+        raise RuntimeError("no")
+
+    path = layout_1.build(tmp_path / "d.db")
+    monkeypatch.setattr(layout, "VERSION", 2)
+    monkeypatch.setattr(layout, "MIGRATIONS", {1: fails})
+    with pytest.raises(RuntimeError):
+        Database(path)
+    monkeypatch.undo()
+    database = Database(path)
+    assert database.rows("SELECT row_count FROM stats_columns") == [(10,)]
+    database.close()
+
+
+# Backups.
+
+
+def test_a_backup_has_what_was_there_and_opens_as_a_database(database, tmp_path):
+    store = DuckDBStatsStore(database, Catalog(database))
+    put(store, "stats.columns", columns(*((i, i) for i in range(1, 3000))))
+    with database.reading() as cursor:  # a reader in the middle of its stream does not stand in the way
+        reader = cursor.sql("SELECT * FROM stats_columns").to_arrow_reader(100)
+        reader.read_next_batch()
+        size = database.backup(tmp_path / "b.db")
+        put(store, "stats.columns", columns((1, 5)), "upsert")
+    assert size == (tmp_path / "b.db").stat().st_size > 0
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith((".", "b"))) == ["b.db"]
+    copy = Database(tmp_path / "b.db")
+    assert DuckDBStatsStore(copy, Catalog(copy)).count(store.catalog.get("c.s.t"), 1) == 2999
+    assert copy.rows("SELECT row_count FROM stats_columns WHERE column_id = 1") == [(1,)]
+    copy.close()
+
+
+def test_a_backup_while_others_write_is_one_moment(database, tmp_path):
+    """Writers put pairs; a copy never has half of one."""
+    stop = threading.Event()
+
+    def write() -> None:
+        x = 0
+        while not stop.is_set():
+            x += 1
+            database.write(lambda c, x=x: [c.execute("INSERT INTO t VALUES (?)", [x]) for _ in range(2)])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for number in range(3):
+        database.backup(tmp_path / f"b{number}.db")
+    stop.set()
+    thread.join()
+    for number in range(3):
+        with duckdb.connect(str(tmp_path / f"b{number}.db"), read_only=True) as copy:
+            found = copy.execute("SELECT x, count(*) FROM t GROUP BY x ORDER BY x").fetchall()
+        assert {count for _, count in found} <= {2}
+        assert [x for x, _ in found] == list(range(1, len(found) + 1))
+
+
+def test_a_backup_never_overwrites_and_tells_what_is_wrong(database, tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    for path, reason in ((tmp_path / "taken", "taken"), ("relative.db", "absolute"),
+                         (tmp_path / "no" / "b.db", "No such file or directory")):  # fmt: skip
+        with pytest.raises(InvalidArgument, match=reason) as refusal:
+            database.backup(path)
+        assert refusal.value.code == "BACKUP" and str(tmp_path) not in str(refusal.value)
+    assert (tmp_path / "taken").read_text() == "mine"
+    with pytest.raises(InvalidArgument, match="in memory"):
+        memory = Database(":memory:")
+        try:
+            memory.backup(tmp_path / "m.db")
+        finally:
+            memory.close()
