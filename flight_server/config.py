@@ -119,6 +119,10 @@ class Settings:
         session_timezone: The zone that such a bound is converted to.
         spark_master: Spark of the capture workers, their own default when not given.
         inline_max_cells: Up to how many cells a worker computes by itself rather than on Spark.
+        cache_bytes: Memory for statistics kept ready as Arrow; 0 keeps none.
+        max_streams: Large answers that may be under way at once.
+        max_stream_bytes: What one answer may hold.
+        stream_seconds: How long one answer may take, its reader's pauses included.
         server: Address that clients and workers connect to.
         token: Bearer token of clients and workers.
     """
@@ -140,6 +144,10 @@ class Settings:
     session_timezone: str = "UTC"
     spark_master: str | None = None
     inline_max_cells: int | None = None
+    cache_bytes: int = 256 << 20
+    max_streams: int = 128
+    max_stream_bytes: int = 1 << 40
+    stream_seconds: float = 3600.0
     server: str = f"grpc://127.0.0.1:{DEFAULT_PORT}"
     token: str | None = field(default=None, repr=False)
 
@@ -194,6 +202,10 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "session_timezone": _zone,
     "spark_master": _text,
     "inline_max_cells": _whole(0),
+    "cache_bytes": _whole(0),
+    "max_streams": _whole(1),
+    "max_stream_bytes": _whole(1),
+    "stream_seconds": _seconds,
     "server": _text,
     "token": _text,
 }

@@ -8,11 +8,13 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from flight_server import cache
 from store import predicate
 from store.errors import InvalidArgument, InvalidField, NotFound, nearest
 from store.predicate import Node
@@ -24,19 +26,34 @@ COMMAND_VERSION: Final = 1
 CURRENT: Final = "current"
 FORMATS: Final = ("ARROW_IPC", "ROWS")
 MAX_LIMIT: Final = 2**62
+MAX_PARTITIONS: Final = 1024
+REMEMBERED_BYTES: Final = 16 << 20  # of commands and tickets whose meaning is kept
+REMEMBERED_UP_TO: Final = 16 << 10  # bytes of one of them
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 COMMAND_KEYS: Final = (
-    "table", "columns", "predicates", "filter", "snapshot", "allow_stale", "limit", "query_id", "output_format", "version",
+    "table", "columns", "predicates", "filter", "snapshot", "allow_stale", "limit", "query_id", "output_format",
+    "version", "partitions",
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Part:
+    """A share of a scan's rows: those of tables with `low` <= key < `high`, or of one residue of the rows' hash."""
+
+    low: int | None = None
+    high: int | None = None
+    residue: int = 0
+    modulus: int = 1
+
+
+@dataclass(frozen=True)
 class ScanRequest:
-    """A validated read of one flight.
+    """A validated read of one flight. It is kept and shared between calls: nothing changes it.
 
     `columns` are names of the flight's schema in the order asked; None asks for all. `pins` (table key → snapshot id)
-    fixes what "current" meant when the ticket was made.
+    fixes what "current" meant when the ticket was made. `partitions` asks GetFlightInfo for as many endpoints, each
+    for a `part`.
     """
 
     flight: Flight
@@ -49,17 +66,34 @@ class ScanRequest:
     rows: bool = False
     pins: Mapping[int, int] | None = None
     command: Mapping[str, Any] | None = None
+    partitions: int = 1
+    part: Part | None = None
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         return list(self.flight.schema.names if self.columns is None else self.columns)
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The schema of the stream."""
         if self.rows:
             return pa.schema([("row", pa.string())])
         return pa.schema([self.flight.schema.field(name) for name in self.names])
+
+    @cached_property
+    def plan(self) -> cache.Plan:
+        """How a slice of Arrow answers it, if one does."""
+        return cache.plan(self.node, self.flight.schema)
+
+    def asked_as(self, query_id: str | None) -> ScanRequest:
+        """The same request under another query id."""
+        if query_id == self.query_id:
+            return self
+        other = replace(self, query_id=query_id)
+        other.__dict__.update(
+            {name: self.__dict__[name] for name in ("names", "schema", "plan") if name in self.__dict__}
+        )
+        return other
 
 
 def find_flight(name: str) -> Flight:
@@ -88,13 +122,35 @@ def path_name(descriptor: flight.FlightDescriptor) -> str:
         raise InvalidArgument("the descriptor's path is no UTF-8") from None
 
 
+_remembered: cache.Bounded[bytes, tuple[ScanRequest, int]] = cache.Bounded(REMEMBERED_BYTES, lambda item: item[1])
+
+
+def _remember(data: bytes, request: ScanRequest) -> ScanRequest:
+    if len(data) <= REMEMBERED_UP_TO:
+        _remembered.put(data, (request, 1024 + 16 * len(data)))
+    return request
+
+
+def _recall(data: bytes, header_query_id: str | None) -> ScanRequest | None:
+    """The meaning of bytes that were understood before; the query id is checked anew."""
+    found = _remembered.get(data)
+    if found is None:
+        return None
+    own = (found[0].command or {}).get("query_id")
+    return found[0].asked_as(check_query_id(own, header_query_id))
+
+
 def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
     """A ticket of GetFlightInfo, or a JSON command in its place."""
     _check_size(ticket, "ticket")
+    if known := _recall(ticket, header_query_id):
+        return _unparted(known)
     if ticket[:1] == b"{" or not ticket:
-        return of_command(ticket, header_query_id)
+        return _unparted(of_command(ticket, header_query_id))
     if ticket[0] != TICKET_VERSION or len(ticket) < 5:
-        raise InvalidArgument("the ticket is of an unknown version or no ticket", hint="ask GetFlightInfo for a new one")
+        raise InvalidArgument(
+            "the ticket is of an unknown version or no ticket", hint="ask GetFlightInfo for a new one"
+        )
     body = ticket[5:]
     if struct.pack("<I", zlib.crc32(body)) != ticket[1:5]:
         raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one")
@@ -102,17 +158,43 @@ def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
         inflater = zlib.decompressobj()
         plain = inflater.decompress(body, MAX_COMMAND_BYTES)
         command = json.loads(plain)
-        pins = command.pop("pins", None)
-    except (zlib.error, ValueError, AttributeError):
+        pins, part = command.pop("pins", None), command.pop("part", None)
+        fixed = None if pins is None else {_count(key): _count(snapshot) for key, snapshot in pins}
+        share = None if part is None else _part(part)
+    except (zlib.error, ValueError, AttributeError, TypeError, RecursionError):
         raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one") from None
-    request = of_json(command, header_query_id)
-    return replace(request, pins=None if pins is None else {int(k): int(v) for k, v in pins})
+    return _remember(ticket, replace(of_json(command, header_query_id), pins=fixed, part=share))
+
+
+def _part(values: Any) -> Part:
+    low, high, residue, modulus = values
+    part = Part(None if low is None else _count(low), None if high is None else _count(high), residue, modulus)
+    if not 0 <= _count(residue) < _count(modulus) <= MAX_PARTITIONS:
+        raise ValueError
+    return part
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError
+    return value
+
+
+def _unparted(request: ScanRequest) -> ScanRequest:
+    if request.partitions > 1:
+        raise InvalidField(
+            "partitions", "is for GetFlightInfo", expected="a ticket of one of its endpoints", actual=request.partitions
+        )
+    return request
 
 
 def to_ticket(request: ScanRequest) -> flight.Ticket:
     command = dict(request.command or {"table": request.flight.name})
+    command.pop("partitions", None)
     if request.pins is not None:
         command["pins"] = [list(pair) for pair in request.pins.items()]
+    if (part := request.part) is not None:
+        command["part"] = [part.low, part.high, part.residue, part.modulus]
     body = zlib.compress(json.dumps(command).encode(), 1)
     return flight.Ticket(bytes([TICKET_VERSION]) + struct.pack("<I", zlib.crc32(body)) + body)
 
@@ -120,8 +202,10 @@ def to_ticket(request: ScanRequest) -> flight.Ticket:
 def of_command(command: bytes, header_query_id: str | None = None) -> ScanRequest:
     """A JSON command, or one of another protocol: those have control characters in them, and JSON has none."""
     _check_size(command, "command")
+    if known := _recall(command, header_query_id):
+        return known
     if command[:1] == b"{" or not _CONTROL.search(command):
-        return of_json(parse_json(command, "command"), header_query_id)
+        return _remember(command, of_json(parse_json(command, "command"), header_query_id))
     from flight_server.protocols import floecat
 
     return of_json(floecat.to_command(command, header_query_id), header_query_id)
@@ -160,13 +244,17 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
     version = body.get("version", COMMAND_VERSION)
     if isinstance(version, bool) or version != COMMAND_VERSION:
         raise InvalidField("version", "is unknown", expected=COMMAND_VERSION, actual=version)
+    partitions = body.get("partitions", 1)
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidField("partitions", "is no count", expected=f"1 to {MAX_PARTITIONS}", actual=partitions)
     query_id = check_query_id(body.get("query_id"), header_query_id)
     found = find_flight(name)
     if snapshot is not None and not name.startswith("stats."):
         raise InvalidField("snapshot", f"does not apply to {name}", expected="a stats.* flight", actual=snapshot)
     return ScanRequest(
-        found, project(found, columns), node, snapshot, allow_stale, limit, query_id, output == "ROWS", None, body
-    )
+        found, project(found, columns), node, snapshot, allow_stale, limit, query_id, output == "ROWS", None, body,
+        partitions,
+    )  # fmt: skip
 
 
 def check_query_id(query_id: Any, header: str | None) -> str | None:

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from flight_server.auth import Principal
-from flight_server.descriptors import CURRENT, ScanRequest
+from flight_server.cache import SliceCache, one_batch
+from flight_server.changes import Changes
+from flight_server.descriptors import CURRENT, Part, ScanRequest
+from flight_server.streams import Stream, Streams, never
 from flight_server.tables import SOURCES, Scope, Source, stats_source
 from store import predicate
 from store.catalog_store import Catalog, TableEntry
 from store.database import BY_SNAPSHOT, BY_SPAN, Connection, Database
 
-BATCH_ROWS = 8192  # ~2 MiB of statistics; fewer where single values are large
-_LARGE = {"stats.sketches": 64, "stats.files": 16_384}
-ORDERED_UP_TO = 100_000  # rows; a larger unscoped read comes as it is stored, clustered by table
+BATCH_ROWS: Final = 8192  # ~2 MiB of statistics; fewer where single values are large
+_LARGE: Final = {"stats.sketches": 64}
+ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read comes as it is stored, clustered by table
+SMALL_BYTES: Final = 1 << 20  # a cached answer that is sent without taking a stream's place
 
-ArrowSource = Callable[[Scope], pa.Table]
+_SKETCHES: Final = "stats.sketches"  # a union: its order is no list of columns
+
+ArrowSource: TypeAlias = Callable[[Scope], pa.Table]
+Answer: TypeAlias = pa.Table | Stream
 
 
 class Scanner:
     """Runs scans for callers. `arrow_sources` give the flights that are not in DuckDB, by name."""
 
-    def __init__(self, database: Database, catalog: Catalog):
-        self.database, self.catalog = database, catalog
+    def __init__(self, database: Database, catalog: Catalog, changes: Changes, slices: SliceCache, streams: Streams):
+        self.database, self.catalog, self.changes = database, catalog, changes
+        self.slices, self.streams = slices, streams
         self.arrow_sources: dict[str, ArrowSource] = {}
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
@@ -66,32 +74,110 @@ class Scanner:
             ]  # fmt: skip
         return [table for table in among if principal.sees(*table.name)]
 
-    def reader(
-        self, request: ScanRequest, principal: Principal, on_start: Callable[[Connection], None] = lambda _: None
-    ) -> tuple[pa.Schema, Iterable[pa.RecordBatch] | pa.RecordBatchReader]:
-        """The schema and batches of a scan; the reader sees what was committed when it began.
+    def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
+        """The answer of a scan, out of the cache where it is there, else as of what was committed when this began."""
+        if (batch := self._cached(request, principal)) is not None:
+            table = pa.Table.from_batches([batch])
+            if batch.num_rows <= 1 or batch.nbytes <= SMALL_BYTES:
+                return table
+            return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
+        return self._run(request, self.scope(request, principal), is_cancelled)
 
-        `on_start` is handed the cursor before the query runs, so that a watchdog can interrupt it.
-        """
-        scope = self.scope(request, principal)
-        source = self._source(request, scope)
-        sql, parameters = self._query(request, source, scope)
-        cursor = self.database.read()
-        on_start(cursor)
-        for name, table in source.arrow.items():
-            cursor.register(name, table)
-        batch_rows = _LARGE.get(request.flight.name, BATCH_ROWS)
-        reader = cursor.sql(sql, params=parameters or None).to_arrow_reader(batch_rows)
-        if not request.names and not request.rows:
-            return request.schema, (batch.select([]) for batch in reader)
-        if not reader.schema.equals(request.schema):
-            reader = reader.cast(request.schema)
-        return request.schema, reader
+    def reader(
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
+    ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+        """The schema and batches of a scan."""
+        answer = self.read(request, principal, is_cancelled)
+        return request.schema, answer.to_batches() if isinstance(answer, pa.Table) else answer
 
     def table(self, request: ScanRequest, principal: Principal) -> pa.Table:
         """A whole small scan."""
         schema, batches = self.reader(request, principal)
         return pa.Table.from_batches(batches, schema)
+
+    def _cached(self, request: ScanRequest, principal: Principal) -> pa.RecordBatch | None:
+        """The answer from a slice; None where the request is not about one table, or its slice is not kept."""
+        if request.rows or request.part is not None or not request.flight.name.startswith("stats."):
+            return None
+        plan = request.plan
+        if plan.name is None:
+            return None
+        table = self.catalog.find(plan.name)
+        if table is None or not principal.sees(*table.name):
+            return _none(request)
+        snapshot = None
+        if request.snapshot is not None:
+            pin = self._pin(request, table)
+            if pin is None:
+                return _none(request)
+            snapshot = pin
+        found = self.slices.get(
+            (request.flight.name, table.table_key, snapshot, request.allow_stale and snapshot is not None),
+            lambda: self.changes.generation(table.table_key),
+            lambda most: self._load(request, table, snapshot, most),
+        )
+        if found is None:
+            return None
+        batch = found.select(plan, request.limit)
+        return batch if request.columns is None else batch.select(request.names)
+
+    def _pin(self, request: ScanRequest, table: TableEntry) -> int | None:
+        if request.pins is not None:
+            return request.pins.get(table.table_key)
+        return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
+
+    def _load(self, request: ScanRequest, table: TableEntry, snapshot: int | None, most: int) -> pa.RecordBatch | None:
+        """All rows of a table as one batch, or None where they have too many bytes."""
+        whole = ScanRequest(request.flight)
+        scope = Scope([table.table_key], None if snapshot is None else {table.table_key: snapshot}, request.allow_stale)
+        batches, size = [], 0
+        with self.database.reading() as cursor:
+            for batch in self._start(cursor, whole, scope):
+                size += batch.nbytes
+                if size > most:
+                    return None
+                batches.append(batch)
+        return one_batch(pa.Table.from_batches(batches, whole.schema))
+
+    def _run(self, request: ScanRequest, scope: Scope, is_cancelled: Callable[[], bool]) -> Answer:
+        cursor = self.database.read()
+        return self.streams.run(cursor, lambda: self._start(cursor, request, scope), request.schema, is_cancelled)
+
+    def _start(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
+        source = self._source(request, scope)
+        sql, parameters = self._query(request, source, scope)
+        for name, table in source.arrow.items():
+            cursor.register(name, table)
+        batch_rows = _LARGE.get(request.flight.name, BATCH_ROWS)
+        reader = cursor.sql(sql, params=parameters or None).to_arrow_reader(batch_rows)
+        if not request.names and not request.rows:
+            return (batch.select([]) for batch in reader)
+        return reader if reader.schema.equals(request.schema) else reader.cast(request.schema)
+
+    # Shares of a scan.
+
+    def parts(self, request: ScanRequest, principal: Principal) -> list[ScanRequest]:
+        """The request in as many shares as it asks for: disjoint, and together all of its rows."""
+        physical = (BY_SNAPSHOT | BY_SPAN).get(request.flight.name)
+        if request.partitions == 1 or physical is None or request.limit is not None or request.flight.name == _SKETCHES:
+            return [request]
+        scope = self.scope(request, principal)
+        sizes = self.database.rows(f"SELECT table_key, count(*) FROM {physical} GROUP BY 1 ORDER BY 1")
+        if scope.keys is not None:
+            wanted = set(scope.keys)
+            sizes = [(key, count) for key, count in sizes if key in wanted]
+        total = sum(count for _, count in sizes)
+        if not sizes or max(count for _, count in sizes) > 1.5 * total / request.partitions:  # one table is most of it
+            shares = [Part(None, None, residue, request.partitions) for residue in range(request.partitions)]
+        else:
+            bounds: list[int | None] = [None]
+            seen = 0
+            for key, count in sizes:
+                if seen >= total * len(bounds) / request.partitions:
+                    bounds.append(key)
+                seen += count
+            shares = [Part(low, high) for low, high in zip(bounds, [*bounds[1:], None], strict=True)]
+        return [replace(request, part=share) for share in shares]
 
     def _source(self, request: ScanRequest, scope: Scope) -> Source:
         name = request.flight.name
@@ -114,6 +200,8 @@ class Scanner:
             condition, own = predicate.to_sql(request.node, schema, lambda name: source.columns[name])
             conditions.append(condition)
             parameters += own
+        if request.part is not None:
+            conditions.append(_part_sql(request.part, source))
         where = " AND ".join(f"({condition})" for condition in conditions)
         order = f" ORDER BY {source.order}" if source.order and self._small(request, scope) else ""
         limit = f" LIMIT {request.limit}" if request.limit is not None else ""
@@ -129,6 +217,19 @@ class Scanner:
         """Rows of a physical table, by DuckDB's own estimate."""
         found = self.database.rows("SELECT estimated_size FROM duckdb_tables() WHERE table_name = ?", table)
         return int(found[0][0]) if found else 0
+
+
+def _none(request: ScanRequest) -> pa.RecordBatch:
+    return one_batch(request.schema.empty_table())
+
+
+def _part_sql(part: Part, source: Source) -> str:
+    conditions = [f"s.table_key >= {int(part.low)}"] if part.low is not None else []
+    if part.high is not None:
+        conditions.append(f"s.table_key < {int(part.high)}")
+    if part.modulus > 1:
+        conditions.append(f"hash({source.order}) % {int(part.modulus)} = {int(part.residue)}")
+    return " AND ".join(conditions) or "true"
 
 
 def _text_sql(column: str, type: pa.DataType) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import secrets
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,9 @@ class _Headers(flight.ServerMiddleware):
         self._headers = headers
         self.caller = ""
         given = self.get("x-correlation-id")
-        self.correlation_id = given[:200] if given and given.isprintable() else str(uuid.uuid4())
+        # need not be hard to guess, and the system's randomness costs a system call
+        made = given and given.isprintable() and given[:200]
+        self.correlation_id = made or str(uuid.UUID(int=random.getrandbits(128), version=4))
 
     def get(self, name: str) -> str | None:
         values = self._headers.get(name)
@@ -121,13 +124,21 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "DoGet") as headers:
             caller = self._reader(headers)
             request = descriptors.of_ticket(ticket.ticket, headers.get("x-query-id"))
-            with _interrupted_when(context.is_cancelled) as watch:
-                schema, batches = self.service.scanner.reader(request, caller, watch)
-            if isinstance(batches, pa.RecordBatchReader):
+            answer = self.service.scanner.read(request, caller, context.is_cancelled)
+            if isinstance(answer, pa.Table):
                 if self.metrics is not None:
-                    batches = self.metrics.counted(request.flight.name, batches)
-                return flight.RecordBatchStream(batches)
-            return flight.GeneratorStream(schema, batches)
+                    self.metrics.rows_read(request.flight.name, answer.num_rows)
+                return flight.RecordBatchStream(answer)
+            return flight.GeneratorStream(request.schema, self._batches(context, request.flight.name, answer))
+
+    def _batches(
+        self, context: flight.ServerCallContext, name: str, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        with self._answering(context, "DoGet", begun=True):
+            for batch in batches:
+                if self.metrics is not None:
+                    self.metrics.rows_read(name, batch.num_rows)
+                yield batch
 
     def do_put(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
@@ -182,7 +193,9 @@ class StatflightServer(flight.FlightServerBase):
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
         with self._answering(context, "ListActions") as headers:
             self._caller(headers)
-            return [flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in actions.ACTIONS.values()]
+            return [
+                flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in actions.ACTIONS.values()
+            ]
 
     def do_exchange(self, context: flight.ServerCallContext, *_: Any) -> None:
         with self._answering(context, "DoExchange"):
@@ -217,33 +230,6 @@ def _take(items: Iterator[Any], count: int) -> Iterator[Any]:
             return
 
 
-@contextmanager
-def _interrupted_when(is_cancelled: Callable[[], bool]) -> Iterator[Callable[[Any], None]]:
-    """Hands out a function that is given the cursor; while the block runs, a caller that leaves stops its query."""
-    done = threading.Event()
-
-    def watch(cursor: Any) -> None:
-        def look() -> None:
-            while not done.wait(0.02):
-                if is_cancelled():
-                    with suppress(Exception):
-                        cursor.interrupt()
-                    return
-
-        timer = threading.Timer(0.02, look)  # most queries are over before it begins
-        timer.daemon = True
-        timer.start()
-        timers.append(timer)
-
-    timers: list[threading.Timer] = []
-    try:
-        yield watch
-    finally:
-        done.set()
-        for timer in timers:
-            timer.cancel()
-
-
 def serve(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0; raises what stops a start."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -251,6 +237,8 @@ def serve(settings: Settings) -> int:
     wire.hush_tracebacks()
     # The server has no use for pandas, which pyarrow would import with the first value it converts: a second and 60 MB.
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
+    with suppress(AttributeError):
+        pa.array([True])  # it looks for pandas once, and stumbles
     internal = secrets.token_urlsafe(32)
     authenticator = (load_tokens(settings.auth) if settings.auth else Authenticator.open()).with_internal(internal)
     options, scheme = _tls(settings)

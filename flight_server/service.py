@@ -13,18 +13,19 @@ from capture.orchestrator import Orchestrator, Question
 from capture.spi import Mode
 from flight_server import derived
 from flight_server.auth import Principal
+from flight_server.cache import SliceCache
+from flight_server.changes import TrackedCatalog, TrackedDatabase, TrackedStore
 from flight_server.config import Settings
 from flight_server.descriptors import CURRENT
 from flight_server.dispatch import Dispatcher, Task
 from flight_server.requests import ALL, Ask
 from flight_server.scan import Scanner
 from flight_server.secrets import Vault
-from store.catalog_store import EXTERNAL, Catalog, TableEntry
-from store.database import Database
+from flight_server.streams import Streams
+from store.catalog_store import EXTERNAL, TableEntry
 from store.errors import InvalidArgument, NotFound, PermissionDenied, StatflightError, UpstreamError
 from store.job_store import JobStore, Lease
 from store.names import split_name
-from store.stats_store import DuckDBStatsStore
 from store.targets import Target, TargetKind
 
 CONTROL_SECONDS = 600.0
@@ -36,16 +37,19 @@ class Service:
     def __init__(self, settings: Settings):
         self.settings = settings
         self.started = time.time()
-        self.database = Database(settings.db)
-        self.catalog = Catalog(self.database)
-        self.store = DuckDBStatsStore(
+        self.database = TrackedDatabase(settings.db)
+        self.changes = self.database.changes
+        self.catalog = TrackedCatalog(self.database)
+        self.store = TrackedStore(
             self.database, self.catalog, require_registered_tables=settings.require_registered_tables
         )
         self.jobs = JobStore(self.database, settings.lease_seconds)
         self.jobs.reclaim(everything=True)
         self.dispatcher = Dispatcher(self.jobs, self.store, self.catalog)
         self.dispatcher.payload_of_job = self._payload_of_job
-        self.scanner = Scanner(self.database, self.catalog)
+        self.streams = Streams(settings.max_streams, settings.stream_seconds, settings.max_stream_bytes)
+        self.slices = SliceCache(settings.cache_bytes)
+        self.scanner = Scanner(self.database, self.catalog, self.changes, self.slices, self.streams)
         self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
         self.orchestrator = Orchestrator(_Plane(self), settings.sync_enabled)
         self.policy = settings.zone_policy

@@ -1,0 +1,227 @@
+"""Arrow kept ready: the rows of one table at one snapshot as a batch, found again without asking DuckDB.
+
+A slice holds what a flight shows of one table for one way of asking (all stored rows, or those valid for a snapshot)
+as of a generation of the table (`flight_server.changes`). Lookups by column id, name or file path go through an index
+of the slice; any other condition through Arrow's own filter, which means the same as the SQL.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Generic, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store import predicate
+from store.predicate import And, Leaf, Node, Op
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+INDEXED: Final = ("column_id", "column_name", "file_path")
+NAMES: Final = ("table_catalog", "table_schema", "table_name")
+INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a filter
+TOO_LARGE_FOR: Final = 30.0  # seconds that a slice which did not fit is not tried again
+_ROW_COST: Final = 256  # bytes that the indexes of a row may take besides the Arrow buffers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A condition taken apart: the one table it names, values of an indexed column, and what remains to be tested."""
+
+    name: tuple[str, str, str] | None
+    column: str | None = None
+    values: tuple[Any, ...] = ()
+    rest: Node | None = None
+    expression: pc.Expression | None = field(default=None, compare=False)
+
+
+def plan(node: Node | None, schema: pa.Schema) -> Plan:
+    """How to answer a condition from a slice; a name of None says that it is not about exactly one table."""
+    if any(name not in schema.names for name in NAMES):
+        return Plan(None)
+    parts = [predicate.equal_values(node, column) for column in NAMES]
+    if not all(part is not None and len(part) == 1 for part in parts):
+        return Plan(None)
+    name = tuple(next(iter(part or ())) for part in parts)
+    column, values, rest = None, (), []  # type: str | None, tuple[Any, ...], list[Node]
+    for part in _conjuncts(node):
+        found = _equals(part)
+        if found is not None and found.column.strip().lower() in NAMES:
+            continue  # the table is looked up by it: true of every row
+        known = found.column.strip().lower() if found is not None else ""
+        if found is not None and column is None and known in INDEXED and known in schema.names:
+            type_ = schema.field(known).type
+            typed = (predicate.typed_literal(value, type_) for value in found.values)
+            column, values = known, tuple(dict.fromkeys(value for value in typed if value is not None))
+        else:
+            rest.append(part)
+    left = rest[0] if len(rest) == 1 else And(tuple(rest)) if rest else None
+    expression = None if left is None else predicate.to_arrow(left, schema)
+    return Plan(name, column, values, left, expression)  # type: ignore[arg-type]
+
+
+def _conjuncts(node: Node | None) -> Iterator[Node]:
+    if isinstance(node, And):
+        for child in node.children:
+            yield from _conjuncts(child)
+    elif node is not None:
+        yield node
+
+
+def _equals(node: Node) -> Leaf | None:
+    return node if isinstance(node, Leaf) and node.op in (Op.EQ, Op.IN) else None
+
+
+class Slice:
+    """Rows of one table, in the order they are served in."""
+
+    def __init__(self, batch: pa.RecordBatch):
+        self.batch = batch
+        self.size = batch.nbytes + _ROW_COST * batch.num_rows
+
+    @cached_property
+    def _rows_by(self) -> dict[str, Mapping[Any, Sequence[int]]]:
+        return {}
+
+    def _index(self, column: str) -> Mapping[Any, Sequence[int]]:
+        index = self._rows_by.get(column)
+        if index is None:
+            built: dict[Any, list[int]] = {}
+            for row, value in enumerate(self.batch.column(column).to_pylist()):
+                built.setdefault(value, []).append(row)
+            built.pop(None, None)  # null equals nothing
+            index = self._rows_by[column] = built
+        return index
+
+    def select(self, wanted: Plan, limit: int | None = None) -> pa.RecordBatch:
+        """The rows that a plan keeps, all columns."""
+        batch = self.batch
+        if wanted.column is not None:
+            batch = self._equal(wanted.column, wanted.values)
+        if wanted.expression is not None and batch.num_rows:
+            batch = one_batch(pa.Table.from_batches([batch]).filter(wanted.expression))
+        return batch if limit is None else batch.slice(0, limit)
+
+    def _equal(self, column: str, values: tuple[Any, ...]) -> pa.RecordBatch:
+        if self.batch.num_rows > INDEX_UP_TO:
+            keep = pc.is_in(self.batch.column(column), pa.array(values, self.batch.schema.field(column).type))
+            return self.batch.filter(keep)
+        index = self._index(column)
+        rows = sorted(row for value in values for row in index.get(value, ()))
+        if not rows:
+            return self.batch.slice(0, 0)
+        if rows[-1] - rows[0] == len(rows) - 1:
+            return self.batch.slice(rows[0], len(rows))
+        return self.batch.take(pa.array(rows))
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """The table as a single batch."""
+    batches = table.combine_chunks().to_batches()
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
+        return pa.RecordBatch.from_arrays([pa.array([], type) for type in table.schema.types], schema=table.schema)
+    return pa.concat_batches(batches)
+
+
+class Bounded(Generic[K, V]):
+    """A dictionary that forgets what was not used for longest once it holds more than `budget`."""
+
+    def __init__(self, budget: int, size: Callable[[V], int] = lambda _: 1):
+        self.budget, self.used = budget, 0
+        self._size = size
+        self._items: OrderedDict[K, V] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            found = self._items.get(key)
+            if found is not None:
+                self._items.move_to_end(key)
+            return found
+
+    def put(self, key: K, value: V) -> None:
+        with self._lock:
+            self._drop(key)
+            self._items[key] = value
+            self.used += self._size(value)
+            while self.used > self.budget and self._items:
+                self._drop(next(iter(self._items)))
+
+    def drop(self, key: K) -> None:
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: K) -> None:
+        old = self._items.pop(key, None)
+        if old is not None:
+            self.used -= self._size(old)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+SliceKey = tuple[str, int, int | None, bool]  # flight, table key, snapshot asked for, stale rows allowed
+
+
+class SliceCache:
+    """Slices within a budget of bytes. The first look at a slice only notes it: what is asked once is not kept."""
+
+    def __init__(self, budget: int):
+        self.largest = budget // 4
+        self._slices: Bounded[SliceKey, tuple[int, Slice]] = Bounded(budget, lambda item: item[1].size)
+        self._seen: Bounded[SliceKey, bool] = Bounded(65_536)
+        self._too_large: Bounded[SliceKey, float] = Bounded(65_536)
+        self._loading: set[SliceKey] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def used(self) -> int:
+        return self._slices.used
+
+    def get(
+        self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None]
+    ) -> Slice | None:
+        """The slice as of the table's generation now; None where DuckDB is to be asked.
+
+        Args:
+            key: What the slice is of.
+            generation: The table's generation at this moment.
+            load: Reads the slice, unless it has more bytes than it is given.
+        """
+        now = generation()
+        found = self._slices.get(key)
+        if found is not None and found[0] == now:
+            return found[1]
+        if self.largest <= 0 or not self._worth_loading(key):
+            return None
+        with self._lock:
+            if key in self._loading:
+                return None
+            self._loading.add(key)
+        try:
+            batch = load(self.largest)
+        finally:
+            with self._lock:
+                self._loading.discard(key)
+        if batch is None or (made := Slice(batch)).size > self.largest:
+            self._too_large.put(key, time.monotonic())
+            self._slices.drop(key)
+            return None
+        self._slices.put(key, (now, made))
+        return made
+
+    def _worth_loading(self, key: SliceKey) -> bool:
+        if self._seen.get(key) is None:
+            self._seen.put(key, True)
+            return False
+        failed = self._too_large.get(key)
+        return failed is None or time.monotonic() - failed > TOO_LARGE_FOR

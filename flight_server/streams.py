@@ -1,0 +1,220 @@
+"""Streams under way: how many there may be, how long one may take, and stopping DuckDB once nobody waits.
+
+An answer that fits into a few batches is read to its end at once and holds nothing while its caller takes it. Anything
+larger is a stream: it takes one of a limited number of places until its last batch is sent, its caller leaves, or its
+time is over. A single thread watches over queries and streams, because a thread that waits inside of DuckDB or of gRPC
+cannot watch over itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from store.database import Connection
+from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
+
+MAX_BATCH_BYTES: Final = 4 << 20
+SMALL_BATCHES: Final = 2  # an answer of no more is no stream
+_TICK: Final = 0.015
+
+
+def never() -> bool:
+    """Of a caller that cannot leave."""
+    return False
+
+
+class Watched:
+    """A query or stream that is stopped once its caller leaves or its time is over.
+
+    `_lock` is held while the caller is asked whether it is still there: Flight takes the call's context away soon after
+    the end, and must not while it is in use.
+    """
+
+    def __init__(self, cursor: Connection | None, is_cancelled: Callable[[], bool], deadline: float):
+        self._cursor, self._is_cancelled, self._deadline = cursor, is_cancelled, deadline
+        self._lock = threading.Lock()
+        self._ended = self._left = self._late = False
+        self._on_end: Callable[[], None] | None = None
+
+    def look(self, now: float) -> bool:
+        """Whether there is anything left to watch."""
+        with self._lock:
+            if self._ended:
+                return False
+            self._left = self._left or self._is_cancelled()
+            self._late = self._late or now > self._deadline
+            if (self._left or self._late) and self._cursor is not None:
+                with suppress(duckdb.Error):
+                    self._cursor.interrupt()
+            if self._late and self._on_end is not None:  # its caller may never take another batch: others may
+                self._on_end()
+                self._on_end = None
+            return True
+
+    def then(self, on_end: Callable[[], None]) -> None:
+        """Runs something at the end, once."""
+        self._on_end = on_end
+
+    def end(self) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            cursor, self._cursor = self._cursor, None
+            on_end, self._on_end = self._on_end, None
+        if cursor is not None:
+            with suppress(duckdb.Error):
+                cursor.close()
+        if on_end is not None:
+            on_end()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around what DuckDB does: its interruption becomes the reason for it."""
+        try:
+            if self._late:
+                raise self._reason()
+            yield
+        except (duckdb.InterruptException, pa.ArrowException, OSError) as trouble:
+            # Arrow wraps what DuckDB raises while it streams
+            if self._left or self._late:
+                raise self._reason() from None
+            raise RuntimeError("the query failed") from trouble  # nothing that a caller could put right
+
+    def _reason(self) -> Exception:
+        if self._late:
+            return DeadlineExceeded("the stream took longer than this server allows", hint="read less at once")
+        return Cancelled("the caller went away")
+
+
+class Stream:
+    """The batches of a large answer, none above MAX_BATCH_BYTES; it ends when it is dropped, too."""
+
+    def __init__(self, watched: Watched, batches: Iterator[pa.RecordBatch], most_bytes: int):
+        self._watched, self._batches, self._left = watched, batches, most_bytes
+        self._pieces: deque[pa.RecordBatch] = deque()
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            with self._watched.running():
+                while not self._pieces:
+                    batch = next(self._batches, None)
+                    if batch is None:
+                        break
+                    self._pieces.extend(pieces(batch))
+            if not self._pieces:
+                raise StopIteration
+            piece = self._pieces.popleft()
+            self._left -= piece.nbytes
+            if self._left < 0:
+                raise ResourceExhausted(
+                    "the stream has more bytes than this server sends at once", hint="read less at once"
+                )
+        except BaseException:
+            self.close()
+            raise
+        return piece
+
+    def close(self) -> None:
+        self._batches = iter(())  # lets go of DuckDB's result
+        self._pieces.clear()
+        self._watched.end()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts of at most MAX_BATCH_BYTES, or of one row."""
+    if batch.nbytes <= MAX_BATCH_BYTES or batch.num_rows <= 1:
+        yield batch
+    else:
+        half = batch.num_rows // 2
+        yield from pieces(batch.slice(0, half))
+        yield from pieces(batch.slice(half))
+
+
+class Streams:
+    """The places for streams, and the thread that watches."""
+
+    def __init__(self, places: int, seconds: float, most_bytes: int):
+        self.places, self.seconds, self.most_bytes = places, seconds, most_bytes
+        self.running = 0
+        self._watched: set[Watched] = set()
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def run(
+        self, cursor: Connection, start: Callable[[], Any], schema: pa.Schema, is_cancelled: Callable[[], bool] = never
+    ) -> pa.Table | Stream:
+        """Starts a query on its own cursor: the whole answer where it is small, else a stream of it."""
+        watched = self._watch_over(cursor, is_cancelled)
+        try:
+            with watched.running():
+                reader: Iterator[pa.RecordBatch] = iter(start())
+                first = [batch for _, batch in zip(range(SMALL_BATCHES + 1), reader, strict=False)]
+            if len(first) <= SMALL_BATCHES and sum(batch.nbytes for batch in first) <= MAX_BATCH_BYTES:
+                watched.end()
+                return pa.Table.from_batches(first, schema)
+            return self._stream(watched, _chained(first, reader))
+        except BaseException:
+            watched.end()
+            raise
+
+    def serve(self, batches: Iterable[pa.RecordBatch], is_cancelled: Callable[[], bool] = never) -> Stream:
+        """A stream of what is there already."""
+        return self._stream(self._watch_over(None, is_cancelled), iter(batches))
+
+    def _stream(self, watched: Watched, batches: Iterator[pa.RecordBatch]) -> Stream:
+        with self._wake:
+            if self.running >= self.places:
+                watched.end()
+                raise ResourceExhausted(f"{self.running} streams are being read already", hint="try again later")
+            self.running += 1
+        watched.then(self._give_back)
+        return Stream(watched, batches, self.most_bytes)
+
+    def _give_back(self) -> None:
+        with self._wake:
+            self.running -= 1
+
+    def _watch_over(self, cursor: Connection | None, is_cancelled: Callable[[], bool]) -> Watched:
+        watched = Watched(cursor, is_cancelled, time.monotonic() + self.seconds)
+        with self._wake:
+            self._watched.add(watched)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="streams", daemon=True)
+                self._thread.start()
+            elif len(self._watched) == 1:
+                self._wake.notify()
+        return watched
+
+    def _watch(self) -> None:
+        while True:
+            with self._wake:
+                while not self._watched:
+                    self._wake.wait()
+                watched = list(self._watched)
+            now = time.monotonic()
+            gone = [each for each in watched if not each.look(now)]
+            with self._wake:
+                self._watched.difference_update(gone)
+            time.sleep(_TICK)
+
+
+def _chained(first: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    first.reverse()
+    while first:
+        yield first.pop()
+    yield from rest

@@ -1,0 +1,316 @@
+"""Serving against a bare pyarrow Flight server over cached batches: ratios, interleaved in one run.
+
+STATFLIGHT_BENCH_ROWS: rows of stats.file_columns (10 000 000 for the figures of the issue).
+STATFLIGHT_BENCH_DIR: where databases are kept between runs. STATFLIGHT_BENCH_SECONDS: how long each load lasts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from raw_server import INTEGERS
+from serving_data import COLUMNS_PER_TABLE, TABLES, WIDE_COLUMNS, name_of
+
+pytestmark = pytest.mark.benchmark
+
+HERE = Path(__file__).parent
+ROWS = int(os.environ.get("STATFLIGHT_BENCH_ROWS", "1000000"))
+SECONDS = float(os.environ.get("STATFLIGHT_BENCH_SECONDS", "3"))
+ROUNDS = 1500
+CLIENTS = 16
+
+
+@contextmanager
+def started(command: list[str], log: Path) -> Iterator[str]:
+    with log.open("ab") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        found = re.search(r"grpc://\S+", process.stdout.readline())
+        assert found, log.read_text()
+        yield found[0]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def uris(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Addresses of statflight and of the bare server, over the same rows."""
+    directory = Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path_factory.mktemp("bench"))
+    database = directory / f"stats-{ROWS}.duckdb"
+    if not database.exists():
+        subprocess.run([sys.executable, HERE / "serving_data.py", database, str(ROWS)], check=True)
+    statflight = Path(sys.executable).with_name("statflight")
+    serve = [str(statflight), "serve", "--db", str(database), "--port", "0", "--workers", "0"]
+    with started(serve, directory / "server.log") as ours:
+        raw = [sys.executable, str(HERE / "raw_server.py"), ours, "--bulk"]
+        with started(raw, directory / "raw.log") as theirs:
+            yield ours, theirs
+
+
+def command(flight_name: str = "stats.columns", table: int | None = None, **more: object) -> bytes:
+    body: dict[str, object] = {"table": flight_name} | more
+    if table is not None:
+        names = zip(("table_catalog", "table_schema", "table_name"), name_of(table), strict=True)
+        predicates = [{"column": column, "op": "EQ", "values": [value]} for column, value in names]
+        body["predicates"] = predicates + list(body.get("predicates", []))  # type: ignore[call-overload]
+    return json.dumps(body).encode()
+
+
+def point(table: int, column: int) -> bytes:
+    return command(
+        table=table, predicates=[{"column": "column_id", "op": "EQ", "values": [column]}], snapshot="current"
+    )
+
+
+def request_of(table: int, column: int) -> dict[str, object]:
+    return {"table": ".".join(name_of(table)), "target": {"kind": "COLUMN", "column_id": column}}
+
+
+Call = Callable[[int], int]  # the number of the call → rows or results that came
+
+
+class Client:
+    """Calls of one connection, by name."""
+
+    def __init__(self, uri: str):
+        self.flight = flight.connect(uri)
+
+    def get(self, ticket: bytes) -> pa.Table:
+        return self.flight.do_get(flight.Ticket(ticket)).read_all()
+
+    def rows(self, ticket: bytes) -> int:
+        """Rows of a stream, batch by batch, none kept."""
+        reader, rows = self.flight.do_get(flight.Ticket(ticket)), 0
+        while True:
+            try:
+                rows += reader.read_chunk().data.num_rows
+            except StopIteration:
+                return rows
+
+    def act(self, name: str, body: bytes = b"") -> list[bytes]:
+        return [result.body.to_pybytes() for result in self.flight.do_action(flight.Action(name, body))]
+
+    def read(self, body: bytes) -> int:
+        (answer,) = self.act("read", body)
+        return pa.ipc.open_stream(answer).read_all().num_rows
+
+
+def places(number: int) -> tuple[int, int]:
+    return number * 7 % (TABLES - 1), number * 13 % COLUMNS_PER_TABLE + 1
+
+
+def calls(kind: str, client: Client) -> Call:
+    """What one client does again and again."""
+    match kind:
+        case "empty":
+            return lambda _: client.get(b"empty").num_rows
+        case "act":
+            return lambda _: len(client.act("empty"))
+        case "health":
+            return lambda _: len(client.act("health"))
+        case "point":
+            return lambda n: client.get(point(*places(n))).num_rows
+        case "read":
+            return lambda n: client.read(point(*places(n)))
+        case "resolve":
+            return lambda n: len(client.act("resolve", json.dumps({"requests": [request_of(*places(n))]}).encode()))
+        case "resolve1000":
+            requests = [request_of(TABLES - 1, column) for column in range(1, WIDE_COLUMNS + 1)]
+            body = json.dumps({"requests": requests}).encode()
+            return lambda _: len(client.act("resolve", body))
+    raise ValueError(kind)
+
+
+def latencies(ours: Call, theirs: Call, rounds: int = ROUNDS) -> tuple[list[float], list[float]]:
+    """Seconds of each call, the two in turn."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds):
+        for call, seconds in zip((ours, theirs), found, strict=True):
+            started = time.perf_counter()
+            call(number)
+            seconds.append(time.perf_counter() - started)
+    return found
+
+
+def told(name: str, ratio: float, bound: str, detail: str = "") -> None:
+    print(f"\n  {name:<44} {ratio:6.2f}  ({bound}) {detail}", flush=True)
+
+
+def compare_p50(name: str, ours: Call, theirs: Call, bound: float, rounds: int = ROUNDS) -> None:
+    latencies(ours, theirs, max(20, rounds // 5))  # warm
+    mine, bare = latencies(ours, theirs, rounds)
+    p50, base = statistics.median(mine), statistics.median(bare)
+    told(name, p50 / base, f"at most {bound}", f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")
+
+
+def test_point_latency(uris: tuple[str, str]) -> None:
+    ours, theirs = Client(uris[0]), Client(uris[1])
+    for number in range(2 * TABLES):  # every table is warm
+        assert ours.get(point(*places(number))).num_rows == 1
+    empty = calls("empty", theirs)
+    compare_p50("warm point by action / empty DoGet", calls("read", ours), empty, 1.15)
+    compare_p50("warm point by DoGet / empty DoGet", calls("point", ours), empty, 1.4)
+    compare_p50("(bare server, one row / empty DoGet)", lambda _: theirs.get(b"point").num_rows, empty, 1.4)
+    bundle = command(table=TABLES - 1, snapshot="current")
+    assert ours.get(bundle).num_rows == WIDE_COLUMNS
+    compare_p50("1000-target bundle / empty DoGet", lambda _: ours.rows(bundle), empty, 1.8)
+    compare_p50("(bare server, 1000 rows / empty DoGet)", lambda _: theirs.rows(b"bundle"), empty, 1.8)
+    # never the same command twice: what no cache has seen
+    cold = command(table=3, columns=["column_name", "row_count", "null_count", "ndv", "min", "max"])[:-1]
+    cold_calls: Call = lambda n: ours.get(  # noqa: E731
+        cold + b', "filter": {"and": [{"column": "column_id", "op": "LTE", "values": [20]},'
+        b'{"column": "row_count", "op": "GT", "values": [%d]}]}}' % n).num_rows  # fmt: skip
+    assert cold_calls(0) == 20
+    compare_p50("20 rows, no command seen before / empty DoGet", cold_calls, empty, 4.0, 500)
+
+
+def test_cold_lookup_latency(uris: tuple[str, str]) -> None:
+    ours, theirs = Client(uris[0]), Client(uris[1])
+    # an Or over the name is no single table: this goes to DuckDB each time
+
+    def cold(number: int) -> int:
+        parts = zip(("table_catalog", "table_schema", "table_name"), name_of(number % TABLES), strict=True)
+        names = [{"column": column, "op": "IN", "values": [value, "none"]} for column, value in parts]
+        few = {"column": "column_id", "op": "LTE", "values": [20]}
+        return ours.get(json.dumps({"table": "stats.columns", "predicates": [*names, few]}).encode()).num_rows
+
+    assert cold(1) == 20
+    compare_p50("20 rows out of DuckDB / empty DoGet", cold, calls("empty", theirs), 4.0, 500)
+
+
+def test_resolve_latency(uris: tuple[str, str]) -> None:
+    ours, theirs = Client(uris[0]), Client(uris[1])
+    (answer,) = ours.act("resolve", json.dumps({"requests": [request_of(1, 1)]}).encode())
+    assert json.loads(answer)["outcome"] == "HIT"
+    for number in range(2 * TABLES):
+        calls("resolve", ours)(number)
+    compare_p50("resolve HIT / health of the same server", calls("resolve", ours), calls("health", ours), 1.5)
+    compare_p50("resolve HIT / empty action of the bare server", calls("resolve", ours), calls("act", theirs), 1.5)
+    compare_p50("resolve of 1000 / empty action", calls("resolve1000", ours), calls("act", theirs), 200, 30)
+
+
+def throughput(uri: str, ticket: bytes) -> tuple[float, int]:
+    client = Client(uri)
+    started = time.perf_counter()
+    rows = client.rows(ticket)
+    return rows / (time.perf_counter() - started), rows
+
+
+def compare_streams(
+    name: str, uris: tuple[str, str], ours: Callable[[int], bytes], theirs: bytes, bound: float
+) -> None:
+    mine, bare = [], []
+    for number in range(5):
+        rate, rows = throughput(uris[0], ours(number))
+        raw, raw_rows = throughput(uris[1], theirs)
+        assert rows == raw_rows
+        mine.append(rate)
+        bare.append(raw)
+    rate, raw = statistics.median(mine), statistics.median(bare)
+    told(name, rate / raw, f"at least {bound}", f"{rate / 1e6:.2f} against {raw / 1e6:.2f} million rows/s")
+
+
+def test_streams(uris: tuple[str, str]) -> None:
+    # a snapshot that allows everything is asked of DuckDB; the number makes every command another
+    always = {"column": "row_count", "op": "GTE", "values": [0]}
+    compare_streams("cold scan of DuckDB / bare", uris,
+                    lambda n: command("stats.file_columns", predicates=[always], query_id=str(n)), b"bulk", 0.5)  # fmt: skip
+    compare_streams("cold scan, 3 integer columns / bare", uris,
+                    lambda n: command("stats.file_columns", predicates=[always], columns=INTEGERS, query_id=str(n)),
+                    b"integers", 0.7)  # fmt: skip
+    hot = command("stats.file_columns")
+    deadline = time.monotonic() + 120
+    throughput(uris[0], hot)
+    while (rate := throughput(uris[0], hot)[0]) < 0.8 * throughput(uris[1], b"bulk")[0] and time.monotonic() < deadline:
+        time.sleep(1)
+    told("(hot after)", 120 - (deadline - time.monotonic()), "seconds", f"{rate / 1e6:.2f} million rows/s")
+    compare_streams("hot stream / bare", uris, lambda _: hot, b"bulk", 0.9)
+    compare_streams("hot stream, 3 integer columns / bare", uris,
+                    lambda _: command("stats.file_columns", columns=INTEGERS), b"integers", 0.9)  # fmt: skip
+
+
+# Many clients, each a process of its own.
+
+
+def load(uri: str, kind: str, clients: int, seconds: float) -> tuple[float, list[float]]:
+    """Calls per second of many clients together, and the seconds of each call."""
+    processes = [
+        subprocess.Popen([sys.executable, __file__, uri, kind, str(seconds), str(number)],
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for number in range(clients)
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    taken = [json.loads(process.communicate()[0]) for process in processes]
+    return sum(len(each) for each in taken) / seconds, sorted(s for each in taken for s in each)
+
+
+def compare_loads(name: str, ours: tuple[str, str], theirs: tuple[str, str], bound: str) -> None:
+    rates: tuple[list[float], list[float]] = ([], [])
+    for _ in range(3):
+        for (uri, kind), rate in zip((ours, theirs), rates, strict=True):
+            rate.append(load(uri, kind, CLIENTS, SECONDS)[0])
+    mine, bare = (statistics.median(rate) for rate in rates)
+    told(name, mine / bare, bound, f"{mine:.0f} against {bare:.0f} calls/s")
+
+
+def test_sixteen_clients(uris: tuple[str, str]) -> None:
+    for number in range(2 * TABLES):
+        calls("point", Client(uris[0]))(number)
+    empty = (uris[1], "empty")
+    compare_loads("16 clients, points by action / empty DoGets", (uris[0], "read"), empty, "at least 0.85")
+    compare_loads("16 clients, points by DoGet / empty DoGets", (uris[0], "point"), empty, "at least 0.85")
+    rate, taken = load(uris[0], "resolve1000", CLIENTS, 2 * SECONDS)
+    told(
+        "16 clients, resolve of 1000 targets", rate * 1000, "targets/s", f"p50 {statistics.median(taken) * 1e3:.0f} ms"
+    )
+
+
+def test_points_beside_a_bulk_stream(uris: tuple[str, str]) -> None:
+    quiet = load(uris[0], "read", 1, SECONDS)[1]
+    bulk = subprocess.Popen([sys.executable, __file__, uris[0], "bulk", str(SECONDS + 4), "0"],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
+    bulk.stdin.write("go\n")
+    bulk.stdin.flush()
+    time.sleep(1)
+    busy = load(uris[0], "read", 1, SECONDS)[1]
+    bulk.communicate()
+    p99 = [taken[int(len(taken) * 0.99)] for taken in (busy, quiet)]
+    told("point p99 beside a bulk stream / quiet p99", p99[0] / p99[1], "at most 10",
+         f"{p99[0] * 1e3:.2f} ms against {p99[1] * 1e3:.2f} ms")  # fmt: skip
+
+
+def _client(uri: str, kind: str, seconds: float, number: int) -> None:
+    client = Client(uri)
+    call: Call = (lambda _: client.rows(command("stats.file_columns"))) if kind == "bulk" else calls(kind, client)
+    if kind != "bulk":
+        call(number)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    taken, at, end = [], number * 31, time.perf_counter() + seconds
+    while (before := time.perf_counter()) < end:
+        call(at)
+        at += 1
+        taken.append(time.perf_counter() - before)
+    print(json.dumps(taken))
+
+
+if __name__ == "__main__":
+    _client(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))

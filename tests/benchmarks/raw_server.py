@@ -1,0 +1,46 @@
+"""A bare pyarrow Flight server over cached batches: what no server in Python can beat by much.
+
+Reads what it serves once, from the server it is compared with: `raw_server.py URI` prints its own address.
+Tickets: `empty`, `point`, `bundle`, `bulk`, `integers`. Actions: `empty` answers one small result.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+INTEGERS = ["snapshot_id", "row_count", "null_count"]
+BATCH_ROWS = 65_536
+
+
+def read(client: flight.FlightClient, **command: object) -> pa.Table:
+    return client.do_get(flight.Ticket(json.dumps(command).encode())).read_all()
+
+
+class RawServer(flight.FlightServerBase):
+    def __init__(self, uri: str, with_bulk: bool):
+        super().__init__("grpc://127.0.0.1:0")
+        with flight.connect(uri) as client:
+            columns = read(client, table="stats.columns")
+            self.tables = {b"empty": columns.slice(0, 0), b"point": columns.slice(0, 1).combine_chunks()}
+            self.tables[b"bundle"] = columns.slice(0, 1000).combine_chunks()
+            if with_bulk:
+                bulk = read(client, table="stats.file_columns")
+                bulk = pa.Table.from_batches(bulk.combine_chunks().to_batches(BATCH_ROWS))
+                self.tables |= {b"bulk": bulk, b"integers": bulk.select(INTEGERS)}
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        return flight.RecordBatchStream(self.tables[ticket.ticket])
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        return [flight.Result(pa.py_buffer(b'{"status":"ok"}'))]
+
+
+if __name__ == "__main__":
+    server = RawServer(sys.argv[1], "--bulk" in sys.argv)
+    sys.stdout.write(f"listening on grpc://127.0.0.1:{server.port}\n")
+    sys.stdout.flush()
+    server.serve()
