@@ -114,7 +114,7 @@ def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
         column = rows[name]
         if pa.types.is_list(column.type):
             column = pc.binary_join(column.cast(pa.list_(pa.string())), ",")
-        if column.num_chunks and not column.null_count and pc.all(pc.equal(column, column[0])).as_py():
+        if len(column) and not column.null_count and pc.all(pc.equal(column, column[0])).as_py():
             continue  # one value throughout, as catalog, schema and table mostly are
         coded = column.dictionary_encode().combine_chunks()
         numbers = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -71,6 +71,11 @@ class StatsStoreContract:
         assert put(store, "stats.columns", columns((1, 11), (2, 20), (4, 40)), "upsert") == Counts(3, 1, 1, 1)
         assert self.stored(store) == [(1, 11), (2, 20), (3, 30), (4, 40)]
 
+    def test_no_rows_are_a_put_too(self, store):
+        for flight in ("stats.columns", "stats.files", "stats.sketches", "stats.tables"):
+            empty = records.prepare(FLIGHTS[flight], FLIGHTS[flight].schema.empty_table())
+            assert put(store, flight, empty, "replace_snapshot", key=flight) == Counts()
+
     def test_create_refuses_other_content_and_names_the_field(self, store):
         put(store, "stats.columns", columns((1, 10), (2, 20)))
         with pytest.raises(Conflict, match=r"column_id=2.*row_count is 20, the put says 21") as refusal:
