@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "statflight needs Python 3.11 or later")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
-	$(BIN)/uv pip install --python $(BIN)/python --constraints .ci/constraints.txt --group dev --editable '.[all]'
+	$(BIN)/uv pip install --python $(BIN)/python --constraints .ci/constraints.txt --group dev --editable '.[all,paimon]'
 	@touch $@
 
 demo: install

@@ -21,6 +21,7 @@ BUILT_IN: Final = {
     "delta": "capture.connectors.delta:DeltaConnector",
     "iceberg": "capture.connectors.iceberg:IcebergConnector",
     "lance": "capture.connectors.lance:LanceConnector",
+    "paimon": "capture.connectors.paimon:PaimonConnector",
     "parquet": "capture.connectors.parquet:ParquetConnector",
 }
 _OURS: Final = ("capture", "store")  # a module of ours that is missing is a fault, not a library to install

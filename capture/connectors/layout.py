@@ -27,7 +27,7 @@ SCHEMES: Final = ("file", "s3", "gs", "abfss")
 _ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss", "azure": "abfss"}
 
 
-class Unreadable(UpstreamError):  # noqa: N818  named like the leaves of store.errors
+class Unreadable(UpstreamError):
     """The lake answers, but what it holds cannot be read; another try will not help."""
 
     retryable: ClassVar[bool] = False
@@ -231,8 +231,16 @@ TableName = tuple[str, str]
 class Lake:
     """The tables below a uri: `holds_table` tells a table's directory from others, which are looked into."""
 
-    def __init__(self, format: str, uri: str, options: Mapping[str, str], holds_table: Callable[[Folder], bool]):
+    def __init__(
+        self,
+        format: str,
+        uri: str,
+        options: Mapping[str, str],
+        holds_table: Callable[[Folder], bool],
+        schema_suffix: str = "",
+    ):
         self.format = format
+        self._suffix = schema_suffix  # of the directories that stand for schemas, no part of their names
         self.uri = mask_uri(uri)
         self.options = options
         self.storage = storage_options(options)
@@ -269,10 +277,11 @@ class Lake:
         if any(not part or part.startswith((".", "_")) or "/" in part for part in parts):
             return None
         place, folder = self.root, self._look(self.root)
-        for part in parts:
+        for depth, part in enumerate(parts, 1):
             if folder is None or self._holds_table(folder):
                 break
-            place = place.below(part)
+            marked = depth < len(parts) and self._suffix and f"{part}{self._suffix}" in folder.folders
+            place = place.below(f"{part}{self._suffix}" if marked else part)
             folder = self._look(place)
         else:
             return place if folder is not None and self._holds_table(folder) else None
@@ -307,7 +316,8 @@ class Lake:
                 if held is None:
                     continue
                 if self._holds_table(held):
-                    found.setdefault((".".join(parents) or DEFAULT_SCHEMA, name), inner)
+                    schema = ".".join(parent.removesuffix(self._suffix) for parent in parents)
+                    found.setdefault((schema or DEFAULT_SCHEMA, name), inner)
                 elif len(parents) < MAX_DEPTH:
                     pending.append((inner, (*parents, name), held))
         if not found:

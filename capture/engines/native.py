@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -49,7 +49,10 @@ class NativeEngine:
             try:
                 answers = _Pass(self.id, group, sink).run()
             except StatflightError as trouble:
-                answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble))] * len(group)
+                told = {"retryable": trouble.retryable}
+                answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble), told)] * len(group)
+            except Exception as trouble:  # the contract: an engine never raises
+                answers = [CaptureResult(Outcome.DEGRADED, self.id, f"capture failed: {type(trouble).__name__}")] * len(group)
             for at, answer in zip(members, answers, strict=True):
                 results[at] = answer
         return results
@@ -63,6 +66,7 @@ class _Pass:
         self.table: TableHandle = requests[0].table
         self.mode: Mode = requests[0].mode
         self.now = datetime.now(UTC)
+        self.schema_hash = self.table.columns.hash
         self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in requests)
 
     def run(self) -> list[CaptureResult]:
@@ -126,7 +130,8 @@ class _Pass:
         return CaptureResult(Outcome.CAPTURED, self.engine_id, detail, target=target, table=self.table)
 
     def _degraded(self, target: Target, detail: str) -> CaptureResult:
-        return CaptureResult(Outcome.DEGRADED, self.engine_id, detail, target=target, table=self.table)
+        told = {"retryable": False}  # a snapshot's metadata stays what it is
+        return CaptureResult(Outcome.DEGRADED, self.engine_id, detail, told, target, self.table)
 
     def _provenance(self, native: NativeStats, complete: bool) -> dict[str, Any]:
         return self.table.key | {
@@ -137,7 +142,7 @@ class _Pass:
             "files_scanned": native.data_file_count,
             "captured_at": self.now,
             "refreshed_at": self.now,
-            "schema_hash": self.table.columns.hash,
+            "schema_hash": self.schema_hash,
         }
 
     def _put_files(self, native: NativeStats) -> None:
@@ -152,8 +157,7 @@ class _Pass:
         for part in native.file_columns():
             if not part.num_rows:
                 continue
-            for name in part["column_name"].unique().to_pylist():
-                rows = part.filter(pc.equal(part["column_name"], name))
+            for name, rows in _by_column(part):
                 rollups.setdefault(name, _Rollup(name, types.get(name, "STRING"))).add(rows)
             if self.whole:
                 complete = pc.and_(pc.is_valid(part["null_count"]), pc.is_valid(part["row_count"]))
@@ -176,8 +180,13 @@ class _Pass:
             for row in native.columns.to_pylist():
                 column_id = row["column_id"] or ids.get(row["column_name"])
                 if column_id:
-                    complete = row["null_count"] is not None
-                    found[column_id] = self._provenance(native, complete) | row | {"column_id": column_id}
+                    # what the source leaves out, its files may tell
+                    paired = {f"{side}_is_exact" for side in ("min", "max") if row[side] is not None}
+                    told = {name: value for name, value in row.items() if value is not None or name in paired}
+                    row = found.get(column_id, {}) | told
+                    complete = row.get("null_count") is not None
+                    provenance = self._provenance(native, complete) | {"producer": "SOURCE_NATIVE"}
+                    found[column_id] = row | provenance | {"column_id": column_id}
         return found
 
     def _put_sketches(self, native: NativeStats, columns: Mapping[int, Any]) -> None:
@@ -253,6 +262,19 @@ class _Rollup:
                 row[side] = found[0]
                 row[f"{side}_is_exact"] = False if row_deletes else found[1]
         return row
+
+
+def _by_column(part: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each column name, in their order."""
+    names = part["column_name"].combine_chunks()
+    order = pc.sort_indices(names)  # stable
+    if not pc.all(pc.equal(order, pa.array(range(len(order)), pa.uint64()))).as_py():
+        part, names = part.take(order), names.take(order)
+    ends = pc.run_end_encode(names)
+    start = 0
+    for end, name in zip(ends.run_ends.to_pylist(), ends.values.to_pylist(), strict=True):
+        yield name, part.slice(start, end - start)
+        start = end
 
 
 def _rows(flight: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:

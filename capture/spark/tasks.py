@@ -27,7 +27,7 @@ from store.logical_types import Kind, LogicalType
 BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of the columns that are read together
 _DICTIONARY_BYTES: Final = 4  # per value: a text column below is coded by a dictionary that pays
 _TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
-_TROUBLE = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
+TROUBLE = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -78,7 +78,11 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
                 return _ParquetReader(task, share)
             case "lance":
                 return _LanceReader(task)
-    except _TROUBLE as trouble:
+            case "paimon":
+                from capture.spark.paimon_reader import PaimonReader
+
+                return PaimonReader(task)
+    except TROUBLE as trouble:
         raise UpstreamError(f'file "{task.file_path}": {why(trouble, task)}') from None
     except StatflightError as trouble:
         raise UpstreamError(f'file "{task.file_path}": {trouble}') from None
@@ -210,7 +214,7 @@ class _ParquetReader:
     def _block(self, block: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
         try:
             table = self._table([column.path or "" for column in block])
-        except _TROUBLE as trouble:
+        except TROUBLE as trouble:
             if len(block) == 1:
                 yield ColumnValues(block[0], None, error=why(trouble, self._task))
                 return
@@ -220,10 +224,10 @@ class _ParquetReader:
         for column in block:
             assert column.path is not None
             try:
-                values = numbers.plain(_leaf(table, column.path))
+                values = numbers.plain(leaf(table, column.path))
                 if self._keep is not None:
                     values = values.filter(pa.array(self._keep))
-            except _TROUBLE as trouble:
+            except TROUBLE as trouble:
                 yield ColumnValues(column, None, error=why(trouble, self._task))
                 continue
             yield ColumnValues(column, values, 1, self._size(column.path))
@@ -260,11 +264,11 @@ class _ParquetReader:
         for column, path in delete.columns:
             type = logical_types.to_arrow(logical_types.parse(column.logical_type))
             if column.path is not None and column.path in self._leaves:
-                here = _leaf(self._table([column.path]), column.path)
+                here = leaf(self._table([column.path]), column.path)
             else:
                 constant = column.constant if column.constant is not None else pa.nulls(1)
                 here = pa.chunked_array([constant.take(pa.array(np.zeros(rows, np.int64)))])
-            both = pa.chunked_array([*_conformed(here, type).chunks, *_conformed(_leaf(gone, path), type).chunks], type)
+            both = pa.chunked_array([*_conformed(here, type).chunks, *_conformed(leaf(gone, path), type).chunks], type)
             coded = both.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
             # Codes of the columns so far and of this one, brought back to a dense range.
             joint = np.concatenate([data_codes, gone_codes]) * (int(coded.max(initial=0)) + 1) + coded
@@ -298,8 +302,8 @@ class _LanceReader:
                 yield ColumnValues(column, pa.chunked_array([array[: min(self.rows, 1)]]), max(self.rows, 1))
                 continue
             try:
-                values = _leaf(self._fragment.to_table(columns=[column.path]), column.path)
-            except _TROUBLE as trouble:
+                values = leaf(self._fragment.to_table(columns=[column.path]), column.path)
+            except TROUBLE as trouble:
                 yield ColumnValues(column, None, error=why(trouble, self._task))
                 continue
             yield ColumnValues(column, values, 1, values.nbytes)
@@ -308,7 +312,7 @@ class _LanceReader:
         self._fragment = None
 
 
-def _leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
+def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
     """A column or struct leaf by its dotted path; a leaf is null where a struct above it is."""
     if path in table.column_names:
         return table.column(path)

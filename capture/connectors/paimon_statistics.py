@@ -1,0 +1,202 @@
+"""What a Paimon table says of itself: the statistics file that ANALYZE leaves, and the value statistics of data files.
+
+The statistics file is JSON in two forms: of PIP-12 (`stats-…`, snapshotId as text) and of today's Java (`stat-…`, with
+schemaId and colId). A snapshot without one inherits that of the newest before it under the same schema.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
+from store import bounds
+from store.logical_types import Kind, parse, to_arrow
+
+ANALYZED_SCHEMA: Final = pa.schema([f for f in FILE_COLUMN_SCHEMA if f.name != "file_path"])
+TRUNCATED_AT: Final = 16  # characters that Paimon keeps of a text unless told otherwise
+
+_TEXTS = frozenset({Kind.STRING, Kind.BINARY})
+_FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Analyzed:
+    """A statistics file; `snapshot_id` is the snapshot it counted, and every number may be missing."""
+
+    snapshot_id: int | None
+    schema_id: int | None
+    rows: int | None
+    size: int | None
+    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def parse_analyzed(text: str) -> Analyzed:
+    """Reads a statistics file of either form; keys it does not know are passed over.
+
+    Raises:
+        ValueError: This is no statistics file.
+    """
+    held = json.loads(text)
+    if not isinstance(held, dict):
+        raise ValueError("a statistics file holds a JSON object")
+    columns = held.get("colStats")
+    return Analyzed(
+        _whole(held.get("snapshotId")),
+        _whole(held.get("schemaId")),
+        _count(held.get("mergedRecordCount")),
+        _count(held.get("mergedRecordSize")),
+        {str(n): c for n, c in columns.items() if isinstance(c, dict)} if isinstance(columns, dict) else {},
+    )
+
+
+def analyzed_rows(
+    analyzed: Analyzed, columns: Sequence[Column], ids: ColumnIds, rows: int | None, *, current: bool
+) -> pa.Table | None:
+    """Table-level records of the columns that ANALYZE counted.
+
+    Args:
+        analyzed: What it left.
+        columns: The columns asked for.
+        ids: Column ids.
+        rows: Live rows of the snapshot asked for.
+        current: Whether it counted just the rows of that snapshot. If not, counts and bounds of other rows would be
+            false here; what stays is how many distinct values there were about, and how wide they are.
+
+    Returns:
+        None where it says nothing.
+    """
+    found = [row for c in columns if (row := _row(analyzed, c, ids, rows, current)) is not None]
+    return pa.Table.from_pylist(found, ANALYZED_SCHEMA) if found else None
+
+
+def _row(analyzed: Analyzed, column: Column, ids: ColumnIds, rows: int | None, current: bool) -> dict[str, Any] | None:
+    told = _of_column(analyzed, column)
+    if told is None or column.name not in ids:
+        return None
+    distinct, width, widest = (_count(told.get(name)) for name in ("distinctCount", "avgLen", "maxLen"))
+    row: dict[str, Any] = {
+        "column_id": ids[column.name],
+        "column_name": column.name,
+        "logical_type": column.logical_type,
+        "row_count": rows,
+        "ndv": None if distinct is None else float(distinct),
+        "ndv_exact": None if distinct is None else False,  # engines count with a sketch
+        "avg_width_bytes": None if width is None else float(width),
+        "max_width_bytes": widest,
+    }
+    if current:
+        nulls = _count(told.get("nullCount"))
+        row["null_count"] = nulls if nulls is not None and (rows is None or nulls <= rows) else None
+        row |= _bounds(told, column.logical_type)
+    return row
+
+
+def _of_column(analyzed: Analyzed, column: Column) -> Mapping[str, Any] | None:
+    """By name, which must not be another column's: Java's form has the field id too."""
+    told = analyzed.columns.get(column.name)
+    if told is None:
+        return None
+    field_id = _count(told.get("colId"))
+    return told if field_id is None or column.field_id in (None, field_id + 1) else None
+
+
+def _bounds(told: Mapping[str, Any], logical_type: str) -> dict[str, Any]:
+    low, high = (canonical(told.get(side), logical_type) for side in ("min", "max"))
+    if low is not None and high is not None and bounds.compare(low, high, parse(logical_type)) > 0:
+        return {}
+    return {
+        "min": low,
+        "max": high,
+        "min_is_exact": None if low is None else True,
+        "max_is_exact": None if high is None else True,
+    }
+
+
+def canonical(text: Any, logical_type: str) -> str | None:
+    """A bound as Paimon's casts write it: a date by its epoch day, a timestamp with a blank.
+
+    A timestamp with local time zone is written in a zone nobody tells, so it is unknown.
+    """
+    kind = parse(logical_type)
+    if text is None or not kind.orderable or kind.kind is Kind.TIMESTAMPTZ:
+        return None
+    told = str(text).lower() if isinstance(text, bool) else str(text)
+    if kind.kind is Kind.BINARY:
+        return None  # no text form that is agreed on
+    if kind.kind is Kind.TIMESTAMP:
+        told = told.strip().replace(" ", "T")
+    try:
+        return bounds.canonical(told, kind)
+    except ValueError:
+        return None
+
+
+def _whole(value: Any) -> int | None:
+    """A number that may be written as text."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else None
+
+
+def _count(value: Any) -> int | None:
+    found = _whole(value)
+    return found if found is not None and 0 <= found < 2**63 else None
+
+
+# Value statistics of data files.
+
+
+def kept_characters(options: Mapping[str, str], name: str) -> int | None:
+    """How many characters of a text the writer keeps in bounds; None: all of them."""
+    mode = str(options.get(f"fields.{name}.stats-mode", options.get("metadata.stats-mode", ""))).strip().lower()
+    if mode == "full":
+        return None
+    cut = re.fullmatch(r"truncate\((\d+)\)", mode)
+    return int(cut[1]) if cut else TRUNCATED_AT
+
+
+def bound_array(values: Sequence[Any], logical_type: str, *, upper: bool, cut: bool) -> pa.Array | None:
+    """Typed bounds out of what the library decodes. NaN is no bound; None where the type has no order.
+
+    Args:
+        values: One bound per file.
+        logical_type: Of the column.
+        upper: Whether these are upper bounds.
+        cut: Whether the values were cut to microseconds; an upper bound then moves up.
+    """
+    kind = parse(logical_type)
+    if not kind.orderable:
+        return None
+    if kind.kind in _FLOATS:
+        values = [None if v is None or math.isnan(v) else v for v in values]
+    if kind.kind is Kind.UUID:
+        return None
+    try:
+        array = pa.array(values, to_arrow(kind))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    if cut and upper:
+        import pyarrow.compute as pc
+
+        array = pc.add(array.cast(pa.int64()), 1).cast(array.type)
+    return array
+
+
+def exactness(values: Sequence[Any], logical_type: str, kept: Sequence[int | None], *, cut: bool) -> pa.Array:
+    """Per file whether a bound must be a value: a text as long as what the writer keeps may have been longer."""
+    if cut:
+        return pa.array([False] * len(values), pa.bool_())
+    if parse(logical_type).kind not in _TEXTS:
+        return pa.array([True] * len(values), pa.bool_())
+    return pa.array(
+        [limit is None or v is None or len(v) < limit for v, limit in zip(values, kept, strict=True)], pa.bool_()
+    )
