@@ -13,8 +13,19 @@ import pyarrow as pa
 
 from capture.spi import Mode
 from flight_server.auth import Principal
-from flight_server.descriptors import CURRENT, check_query_id, of_json
-from flight_server.requests import Ask, check_snapshot, check_table_name, parse_asks, parse_body
+from flight_server.descriptors import CURRENT, check_query_id, of_json, parse_json
+from flight_server.requests import (
+    Ask,
+    check_decisions,
+    check_engines,
+    check_error,
+    check_leases,
+    check_outcomes,
+    check_snapshot,
+    check_table_name,
+    parse_asks,
+    parse_body,
+)
 from flight_server.service import Service, question
 from store import sketches
 from store.catalog_store import EXTERNAL, TableEntry
@@ -231,8 +242,9 @@ def lease_job(call: Call, body: bytes) -> Results:
     call.service.require(call.principal, "capture.run")
     wait = min(float(asked.get("wait_seconds") or 0.0), 60.0)
     found = call.service.dispatcher.lease(
-        asked["worker_id"], asked["kinds"], wait, asked.get("engines") or [], call.is_cancelled
-    )
+        asked["worker_id"], check_leases(asked["kinds"]), wait, check_engines(asked.get("engines") or []),
+        call.is_cancelled,
+    )  # fmt: skip
     if found is not None:
         yield found
 
@@ -254,8 +266,13 @@ def finish_job(call: Call, body: bytes) -> Results:
         body, {"job_id": str, "lease_token": str},
         {"outcomes": list, "decisions": list, "result": dict, "error": dict, "message": str, "final": bool},
     )  # fmt: skip
+    asked |= {
+        "outcomes": check_outcomes(asked.get("outcomes")), "decisions": check_decisions(asked.get("decisions")),
+        "error": check_error(asked.get("error")),
+    }  # fmt: skip
     call.service.require(call.principal, "capture.run")
-    yield {"job_id": asked["job_id"], "state": call.service.dispatcher.finish(asked["job_id"], asked["lease_token"], asked)}
+    state = call.service.dispatcher.finish(asked["job_id"], asked["lease_token"], asked)
+    yield {"job_id": asked["job_id"], "state": state}
 
 
 # Records.
@@ -363,7 +380,7 @@ def _theta(call: Call, asked: Mapping[str, Any]) -> bytes:
         return own[0]
     wanted = None
     if asked.get("partitions") is not None:
-        chosen = [json.loads(p) if isinstance(p, str) else p for p in asked["partitions"]]
+        chosen = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in asked["partitions"]]
         wanted = {f["file_path"] for f in files.to_pylist() if json.loads(f["partition_data_json"] or "{}") in chosen}
     parts = [r["data"] for r in rows if r["target_kind"] == "FILE" and (wanted is None or r["file_path"] in wanted)]
     if not parts:

@@ -29,6 +29,7 @@ MAX_LIMIT: Final = 2**62
 MAX_PARTITIONS: Final = 1024
 REMEMBERED_BYTES: Final = 16 << 20  # of commands and tickets whose meaning is kept
 REMEMBERED_UP_TO: Final = 16 << 10  # bytes of one of them
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 COMMAND_KEYS: Final = (
@@ -157,7 +158,7 @@ def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
     try:
         inflater = zlib.decompressobj()
         plain = inflater.decompress(body, MAX_COMMAND_BYTES)
-        command = json.loads(plain)
+        command = _loads(plain)
         pins, part = command.pop("pins", None), command.pop("part", None)
         fixed = None if pins is None else {_count(key): _count(snapshot) for key, snapshot in pins}
         share = None if part is None else _part(part)
@@ -214,9 +215,17 @@ def of_command(command: bytes, header_query_id: str | None = None) -> ScanReques
 def parse_json(data: bytes, what: str) -> Any:
     _check_size(data, what)
     try:
-        return json.loads(data.decode())
+        return _loads(data)
     except (ValueError, RecursionError):
         raise InvalidArgument(f"the {what} is no JSON", hint="send a UTF-8 JSON object") from None
+
+
+def _loads(data: bytes) -> Any:
+    """ValueError also where a text has half of a surrogate pair: no column holds it, and it goes over no wire."""
+    value = json.loads(data.decode())
+    if _SURROGATE.search(data):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:

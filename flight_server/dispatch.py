@@ -22,6 +22,7 @@ from store.database import Connection
 from store.errors import (
     Cancelled,
     Conflict,
+    InvalidField,
     ResourceExhausted,
     ShuttingDown,
     StatflightError,
@@ -233,6 +234,10 @@ class Dispatcher:
         """Publishes the draft with the outcome of the work, all in one transaction; the state of the job after it."""
         with self._ready:
             task, lease = self._leased.get(token), self._job_tokens.get(token)
+            asked = len(task.payload["requests"]) if task is not None and task.kind == "sync" else None
+            if asked not in (None, len(body.get("outcomes", []))) and not body.get("error"):
+                raise InvalidField("outcomes", "are not as many as the requests", expected=asked,
+                                   actual=len(body.get("outcomes", [])))  # fmt: skip
             draft = self._drafts.pop(token, Draft())
         if task is None and lease is None:
             raise _lost()

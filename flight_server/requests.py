@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from capture.spi import Mode, Sampling
+import pyarrow as pa
+
+from capture.spi import Mode, Outcome, Sampling
 from flight_server.descriptors import CURRENT, parse_json, refuse_unknown_keys
 from store.errors import InvalidArgument, InvalidField, nearest
 from store.names import split_name
-from store.schemas import KINDS
+from store.schemas import FLIGHTS, KINDS
 from store.targets import Target
 
 E = TypeVar("E", bound=StrEnum)
@@ -135,3 +138,76 @@ def _enum(enum: type[E], value: Any, field: str) -> E:
         return enum(value)
     except ValueError:
         raise InvalidField(field, "is unknown", expected=" | ".join(map(str, enum)), actual=value) from None
+
+
+# What workers tell.
+
+LEASES: Final = ("control", "sync", "job")
+_OUTCOME: Final[Mapping[str, type]] = {
+    "snapshot_id": int, "storage_id": str, "outcome": str, "engine_id": str, "detail": str, "attributes": dict,
+}  # fmt: skip
+_DECISION: Final[Mapping[str, type]] = {
+    "snapshot_id": int, "target_kind": str, "storage_id": str, "outcome": str, "engine_id": str, "detail": str,
+    "elapsed_ms": float,
+}  # fmt: skip
+_REQUIRED: Final = ("snapshot_id", "target_kind", "storage_id", "outcome")
+
+
+def check_leases(kinds: list[Any]) -> list[str]:
+    for kind in kinds:
+        if kind not in LEASES:
+            raise InvalidField("kinds", "is unknown", expected=" | ".join(LEASES), actual=kind)
+    return kinds
+
+
+def check_engines(engines: list[Any]) -> list[dict[str, Any]]:
+    """Rows of `sys.engines`, as a worker tells of its own."""
+    schema = FLIGHTS["sys.engines"].schema
+    try:
+        rows = [{name: engine.get(name) for name in schema.names} for engine in engines]
+        told = pa.Table.from_pylist(rows, schema).to_pylist()
+    except (AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException):
+        raise InvalidField("engines", "are no rows of sys.engines", expected="its columns", actual=engines) from None
+    if not all(engine["engine_id"] for engine in told):
+        raise InvalidField("engines", "one has no engine_id", expected="engine_id", actual=engines)
+    return told
+
+
+def check_outcomes(items: Any, where: str = "outcomes") -> list[dict[str, Any]]:
+    told = [_told_by_worker(item, _OUTCOME, f"{where}[{at}]") for at, item in enumerate(items or [])]
+    for at, outcome in enumerate(told):
+        _enum(Outcome, outcome["outcome"], f"{where}[{at}].outcome")
+    return told
+
+
+def check_decisions(items: Any, where: str = "decisions") -> list[dict[str, Any]]:
+    return [_told_by_worker(item, _DECISION, f"{where}[{at}]") for at, item in enumerate(items or [])]
+
+
+def check_error(error: Any) -> dict[str, Any] | None:
+    """An error as `store.errors.to_json` tells it; its code goes on the wire."""
+    if error is None:
+        return None
+    for name, type_ in {"message": str, "code": str, "status": str, "hint": str, "params": dict}.items():
+        value = error.get(name)
+        if not isinstance(value, type_) and (value is not None or name == "message"):
+            raise InvalidField(f"error.{name}", "is missing or of the wrong type", expected=_told(type_), actual=value)
+    if not re.fullmatch("[A-Z][A-Z_]{0,63}", error.get("code") or "UPSTREAM"):
+        raise InvalidField("error.code", "is no code", expected="capitals", actual=error["code"])
+    return {name: value for name, value in error.items() if value is not None}
+
+
+def _told_by_worker(item: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
+    """The object with each of these keys; those that may be absent are null, an absent detail is empty."""
+    if not isinstance(item, dict):
+        raise InvalidField(where, "is no object", expected=", ".join(fields), actual=item)
+    for name, type_ in fields.items():
+        value = item.get(name)
+        fits = isinstance(value, int | float if type_ is float else type_) and not isinstance(value, bool)
+        if not fits and (value is not None or name in _REQUIRED):
+            reason = "is missing or of the wrong type"
+            raise InvalidField(f"{where}.{name}", reason, expected=_told(type_), actual=value)
+        if type_ is int and value is not None and not 0 <= value < 2**63:
+            raise InvalidField(f"{where}.{name}", "is out of range", expected="a 63-bit integer ≥ 0", actual=value)
+    empty = {"detail": "", "attributes": {}}
+    return {name: empty.get(name) if item.get(name) is None else item[name] for name in fields}
