@@ -21,8 +21,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from raw_server import INTEGERS
-from serving_data import COLUMNS_PER_TABLE, TABLES, WIDE_COLUMNS, name_of
+
+from tests.benchmarks.raw_server import INTEGERS
+from tests.benchmarks.serving_data import COLUMNS_PER_TABLE, TABLES, WIDE_COLUMNS, name_of
 
 pytestmark = pytest.mark.benchmark
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from live_server import Client, LiveServer, serving
+
+from tests.flight_server.live_server import Client, LiveServer, serving
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,7 @@ class Client:
     def __init__(self, uri: str, **headers: str):
         self.flight = flight.connect(uri)
         self.headers = headers
+        self.timeout = 30.0  # seconds
 
     def __enter__(self) -> Client:
         return self
@@ -74,7 +75,7 @@ class Client:
     def options(self, **headers: str) -> flight.FlightCallOptions:
         told = (self.headers | headers).items()
         return flight.FlightCallOptions(
-            timeout=30, headers=[(name.replace("_", "-").encode(), value.encode()) for name, value in told]
+            timeout=self.timeout, headers=[(name.replace("_", "-").encode(), value.encode()) for name, value in told]
         )
 
     def info(self, command: bytes | dict[str, Any], **headers: str) -> flight.FlightInfo:

@@ -7,9 +7,9 @@ import sys
 
 import pyarrow as pa
 import pytest
-from fake_server import FakeServer
 
 from flight_server import cli
+from tests.flight_server.fake_server import FakeServer
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
 NAME = "lake.s.t"

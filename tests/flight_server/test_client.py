@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from fake_server import FakeServer
 
 from flight_server.client import StatsClient, join_name, of_table, reason, split_name
+from tests.flight_server.fake_server import FakeServer
 
 TABLE = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders"}
 

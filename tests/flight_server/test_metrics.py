@@ -11,9 +11,9 @@ import urllib.request
 
 import pyarrow as pa
 import pytest
-from live_server import STATFLIGHT, serving
 
 from flight_server import audit
+from tests.flight_server.live_server import STATFLIGHT, serving
 
 ROW = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": 5}
 

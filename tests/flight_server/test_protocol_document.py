@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pyarrow.parquet as pq
 import pytest
-from live_server import serving
 
 import flight_server
 from flight_server import actions
 from flight_server.ingest import parse_put
 from store import errors
 from store.schemas import FLIGHTS
+from tests.flight_server.live_server import serving
 
 DOCUMENT = Path(flight_server.__file__).with_name("PROTOCOL.md").read_text(encoding="utf-8")
 BLOCKS = [

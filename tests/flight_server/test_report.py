@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import pytest
-from fake_server import FakeServer
 
 from flight_server.client import StatsClient
 from flight_server.report import page
+from tests.flight_server.fake_server import FakeServer
 
 NASTY = '"><script>alert(1)</script><img src=x onerror="y">&amp;'
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 2}

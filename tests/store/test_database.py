@@ -6,9 +6,7 @@ import threading
 from typing import Any
 
 import duckdb
-import layout_1
 import pytest
-from contract import columns, put
 
 from store import database as layout
 from store.catalog_store import Catalog
@@ -16,6 +14,8 @@ from store.database import Database
 from store.errors import InvalidArgument, ShuttingDown
 from store.stats_store import DuckDBStatsStore
 from store.targets import Target
+from tests.store import layout_1
+from tests.store.contract import columns, put
 
 
 @pytest.fixture

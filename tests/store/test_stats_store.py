@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import pytest
-from contract import NAME, StatsStoreContract, columns, put, rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from store.schemas import THETA
 from store.spans import rows_of
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
 from store.targets import Target, TargetKind
+from tests.store.contract import NAME, StatsStoreContract, columns, put, rows
 
 
 def open_store(path: Any) -> DuckDBStatsStore:

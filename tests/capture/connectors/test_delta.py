@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from contract import ConnectorContract, Truth
 
 from capture.connectors import open_connector
 from capture.connectors.delta import DeltaConnector
@@ -17,6 +16,7 @@ from capture.connectors.delta_log import parse_schema
 from capture.connectors.layout import Unreadable
 from capture.connectors.spi import Connector, ConnectorConfig
 from store.errors import NotFound, UpstreamError
+from tests.capture.connectors.contract import ConnectorContract, Truth
 
 deltalake = pytest.importorskip("deltalake")
 LAKES = Path(__file__).resolve().parents[4] / "shared/lakes/delta"

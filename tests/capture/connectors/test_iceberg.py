@@ -13,10 +13,8 @@ from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import iceberg_tables as built
 import pyarrow as pa
 import pytest
-from contract import ConnectorContract, Truth
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -47,6 +45,8 @@ from capture.connectors.spi import ConnectorConfig
 from capture.publish import puffin
 from capture.spark.tasks import read
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+from tests.capture.connectors import iceberg_tables as built
+from tests.capture.connectors.contract import ConnectorContract, Truth
 
 ROWS = Schema(
     NestedField(1, "id", LongType(), required=True),

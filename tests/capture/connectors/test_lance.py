@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 import lance
 import pyarrow as pa
 import pytest
-from contract import ConnectorContract, Truth
 
 from capture.connectors.lance import LanceConnector
 from capture.connectors.lance_stats import schema_hash, spark_type
 from capture.connectors.spi import ConnectorConfig
 from capture.spark.tasks import read
 from store.errors import InvalidArgument, NotFound, UpstreamError
+from tests.capture.connectors.contract import ConnectorContract, Truth
 
 IDS = {"id": 1, "x": 2, "label": 3}
 

@@ -9,7 +9,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from contract import ConnectorContract, Truth
+
+from tests.capture.connectors.contract import ConnectorContract, Truth
 
 pytest.importorskip("pypaimon")
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from contract import ConnectorContract, Truth
 
 from capture.connectors import footers, open_connector
 from capture.connectors.footers import promoted, read_footer
@@ -21,6 +20,7 @@ from capture.connectors.spi import ConnectorConfig
 from capture.connectors.thrift import read_chunks
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from store.logical_types import parse
+from tests.capture.connectors.contract import ConnectorContract, Truth
 
 LAKES = Path(__file__).resolve().parents[4] / "shared/lakes"
 
