@@ -36,7 +36,7 @@ lint: install
 	$(BIN)/mypy
 
 bench: install
-	$(BIN)/pytest tests/benchmarks -m benchmark -s
+	$(BIN)/pytest tests/benchmarks/bench_*.py -m benchmark -s
 
 # After a change of dependencies.
 constraints: install
