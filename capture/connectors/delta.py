@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -413,11 +414,11 @@ class DeltaConnector:
         features = version.table.protocol().reader_features or []
         if "deletionVectors" not in features or not version.places:
             return
-        numbers = {item.name: i for i, item in enumerate(version.places)}
+        numbers = {_real(item.name): i for i, item in enumerate(version.places)}
         for batch in version.table.deletion_vectors():
             batch = pa.record_batch(batch)
             for path, keep in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-                number = numbers.get(self._file(place, path).name)
+                number = numbers.get(_real(self._file(place, path).name))
                 if number is None:
                     raise ValueError("a deletion vector belongs to no live file")
                 kept = keep.values.to_numpy(zero_copy_only=False).astype(bool)
@@ -448,6 +449,11 @@ class DeltaConnector:
 
 
 # Columns of the log to rows of statistics.
+
+
+def _real(path: str) -> str:
+    """A local path without symbolic links: deltalake names deletion vectors' files by it, whatever the table's uri."""
+    return os.path.realpath(path) if path.startswith("/") else path
 
 
 def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
