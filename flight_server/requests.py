@@ -42,12 +42,17 @@ def parse_body(data: bytes, required: Mapping[str, type], optional: Mapping[str,
             continue
         fits = isinstance(value, type_) and not (type_ is not bool and isinstance(value, bool) and type_ is not object)
         if type_ is float:
-            fits = isinstance(value, int | float) and not isinstance(value, bool)
+            fits = _is_number(value)
         if not fits:
             raise InvalidField(name, "has the wrong type", expected=_told(type_), actual=value)
         if name in required and value == "":
             raise InvalidField(name, "is empty", expected=_told(type_), actual='""')
     return body
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one that a float holds; JSON knows greater ones, and Python's reads NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def _told(type_: type) -> str:
@@ -203,7 +208,7 @@ def _told_by_worker(item: Any, fields: Mapping[str, type], where: str) -> dict[s
         raise InvalidField(where, "is no object", expected=", ".join(fields), actual=item)
     for name, type_ in fields.items():
         value = item.get(name)
-        fits = isinstance(value, int | float if type_ is float else type_) and not isinstance(value, bool)
+        fits = _is_number(value) if type_ is float else isinstance(value, type_) and not isinstance(value, bool)
         if not fits and (value is not None or name in _REQUIRED):
             reason = "is missing or of the wrong type"
             raise InvalidField(f"{where}.{name}", reason, expected=_told(type_), actual=value)
