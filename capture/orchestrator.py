@@ -5,6 +5,7 @@ Knows no transport: what it looks records up in, what runs a capture and what qu
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -54,8 +55,8 @@ class Running(Protocol):
 
 
 class ControlPlane(Protocol):
-    def lookup(self, question: Question) -> Mapping[str, Any] | None:
-        """The record that answers: at exactly that snapshot, with the kinds asked for."""
+    def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | None]:
+        """For each question the record that answers it: at exactly that snapshot, with the kinds asked for."""
 
     def start(self, questions: Sequence[Question]) -> Running:
         """Begins one capture of questions about the same table."""
@@ -76,8 +77,8 @@ class Orchestrator:
         started = time.monotonic()
         answers: list[Answer | None] = [None] * len(questions)
         waits: list[int] = []
-        for at, question in enumerate(questions):
-            if (record := self.plane.lookup(question)) is not None:
+        for at, (question, record) in enumerate(zip(questions, self.plane.lookup(questions), strict=True)):
+            if record is not None:
                 answers[at] = Answer("HIT", "", record)
             elif (reason := self._not_now(question)) is not None:
                 answers[at] = Answer("SKIPPED", reason)
@@ -86,7 +87,10 @@ class Orchestrator:
             else:
                 waits.append(at)
         for at, running in self._launch(questions, waits).items():
-            answers[at] = self._await(questions[at], running, started)
+            if isinstance(running, Answer):
+                answers[at] = running
+            else:
+                answers[at] = self._await(questions[at], running, started)
         final = [answer for answer in answers if answer is not None]
         self._follow_up(questions, final)
         return final
@@ -98,32 +102,39 @@ class Orchestrator:
             return "no_budget"
         return None if self.sync_enabled else "sync_disabled"
 
-    def _launch(self, questions: Sequence[Question], waits: Sequence[int]) -> dict[int, Running | StatflightError]:
-        """Joins captures under way and starts one per table for the rest."""
-        joined: dict[int, Running | StatflightError] = {}
+    def _launch(self, questions: Sequence[Question], waits: Sequence[int]) -> dict[int, Running | Answer]:
+        """Joins captures under way and starts one per table for the rest; an Answer where there is none to wait for."""
+        if not waits:
+            return {}
+        joined: dict[int, Running | Answer] = {}
         with self._lock:
-            new: dict[int, list[int]] = {}
+            self._flying = {same: running for same, running in self._flying.items() if not running.wait(0)}
+            rest: list[int] = []
             for at in waits:
-                running = self._flying.get(questions[at].same)
-                if running is not None and not running.wait(0):
+                if (running := self._flying.get(questions[at].same)) is not None:
                     joined[at] = running
+                else:
+                    rest.append(at)
+            # what was captured since the first look is no cause for another capture
+            found = self.plane.lookup([questions[at] for at in rest])
+            new: dict[int, list[int]] = {}
+            for at, record in zip(rest, found, strict=True):
+                if record is not None:
+                    joined[at] = Answer("HIT", "", record)
                 else:
                     new.setdefault(questions[at].table_key, []).append(at)
             for members in new.values():
                 once = {questions[at].same: questions[at] for at in members}
                 try:
-                    started: Running | StatflightError = self.plane.start(list(once.values()))
+                    started = self.plane.start(list(once.values()))
                 except StatflightError as trouble:
-                    started = trouble
+                    joined |= dict.fromkeys(members, Answer("FAILED", str(trouble)))
                 else:
-                    self._flying = {k: r for k, r in self._flying.items() if not r.wait(0)}
                     self._flying |= dict.fromkeys(once, started)
-                joined |= dict.fromkeys(members, started)
+                    joined |= dict.fromkeys(members, started)
         return {at: joined[at] for at in waits}
 
-    def _await(self, question: Question, running: Running | StatflightError, started: float) -> Answer:
-        if isinstance(running, StatflightError):
-            return Answer("FAILED", str(running))
+    def _await(self, question: Question, running: Running, started: float) -> Answer:
         budget = question.latency_budget_ms
         budget_ms = DEFAULT_BUDGET_MS if budget is None else min(budget, MAX_BUDGET_MS)
         try:
@@ -134,8 +145,10 @@ class Orchestrator:
             return Answer("FAILED", str(trouble))
         if outcome != "CAPTURED":
             return Answer("FAILED", detail or outcome.lower())
-        record = self.plane.lookup(question)
-        return Answer("PARTIAL", "captured, but not the record") if record is None else Answer("CAPTURED", detail, record)
+        (record,) = self.plane.lookup([question])
+        if record is None:
+            return Answer("PARTIAL", "captured, but not the record")
+        return Answer("CAPTURED", detail, record)
 
     def _follow_up(self, questions: Sequence[Question], answers: Sequence[Answer]) -> None:
         open_questions: dict[int, dict[tuple[Any, ...], Question]] = {}
@@ -143,6 +156,7 @@ class Orchestrator:
             if answer.outcome not in ("HIT", "CAPTURED") and question.has_connector:
                 open_questions.setdefault(question.table_key, {})[question.same] = question
         for members in open_questions.values():
-            self.plane.follow_up(list(members.values()))
+            with contextlib.suppress(StatflightError):  # the answers stand, with a follow-up or without
+                self.plane.follow_up(sorted(members.values(), key=lambda q: (q.snapshot_id, q.target.storage_id)))
 
 

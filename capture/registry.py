@@ -1,12 +1,29 @@
-"""Who answers a capture request: candidates by (priority, id), one call per engine and stage, every decision on record."""
+"""Who answers a capture request: candidates by (priority, id), one call per engine and stage, decisions on record."""
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Decision, Mode, Outcome, Sink, elapsed_ms
+import pyarrow as pa
+
+from capture.spi import (
+    CaptureEngine,
+    CaptureRequest,
+    CaptureResult,
+    Decision,
+    Mode,
+    Outcome,
+    Sink,
+    TableHandle,
+    elapsed_ms,
+)
+from store.errors import Cancelled, InvalidArgument
+from store.targets import Target
 
 
 class Registry:
@@ -16,7 +33,7 @@ class Registry:
         self.engines = sorted(engines, key=lambda engine: (engine.priority, engine.id))
 
     def candidates(self, request: CaptureRequest) -> list[CaptureEngine]:
-        return [engine for engine in self.engines if not engine.supports(request)]
+        return [engine for engine in self.engines if not _mismatch(engine, request)]
 
     def has_async_candidate(self, request: CaptureRequest) -> bool:
         return bool(self.candidates(replace(request, mode=Mode.ASYNC)))
@@ -32,8 +49,8 @@ class Registry:
         while pending:
             for at in [at for at, candidates in pending.items() if not candidates]:
                 del pending[at]
-                results[at] = self._exhausted(requests[at], tried.get(at))
-                decisions.append(_decision(requests[at], results[at], 0.0))
+                results[at] = exhausted = self._exhausted(requests[at], tried.get(at))
+                decisions.append(_decision(requests[at], exhausted, 0.0))
             if not pending:
                 break
             engine = min((c[0] for c in pending.values()), key=lambda engine: (engine.priority, engine.id))
@@ -53,34 +70,90 @@ class Registry:
 
     def _exhausted(self, request: CaptureRequest, last: CaptureResult | None) -> CaptureResult:
         if last is not None:
-            return CaptureResult(Outcome.UNCAPTURABLE, last.engine_id, last.detail or "no capture result")
-        reasons = dict.fromkeys(reason for engine in self.engines if (reason := engine.supports(request)))
+            detail = f"no capture result: {last.detail}" if last.detail else "no capture result"
+            return CaptureResult(Outcome.UNCAPTURABLE, last.engine_id, detail)
+        reasons = dict.fromkeys(reason for engine in self.engines if (reason := _mismatch(engine, request)))
         detail = "target unsupported" + (f": {'; '.join(reasons)}" if reasons else "")
         return CaptureResult(Outcome.UNCAPTURABLE, "", detail)
 
 
+def _mismatch(engine: CaptureEngine, request: CaptureRequest) -> str:
+    try:
+        return engine.supports(request)
+    except Exception as trouble:  # a third party's bug must not take the others along
+        return f"engine {engine.id} cannot tell: {type(trouble).__name__}"
+
+
 def _call(engine: CaptureEngine, requests: list[CaptureRequest], sink: Sink) -> list[CaptureResult]:
     """The engine's answers, held to the batch contract."""
+    guard = _Guard(sink, requests)
     try:
-        answers = engine.capture_batch(requests, sink)
+        answers = list(engine.capture_batch(requests, guard))
+    except Cancelled as trouble:
+        return [CaptureResult(Outcome.DEGRADED, engine.id, str(trouble)) for _ in requests]
     except Exception as trouble:
+        sys.stderr.write(f"engine {engine.id}: {''.join(traceback.format_exception(trouble))}")
         failed = f"capture failed: {type(trouble).__name__}"
         return [CaptureResult(Outcome.DEGRADED, engine.id, failed) for _ in requests]
     if len(answers) != len(requests):
         wrong = f"capture failed: {len(answers)} results for {len(requests)} requests"
         return [CaptureResult(Outcome.DEGRADED, engine.id, wrong) for _ in requests]
-    return [_checked(engine, request, answer) for request, answer in zip(requests, answers, strict=True)]
+    return [_checked(engine, request, answer, guard) for request, answer in zip(requests, answers, strict=True)]
 
 
-def _checked(engine: CaptureEngine, request: CaptureRequest, answer: CaptureResult) -> CaptureResult:
+def _checked(engine: CaptureEngine, request: CaptureRequest, answer: Any, guard: _Guard) -> CaptureResult:
+    if not isinstance(answer, CaptureResult):
+        return CaptureResult(Outcome.DEGRADED, engine.id, "capture failed: no capture result")
     other_target = answer.target is not None and answer.target.storage_id != request.target.storage_id
     other_table = answer.table is not None and answer.table.key != request.table.key
     if other_target or other_table:
         what = "target" if other_target else "table or snapshot"
         return CaptureResult(Outcome.DEGRADED, engine.id, f"capture failed: the result is for another {what}")
+    if answer.outcome is Outcome.CAPTURED and request.target.storage_id in guard.strays:
+        return CaptureResult(Outcome.DEGRADED, engine.id, "capture failed: a record is for another table or snapshot")
     return answer if answer.engine_id else replace(answer, engine_id=engine.id)
 
 
-def _decision(request: CaptureRequest, result: CaptureResult | None, took_ms: float) -> Decision:
-    assert result is not None
+class _Guard:
+    """The sink as one call of an engine sees it: rows of a table or snapshot that nobody asked about go nowhere."""
+
+    def __init__(self, sink: Sink, requests: Sequence[CaptureRequest]):
+        self._sink = sink
+        self._asked = {_key(request.table) for request in requests}
+        self.strays: set[str] = set()  # storage ids of the targets of such rows
+
+    def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+        names = ["table_catalog", "table_schema", "table_name", "snapshot_id"]
+        if absent := set(names) - set(rows.column_names):
+            raise InvalidArgument(f"rows of {flight} lack {', '.join(sorted(absent))}")
+        keys = rows.select(names).group_by(names, use_threads=False).aggregate([]).to_pylist()
+        if all(tuple(key[name] for name in names) in self._asked for key in keys):
+            self._sink.put(flight, rows, extra=extra, whole=whole)
+            return
+        self.strays |= _targets(flight, rows)
+
+    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+        return self._sink.stored(flight, table, columns)
+
+    def progress(self, share: float, message: str = "") -> None:
+        self._sink.progress(share, message)
+
+
+def _key(table: TableHandle) -> tuple[str, str, str, int]:
+    return table.catalog, table.schema, table.name, table.snapshot_id
+
+
+def _targets(flight: str, rows: pa.Table) -> set[str]:
+    if flight == "stats.columns" and "column_id" in rows.column_names:
+        return {Target.column(i).storage_id for i in rows["column_id"].drop_null().to_pylist() if i > 0}
+    if flight == "stats.column_groups":
+        return {Target.column_group(ids).storage_id for ids in rows["column_ids"].drop_null().to_pylist()}
+    if flight == "stats.expressions":
+        keys = zip(rows["engine_kind"].to_pylist(), rows["engine_expression_key"].to_pylist(), strict=True)
+        return {Target.expression(kind, key).storage_id for kind, key in keys}
+    files = rows["file_path"].drop_null().to_pylist() if "file_path" in rows.column_names else []
+    return {Target.table().storage_id} | {Target.file(path).storage_id for path in files}
+
+
+def _decision(request: CaptureRequest, result: CaptureResult, took_ms: float) -> Decision:
     return Decision(request, str(result.outcome), result.engine_id, result.detail, took_ms)

@@ -12,8 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from capture.spi import Mode
+from flight_server import ingest
 from flight_server.auth import Principal
-from flight_server.descriptors import CURRENT, check_query_id, of_json, parse_json
+from flight_server.descriptors import CURRENT, check_query_id, of_command, of_json, parse_json
 from flight_server.requests import (
     Ask,
     check_decisions,
@@ -120,11 +121,12 @@ def discover(call: Call, body: bytes) -> Results:
 
 def _tables(call: Call, asks: list[Ask]) -> list[TableEntry]:
     """The tables asked about; an unknown table or snapshot fails the whole request."""
-    tables = [call.service.table(ask.table, call.principal, "capture.run") for ask in asks]
-    for ask, table in zip(asks, tables, strict=True):
-        if isinstance(ask.snapshot, int):
-            call.service.catalog.snapshot(table, ask.snapshot)
-    return tables
+    by_name = {
+        name: call.service.table(name, call.principal, "capture.run") for name in dict.fromkeys(a.table for a in asks)
+    }
+    for name, snapshot in dict.fromkeys((a.table, a.snapshot) for a in asks if isinstance(a.snapshot, int)):
+        call.service.catalog.snapshot(by_name[name], int(snapshot))
+    return [by_name[ask.table] for ask in asks]
 
 
 @_action('{"requests": [{"table", "snapshot"?, "target"?, "kinds"?, "mode"?, …}]}', "Captures; one outcome per request")
@@ -136,11 +138,12 @@ def capture(call: Call, body: bytes) -> Results:
     outcomes: list[dict[str, Any] | None] = [None] * len(asks)
     queued: dict[tuple[int, str | int], list[int]] = {}
     now: dict[int, list[tuple[int, int]]] = {}  # table key → (request, snapshot id)
+    known: dict[tuple[int, str | int], list[int]] = {}
     for at, (ask, table) in enumerate(zip(asks, tables, strict=True)):
         if table.format == EXTERNAL:
             outcomes[at] = _outcome("UNCAPTURABLE", "no connector: the table is known by what was put of it alone")
             continue
-        ids = service.snapshots_of(ask, table)
+        ids = service.snapshots_of(ask.snapshot, table, known)
         if not ids:
             outcomes[at] = _outcome("DEGRADED", "the table has no snapshot")
         elif ask.mode is Mode.ASYNC:
@@ -185,8 +188,9 @@ def resolve(call: Call, body: bytes) -> Results:
     service = call.service
     unpinned: dict[int, dict[str, Any]] = {}
     questions, places = [], []
+    known: dict[tuple[int, str | int], list[int]] = {}
     for at, (ask, table) in enumerate(zip(asks, tables, strict=True)):
-        ids = service.snapshots_of(ask, table)
+        ids = service.snapshots_of(ask.snapshot, table, known)
         if ids:
             questions.append(question(ask, table, ids[0]))
             places.append(at)
@@ -259,19 +263,24 @@ def renew_lease(call: Call, body: bytes) -> Results:
     yield {"job_id": asked["job_id"], "wanted": wanted}
 
 
-@_action('{"job_id", "lease_token", "outcomes"?, "decisions"?, "result"?, "error"?, "message"?, "final"?}',
+@_action('{"job_id", "lease_token", "outcomes"?, "decisions"?, "result"?, "error"?, "message"?, "rows"?, "final"?}',
          "For capture workers: publishes what was put under the lease and ends it")  # fmt: skip
 def finish_job(call: Call, body: bytes) -> Results:
     asked = parse_body(
         body, {"job_id": str, "lease_token": str},
-        {"outcomes": list, "decisions": list, "result": dict, "error": dict, "message": str, "final": bool},
+        {"outcomes": list, "decisions": list, "result": dict, "error": dict, "message": str, "final": bool,
+         "rows": list},
     )  # fmt: skip
     asked |= {
         "outcomes": check_outcomes(asked.get("outcomes")), "decisions": check_decisions(asked.get("decisions")),
         "error": check_error(asked.get("error")),
     }  # fmt: skip
     call.service.require(call.principal, "capture.run")
-    state = call.service.dispatcher.finish(asked["job_id"], asked["lease_token"], asked)
+    dispatcher, token = call.service.dispatcher, asked["lease_token"]
+    for item in asked.pop("rows", None) or []:
+        put, whole = ingest.inline(item, token, call.principal, call.service.policy, call.is_cancelled)
+        dispatcher.add_to_draft(token, put, whole)
+    state = dispatcher.finish(asked["job_id"], token, asked)
     yield {"job_id": asked["job_id"], "state": state}
 
 
@@ -432,6 +441,13 @@ def publish(call: Call, body: bytes) -> Results:
 # Reads and health.
 
 
+@_action("a JSON command", "What DoGet answers to the command, as one Arrow IPC stream in a single result; for small reads")
+def read(call: Call, body: bytes) -> Results:
+    request = of_command(body, call.query_id)
+    call.service.require(call.principal, "stats.read")
+    yield call.service.scanner.message(request, call.principal, call.is_cancelled)
+
+
 @_action('{"query_id", "table", "required_columns"?, "predicates"?, "output_format"?}',
          "A read of any flight as raw Arrow IPC messages (schema first), or one JSON row each")  # fmt: skip
 def scan_system_table(call: Call, body: bytes) -> Results:
@@ -454,6 +470,15 @@ def scan_system_table(call: Call, body: bytes) -> Results:
         yield pa.record_batch(batch.columns, schema=schema).serialize().to_pybytes() if schema.names else (
             batch.serialize().to_pybytes()
         )
+
+
+@_action('{"path"}', "Writes a copy of the database to a new file of the server's machine, while serving")
+def backup(call: Call, body: bytes) -> Results:
+    asked = parse_body(body, {"path": str})
+    call.service.require(call.principal, "admin")
+    started = time.perf_counter()
+    size = call.service.database.backup(asked["path"])
+    yield {"path": asked["path"], "bytes": size, "elapsed_ms": int((time.perf_counter() - started) * 1000)}
 
 
 @_action("{}", "Whether the server is well; needs no credentials", open=True)

@@ -1,12 +1,13 @@
 """Work for workers: durable jobs and tasks that somebody waits for, leased over Flight, results in draft generations.
 
-A worker asks for a lease of some kinds (`control`: look at a lake; `sync`: a capture somebody waits for; `job`: a
-durable one) and gets a token. Rows it puts under the token are a draft that nobody sees; finishing publishes the draft
-in one transaction. A lease that runs out takes its draft with it.
+A worker asks for a lease of some kinds (`control`: look at a lake; `sync`: a capture somebody waits for; `light`: a
+durable one that reads metadata only; `job`: any durable one) and gets a token. Rows it puts under the token are a draft
+that nobody sees; finishing publishes the draft in one transaction. A lease that runs out takes its draft with it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -29,11 +30,15 @@ from store.errors import (
     UpstreamError,
     from_json,
 )
-from store.job_store import JobStore, Lease
+from store.job_store import LIGHT, MAX_ATTEMPTS, JobStore, Lease
 from store.stats_store import DuckDBStatsStore, Put, PutMode
+from store.targets import Target
 
-KINDS: Final = ("control", "sync", "job")
+log = logging.getLogger("statflight.server")
+
+KINDS: Final = ("control", "sync")  # of tasks
 MAX_TASKS: Final = 10_000
+MAX_LOST: Final = 3  # workers that may be lost over one task
 _TICK: Final = 0.05  # seconds between looks at whether a caller is still there
 
 
@@ -71,7 +76,16 @@ class Task:
     result: Mapping[str, Any] | None = None
     error: StatflightError | None = None
     cancelled: bool = False
+    lost: int = 0  # leases of it that ran out
     on_done: list[Callable[[Task], None]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A durable job in a worker's hands, and the requests that its worker was told."""
+
+    lease: Lease
+    requests: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass
@@ -90,7 +104,8 @@ class Dispatcher:
         self._ready = threading.Condition()
         self._waiting: dict[str, deque[Task]] = {kind: deque() for kind in KINDS}
         self._leased: dict[str, Task] = {}  # by token
-        self._job_tokens: dict[str, Lease] = {}
+        self._held: dict[str, _Held] = {}  # durable jobs by token
+        self._started = time.monotonic()
         self._drafts: dict[str, Draft] = {}
         self._workers: dict[str, _Worker] = {}
         self._closing = False
@@ -154,8 +169,6 @@ class Dispatcher:
                 task.kind in w.kinds and (w.polling or w.last_seen > grace) for w in self._workers.values()
             )
 
-    _started = time.monotonic()
-
     def engines(self) -> list[Mapping[str, Any]]:
         """What the connected workers say they can capture with, each engine once."""
         with self._ready:
@@ -182,7 +195,7 @@ class Dispatcher:
                     worker.last_seen = now = time.monotonic()
                     if now >= deadline or is_cancelled():
                         return None
-                    if not any(self._waiting[kind] for kind in kinds):
+                    if not any(self._waiting.get(kind) for kind in kinds):
                         self._ready.wait(min(0.25, deadline - now))
             raise ShuttingDown("the server is shutting down")
         finally:
@@ -192,7 +205,7 @@ class Dispatcher:
 
     def _next(self, kinds: Sequence[str]) -> dict[str, Any] | None:
         with self._ready:
-            for kind in kinds:
+            for kind in (kind for kind in kinds if kind in self._waiting):
                 if self._waiting[kind]:
                     task = self._waiting[kind].popleft()
                     task.token = uuid.uuid4().hex
@@ -201,17 +214,32 @@ class Dispatcher:
                     return {"job_id": task.id, "lease_token": task.token, "kind": kind,
                             "lease_seconds": self.jobs.lease_seconds, "payload": task.payload}  # fmt: skip
             busy = [task.table_key for task in self._leased.values() if task.table_key is not None]
-        if "job" not in kinds:
+        if "job" in kinds:
+            lease = self.jobs.lease(busy)
+        elif "light" in kinds:
+            lease = self.jobs.lease(busy, up_to=LIGHT)
+        else:
             return None
-        lease = self.jobs.lease(busy)
-        if lease is None:
-            return None
-        self._job_tokens[lease.token] = lease
+        return None if lease is None else self._begin_job(lease)
+
+    def _begin_job(self, lease: Lease) -> dict[str, Any] | None:
+        with self._ready:
+            self._held[lease.token] = _Held(lease)
         try:
             payload = self.payload_of_job(lease)
         except StatflightError as trouble:  # its table or connector is gone
-            self._end_job(lease, [], str(trouble), retry=False)
+            self._end_job(_Held(lease), [], str(trouble), retry=trouble.retryable)
             return None
+        except Exception:  # never a job that nobody holds
+            log.exception("job %s cannot be begun", lease.job_id)
+            self._end_job(_Held(lease), [], "the job cannot be begun", retry=False)
+            return None
+        if not payload["requests"]:  # somebody else captured all of it since it was queued
+            held = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
+            self._end_job(_Held(lease), held, "", retry=False)
+            return None
+        with self._ready:
+            self._held[lease.token] = _Held(lease, payload["requests"])
         return {"job_id": lease.job_id, "lease_token": lease.token, "kind": "job",
                 "lease_seconds": self.jobs.lease_seconds, "payload": payload}  # fmt: skip
 
@@ -226,29 +254,31 @@ class Dispatcher:
 
     def add_to_draft(self, token: str, put: Put, whole: bool) -> None:
         with self._ready:
-            if token not in self._leased and token not in self._job_tokens:
+            if token not in self._leased and token not in self._held:
                 raise _lost()
             self._drafts.setdefault(token, Draft()).puts.append((put, whole))
 
     def finish(self, job_id: str, token: str, body: Mapping[str, Any]) -> str:
         """Publishes the draft with the outcome of the work, all in one transaction; the state of the job after it."""
         with self._ready:
-            task, lease = self._leased.get(token), self._job_tokens.get(token)
+            task, held = self._leased.get(token), self._held.get(token)
             asked = len(task.payload["requests"]) if task is not None and task.kind == "sync" else None
             if asked not in (None, len(body.get("outcomes", []))) and not body.get("error"):
                 raise InvalidField("outcomes", "are not as many as the requests", expected=asked,
                                    actual=len(body.get("outcomes", [])))  # fmt: skip
+            holds = task.id if task is not None else held.lease.job_id if held is not None else None
+            if holds != job_id:
+                raise _lost()
             draft = self._drafts.pop(token, Draft())
-        if task is None and lease is None:
-            raise _lost()
         outcomes = body.get("outcomes", [])
         with self._ready:
             self.outcomes.update((outcome["engine_id"] or "", outcome["outcome"]) for outcome in outcomes)
         if task is not None:
             return self._end_task(task, draft, body)
-        assert lease is not None
-        return self._end_job(lease, outcomes, body.get("message") or "", draft=draft,
-                             decisions=body.get("decisions", []), retry=not body.get("final", False))  # fmt: skip
+        assert held is not None
+        retry = not body.get("final", False) and (body.get("error") or {}).get("retryable", True)
+        return self._end_job(held, outcomes, body.get("message") or "", draft=draft,
+                             decisions=body.get("decisions", []), retry=retry)  # fmt: skip
 
     def _end_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> str:
         try:
@@ -281,21 +311,24 @@ class Dispatcher:
         return "SUCCEEDED"
 
     def _end_job(
-        self, lease: Lease, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
+        self, held: _Held, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
         draft: Draft | None = None, decisions: Sequence[Mapping[str, Any]] = (),
     ) -> str:  # fmt: skip
+        """Ends a try. Of one that captured some, what may still be captured goes on as a job of its own."""
+        lease = held.lease
         table = self.catalog.by_key(lease.table_key)
         captured = [o for o in outcomes if o["outcome"] == "CAPTURED"]
         failed = [o for o in outcomes if o["outcome"] != "CAPTURED"]
-        snapshots = {o["snapshot_id"] for o in captured}
         told = message or "; ".join(dict.fromkeys(o["detail"] for o in failed if o["detail"]))[:2000]
         correlation_id = str(lease.request.get("correlation_id", ""))
+        again = retry and (not outcomes or any(map(_retryable, failed)))
 
         def publish(connection: Connection) -> str:
+            rest = self._retry_rest(connection, held, table, outcomes) if captured and again else ""
             state = self.jobs.finish_in(
-                connection, lease.job_id, lease.token, captured=len(captured), failed=len(failed),
-                retry=retry and not (failed and all(o["outcome"] == "UNCAPTURABLE" for o in failed)),
-                message=told, stats_processed=len(snapshots),
+                connection, lease.job_id, lease.token, captured=len(captured), failed=len(failed), retry=again,
+                message="; ".join(filter(None, (told, rest))),
+                stats_processed=len({o["snapshot_id"] for o in captured}),
             )  # fmt: skip
             if state == "SUCCEEDED" and draft is not None:
                 self.store.put_in(connection, draft.merged())
@@ -303,13 +336,52 @@ class Dispatcher:
             return state
 
         try:
-            state = self.store.database.write(publish)
+            state = self._publish_job(lease, publish)
         finally:
             with self._ready:
-                self._job_tokens.pop(lease.token, None)
+                self._held.pop(lease.token, None)
                 self._ready.notify_all()
-        self.on_published(table)
+        if state == "SUCCEEDED":
+            self.on_published(table)
         return state
+
+    def _publish_job(self, lease: Lease, publish: Callable[[Connection], str]) -> str:
+        """Runs the publication; rows that the store refuses end the job, so that it is not tried for ever."""
+        try:
+            return self.store.database.write(publish)
+        except Conflict:  # the lease is lost
+            raise
+        except Exception as trouble:
+            log.exception("what job %s captured cannot be stored", lease.job_id)
+            reason = str(trouble) if isinstance(trouble, StatflightError) else "what was captured could not be stored"
+
+            def give_up(connection: Connection) -> str:
+                return self.jobs.finish_in(
+                    connection, lease.job_id, lease.token, captured=0, failed=1, retry=False, message=reason,
+                    stats_processed=0,
+                )  # fmt: skip
+
+            return self.store.database.write(give_up)
+
+    def _retry_rest(
+        self, connection: Connection, held: _Held, table: TableEntry, outcomes: Sequence[Mapping[str, Any]]
+    ) -> str:
+        """Queues what of a job was not captured and may be later, with its attempts; says so, or nothing."""
+        lease = held.lease
+        if lease.attempts >= MAX_ATTEMPTS or len(held.requests) != len(outcomes):
+            return ""
+        if self.jobs.check(connection, lease.job_id, lease.token) != "RUNNING":
+            return ""
+        rest = [r for r, o in zip(held.requests, outcomes, strict=True) if _retryable(o)]
+        if not rest:
+            return ""
+        request = {"requests": rest, "correlation_id": lease.request.get("correlation_id", ""),
+                   "retry_of": lease.job_id}  # fmt: skip
+        targets = [Target.parse(body["target"]).storage_id for body in rest]
+        job_id = self.jobs.enqueue_in(
+            connection, table, lease.snapshot, lease.mode, request, targets, attempts=lease.attempts
+        )
+        return f"{len(rest)} of {len(outcomes)} go on as job {job_id}"
 
     # Upkeep.
 
@@ -322,24 +394,30 @@ class Dispatcher:
                     del self._leased[token]
                     self._drafts.pop(token, None)
                     task.token = ""
+                    task.lost += 1
                     self.lease_expiries += 1
-                    if not task.cancelled:
-                        self._waiting[task.kind].append(task)
+                    if task.lost >= MAX_LOST:  # it may be what kills them
+                        task.error = UpstreamError(f"{task.lost} workers were lost over it", code="WORKER_LOST")
+                        task.done.set()
+                    elif not task.cancelled:
+                        self._waiting[task.kind].appendleft(task)
             self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - 60}
             self._ready.notify_all()
         if self.jobs.expired():
             self.lease_expiries += self.jobs.reclaim()
             with self._ready:
-                for token, lease in list(self._job_tokens.items()):
-                    if self.jobs.get(lease.job_id)["state"] not in ("RUNNING", "CANCELLING"):
-                        del self._job_tokens[token]
+                held = list(self._held.items())
+            for token, job in held:
+                if self.jobs.holder(job.lease.job_id) != token:
+                    with self._ready:
+                        self._held.pop(token, None)
                         self._drafts.pop(token, None)
 
     def depths(self) -> tuple[dict[str, int], int]:
         """How much waits, by kind, durable jobs apart; and how many leases are held."""
         with self._ready:
-            waiting = {kind: len(tasks) for kind, tasks in self._waiting.items() if kind != "job"}
-            return waiting, len(self._leased) + len(self._job_tokens)
+            waiting = {kind: len(tasks) for kind, tasks in self._waiting.items()}
+            return waiting, len(self._leased) + len(self._held)
 
     def close(self) -> None:
         with self._ready:
@@ -349,6 +427,10 @@ class Dispatcher:
     @property
     def closing(self) -> bool:
         return self._closing
+
+
+def _retryable(outcome: Mapping[str, Any]) -> bool:
+    return outcome["outcome"] == "DEGRADED" and outcome.get("attributes", {}).get("retryable") is not False
 
 
 def _lost() -> Conflict:

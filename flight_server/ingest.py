@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,7 +39,10 @@ class PutRequest:
 def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
         return PutRequest(_writable(path_name(descriptor)))
-    body = parse_json(descriptor.command or b"", "command")
+    return _parse_command(parse_json(descriptor.command or b"", "command"))
+
+
+def _parse_command(body: Any) -> PutRequest:
     if not isinstance(body, dict):
         raise InvalidArgument("the command is no JSON object", hint='such as {"table": "stats.columns"}')
     refuse_unknown_keys(body, _KEYS, "command")
@@ -110,3 +115,28 @@ def _check_permission(rows: pa.Table, principal: Principal, request: PutRequest)
 
 def to_put(request: PutRequest, rows: pa.Table) -> Put:
     return Put(request.flight.name, rows, request.mode)
+
+
+class _Stream:
+    """An IPC stream of bytes, read as Flight's are."""
+
+    def __init__(self, data: bytes):
+        self._reader = pa.ipc.open_stream(data)
+        self.schema = self._reader.schema
+
+    def read_chunk(self) -> Any:
+        return SimpleNamespace(data=self._reader.read_next_batch())
+
+
+def inline(
+    item: Any, draft: str, principal: Principal, policy: ZonePolicy, is_cancelled: Callable[[], bool]
+) -> tuple[Put, bool]:
+    """Rows sent along with an outcome: `{"table", "extra"?, "whole"?, "ipc"}`, an IPC stream in base64."""
+    if not isinstance(item, dict) or not isinstance(item.get("ipc"), str):
+        raise InvalidField("rows", "are no list of IPC streams", expected='{"table", "ipc"}', actual=item)
+    request = _parse_command({name: value for name, value in item.items() if name != "ipc"} | {"draft": draft})
+    try:
+        stream = _Stream(base64.b64decode(item["ipc"], validate=True))
+    except (ValueError, pa.ArrowException, OSError):
+        raise InvalidArgument("rows: the IPC stream is malformed") from None
+    return to_put(request, read_rows(request, stream, principal, policy, is_cancelled)), request.whole

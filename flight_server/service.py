@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from capture.connectors.credentials import mask, mask_uri
+from capture.engines import takers
 from capture.orchestrator import Orchestrator, Question
 from capture.spi import Mode
 from flight_server import derived
@@ -18,17 +18,20 @@ from flight_server.changes import TrackedCatalog, TrackedDatabase, TrackedStore
 from flight_server.config import Settings
 from flight_server.descriptors import CURRENT
 from flight_server.dispatch import Dispatcher, Task
+from flight_server.hot import HotFlights
+from flight_server.lookup import Records
 from flight_server.requests import ALL, Ask
 from flight_server.scan import Scanner
 from flight_server.secrets import Vault
 from flight_server.streams import Streams
 from store.catalog_store import EXTERNAL, TableEntry
 from store.errors import InvalidArgument, NotFound, PermissionDenied, StatflightError, UpstreamError
-from store.job_store import JobStore, Lease
+from store.job_store import LIGHT, SCAN, JobStore, Lease
 from store.names import split_name
-from store.targets import Target, TargetKind
+from store.targets import Target
 
 CONTROL_SECONDS = 600.0
+NATIVE_PRIORITY = 1000  # engines from here on read metadata only
 
 
 class Service:
@@ -50,13 +53,16 @@ class Service:
         self.streams = Streams(settings.max_streams, settings.stream_seconds, settings.max_stream_bytes)
         self.slices = SliceCache(settings.cache_bytes)
         self.scanner = Scanner(self.database, self.catalog, self.changes, self.slices, self.streams)
+        self.hot = self.scanner.hot = HotFlights(settings.db, settings.hot_bytes, self.changes, self.scanner.batches)
         self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
+        self.records = Records(self.store, self.catalog, self.changes)
         self.orchestrator = Orchestrator(_Plane(self), settings.sync_enabled)
         self.policy = settings.zone_policy
         derived.register(self)
 
     def close(self) -> None:
         self.dispatcher.close()
+        self.hot.close()
         self.database.close()
 
     # Tables and connectors.
@@ -87,6 +93,7 @@ class Service:
         task = self.dispatcher.submit(Task("control", {"operation": operation, "connector": config, **arguments}))
         result = self.dispatcher.wait(task, CONTROL_SECONDS, is_cancelled)
         if result is None:
+            self.dispatcher.abandon(task)
             raise UpstreamError(f"{operation} took more than {CONTROL_SECONDS:.0f} s", code="TIMED_OUT")
         return result.get("result") or {}
 
@@ -172,14 +179,20 @@ class Service:
                 except (UpstreamError, NotFound, InvalidArgument):
                     continue
 
-    def snapshots_of(self, ask: Ask, table: TableEntry) -> list[int]:
-        """The snapshot ids an ask is about; NotFound for an id that is not the table's."""
-        if ask.snapshot == ALL:
-            return [s.snapshot_id for s in self.catalog.snapshots(table) if s.is_live]
-        if ask.snapshot == CURRENT:
-            current = self.catalog.by_key(table.table_key).current_snapshot_id
-            return [] if current is None else [current]
-        return [self.catalog.snapshot(table, int(ask.snapshot)).snapshot_id]
+    def snapshots_of(
+        self, snapshot: str | int, table: TableEntry, known: dict[tuple[int, str | int], list[int]]
+    ) -> list[int]:
+        """The snapshot ids that a request is about; `known` keeps the answers of one call."""
+        key = (table.table_key, snapshot)
+        if key not in known:
+            if snapshot == ALL:
+                known[key] = [s.snapshot_id for s in self.catalog.snapshots(table) if s.is_live]
+            elif snapshot == CURRENT:
+                current = self.catalog.by_key(table.table_key).current_snapshot_id
+                known[key] = [] if current is None else [current]
+            else:
+                known[key] = [int(snapshot)]  # looked up already
+        return known[key]
 
     def capture_payload(
         self, table: TableEntry, requests: Sequence[Mapping[str, Any]], mode: str, correlation_id: str
@@ -209,6 +222,13 @@ class Service:
         ]  # fmt: skip
         if not requests:
             raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
+        if lease.request.get("missing_only"):
+            wanted = [(table.table_key, r["snapshot_id"], Target.parse(r["target"])) for r in requests]
+            found = zip(requests, self.records.find(wanted), strict=True)
+            missing = [r for r, record in found if record is None or not answers(record, r["kinds"])]
+            if not missing:
+                return {"requests": [], "held": sorted({r["snapshot_id"] for r in requests})}
+            requests = missing
         return self.capture_payload(table, requests, "ASYNC", str(lease.request.get("correlation_id", "")))
 
     def _ids_of(self, snapshot: str, body: Mapping[str, Any], table: TableEntry) -> list[int]:
@@ -221,27 +241,20 @@ class Service:
         return [int(snapshot)]
 
     def enqueue(
-        self, table: TableEntry, snapshot: str | int, bodies: Sequence[Mapping[str, Any]], correlation_id: str
-    ) -> str:
-        request = {"requests": list(bodies), "correlation_id": correlation_id}
+        self, table: TableEntry, snapshot: str | int, bodies: Sequence[Mapping[str, Any]], correlation_id: str,
+        *, missing_only: bool = False,
+    ) -> str:  # fmt: skip
+        """Queues a capture; with `missing_only`, of what is not stored yet when its turn comes."""
+        request: dict[str, Any] = {"requests": list(bodies), "correlation_id": correlation_id}
+        if missing_only:
+            request["missing_only"] = True
         targets = [Target.parse(body["target"]).storage_id for body in bodies]
-        job_id = self.jobs.enqueue(table, str(snapshot), "ASYNC", request, targets)
+        engines = derived.engine_rows(self)
+        able = [takers(engines, body["target"], table.format, body["kinds"], body["sampling"]) for body in bodies]
+        light = all(not rows or rows[0]["priority"] >= NATIVE_PRIORITY for rows in able)
+        job_id = self.jobs.enqueue(table, str(snapshot), "ASYNC", request, targets, LIGHT if light else SCAN)
         self.dispatcher.notify()
         return job_id
-
-    # Records.
-
-    def record(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
-        """The stored record of a target at exactly a snapshot, as a flat flight row that JSON can carry."""
-        row = self.store.get(table, snapshot_id, target)
-        if row is None:
-            return None
-        names = {"table_catalog": table.table_catalog, "table_schema": table.table_schema,
-                 "table_name": table.table_name, "table_id": table.table_id, "snapshot_id": snapshot_id}  # fmt: skip
-        hidden = ("table_key", "from_pos", "to_pos", "snapshot_id")
-        flat = names | {name: _jsonable(value) for name, value in row.items() if name not in hidden}
-        exact = row.get("completeness") == "COMPLETE" and not row.get("row_groups_sampled")
-        return flat | {"freshness": "EXACT", "usable_for": "PRUNING" if exact else "PLANNING"}
 
 
 _FIELDS_OF = {
@@ -285,10 +298,9 @@ class _Plane:
 
     service: Service
 
-    def lookup(self, question: Question) -> Mapping[str, Any] | None:
-        table = self.service.catalog.by_key(question.table_key)
-        record = self.service.record(table, question.snapshot_id, question.target)
-        return record if record is not None and answers(record, question.kinds) else None
+    def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | None]:
+        found = self.service.records.find([(q.table_key, q.snapshot_id, q.target) for q in questions])
+        return [r if r is not None and answers(r, q.kinds) else None for q, r in zip(questions, found, strict=True)]
 
     def start(self, questions: Sequence[Question]) -> _RunningTask:
         table = self.service.catalog.by_key(questions[0].table_key)
@@ -297,19 +309,16 @@ class _Plane:
         return _RunningTask(self.service.dispatcher, task)
 
     def follow_up(self, questions: Sequence[Question]) -> None:
-        able = derived.engine_rows(self.service)
-        takers = {kind for row in able if "ASYNC" in row["execution_modes"] for kind in row["target_kinds"]}
-        kinds_of_expression = {row["engine_id"] for row in able}
+        table = self.service.catalog.by_key(questions[0].table_key)
+        engines = derived.engine_rows(self.service)
         bodies = [
-            {**q.body, "snapshot_id": q.snapshot_id} for q in sorted(questions, key=lambda q: q.target.storage_id)
-            if str(q.target.kind) in takers
-            and (q.target.kind is not TargetKind.EXPRESSION or q.target.engine_kind in kinds_of_expression)
+            {**q.body, "snapshot_id": q.snapshot_id} for q in questions
+            if takers(engines, q.body["target"], table.format, q.kinds, q.body["sampling"])
         ]  # fmt: skip
         if bodies:
-            table = self.service.catalog.by_key(questions[0].table_key)
             snapshots = {body["snapshot_id"] for body in bodies}
             snapshot = str(next(iter(snapshots))) if len(snapshots) == 1 else ALL
-            self.service.enqueue(table, snapshot, bodies, "")
+            self.service.enqueue(table, snapshot, bodies, "", missing_only=True)
 
 
 def question(ask: Ask, table: TableEntry, snapshot_id: int) -> Question:
@@ -317,13 +326,3 @@ def question(ask: Ask, table: TableEntry, snapshot_id: int) -> Question:
         table.table_key, snapshot_id, ask.target, ask.kinds, Mode(ask.mode), ask.latency_budget_ms,
         ask.to_json(), table.format != EXTERNAL,
     )  # fmt: skip
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        import base64
-
-        return base64.b64encode(value).decode()
-    return value

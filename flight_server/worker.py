@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -29,10 +29,16 @@ from capture.engines import default_engines, described
 from capture.registry import Registry
 from capture.spi import CaptureRequest, CaptureResult, Decision, Mode, Outcome, Sampling, TableHandle
 from flight_server.config import CHILD_VARIABLE
-from store.errors import Cancelled, NotFound, StatflightError, UpstreamError, to_json
+from store.errors import Cancelled, InvalidArgument, NotFound, StatflightError, UpstreamError, to_json
 from store.targets import Target
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS: Final = 20.0
+STALL_SECONDS: Final = 600.0
+MAX_LEFT_BEHIND: Final = 8
+CONNECTOR_SECONDS: Final = 300.0  # that a connector stays open: credentials may be renewed
+MAX_CONNECTORS: Final = 8  # of one thread
+INLINE_BYTES: Final = 1 << 20
+ROLES: Final = (("control",), ("sync", "control"), ("sync",), ("light",), ("job",))
 _NAME = ("table_catalog", "table_schema", "table_name")
 
 
@@ -41,7 +47,7 @@ class Server:
 
     def __init__(self, uri: str, token: str | None, tls_roots: bytes | None = None, verify: bool = True):
         options: dict[str, Any] = {}
-        if uri.startswith("grpc+tls") or uri.startswith("grpcs"):
+        if uri.startswith(("grpc+tls", "grpcs")):
             options = {"tls_root_certs": tls_roots} if verify else {"disable_server_verification": True}
         self.uri = uri
         self._client = flight.connect(uri, **{k: v for k, v in options.items() if v is not None})
@@ -71,31 +77,97 @@ class Server:
         self._client.close()
 
 
-class DraftSink:
-    """Puts rows under a lease, and keeps the lease alive while the work goes on."""
+class LeaseKeeper:
+    """Keeps a lease alive while its work goes on, and hears when the work is not wanted any more."""
 
     def __init__(self, server: Server, lease: Mapping[str, Any]):
         self.server, self.lease = server, lease
+        self.touched = time.monotonic()  # when the work last showed that it lives
+        self.unwanted = threading.Event()  # cancelled, or the lease is lost
         self._progress: tuple[float | None, str | None] = (None, None)
-        self._cancelled = threading.Event()
         self._stop = threading.Event()
-        self._sent = 0.0
-        self._keeper = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
 
-    def __enter__(self) -> DraftSink:
-        self._keeper.start()
-        return self
+    def start(self) -> None:
+        self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         self._stop.set()
 
+    def progress(self, share: float, message: str) -> None:
+        self.touched = time.monotonic()
+        self._progress = (min(max(share, 0.0), 1.0), message or None)
+        if self.unwanted.is_set():
+            raise Cancelled("the job was cancelled")
+
+    def _keep(self) -> None:
+        """Renews at a third of the lease, when there is progress to tell, and every few seconds to hear of a cancel."""
+        every = min(max(0.3, float(self.lease["lease_seconds"]) / 3), 2.0)
+        told: tuple[float | None, str | None] = (None, None)
+        renewed = time.monotonic()
+        while not self._stop.wait(0.25):
+            news = self._progress != told and time.monotonic() - renewed >= 1.0
+            if not news and time.monotonic() - renewed < every:
+                continue
+            told, renewed = self._progress, time.monotonic()
+            body = {"job_id": self.lease["job_id"], "lease_token": self.lease["lease_token"],
+                    "progress": told[0], "message": told[1]}  # fmt: skip
+            try:
+                (answer,) = self.server.act("renew_lease", {k: v for k, v in body.items() if v is not None})
+                if not answer["wanted"]:
+                    self.unwanted.set()
+            except pa.ArrowInvalid as refusal:
+                if "LEASE_LOST" in str(refusal):
+                    self.unwanted.set()
+                    return
+            except (pa.ArrowException, OSError):
+                continue
+
+
+class DraftSink:
+    """Puts rows under a lease. Few rows wait until the end and go with the outcome, in one call."""
+
+    def __init__(self, server: Server, keeper: LeaseKeeper):
+        self.server, self.keeper = server, keeper
+        self._held: dict[tuple[str, bool, bool], list[pa.Table]] = {}  # flight, extra, whole
+        self._bytes = 0
+
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+        self.keeper.touched = time.monotonic()
         if rows.num_rows or whole:
-            self.server.put(
-                {"table": flight, "draft": self.lease["lease_token"], "extra": extra, "whole": whole}, rows
-            )
+            self._held.setdefault((flight, extra, whole), []).append(rows)
+            self._bytes += rows.nbytes
+            if self._bytes > INLINE_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        held, self._held, self._bytes = self._held, {}, 0
+        for (name, extra, whole), parts in held.items():
+            command = {"table": name, "draft": self.keeper.lease["lease_token"], "extra": extra, "whole": whole}
+            try:
+                self.server.put(command, pa.concat_tables(parts, promote_options="default"))
+            except pa.ArrowInvalid as refusal:
+                if "LEASE_LOST" in str(refusal):
+                    self.keeper.unwanted.set()
+                    raise Cancelled("the lease is lost") from None
+                raise InvalidArgument(f"what was captured for {name} is refused: {_first_line(refusal)}") from None
+            except (pa.ArrowException, OSError) as trouble:
+                raise UpstreamError(f"the server could not be reached: {_first_line(trouble)}") from None
+
+    def inline(self) -> list[dict[str, Any]]:
+        """The rows not sent yet, for `finish_job`."""
+        items = []
+        for (name, extra, whole), parts in self._held.items():
+            rows = pa.concat_tables(parts, promote_options="default")
+            stream = pa.BufferOutputStream()
+            with pa.ipc.new_stream(stream, rows.schema) as writer:
+                writer.write_table(rows)
+            text = base64.b64encode(stream.getvalue()).decode()
+            items.append({"table": name, "extra": extra, "whole": whole, "ipc": text})
+        return items
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+        self.keeper.touched = time.monotonic()
         predicates = [{"column": column, "op": "EQ", "values": [table.key[column]]} for column in _NAME]
         command: dict[str, Any] = {"table": flight, "predicates": predicates, "snapshot": table.snapshot_id,
                                    "allow_stale": True}  # fmt: skip
@@ -104,78 +176,163 @@ class DraftSink:
         return self.server.get(command)
 
     def progress(self, share: float, message: str = "") -> None:
-        self._progress = (min(max(share, 0.0), 1.0), message or None)
-        if self._cancelled.is_set():
-            raise Cancelled("the job was cancelled")
+        self.keeper.progress(share, message)
 
-    def _keep(self) -> None:
-        """Renews at a third of the lease, or when there is progress to tell, at most once a second."""
-        every = max(1.0, float(self.lease["lease_seconds"]) / 3)
-        told: tuple[float | None, str | None] = (None, None)
-        renewed = time.monotonic()
-        while not self._stop.wait(0.5):
-            news = self._progress != told and time.monotonic() - renewed >= 1.0
-            if not news and time.monotonic() - renewed < min(every, 3.0):
-                continue
-            told, renewed = self._progress, time.monotonic()
-            body = {"job_id": self.lease["job_id"], "lease_token": self.lease["lease_token"],
-                    "progress": told[0], "message": told[1]}  # fmt: skip
-            with contextlib.suppress(pa.ArrowException):
-                (answer,) = self.server.act("renew_lease", {k: v for k, v in body.items() if v is not None})
-                if not answer["wanted"]:
-                    self._cancelled.set()
+
+class Connectors:
+    """The connectors of one thread, kept open for a while: each look at a lake reads its metadata anew in any case."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Connector, float]] = {}
+
+    @contextlib.contextmanager
+    def opened(self, config: Mapping[str, Any]) -> Iterator[Connector]:
+        """An opened connector. One that was in trouble, or is old, is not used again."""
+        key = json.dumps(config, sort_keys=True)
+        now = time.monotonic()
+        for old in [k for k, (_, since) in self._open.items() if now - since > CONNECTOR_SECONDS]:
+            self._close(old)
+        if key not in self._open:
+            while len(self._open) >= MAX_CONNECTORS:
+                self._close(next(iter(self._open)))
+            options = ConnectorConfig(config["catalog"], config["format"], config["uri"], config["options"])
+            self._open[key] = (open_connector(options), now)
+        try:
+            yield self._open[key][0]
+        except BaseException:
+            self._close(key)
+            raise
+
+    def _close(self, key: str) -> None:
+        connector, _ = self._open.pop(key)
+        with contextlib.suppress(Exception):
+            connector.close()
+
+
+class _Hand:
+    """One thread of a worker: the kinds it serves, and what it is at."""
+
+    def __init__(self, kinds: Sequence[str]):
+        self.kinds = tuple(kinds)
+        self.connectors = Connectors()
+        self.keeper: LeaseKeeper | None = None
+        self.abandoned = False
 
 
 class Worker:
-    def __init__(self, server: Server, registry: Registry):
-        self.server, self.registry = server, registry
+    """Threads that lease and work. One that hangs in a connector is left behind, its lease given back, and replaced.
+
+    Args:
+        stall_seconds: Work that shows no sign of life for so long counts as hanging.
+    """
+
+    def __init__(self, server: Server, registry: Registry, stall_seconds: float = STALL_SECONDS):
+        self.server, self.registry, self.stall_seconds = server, registry, stall_seconds
         self.id = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.stopping = threading.Event()
+        self.left_behind = 0
+        self._engines = described(registry.engines)
+        self._hands: list[_Hand] = []
+
+    def start(self, roles: Sequence[Sequence[str]]) -> None:
+        for kinds in roles:
+            hand = _Hand(kinds)
+            self._hands.append(hand)
+            threading.Thread(target=self._run, args=(hand,), daemon=True, name="-".join(kinds)).start()
+
+    def look_after(self) -> None:
+        """Replaces threads that hang; called now and then. Too many of them, and the worker stops altogether."""
+        for hand in list(self._hands):
+            keeper = hand.keeper
+            if keeper is None or time.monotonic() - keeper.touched < self.stall_seconds:
+                continue
+            hand.abandoned = True
+            self._hands.remove(hand)
+            keeper.stop()
+            self.left_behind += 1
+            trouble = UpstreamError(f"no sign of life for {self.stall_seconds:.0f} s", code="STALLED")
+            _say(f"{keeper.lease['kind']} {keeper.lease['job_id']}: {trouble}")
+            self._finish(keeper.lease, {"error": to_json(trouble), "message": str(trouble)})
+            if self.left_behind > MAX_LEFT_BEHIND:
+                self.stopping.set()
+            else:
+                self.start([hand.kinds])
 
     def run(self, kinds: Sequence[str]) -> None:
-        """Leases and works until told to stop. A server that is away is waited for."""
+        """Leases and works in this thread until told to stop."""
+        hand = _Hand(kinds)
+        self._hands.append(hand)
+        self._run(hand)
+
+    def _run(self, hand: _Hand) -> None:
+        """Whatever happens in the work, the thread goes on. A server that is away is waited for."""
         away = 0.0
-        while not self.stopping.is_set():
+        while not (self.stopping.is_set() or hand.abandoned):
             try:
                 leases = self.server.act(
                     "lease_job",
-                    {"worker_id": self.id, "kinds": list(kinds), "wait_seconds": WAIT_SECONDS,
-                     "engines": described(self.registry.engines)},
+                    {"worker_id": self.id, "kinds": list(hand.kinds), "wait_seconds": WAIT_SECONDS,
+                     "engines": self._engines},
                     timeout=WAIT_SECONDS + 30,
                 )  # fmt: skip
                 away = 0.0
+                for lease in leases:
+                    self._work(hand, lease)
             except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as refusal:
                 _say(f"the server refuses this worker: {_first_line(refusal)}")
                 self.stopping.set()
                 return
-            except pa.ArrowException:
+            except (pa.ArrowException, OSError):
                 away = min(5.0, away * 2 or 0.2)
                 self.stopping.wait(away)
-                continue
-            for lease in leases:
-                self._work(lease)
+            except BaseException as trouble:  # not even a library's panic ends a thread
+                _say(f"{type(trouble).__name__} in a worker's thread: {_first_line(trouble)}")
+                self.stopping.wait(1.0)
 
-    def _work(self, lease: Mapping[str, Any]) -> None:
-        body: dict[str, Any] = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
-        secrets = lease["payload"]["connector"]["options"]
+    def _work(self, hand: _Hand, lease: Mapping[str, Any]) -> None:
+        body: dict[str, Any] = {}
+        hand.keeper = keeper = LeaseKeeper(self.server, lease)
+        keeper.start()
         try:
             work = self._control if lease["kind"] == "control" else self._capture
-            body |= work(lease)
+            body = work(hand, lease)
         except StatflightError as trouble:
-            body |= {"error": to_json(trouble), "message": str(trouble)}
-        except Exception as trouble:  # a bug or a library's surprise: the job hears of its kind, the log of the rest
+            body = {"error": to_json(trouble), "message": str(trouble)}
+        except BaseException as trouble:  # a bug, a library's surprise or panic: the job hears of it, the log too
             _say(f"{type(trouble).__name__} in {lease['kind']} {lease['job_id']}: {trouble}")
             reason = UpstreamError(f"the worker failed: {type(trouble).__name__}: {_first_line(trouble)}")
-            body |= {"error": to_json(reason), "message": str(reason)}
-        text = redact(json.dumps(body), secrets)
-        with contextlib.suppress(pa.ArrowException):  # a lost lease, or a server that is gone: the work goes back
-            self.server.act("finish_job", json.loads(text), timeout=600.0)
+            body = {"error": to_json(reason), "message": str(reason)}
+        finally:
+            keeper.stop()
+            hand.keeper = None
+        if not hand.abandoned:
+            self._finish(lease, body)
+
+    def _finish(self, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+        """Tells the server, more than once if it cannot be reached. A lost lease is lost: the work goes back."""
+        told = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | body
+        rows = told.pop("rows", None)
+        told = json.loads(redact(json.dumps(told), lease["payload"]["connector"]["options"]))
+        if rows:
+            told["rows"] = rows
+        for pause in (0.2, 1.0, 0.0):
+            try:
+                self.server.act("finish_job", told, timeout=600.0)
+                return
+            except (flight.FlightUnavailableError, OSError):
+                self.stopping.wait(pause)
+            except pa.ArrowException as refusal:
+                if "LEASE_LOST" in str(refusal) or "error" in told:
+                    return
+                reason = InvalidArgument(f"what was captured is refused: {_first_line(refusal)}")
+                ids = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
+                told = ids | {"error": to_json(reason), "message": str(reason)}
 
     # Looking at a lake.
 
-    def _control(self, lease: Mapping[str, Any]) -> dict[str, Any]:
+    def _control(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
-        with _opened(payload["connector"]) as connector:
+        with hand.connectors.opened(payload["connector"]) as connector:
             match payload["operation"]:
                 case "validate":
                     return {"result": {"namespaces": connector.list_namespaces()}}
@@ -186,10 +343,13 @@ class Worker:
 
     # Capturing.
 
-    def _capture(self, lease: Mapping[str, Any]) -> dict[str, Any]:
+    def _capture(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
-        with _opened(payload["connector"]) as connector, DraftSink(self.server, lease) as sink:
-            handles = {int(i): _handle(payload, int(i), columns, connector) for i, columns in payload["snapshots"].items()}
+        assert hand.keeper is not None
+        sink = DraftSink(self.server, hand.keeper)
+        with hand.connectors.opened(payload["connector"]) as connector:
+            known = payload["snapshots"].items()
+            handles = {int(i): _handle(payload, int(i), columns, connector) for i, columns in known}
             requests = [_request(payload, body, handles[body["snapshot_id"]]) for body in payload["requests"]]
             results: list[CaptureResult | None] = [None] * len(requests)
             decisions: list[Decision] = []
@@ -203,18 +363,8 @@ class Worker:
         return {
             "outcomes": [_outcome(r, q) for r, q in zip(results, requests, strict=True)],
             "decisions": [_decision(d) for d in decisions],
+            "rows": sink.inline(),
         }
-
-
-@contextlib.contextmanager
-def _opened(config: Mapping[str, Any]) -> Any:
-    connector = open_connector(
-        ConnectorConfig(config["catalog"], config["format"], config["uri"], config["options"])
-    )
-    try:
-        yield connector
-    finally:
-        connector.close()
 
 
 def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connector: Connector) -> TableHandle:
@@ -268,7 +418,8 @@ def _discover(connector: Connector, payload: Mapping[str, Any]) -> dict[str, Any
         except Exception as trouble:  # a library's surprise stays with its table
             if only:
                 raise
-            errors.append({"schema": namespace, "name": name, "reason": f"{type(trouble).__name__}: {_first_line(trouble)}"})
+            reason = f"{type(trouble).__name__}: {_first_line(trouble)}"
+            errors.append({"schema": namespace, "name": name, "reason": reason})
     return {"tables": tables, "errors": errors}
 
 
@@ -276,10 +427,11 @@ def _table(connector: Connector, namespace: str, name: str, known: frozenset[int
     described_ = connector.describe(namespace, name)
     listing = connector.enumerate_snapshots(namespace, name, full_rescan=full, known_snapshot_ids=known)
     schemas = {s.schema.hash: s.schema for s in listing.snapshots} | {described_.schema.hash: described_.schema}
+    told = {h: [[c.name, c.logical_type, c.nullable, c.field_id] for c in s.columns] for h, s in schemas.items()}
     return {
         "schema": namespace, "name": name, "table_id": described_.table_id, "location": described_.location,
         "schema_hash": described_.schema.hash,
-        "schemas": {h: [[c.name, c.logical_type, c.nullable, c.field_id] for c in s.columns] for h, s in schemas.items()},
+        "schemas": told,
         "snapshots": [_snapshot(s) for s in listing.snapshots],
         "live_snapshot_ids": sorted(listing.live_snapshot_ids), "current_snapshot_id": listing.current_snapshot_id,
         "constraints": [[c.kind, c.name, list(c.columns), c.clause] for c in described_.constraints],
@@ -311,18 +463,18 @@ def run_worker(
     """Works until SIGTERM or SIGINT; 0 when told to stop, 1 when the server refuses it."""
     if follow_parent:
         _die_with_parent()
+    # pyarrow imports pandas with the first value it converts, and threads that meet half of it fail: now, then
+    pa.scalar(0)
     worker = Worker(
         Server(server_uri, token, tls_roots, verify), Registry(default_engines(spark_master, inline_max_cells))
     )
     told = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: (told.set(), worker.stopping.set()))
-    roles = [["control"]] * 2 if control_only else [["control"], ["sync", "control"], ["sync"], ["job"]]
-    threads = [threading.Thread(target=worker.run, args=(role,), daemon=True, name="-".join(role)) for role in roles]
-    for thread in threads:
-        thread.start()
+    worker.start([("control",)] * 2 if control_only else ROLES)
     parent = os.getppid()
     while not worker.stopping.wait(0.5):
+        worker.look_after()
         if follow_parent and os.getppid() != parent:
             break
     worker.stopping.set()

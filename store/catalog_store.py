@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from store.database import Connection, Database
+from store.database import Connection, Database, insert_rows
 from store.errors import NotFound, nearest
 from store.names import join_name, split_name
 
@@ -251,9 +251,7 @@ class Catalog:
                     "DELETE FROM column_ids WHERE table_key = ? AND column_name IN (SELECT unnest(?))",
                     [entry.table_key, replaced],
                 )
-            connection.executemany(
-                "INSERT INTO column_ids VALUES (?, ?, ?)", [[entry.table_key, n, i] for n, i in new.items()]
-            )
+            insert_rows(connection, "column_ids", [[entry.table_key, n, i] for n, i in new.items()])
         return known | new
 
     def put_connector(
@@ -348,9 +346,7 @@ class Catalog:
         if sorted(map(str, (tuple(row) for row in rows))) == sorted(map(str, old)):
             return
         connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [entry.table_key])
-        if rows:
-            marks = ", ".join("?" * len(rows[0]))
-            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+        insert_rows(connection, table, rows)
 
     def _store_snapshots(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
         new = [
@@ -364,7 +360,7 @@ class Catalog:
                 "DELETE FROM snapshots WHERE table_key = ? AND snapshot_id IN (SELECT unnest(?::BIGINT[]))",
                 [entry.table_key, [row[1] for row in new]],
             )
-            connection.executemany("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", new)
+            insert_rows(connection, "snapshots", new)
         if (live := found.get("live_snapshot_ids")) is not None:
             connection.execute(
                 "UPDATE snapshots SET is_live = (snapshot_id IN (SELECT unnest(?::BIGINT[]))) WHERE table_key = ?"

@@ -82,6 +82,13 @@ CREATE TABLE capture_decisions (decided_at TIMESTAMPTZ, correlation_id VARCHAR, 
 """
 
 
+def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Appends rows, of all columns and one type in each, in one statement: `executemany` takes a millisecond a row."""
+    if rows:
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        connection.execute(f"INSERT INTO {table} SELECT {', '.join(['unnest(?)'] * len(columns))}", columns)
+
+
 def stored_columns(flight: str) -> dict[str, pa.DataType]:
     """The columns that a flight's physical table holds after its key: payload, then recorded provenance."""
     schema = FLIGHTS["stats.sketches" if flight == "file_sketches" else flight].schema

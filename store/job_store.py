@@ -2,6 +2,9 @@
 
 A job is QUEUED, then RUNNING under a lease, then SUCCEEDED, FAILED or CANCELLED; between two tries it is WAITING, and
 while its worker has yet to hear of a cancellation it is CANCELLING. Of one table one job runs at a time.
+
+Jobs are handed out in the order they were queued, but a priority counts as so many seconds of waiting: a light job
+(priority 0) overtakes scans queued up to half a minute before it, and no job waits for ever.
 """
 
 from __future__ import annotations
@@ -15,18 +18,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from store.catalog_store import TableEntry
-from store.database import Connection, Database
+from store.database import Connection, Database, insert_rows
 from store.errors import Conflict, NotFound
 
 ACTIVE: Final = ("QUEUED", "RUNNING", "WAITING", "CANCELLING")
 ENDED: Final = ("SUCCEEDED", "FAILED", "CANCELLED")
 MAX_ATTEMPTS: Final = 8
 BACKOFF_MS, MAX_BACKOFF_MS = 500, 30_000
+LIGHT, SCAN = 0, 30  # priorities: of what reads metadata only, of what reads data
+KEPT_DAYS: Final = 30  # of jobs that have ended, and of decisions
 
 _COLUMNS: Final = (
     "job_id", "state", "table_catalog", "table_schema", "table_name", "snapshot", "mode", "targets", "attempts",
     "queued_at", "started_at", "finished_at", "progress", "degraded", "stats_processed", "message",
 )  # fmt: skip
+_NOT_IDENTITY: Final = ("correlation_id", "retry_of")  # of a request: equal but for these is equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,46 +55,53 @@ class JobStore:
 
     def enqueue(
         self, table: TableEntry, snapshot: str, mode: str, request: Mapping[str, Any], targets: Sequence[str],
-        priority: int = 100,
+        priority: int = SCAN,
     ) -> str:  # fmt: skip
         """The id of the job: a new one, or the active one that is equal."""
-        same = {name: value for name, value in request.items() if name != "correlation_id"}
+        return self.database.write(
+            lambda connection: self.enqueue_in(connection, table, snapshot, mode, request, targets, priority)
+        )
+
+    def enqueue_in(
+        self, connection: Connection, table: TableEntry, snapshot: str, mode: str, request: Mapping[str, Any],
+        targets: Sequence[str], priority: int = SCAN, *, attempts: int = 0,
+    ) -> str:  # fmt: skip
+        """As `enqueue`, in the writer's transaction. A job that begins with attempts waits as after its last one."""
+        same = {name: value for name, value in request.items() if name not in _NOT_IDENTITY}
         text = json.dumps([table.table_key, snapshot, same], sort_keys=True)
         dedupe = hashlib.sha256(text.encode()).hexdigest()
+        found = connection.execute(
+            f"SELECT job_id FROM jobs WHERE dedupe = ? AND state IN {ACTIVE}", [dedupe]
+        ).fetchall()
+        if found:
+            return str(found[0][0])
+        job_id, now = str(uuid.uuid4()), datetime.now(UTC)
+        connection.execute(
+            "INSERT INTO jobs (job_id, state, table_key, table_catalog, table_schema, table_name, snapshot, mode,"
+            " targets, request, dedupe, attempts, priority, queued_at, not_before, progress, degraded, stats_processed)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, false, 0)",
+            [job_id, "WAITING" if attempts else "QUEUED", table.table_key, *table.name, snapshot, mode,
+             json.dumps(list(targets)), json.dumps(request), dedupe, attempts, priority, now,
+             now + backoff(attempts) if attempts else None],
+        )  # fmt: skip
+        return job_id
 
-        def run(connection: Connection) -> str:
-            found = connection.execute(
-                f"SELECT job_id FROM jobs WHERE dedupe = ? AND state IN {ACTIVE}", [dedupe]
-            ).fetchall()
-            if found:
-                return str(found[0][0])
-            job_id = str(uuid.uuid4())
-            connection.execute(
-                "INSERT INTO jobs (job_id, state, table_key, table_catalog, table_schema, table_name, snapshot, mode,"
-                " targets, request, dedupe, attempts, priority, queued_at, progress, degraded, stats_processed)"
-                " VALUES (?, 'QUEUED', ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, 0, false, 0)",
-                [job_id, table.table_key, *table.name, snapshot, mode, json.dumps(list(targets)), json.dumps(request),
-                 dedupe, priority, datetime.now(UTC)],
-            )  # fmt: skip
-            return job_id
-
-        return self.database.write(run)
-
-    def lease(self, busy_tables: Iterable[int] = ()) -> Lease | None:
-        """Hands out the next job that may run; tables in `busy_tables` are left alone."""
+    def lease(self, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> Lease | None:
+        """Hands out the next job that may run; tables in `busy_tables` are left alone, and priorities above `up_to`."""
         now = datetime.now(UTC)
         busy = list(busy_tables)
-        if not self.database.rows("SELECT 1 FROM jobs WHERE state IN ('QUEUED', 'WAITING') LIMIT 1"):
+        limit = 2**31 if up_to is None else up_to
+        ready = "state IN ('QUEUED', 'WAITING') AND priority <= ? AND coalesce(not_before <= ?, true)"
+        if not self.database.rows(f"SELECT 1 FROM jobs WHERE {ready} LIMIT 1", limit, now):
             return None
 
         def run(connection: Connection) -> Lease | None:
             found = connection.execute(
                 "SELECT job_id, table_key, snapshot, mode, request, attempts FROM jobs j"
-                " WHERE state IN ('QUEUED', 'WAITING') AND coalesce(not_before, ?::TIMESTAMPTZ) <= ?"
-                " AND NOT EXISTS (SELECT 1 FROM jobs r WHERE r.table_key = j.table_key"
+                f" WHERE {ready} AND NOT EXISTS (SELECT 1 FROM jobs r WHERE r.table_key = j.table_key"
                 " AND r.state IN ('RUNNING', 'CANCELLING')) AND table_key NOT IN (SELECT unnest(?::BIGINT[]))"
-                " ORDER BY priority, queued_at, job_id LIMIT 1",
-                [now, now, busy],
+                " ORDER BY queued_at + to_seconds(priority), job_id LIMIT 1",
+                [limit, now, busy],
             ).fetchall()
             if not found:
                 return None
@@ -142,7 +155,7 @@ class JobStore:
             after = "SUCCEEDED"
         elif retry and attempts < MAX_ATTEMPTS:
             after, finished = "WAITING", None
-            not_before = now + timedelta(milliseconds=min(BACKOFF_MS * 2 ** (attempts - 1), MAX_BACKOFF_MS))
+            not_before = now + backoff(attempts)
         else:
             after = "FAILED"
         connection.execute(
@@ -158,7 +171,8 @@ class JobStore:
 
         def run(connection: Connection) -> None:
             connection.execute(
-                "UPDATE jobs SET state = CASE WHEN state IN ('QUEUED', 'WAITING') THEN 'CANCELLED' ELSE 'CANCELLING' END,"
+                "UPDATE jobs SET"
+                " state = CASE WHEN state IN ('QUEUED', 'WAITING') THEN 'CANCELLED' ELSE 'CANCELLING' END,"
                 " finished_at = CASE WHEN state IN ('QUEUED', 'WAITING') THEN ? ELSE NULL END"
                 " WHERE job_id = ? AND state IN ('QUEUED', 'WAITING', 'RUNNING')",
                 [datetime.now(UTC), job_id],
@@ -187,6 +201,13 @@ class JobStore:
             ).fetchall()[0][0]
 
         return self.database.write(run)
+
+    def holder(self, job_id: str) -> str | None:
+        """The token of the lease that a job is under."""
+        found = self.database.rows(
+            "SELECT lease_token FROM jobs WHERE job_id = ? AND state IN ('RUNNING', 'CANCELLING')", job_id
+        )
+        return found[0][0] if found else None
 
     def expired(self) -> bool:
         """Whether any lease ran out; a look that writes nothing."""
@@ -218,9 +239,22 @@ class JobStore:
              d["outcome"], d["engine_id"] or None, d["detail"] or None, d["elapsed_ms"]]
             for d in decisions
         ]  # fmt: skip
-        if rows:
-            marks = ", ".join("?" * len(rows[0]))
-            connection.executemany(f"INSERT INTO capture_decisions VALUES ({marks})", rows)
+        insert_rows(connection, "capture_decisions", rows)
+
+    def prune(self, days: int = KEPT_DAYS) -> None:
+        """Forgets what ended and what was decided longer ago."""
+        before = datetime.now(UTC) - timedelta(days=days)
+
+        def run(connection: Connection) -> None:
+            connection.execute(f"DELETE FROM jobs WHERE state IN {ENDED} AND finished_at < ?", [before])
+            connection.execute("DELETE FROM capture_decisions WHERE decided_at < ?", [before])
+
+        self.database.write(run)
+
+
+def backoff(attempts: int) -> timedelta:
+    """How long to wait after so many attempts."""
+    return timedelta(milliseconds=min(BACKOFF_MS * 2 ** (attempts - 1), MAX_BACKOFF_MS))
 
 
 def _unknown(job_id: str) -> NotFound:

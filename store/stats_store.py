@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
-from store.database import BY_SNAPSHOT, Connection, Database, stored_columns
+from store.database import BY_SNAPSHOT, Connection, Database, insert_rows, stored_columns
 from store.errors import Conflict, NotFound
 from store.merge import Merge, SnapshotMerge, SpanMerge
 from store.names import join_name
@@ -218,9 +218,10 @@ class DuckDBStatsStore:
             connection, entry, [n for n, _ in fresh.values()], {n: i for i, (n, _) in fresh.items()}
         )
         start = len(known)
-        connection.executemany(
-            "INSERT INTO table_columns VALUES (?, ?, ?, ?, 'YES', ?)",
-            [[entry.table_key, n, t, start + at, i] for at, (i, (n, t)) in enumerate(fresh.items(), 1)],
+        insert_rows(
+            connection,
+            "table_columns",
+            [[entry.table_key, n, t, start + at, "YES", i] for at, (i, (n, t)) in enumerate(fresh.items(), 1)],
         )
 
     def _next_generation(self) -> int:

@@ -20,6 +20,26 @@ def default_engines(spark_master: str | None = None, inline_max_cells: int | Non
     return engines
 
 
+def takers(
+    engines: Sequence[Mapping[str, Any]], target: Mapping[str, Any], format: str, kinds: Sequence[str] = (),
+    sampling: str = "NONE", mode: str = "ASYNC",
+) -> list[Mapping[str, Any]]:  # fmt: skip
+    """Of rows of `sys.engines` those that would take a request, first candidate first."""
+    import json
+
+    fit = []
+    for row in engines:
+        able = json.loads(row["statistic_kinds"] or "{}").get(target["kind"])
+        if able is None or mode not in row["execution_modes"] or sampling not in row["sampling"]:
+            continue
+        if (row["connectors"] and format not in row["connectors"]) or (able and not set(kinds) <= set(able)):
+            continue
+        if target["kind"] == "EXPRESSION" and target.get("engine_kind") != row["engine_id"]:
+            continue
+        fit.append(row)
+    return sorted(fit, key=lambda row: (row["priority"], row["engine_id"]))
+
+
 def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:
     """Rows of `sys.engines`."""
     return [

@@ -1,4 +1,4 @@
-"""The native engine: statistics that the format itself keeps — footers, logs, manifests. Reads no data, needs no JVM."""
+"""The native engine: statistics that the format itself keeps, in footers, logs and manifests. Reads no data."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class NativeEngine:
                 told = {"retryable": trouble.retryable}
                 answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble), told)] * len(group)
             except Exception as trouble:  # the contract: an engine never raises
-                answers = [CaptureResult(Outcome.DEGRADED, self.id, f"capture failed: {type(trouble).__name__}")] * len(group)
+                detail = f"capture failed: {type(trouble).__name__}"
+                answers = [CaptureResult(Outcome.DEGRADED, self.id, detail)] * len(group)
             for at, answer in zip(members, answers, strict=True):
                 results[at] = answer
         return results

@@ -1,0 +1,81 @@
+"""Records found again without asking DuckDB: what `resolve` answers from.
+
+An entry holds as of a generation of its table (`flight_server.changes`): the generation is taken before the store is
+read, so that nobody is shown less than what was acknowledged. That nothing is stored is remembered too.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from flight_server.cache import Bounded
+from flight_server.changes import Changes
+from store.catalog_store import Catalog, TableEntry
+from store.stats_store import DuckDBStatsStore
+from store.targets import Target, TargetKind
+
+KEPT: Final = 50_000  # records of about 2 kB
+_HIDDEN: Final = frozenset({"table_key", "from_pos", "to_pos", "snapshot_id", "generation", "created_at"})
+
+Wanted = tuple[int, int, Target]
+"""Table key, snapshot id, target."""
+
+
+class Records:
+    """The stored record of a target at exactly a snapshot, as a flat flight row that JSON can carry."""
+
+    def __init__(self, store: DuckDBStatsStore, catalog: Catalog, changes: Changes, kept: int = KEPT):
+        self._store, self._catalog, self._changes = store, catalog, changes
+        self._kept: Bounded[Wanted, tuple[int, Mapping[str, Any] | None]] = Bounded(kept)
+
+    def find(self, wanted: Sequence[Wanted]) -> list[Mapping[str, Any] | None]:
+        """One record or None for each, in order; those not kept are read in one query per table and snapshot."""
+        found: dict[Wanted, Mapping[str, Any] | None] = {}
+        missing: dict[tuple[int, int, TargetKind], list[Wanted]] = {}
+        for item in dict.fromkeys(wanted):
+            known = self._kept.get(item)
+            if known is not None and known[0] == self._changes.generation(item[0]):
+                found[item] = known[1]
+            else:
+                missing.setdefault((item[0], item[1], item[2].kind), []).append(item)
+        for (table_key, snapshot_id, kind), items in missing.items():
+            generation = self._changes.generation(table_key)
+            read = self._read(self._catalog.by_key(table_key), snapshot_id, kind, [target for _, _, target in items])
+            for item in items:
+                record = read.get(item[2].storage_id)
+                found[item] = record
+                self._kept.put(item, (generation, record))
+        return [found[item] for item in wanted]
+
+    def _read(
+        self, table: TableEntry, snapshot_id: int, kind: TargetKind, targets: Sequence[Target]
+    ) -> dict[str, Mapping[str, Any]]:
+        rows: Mapping[str, Mapping[str, Any] | None]
+        if kind is TargetKind.COLUMN and len(targets) > 1:
+            ids = [target.column_id for target in targets]
+            with self._store.database.reading() as cursor:
+                read = cursor.sql(
+                    "SELECT * FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
+                    " AND column_id IN (SELECT unnest(?::BIGINT[]))", params=[table.table_key, snapshot_id, ids],
+                ).to_arrow_table().to_pylist()  # fmt: skip
+            rows = {Target.column(row["column_id"]).storage_id: row for row in read}
+        else:
+            rows = {target.storage_id: self._store.get(table, snapshot_id, target) for target in targets}
+        return {key: _flat(table, snapshot_id, row) for key, row in rows.items() if row is not None}
+
+
+def _flat(table: TableEntry, snapshot_id: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"table_catalog": table.table_catalog, "table_schema": table.table_schema,
+             "table_name": table.table_name, "table_id": table.table_id, "snapshot_id": snapshot_id}  # fmt: skip
+    flat = names | {name: _jsonable(value) for name, value in row.items() if name not in _HIDDEN}
+    exact = row.get("completeness") == "COMPLETE" and not row.get("row_groups_sampled")
+    return flat | {"freshness": "EXACT", "usable_for": "PRUNING" if exact else "PLANNING"}
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -1,0 +1,140 @@
+"""The control plane: resolve and capture through a server with one worker. Prints p50 in milliseconds, and ratios.
+
+`pytest tests/benchmarks/bench_control.py -m benchmark -s`, or run it as a script.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.flight_server.live_server import Client, serving
+
+pytestmark = pytest.mark.benchmark
+
+CLIENTS, TARGETS = 16, 1000
+
+
+def p50(run: Callable[[], object], times: int = 50) -> float:
+    taken = []
+    for _ in range(times):
+        started = time.perf_counter()
+        run()
+        taken.append((time.perf_counter() - started) * 1000)
+    return statistics.median(taken)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def connected() -> Iterator[tuple[str, Client, Path]]:
+    """A server with one worker, connected to a Delta lake: `small` of 10 rows, `files` of 100 files, `wide`."""
+    from deltalake import write_deltalake
+
+    with tempfile.TemporaryDirectory() as home:
+        lake = Path(home) / "lake"
+        rows = pa.table({"id": range(10), "name": [f"n{i}" for i in range(10)]})
+        write_deltalake(lake / "small", rows)
+        wide = {f"c{i}": range(10) for i in range(TARGETS)}
+        write_deltalake(lake / "wide", pa.table(wide))
+        for table in range(20):
+            files = lake / f"files{table}"
+            write_deltalake(files, rows)
+            # one commit of 100 files
+            from deltalake import DeltaTable
+            from deltalake.transaction import AddAction
+
+            adds = []
+            for number in range(99):
+                part = files / f"part-{number}.parquet"
+                pq.write_table(rows, part)
+                adds.append(
+                    AddAction(part.name, part.stat().st_size, {}, int(time.time() * 1000), True,
+                              '{"numRecords": 10, "minValues": {"id": 0}, "maxValues": {"id": 9}, "nullCount": {"id": 0}}')
+                )  # fmt: skip
+            DeltaTable(files).create_write_transaction(adds, "append", DeltaTable(files).schema(), [])
+        with serving(Path(home), "--workers", 1) as server, server.connect() as client:
+            client.act("register_connector", {"catalog": "lake", "format": "delta", "uri": str(lake)})
+            client.act("discover", {"catalog": "lake"})
+            yield server.uri, client, lake
+
+
+def bench(uri: str, client: Client, lake: Path) -> dict[str, float]:
+    found: dict[str, float] = {}
+    small = {"table": "lake.default.small"}
+    client.act("capture", {"requests": [small]})
+    empty = p50(lambda: client.act("resolve", {"requests": []}), 200)
+    health = p50(lambda: client.act("health"), 200)
+    hit = p50(lambda: client.act("resolve", {"requests": [small]}), 200)
+    found |= {"empty": empty, "health": health, "hit": hit, "hit_ratio": hit / empty}
+    say(f"empty action            {empty:8.2f} ms   health {health:.2f} ms")
+    say(f"warm resolve HIT        {hit:8.2f} ms   {hit / empty:.2f} × an empty action (≤ 1.5)")
+
+    warm = p50(lambda: client.act("capture", {"requests": [small]}), 30)
+    found["warm_capture"] = warm
+    say(f"warm capture, 10 rows   {warm:8.2f} ms   {warm / 150:.2f} × 150 ms")
+    columns = [small] + [small | {"target": {"kind": "COLUMN", "column_id": i}} for i in (1, 2)]
+    whole = p50(lambda: client.act("capture", {"requests": columns}), 30)
+    found["warm_capture_columns"] = whole
+    say(f"… with its columns      {whole:8.2f} ms   {whole / 150:.2f} × 150 ms")
+
+    cold = []
+    for table in range(20):
+        request = {"table": f"lake.default.files{table}", "latency_budget_ms": 1000}
+        started = time.perf_counter()
+        (answer,) = client.act("resolve", {"requests": [request]})
+        cold.append((time.perf_counter() - started) * 1000)
+        assert answer["outcome"] == "CAPTURED", answer
+    found["cold_resolve"] = statistics.median(cold)
+    say(f"cold SYNC resolve       {found['cold_resolve']:8.2f} ms   {found['cold_resolve'] / 250:.2f} × 250 ms (100 files; max {max(cold):.0f})")
+
+    wide = "lake.default.wide"
+    client.act("capture", {"requests": [{"table": wide}]})
+    asks = [{"table": wide, "target": {"kind": "COLUMN", "column_id": i}, "kinds": ["NULL_COUNT"]}
+            for i in range(1, TARGETS + 1)]  # fmt: skip
+    one = p50(lambda: client.act("resolve", {"requests": asks}), 5)
+    say(f"resolve of {TARGETS} targets  {one:8.2f} ms")
+    found["resolve_1000"] = one
+    wrong: list[object] = []
+
+    def ask() -> None:
+        with Client(uri) as mine:
+            for _ in range(3):
+                answers = mine.act("resolve", {"requests": asks})
+                if [a["record"] and a["record"]["column_id"] for a in answers] != list(range(1, TARGETS + 1)):
+                    wrong.append({a["outcome"] for a in answers})
+
+    threads = [threading.Thread(target=ask) for _ in range(CLIENTS)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took = time.perf_counter() - started
+    found["storm"] = took
+    say(f"{CLIENTS} clients × 3 × {TARGETS}   {took * 1000:8.0f} ms   {CLIENTS * 3 * TARGETS / took:,.0f} targets/s, {len(wrong)} wrong")
+    assert not wrong, wrong[:3]
+    return found
+
+
+def test_control_plane() -> None:
+    with connected() as (uri, client, lake):
+        bench(uri, client, lake)
+
+
+if __name__ == "__main__":
+    with connected() as told:
+        bench(*told)
