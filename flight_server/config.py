@@ -120,6 +120,7 @@ class Settings:
         spark_master: Spark of the capture workers, their own default when not given.
         inline_max_cells: Up to how many cells a worker computes by itself rather than on Spark.
         cache_bytes: Memory for statistics kept ready as Arrow; 0 keeps none.
+        hot_bytes: Disk beside the database for whole flights kept ready to be sent; 0 keeps none.
         max_streams: Large answers that may be under way at once.
         max_stream_bytes: What one answer may hold.
         stream_seconds: How long one answer may take, its reader's pauses included.
@@ -145,6 +146,7 @@ class Settings:
     spark_master: str | None = None
     inline_max_cells: int | None = None
     cache_bytes: int = 256 << 20
+    hot_bytes: int = 6 << 30
     max_streams: int = 128
     max_stream_bytes: int = 1 << 40
     stream_seconds: float = 3600.0
@@ -203,6 +205,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "spark_master": _text,
     "inline_max_cells": _whole(0),
     "cache_bytes": _whole(0),
+    "hot_bytes": _whole(0),
     "max_streams": _whole(1),
     "max_stream_bytes": _whole(1),
     "stream_seconds": _seconds,

@@ -82,6 +82,11 @@ class ScanRequest:
         return pa.schema([self.flight.schema.field(name) for name in self.names])
 
     @cached_property
+    def head(self) -> bytes:
+        """The schema as the first message of an IPC stream."""
+        return bytes(self.schema.serialize())
+
+    @cached_property
     def plan(self) -> cache.Plan:
         """How a slice of Arrow answers it, if one does."""
         return cache.plan(self.node, self.flight.schema)

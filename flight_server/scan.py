@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from flight_server.auth import Principal
+from flight_server.auth import ANONYMOUS, Principal
 from flight_server.cache import SliceCache, one_batch
 from flight_server.changes import Changes
 from flight_server.descriptors import CURRENT, Part, ScanRequest
+from flight_server.hot import HotFlights
 from flight_server.streams import Stream, Streams, never
 from flight_server.tables import SOURCES, Scope, Source, stats_source
 from store import predicate
 from store.catalog_store import Catalog, TableEntry
 from store.database import BY_SNAPSHOT, BY_SPAN, Connection, Database
+from store.errors import InvalidArgument
+from store.stats_store import IDENTITY
 
 BATCH_ROWS: Final = 8192  # ~2 MiB of statistics; fewer where single values are large
 _LARGE: Final = {"stats.sketches": 64}
@@ -36,6 +40,7 @@ class Scanner:
         self.database, self.catalog, self.changes = database, catalog, changes
         self.slices, self.streams = slices, streams
         self.arrow_sources: dict[str, ArrowSource] = {}
+        self.hot: HotFlights | None = None
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
         """The request with "current" fixed to today's snapshot ids, for its ticket."""
@@ -46,16 +51,17 @@ class Scanner:
     def scope(self, request: ScanRequest, principal: Principal) -> Scope:
         tables = self._tables(request, principal)
         keys = None if tables is None else [table.table_key for table in tables]
+        only = tables[0] if tables is not None and len(tables) == 1 else None
         if request.snapshot is None:
-            return Scope(keys)
+            return Scope(keys, only=only)
         if request.pins is not None:
-            return Scope(keys, request.pins, request.allow_stale)
+            return Scope(keys, request.pins, request.allow_stale, only)
         among = self.catalog.tables() if tables is None else tables
         if request.snapshot == CURRENT:
             pins = {t.table_key: t.current_snapshot_id for t in among if t.current_snapshot_id is not None}
         else:
             pins = {t.table_key: int(request.snapshot) for t in among}
-        return Scope(keys, pins, request.allow_stale)
+        return Scope(keys, pins, request.allow_stale, only)
 
     def _tables(self, request: ScanRequest, principal: Principal) -> list[TableEntry] | None:
         """The tables a request can be about: those its predicates name and its caller sees; None for all."""
@@ -81,6 +87,9 @@ class Scanner:
             if batch.num_rows <= 1 or batch.nbytes <= SMALL_BYTES:
                 return table
             return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
+        if self.hot is not None and self._is_whole(request, principal) and (whole := self.hot.get(request)) is not None:
+            chosen = whole if request.columns is None else whole.select(request.names)
+            return self.streams.serve(chosen.to_reader(), is_cancelled)
         return self._run(request, self.scope(request, principal), is_cancelled)
 
     def reader(
@@ -94,6 +103,36 @@ class Scanner:
         """A whole small scan."""
         schema, batches = self.reader(request, principal)
         return pa.Table.from_batches(batches, schema)
+
+    def message(
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
+    ) -> pa.Buffer:
+        """A small answer as one Arrow IPC stream."""
+        if (batch := self._cached(request, principal)) is not None:
+            batches, fits = [batch], batch.num_rows <= 1 or batch.nbytes <= SMALL_BYTES
+        else:
+            answer = self._run(request, self.scope(request, principal), is_cancelled)
+            batches, fits = [], isinstance(answer, pa.Table)
+            if isinstance(answer, Stream):
+                answer.close()
+            else:
+                batches = answer.to_batches()
+        if not fits:
+            raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
+        return pa.py_buffer(b"".join([request.head, *(batch.serialize() for batch in batches), _END]))
+
+    def _is_whole(self, request: ScanRequest, principal: Principal) -> bool:
+        """Whether it asks for all rows of a flight, stored or current, as they are now."""
+        if request.node or request.limit is not None or request.rows or request.part or not principal.sees_all:
+            return False
+        if not request.flight.name.startswith("stats.") or request.snapshot not in (None, CURRENT):
+            return False
+        return request.pins is None or request.pins == self.scope(replace(request, pins=None), principal).pins
+
+    def batches(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+        """A scan for the server itself, which takes no place among the streams."""
+        with self.database.reading() as cursor:
+            yield from self._start(cursor, request, self.scope(request, ANONYMOUS))
 
     def _cached(self, request: ScanRequest, principal: Principal) -> pa.RecordBatch | None:
         """The answer from a slice; None where the request is not about one table, or its slice is not kept."""
@@ -129,7 +168,8 @@ class Scanner:
     def _load(self, request: ScanRequest, table: TableEntry, snapshot: int | None, most: int) -> pa.RecordBatch | None:
         """All rows of a table as one batch, or None where they have too many bytes."""
         whole = ScanRequest(request.flight)
-        scope = Scope([table.table_key], None if snapshot is None else {table.table_key: snapshot}, request.allow_stale)
+        pins = None if snapshot is None else {table.table_key: snapshot}
+        scope = Scope([table.table_key], pins, request.allow_stale, table)
         batches, size = [], 0
         with self.database.reading() as cursor:
             for batch in self._start(cursor, whole, scope):
@@ -141,7 +181,17 @@ class Scanner:
 
     def _run(self, request: ScanRequest, scope: Scope, is_cancelled: Callable[[], bool]) -> Answer:
         cursor = self.database.read()
-        return self.streams.run(cursor, lambda: self._start(cursor, request, scope), request.schema, is_cancelled)
+        keys = _sort_keys(request, scope)
+        hidden = [key for key in keys if key not in request.names]
+        wanted = request if not hidden else replace(request, columns=(*request.names, *hidden))
+        strip = (lambda batch: batch.select(request.names)) if hidden else None
+        found = self.streams.run(
+            cursor, lambda: self._start(cursor, wanted, scope), wanted.schema, is_cancelled, strip
+        )  # fmt: skip
+        if not keys or isinstance(found, Stream):
+            return found
+        found = _sorted(found, keys)
+        return found.select(request.names) if hidden else found
 
     def _start(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
         source = self._source(request, scope)
@@ -203,7 +253,8 @@ class Scanner:
         if request.part is not None:
             conditions.append(_part_sql(request.part, source))
         where = " AND ".join(f"({condition})" for condition in conditions)
-        order = f" ORDER BY {source.order}" if source.order and self._small(request, scope) else ""
+        ordered = source.order and not _sort_keys(request, scope) and self._small(request, scope)
+        order = f" ORDER BY {source.order}" if ordered else ""
         limit = f" LIMIT {request.limit}" if request.limit is not None else ""
         return f"SELECT {chosen} FROM {source.sql} WHERE {where}{order}{limit}", parameters
 
@@ -217,6 +268,26 @@ class Scanner:
         """Rows of a physical table, by DuckDB's own estimate."""
         found = self.database.rows("SELECT estimated_size FROM duckdb_tables() WHERE table_name = ?", table)
         return int(found[0][0]) if found else 0
+
+
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
+
+
+def _sort_keys(request: ScanRequest, scope: Scope) -> tuple[str, ...]:
+    """The columns by which a small answer about one table is put in order once it is there: DuckDB takes longer for
+    the sorting of a few wide rows than for all the rest, and a large answer should not wait for its last row."""
+    identity = IDENTITY.get(request.flight.name)
+    if scope.only is None or request.limit is not None or request.rows or identity is None:
+        return ()
+    return () if request.flight.name in ("stats.sketches", "stats.column_groups") else ("snapshot_id", *identity)
+
+
+def _sorted(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    if table.num_rows < 2:
+        return table
+    order = pc.sort_indices(table.select(list(keys)), [(key, "ascending") for key in keys])
+    numbers = order.to_numpy()
+    return table if (numbers[1:] > numbers[:-1]).all() else table.take(order)
 
 
 def _none(request: ScanRequest) -> pa.RecordBatch:

@@ -113,7 +113,8 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "GetFlightInfo") as headers:
             caller = self._reader(headers)
             request = descriptors.of_descriptor(descriptor, headers.get("x-query-id"))
-            return self._info(descriptor, self.service.scanner.pin(request, caller))
+            pinned = self.service.scanner.pin(request, caller)
+            return self._info(descriptor, *self.service.scanner.parts(pinned, caller))
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         with self._answering(context, "GetSchema") as headers:
@@ -212,12 +213,16 @@ class StatflightServer(flight.FlightServerBase):
         self.service.require(caller, "stats.read")
         return caller
 
-    def _info(self, descriptor: flight.FlightDescriptor, request: descriptors.ScanRequest) -> flight.FlightInfo:
-        endpoint = flight.FlightEndpoint(descriptors.to_ticket(request), [])
-        return flight.FlightInfo(request.schema, descriptor, [endpoint], -1, -1)
+    def _info(self, descriptor: flight.FlightDescriptor, *parts: descriptors.ScanRequest) -> flight.FlightInfo:
+        """Endpoints of the parts; their order is that of the rows, unless the rows were dealt out by hash."""
+        endpoints = [flight.FlightEndpoint(descriptors.to_ticket(part), []) for part in parts]
+        ordered = not any(part.part is not None and part.part.modulus > 1 for part in parts)
+        return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)
 
 
 def _result(item: Any) -> flight.Result:
+    if isinstance(item, pa.Buffer):
+        return flight.Result(item)
     body = item if isinstance(item, bytes) else json.dumps(item, ensure_ascii=False, default=str).encode()
     return flight.Result(pa.py_buffer(body))
 

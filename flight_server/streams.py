@@ -156,9 +156,10 @@ class Streams:
         self._thread: threading.Thread | None = None
 
     def run(
-        self, cursor: Connection, start: Callable[[], Any], schema: pa.Schema, is_cancelled: Callable[[], bool] = never
-    ) -> pa.Table | Stream:
-        """Starts a query on its own cursor: the whole answer where it is small, else a stream of it."""
+        self, cursor: Connection, start: Callable[[], Any], schema: pa.Schema, is_cancelled: Callable[[], bool] = never,
+        shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    ) -> pa.Table | Stream:  # fmt: skip
+        """Starts a query on its own cursor: the whole answer where it is small, else a stream of its shaped batches."""
         watched = self._watch_over(cursor, is_cancelled)
         try:
             with watched.running():
@@ -167,7 +168,8 @@ class Streams:
             if len(first) <= SMALL_BATCHES and sum(batch.nbytes for batch in first) <= MAX_BATCH_BYTES:
                 watched.end()
                 return pa.Table.from_batches(first, schema)
-            return self._stream(watched, _chained(first, reader))
+            batches = _chained(first, reader)
+            return self._stream(watched, batches if shape is None else map(shape, batches))
         except BaseException:
             watched.end()
             raise

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from store.catalog_store import TableEntry
 from store.database import BY_SNAPSHOT, BY_SPAN, stored_columns
 from store.schemas import FLIGHTS, Flight
 from store.stats_store import IDENTITY
@@ -22,11 +23,13 @@ class Scope:
     """Which tables a read is about, and at which snapshot of each.
 
     `keys` limits the tables (None = all). `pins` are table key → snapshot asked for; None reads every stored row.
+    `only` is the one table of a scope that is about no other: what is known of it need not be looked up.
     """
 
     keys: Sequence[int] | None = None
     pins: Mapping[int, int] | None = None
     allow_stale: bool = False
+    only: TableEntry | None = None
 
 
 @dataclass
@@ -41,9 +44,7 @@ class Source:
     arrow: Mapping[str, pa.Table] = field(default_factory=dict)  # tables the SQL names
 
 
-_TABLE_COLUMNS: Final = {
-    name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")
-}
+_TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
 _USABLE: Final = (
     "CASE WHEN s.freshness = 'EXACT' AND s.completeness = 'COMPLETE' AND coalesce(s.row_groups_sampled, 0) = 0"
     " THEN 'PRUNING' ELSE 'PLANNING' END"
@@ -56,11 +57,32 @@ def stats_source(flight: Flight, scope: Scope) -> Source:
         return _sketches(flight, scope)
     by_snapshot = flight.name in BY_SNAPSHOT
     inner, parameters = (_by_snapshot if by_snapshot else _by_span)(flight.name, scope)
-    columns = _TABLE_COLUMNS | {name: f's."{name}"' for name in flight.schema.names if name not in _TABLE_COLUMNS}
+    sql, parameters, columns = _with_names(flight, inner, parameters, scope)
     columns["usable_for"] = _USABLE
-    sql = f"({inner}) s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped"
     identity = ", ".join(f's."{name}"' for name in IDENTITY[flight.name])
     return Source(sql, parameters, columns, "s.table_key, s.snapshot_id" + (f", {identity}" if identity else ""))
+
+
+def _with_names(
+    flight: Flight, inner: str, parameters: list[Any], scope: Scope
+) -> tuple[str, list[Any], dict[str, str]]:
+    """FROM clause, parameters and columns of rows `s` with the names of their tables."""
+    columns = {name: f's."{name}"' for name in flight.schema.names}
+    if (only := scope.only) is None:
+        sql = f"({inner}) s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped"
+        return sql, parameters, columns | _TABLE_COLUMNS
+    names = ", ".join(f'?::VARCHAR AS "{name}"' for name in _TABLE_COLUMNS)
+    told = [only.table_catalog, only.table_schema, only.table_name, only.table_id]
+    return f"(SELECT *, {names} FROM ({inner})) s", told + parameters, columns
+
+
+def _stored_label(row: str, scope: Scope) -> tuple[str, str]:
+    """Freshness of stored rows, and the join it needs."""
+    current, join = "x.current_snapshot_id", f"JOIN tables x ON x.table_key = {row}.table_key"
+    if scope.only is not None:
+        known = scope.only.current_snapshot_id
+        current, join = "NULL" if known is None else str(int(known)), ""
+    return f"CASE WHEN {row}.snapshot_id = coalesce({current}, {row}.snapshot_id) THEN 'EXACT' ELSE 'STALE' END", join
 
 
 def _keys(alias: str, scope: Scope, parameters: list[Any]) -> str:
@@ -104,12 +126,8 @@ def _by_snapshot(name: str, scope: Scope) -> tuple[str, list[Any]]:
     table, parameters = BY_SNAPSHOT[name], []  # type: str, list[Any]
     if scope.pins is None:
         condition = _keys("r", scope, parameters)
-        return (
-            "SELECT r.*, CASE WHEN r.snapshot_id = coalesce(x.current_snapshot_id, r.snapshot_id) THEN 'EXACT'"
-            f" ELSE 'STALE' END AS freshness FROM {table} r JOIN tables x ON x.table_key = r.table_key"
-            f" WHERE {condition}",
-            parameters,
-        )
+        label, join = _stored_label("r", scope)
+        return f"SELECT r.*, {label} AS freshness FROM {table} r {join} WHERE {condition}", parameters
     row_hash = _HASH.format(row="r") if "schema_hash" in stored_columns(name) else "n.schema_hash"
     asked = _asked(scope, parameters)
     condition = _keys("r", scope, parameters)
@@ -129,10 +147,10 @@ def _by_span(name: str, scope: Scope) -> tuple[str, list[Any]]:
     """Rows of files: of every listing, or of the one listing that answers for the snapshot asked for."""
     table, parameters = BY_SPAN[name], []  # type: str, list[Any]
     if scope.pins is None:
+        label, join = _stored_label("f", scope)
         listings = (
-            "SELECT f.table_key, f.snapshot_id, f.pos, CASE WHEN f.snapshot_id = coalesce(x.current_snapshot_id,"
-            " f.snapshot_id) THEN 'EXACT' ELSE 'STALE' END AS freshness FROM file_snapshots f"
-            f" JOIN tables x ON x.table_key = f.table_key WHERE f.family = '{name}'"
+            f"SELECT f.table_key, f.snapshot_id, f.pos, {label} AS freshness FROM file_snapshots f {join}"
+            f" WHERE f.family = '{name}' AND {_keys('f', scope, parameters)}"
         )
     else:
         asked = _asked(scope, parameters)
@@ -158,13 +176,12 @@ def _by_span(name: str, scope: Scope) -> tuple[str, list[Any]]:
 def _sketches(flight: Flight, scope: Scope) -> Source:
     """Sketches of columns, expressions and groups, and those of files, as one."""
     stored = list(stored_columns("stats.sketches"))
-    columns = _TABLE_COLUMNS | {name: f's."{name}"' for name in flight.schema.names if name not in _TABLE_COLUMNS}
     parts, parameters = [], []  # type: list[str], list[Any]
     names = ", ".join(f'"{name}"' for name in stored)
     for inner, own in (_by_snapshot("stats.sketches", scope), _by_span("file_sketches", scope)):
         parts.append(f"SELECT table_key, snapshot_id, {names} FROM ({inner})")
         parameters += own
-    sql = f"({' UNION ALL '.join(parts)}) s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped"
+    sql, parameters, columns = _with_names(flight, " UNION ALL ".join(parts), parameters, scope)
     order = "s.table_key, s.snapshot_id, s.target_kind = 'FILE' DESC, s.storage_id, s.column_id, s.role"
     return Source(sql, parameters, columns, order)
 
