@@ -22,7 +22,10 @@ SECRET_OPTION: Final = "secret"  # noqa: S105 - the name of the option that name
 ENVIRONMENT_PREFIX: Final = "STATFLIGHT_SECRET_"
 SECRETS_FILE: Final = "STATFLIGHT_SECRETS_FILE"
 
-COMMON: Final = ("path_rewrite", SECRET_OPTION, "policy")
+TIMEOUT_OPTION: Final = "timeout"
+DEFAULT_TIMEOUT: Final = 30.0
+
+COMMON: Final = ("path_rewrite", SECRET_OPTION, "policy", TIMEOUT_OPTION)
 """Options every format takes."""
 
 _SECRET = re.compile(
@@ -143,7 +146,42 @@ def is_storage_option(name: str) -> bool:
 
 def storage_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options that go to the file system, under the names they came with."""
-    return {name: str(value) for name, value in options.items() if is_storage_option(name)}
+    found = {name: str(value) for name, value in options.items() if is_storage_option(name)}
+    if TIMEOUT_OPTION in found:
+        found[TIMEOUT_OPTION] = f"{timeout_of(options):g}s"
+    return found
+
+
+def timeout_of(options: Mapping[str, str]) -> float:
+    """Seconds to wait for one answer of a catalog or store: option `timeout`, a number, or one with `s` or `ms`.
+
+    Raises:
+        InvalidArgument: It is no such number.
+    """
+    text = options.get(TIMEOUT_OPTION)
+    if text is None:
+        return DEFAULT_TIMEOUT
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?(s|ms)?", str(text).strip())
+    seconds = float(found[1]) / (1000 if found[2] == "ms" else 1) if found else 0.0
+    if not 0 < seconds <= 3600:
+        raise InvalidArgument(
+            f"options.{TIMEOUT_OPTION}: expected seconds up to 3600, such as 30 or 2.5s, got {str(text)!r}",
+            params={"field": f"options.{TIMEOUT_OPTION}", "actual": str(text)},
+        )
+    return seconds
+
+
+def patient(storage: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    """Storage options for the object stores of Delta and Lance, which would go on trying for three minutes."""
+    seconds = timeout_of(options)
+    limits = {
+        TIMEOUT_OPTION: f"{seconds:g}s",
+        "max_retries": "3",
+        "retry_timeout": f"{seconds:g}s",
+        "client_max_retries": "3",
+        "client_retry_timeout": str(max(1, round(seconds))),
+    }
+    return limits | dict(storage)
 
 
 def check_options(format: str, options: Mapping[str, str], own: Collection[str] = ()) -> None:
@@ -162,6 +200,7 @@ def check_options(format: str, options: Mapping[str, str], own: Collection[str] 
                 params={"field": "options", "option": name},
             )
     PathRewrite.of(options)
+    timeout_of(options)
 
 
 def check_choice(format: str, options: Mapping[str, str], name: str, choices: Collection[str]) -> str:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from capture.connectors.credentials import PathRewrite, check_options
+from capture.connectors.credentials import PathRewrite, check_options, patient
 from capture.connectors.delta_log import (
     Commit,
     DeltaColumn,
@@ -328,7 +328,10 @@ class DeltaConnector:
 
     def _open(self, place: Place, namespace: str, name: str, version: int | None = None) -> DeltaTable:
         with self._reading(place, namespace, name, version):
-            return DeltaTable(place.name, version=version, storage_options=self._lake.storage_of(place) or None)
+            storage = self._lake.storage_of(place)
+            if not place.is_local:
+                storage = patient(storage, self._lake.options)
+            return DeltaTable(place.name, version=version, storage_options=storage or None)
 
     @contextmanager
     def _reading(self, place: Place, namespace: str, name: str, version: int | None = None) -> Iterator[None]:

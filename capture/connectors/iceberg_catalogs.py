@@ -13,19 +13,25 @@ from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSelector
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchIdentifierError,
     NoSuchNamespaceError,
     NoSuchTableError,
     RESTError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
 )
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from capture.connectors.credentials import COMMON, PathRewrite, is_storage_option, mask_uri, redact
+from capture.connectors.credentials import COMMON, PathRewrite, is_storage_option, mask_uri, redact, timeout_of
 from capture.connectors.iceberg_io import LakeIO, io_properties, limit_waits, read_metadata, tolerate_answers
 from capture.connectors.layout import Lake, Place, Unreadable, open_place, unknown_table
+from capture.connectors.retry import ATTEMPTS
+from capture.connectors.retry import retried as again
 from capture.connectors.spi import ConnectorConfig
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
 
@@ -46,7 +52,6 @@ _HINT = "version-hint.text"
 _ENDINGS = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
 _METADATA = re.compile(r"v?(?P<number>\d+).*\.metadata\.json(?:\.gz)?")
 _MAX_DEPTH = 8
-ATTEMPTS = 3
 PARSED = 8
 """How many tables' metadata stays parsed."""
 
@@ -114,6 +119,7 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
             params={"field": "options", "option": name},
         )
     PathRewrite.of(options)
+    timeout_of(options)
     return dict(options)
 
 
@@ -261,11 +267,34 @@ class CatalogTables:
             # A reader makes no tables in somebody's database.
             properties.setdefault("init_catalog_tables", "false")
             name = name or _only_catalog(self._uri)
-        catalog = load_catalog(name or self._own_name, **properties)
-        if (session := getattr(catalog, "_session", None)) is not None:
-            limit_waits(session)
-            tolerate_answers(session)
-        return catalog
+        name = name or self._own_name
+        if self._kind == "rest":
+            return _RestCatalog(name, **properties)
+        if self._kind == "glue":
+            return _glue(name, properties, timeout_of(self._options))
+        return load_catalog(name, **properties)
+
+
+class _RestCatalog(RestCatalog):
+    """pyiceberg's, with our time-out on every request, the first one too."""
+
+    def _create_session(self) -> Any:
+        session = super()._create_session()
+        limit_waits(session, timeout_of(self.properties))
+        tolerate_answers(session)
+        return session
+
+
+def _glue(name: str, properties: Mapping[str, str], seconds: float) -> Catalog:
+    """pyiceberg's Glue catalog, whose client would wait a minute and try ten times."""
+    from botocore.config import Config
+    from botocore.session import get_session
+
+    session = get_session()
+    waits = Config(connect_timeout=min(10.0, seconds), read_timeout=seconds)
+    session.set_default_client_config(waits)
+    limits: dict[str, Any] = {"glue.max-retries": ATTEMPTS, "botocore_session": session}
+    return load_catalog(name, **{**limits, **properties})
 
 
 def _check_sqlite(uri: str) -> None:
@@ -300,15 +329,16 @@ def _connection_errors() -> tuple[type[Exception], ...]:
 
 
 def retried(call: Callable[..., Any], *args: Any) -> Any:
-    """Calls a catalog, three times at most when the connection fails; once where stamina is not installed."""
-    try:
-        import stamina
-    except ModuleNotFoundError:
-        return call(*args)
-    for attempt in stamina.retry_context(on=_connection_errors(), attempts=ATTEMPTS, wait_initial=0.2, wait_max=2.0):
-        with attempt:
-            return call(*args)
-    raise AssertionError("a retry either returns or raises")
+    """Calls a catalog, again when the connection fails or the catalog says that it is not well."""
+    return again(lambda: call(*args), _may_recover)
+
+
+def _may_recover(trouble: Exception) -> bool:
+    from requests.exceptions import ReadTimeout
+
+    if isinstance(trouble, ServerError | ServiceUnavailableError | TooManyRequestsError):
+        return True
+    return isinstance(trouble, _connection_errors()) and not isinstance(trouble, TimeoutError | ReadTimeout)
 
 
 @contextmanager

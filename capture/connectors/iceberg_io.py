@@ -19,13 +19,10 @@ from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile,
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.statistics import BlobMetadata
 
-from capture.connectors.credentials import PathRewrite
+from capture.connectors.credentials import PathRewrite, timeout_of
 
 REWRITE = "statflight.path-rewrite"
 INNER_IO = "statflight.py-io-impl"
-
-TIMEOUT = (10.0, 60.0)
-"""Seconds to connect to a REST catalog, and to wait for each answer."""
 
 _SUFFIXES = (".metadata.json", ".metadata.json.gz")
 # Names of the other formats' libraries for what pyiceberg calls otherwise.
@@ -48,10 +45,13 @@ def io_properties(options: Mapping[str, str], rewrite: str) -> dict[str, str]:
     properties = {_S3_NAMES.get(name.lower(), name): value for name, value in options.items() if name != PY_IO_IMPL}
     if own := options.get(PY_IO_IMPL):
         properties[INNER_IO] = own
+    seconds = timeout_of(options)
+    properties.setdefault("s3.request-timeout", f"{seconds / 3:g}")  # it tries three times
+    properties.setdefault("s3.connect-timeout", f"{min(5.0, seconds):g}")
     return properties | {PY_IO_IMPL: f"{LakeIO.__module__}.{LakeIO.__qualname__}", REWRITE: rewrite}
 
 
-class LakeIO(FileIO):  # type: ignore[misc]
+class LakeIO(FileIO):
     """A `FileIO` that opens every path where it is now."""
 
     def __init__(self, properties: dict[str, str] | None = None):
@@ -123,9 +123,9 @@ def read_metadata(file_io: LakeIO, location: str) -> TableMetadata:
     return TableMetadataUtil.parse_raw(_unzipped(content).decode())
 
 
-def limit_waits(session: Any) -> None:
+def limit_waits(session: Any, seconds: float) -> None:
     """Gives up on a REST catalog that does not answer: pyiceberg itself would wait for ever."""
-    session.request = functools.partial(session.request, timeout=TIMEOUT)
+    session.request = functools.partial(session.request, timeout=(min(10.0, seconds), seconds))
 
 
 def tolerate_answers(session: Any) -> None:
@@ -139,7 +139,7 @@ def tolerate_answers(session: Any) -> None:
     session.hooks["response"].append(hook)
 
 
-class _MetadataInput(InputFile):  # type: ignore[misc]
+class _MetadataInput(InputFile):
     def __init__(self, inner: InputFile):
         super().__init__(inner.location)
         self._inner = inner

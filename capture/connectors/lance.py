@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import lance
 import pyarrow as pa
 
-from capture.connectors.credentials import check_options
+from capture.connectors.credentials import check_options, patient
 from capture.connectors.lance_stats import Fragment, analyzed_columns, zone_map_rows
 from capture.connectors.layout import Lake, Place, Unreadable, first_line, unknown_snapshot, unknown_table
 from capture.connectors.spi import (
@@ -138,7 +138,8 @@ class LanceConnector:
 
     def _open(self, namespace: str, name: str, version: int | None = None) -> Any:
         place = self._place(namespace, name)
-        dataset = lance.dataset(place.name, storage_options=self._lake.storage or None)
+        storage = self._lake.storage if place.is_local else patient(self._lake.storage, self._lake.options)
+        dataset = lance.dataset(place.name, storage_options=storage or None)
         if version is None or version == dataset.version:
             return dataset
         try:

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from capture.connectors.credentials import mask_uri, redact, storage_options
+from capture.connectors.credentials import mask_uri, redact, storage_options, timeout_of
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
 
 DEFAULT_SCHEMA: Final = "default"
@@ -126,6 +126,7 @@ class _Options:
 
     def __init__(self, options: Mapping[str, str]):
         self._held = {name.lower().replace("-", "_"): value for name, value in options.items()}
+        self.timeout = timeout_of(options)
 
     def text(self, *names: str) -> str | None:
         return next((self._held[name] for name in names if self._held.get(name)), None)
@@ -140,7 +141,8 @@ def _s3(options: _Options) -> pafs.FileSystem:
         return options.text(*(p + n for n in names for p in ("aws_", "", "s3.", "s3_", "client.")))
 
     endpoint = of("endpoint_url", "endpoint", "endpoint_override")
-    settings: dict[str, Any] = {"connect_timeout": 5, "request_timeout": 30}
+    # The library tries three times before it gives up.
+    settings: dict[str, Any] = {"connect_timeout": min(5.0, options.timeout), "request_timeout": options.timeout / 3}
     if endpoint:
         scheme, separator, host = endpoint.rpartition("://")
         settings |= {"endpoint_override": host.rstrip("/"), "scheme": scheme if separator else "https"}
@@ -169,7 +171,7 @@ def _s3(options: _Options) -> pafs.FileSystem:
 def _gcs(options: _Options) -> pafs.FileSystem:
     from datetime import UTC, datetime, timedelta
 
-    settings: dict[str, Any] = {"retry_time_limit": timedelta(seconds=30)}
+    settings: dict[str, Any] = {"retry_time_limit": timedelta(seconds=options.timeout)}
     if token := options.text("google_access_token", "gcs.oauth2.token", "token"):
         expires = datetime.now(UTC) + timedelta(hours=1)
         settings |= {"access_token": token, "credential_token_expiration": expires}

@@ -16,13 +16,13 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from capture.connectors.credentials import mask_uri, redact, storage_options
+from capture.connectors.credentials import mask_uri, redact, storage_options, timeout_of
 from capture.connectors.layout import Place, Unreadable, first_line, open_place, reason, unknown_table
+from capture.connectors.retry import retried
 from capture.connectors.spi import Constraint
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 API: Final = "/api/2.1/unity-catalog"
-TIMEOUT: Final = 20  # seconds
 _LEASE: Final = 600  # seconds for which credentials are used again; catalogs give them for an hour
 _MAX_ANSWER: Final = 64 * 1024 * 1024
 
@@ -52,6 +52,7 @@ class UnityCatalog:
         self._base = f"http{'' if plain else 's'}://{found['host']}{API}"
         self._token = options.get("token") or options.get("unity_access_token") or options.get("bearer_token")
         self._opener = build_opener(_NoRedirect)
+        self._timeout = timeout_of(options)
         own = {"token", "bearer_token"}
         self._storage = {
             name: value
@@ -138,18 +139,23 @@ class UnityCatalog:
             token = str(following)
 
     def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        return retried(lambda: self._asked(path, body), _may_recover)
+
+    def _asked(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "statflight"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self._base}/{path}", data, headers)  # noqa: S310  http or https by construction
         try:
-            with self._opener.open(request, timeout=TIMEOUT) as response:
+            with self._opener.open(request, timeout=self._timeout) as response:
                 answer = json.loads(response.read(_MAX_ANSWER))
         except HTTPError as trouble:
             with trouble:
                 raise self._refused(trouble.code) from None
         except (URLError, OSError) as trouble:
+            if isinstance(trouble, TimeoutError) or isinstance(getattr(trouble, "reason", None), TimeoutError):
+                raise _TimedOut(f'catalog "{self.uri}" did not answer within {self._timeout:g} s') from None
             text = redact(first_line(trouble), self.options)
             raise UpstreamError(f'catalog "{self.uri}" cannot be reached ({text})') from None
         except ValueError:
@@ -166,6 +172,14 @@ class UnityCatalog:
         if status == 429 or status >= 500:
             return UpstreamError(f'catalog "{self.uri}" answers {status}')
         return Unreadable(f'catalog "{self.uri}" answers {status}')
+
+
+class _TimedOut(UpstreamError):
+    """Retryable, but by whoever asked."""
+
+
+def _may_recover(trouble: Exception) -> bool:
+    return isinstance(trouble, UpstreamError) and trouble.retryable and not isinstance(trouble, _TimedOut)
 
 
 def _is_delta(table: Mapping[str, Any]) -> bool:

@@ -588,7 +588,7 @@ def test_a_rest_catalog(rest):
 
 
 def test_an_unreachable_catalog_may_be_tried_again(monkeypatch):
-    monkeypatch.setattr("capture.connectors.iceberg_catalogs.ATTEMPTS", 2)
+    monkeypatch.setattr("capture.connectors.retry.ATTEMPTS", 2)
     connector = IcebergConnector(ConnectorConfig("c", "iceberg", "http://127.0.0.1:9", {"token": "s3cret-token"}))
     with pytest.raises(UpstreamError, match="cannot be reached") as refused:
         connector.list_namespaces()

@@ -1,0 +1,291 @@
+"""Catalogs as servers: an Iceberg REST catalog, Glue, and Unity Catalog, as processes; their bad days too."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from datasketches import update_theta_sketch
+
+from capture.connectors import open_connector
+from capture.connectors.spi import ConnectorConfig
+from capture.publish import puffin
+from store.errors import NotFound, StatflightError, UpstreamError
+from tests.integration.aws_server import SECRET, process
+from tests.integration.test_object_stores import ROWS, walk
+
+pytest.importorskip("pyiceberg")
+pytestmark = pytest.mark.usefixtures("nothing_secret_is_logged")
+TOKEN, LATER = "the-first-hush-hush-token", "the-second-hush-hush-token"
+_REST = (Path(__file__).parents[1] / "capture/connectors/rest_server.py").read_text()
+
+
+class Rest:
+    """A running REST catalog."""
+
+    def __init__(self, folder: Path, port: str):
+        self.folder, self.uri = folder, f"http://127.0.0.1:{port}"
+
+    def fault(self, **what) -> None:
+        (self.folder / "fault").write_text(json.dumps(what))
+
+    def protect(self, token: str) -> None:
+        (self.folder / "token").write_text(token)
+
+    def asked(self) -> list[str]:
+        return (self.folder / "log").read_text().splitlines()
+
+    def config(self, **options: str) -> ConnectorConfig:
+        return ConnectorConfig("c", "iceberg", self.uri, options)
+
+    def client(self):
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog("c", type="rest", uri=self.uri)
+
+
+@pytest.fixture(scope="module")
+def rest_server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rest")
+    with process(_REST, str(folder)) as port:
+        server = Rest(folder, port)
+        catalog = server.client()
+        for namespace in ("sales", ("sales", "eu")):
+            catalog.create_namespace(namespace)
+            catalog.create_table(
+                (*((namespace,) if isinstance(namespace, str) else namespace), "points"), ROWS.schema
+            ).append(ROWS)
+        yield server
+
+
+@pytest.fixture
+def rest(rest_server):
+    yield rest_server
+    for name in ("fault", "token"):
+        (rest_server.folder / name).unlink(missing_ok=True)
+
+
+# REST.
+
+
+def test_rest(rest):
+    walk(rest.config(), "sales", "points")
+    walk(rest.config(), "sales.eu", "points")
+
+
+def test_a_table_that_was_renamed_or_dropped(rest):
+    catalog = rest.client()
+    catalog.create_table(("sales", "brief"), ROWS.schema).append(ROWS)
+    connector = open_connector(rest.config())
+    uuid = connector.describe("sales", "brief").table_id
+    catalog.rename_table(("sales", "brief"), ("sales", "lasting"))
+    assert connector.describe("sales", "lasting").table_id == uuid
+    with pytest.raises(NotFound, match=r"sales\.brief"):
+        connector.describe("sales", "brief")
+    catalog.drop_table(("sales", "lasting"))
+    assert connector.list_tables("sales") == ["points"]
+    with pytest.raises(NotFound, match=r"sales\.lasting"):
+        connector.enumerate_snapshots("sales", "lasting")
+    connector.close()
+
+
+def test_a_token_is_sent_and_a_refreshed_one_picked_up(rest, tmp_path, monkeypatch):
+    rest.protect(TOKEN)
+    secrets = tmp_path / "secrets.toml"
+    monkeypatch.setenv("STATFLIGHT_SECRETS_FILE", str(secrets))
+    secrets.write_text(f'[lake]\ntoken = "{TOKEN}"\n')
+    walk(rest.config(secret="lake"), "sales", "points")
+    rest.protect(LATER)
+    with pytest.raises(StatflightError) as refused:
+        open_connector(rest.config(secret="lake")).list_namespaces()
+    assert TOKEN not in str(refused.value) and LATER not in str(refused.value)
+    secrets.write_text(f'[lake]\ntoken = "{LATER}"\n')
+    walk(rest.config(secret="lake"), "sales", "points")
+    with pytest.raises(StatflightError, match=r"nauthorized|not valid"):
+        open_connector(rest.config()).list_namespaces()
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_catalog_that_recovers_is_asked_again(rest, status):
+    connector = open_connector(rest.config())
+    assert connector.list_tables("sales") == ["points"]
+    before = len(rest.asked())
+    rest.fault(status=status, times=2)
+    assert connector.describe("sales", "points").name == "points"
+    assert [line.rpartition(" ")[2] for line in rest.asked()[before:]] == [str(status), str(status), "200"]
+    connector.close()
+
+
+def test_a_catalog_that_does_not_recover_is_retryable_trouble(rest):
+    connector = open_connector(rest.config())
+    assert connector.list_tables("sales") == ["points"]
+    rest.fault(status=503, times=9)
+    with pytest.raises(UpstreamError, match=r'table "sales\.points"') as refused:
+        connector.describe("sales", "points")
+    assert refused.value.retryable
+    connector.close()
+
+
+@pytest.mark.parametrize("at", ["first", "later"])
+def test_a_catalog_that_hangs_is_given_up(rest, at):
+    connector = open_connector(rest.config(timeout="0.5"))
+    if at == "later":
+        assert connector.list_tables("sales") == ["points"]
+    rest.fault(seconds=3, times=1)
+    started = time.monotonic()
+    with pytest.raises(UpstreamError, match="cannot be reached") as refused:
+        connector.list_tables("sales")
+    assert refused.value.retryable and time.monotonic() - started < 2
+    connector.close()
+
+
+def test_publish_to_rest_and_read_back(rest):
+    _publish(open_connector(rest.config()), "sales.eu", "points")
+
+
+def test_requests_are_signed_when_asked(rest):
+    """Our server does not check the signature: it is enough that it is there and holds no secret."""
+    pytest.importorskip("boto3")
+    options = {"rest.sigv4-enabled": "true", "rest.signing-region": "us-east-1", "rest.signing-name": "execute-api",
+               "client.access-key-id": "an-access-key", "client.secret-access-key": SECRET,
+               "client.region": "us-east-1"}  # fmt: skip
+    connector = open_connector(rest.config(**options))
+    assert connector.list_tables("sales") == ["points"]
+    rest.protect("another")
+    with pytest.raises(StatflightError) as refused:
+        connector.list_tables("sales")
+    assert SECRET not in str(refused.value)
+    connector.close()
+
+
+# Glue.
+
+
+def test_publish_to_glue_and_read_back(aws):
+    pytest.importorskip("boto3")
+    from pyiceberg.catalog import load_catalog
+
+    options = {**aws.iceberg, **aws.glue, "warehouse": f"s3://{aws.bucket}/wh"}
+    namespace = f"p{aws.bucket[5:]}"
+    catalog = load_catalog("c", type="glue", **options)
+    catalog.create_namespace(namespace)
+    catalog.create_table((namespace, "points"), ROWS.schema).append(ROWS)
+    connector = open_connector(ConnectorConfig("c", "iceberg", "glue://", options))
+    _publish(connector, namespace, "points")
+
+
+def test_glue_without_credentials_or_server_is_one_clear_reason(aws, monkeypatch):
+    pytest.importorskip("boto3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    bare = ConnectorConfig("c", "iceberg", "glue://", {"glue.endpoint": aws.endpoint, "glue.region": "us-east-1"})
+    with pytest.raises(StatflightError, match="redentials"):
+        open_connector(bare).list_namespaces()
+    gone = {**aws.glue, "glue.endpoint": "http://127.0.0.1:9", "timeout": "1"}
+    with pytest.raises(StatflightError) as refused:
+        open_connector(ConnectorConfig("c", "iceberg", "glue://", gone)).list_namespaces()
+    assert SECRET not in str(refused.value)
+
+
+def _publish(connector, namespace: str, name: str) -> None:
+    current = connector.enumerate_snapshots(namespace, name).current_snapshot_id
+    theta = update_theta_sketch()
+    for value in range(100):
+        theta.update(value)
+    data = theta.compact().serialize()
+    written = puffin.publish(connector, namespace, name, current, [(1, data, 100.0)])
+    assert written["columns"] == [1]
+    native = connector.capture_snapshot_target_stats(namespace, name, current, {"id": 1, "label": 2})
+    assert [(column, kept) for column, _, _, kept, _ in native.sketches] == [(1, data)]
+    connector.close()
+
+
+# Unity.
+
+_UNITY = """
+import json, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import threading
+settings = json.loads(sys.argv[1])
+fault = {"times": 0}
+
+class Handler(BaseHTTPRequestHandler):
+    def answer(self, body, status=200):
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def do_GET(self):
+        path, _, query = self.path.removeprefix("/api/2.1/unity-catalog/").partition("?")
+        if path.startswith("fault/"):
+            _, fault["status"], fault["times"] = path.split("/")
+            fault["times"] = int(fault["times"])
+            return self.answer({})
+        if fault["times"] > 0:
+            fault["times"] -= 1
+            if fault["status"] == "hang":
+                time.sleep(3)
+            return self.answer({}, 503 if fault["status"] == "hang" else int(fault["status"]))
+        if self.headers["Authorization"] != "Bearer " + settings["token"]:
+            return self.answer({}, 401)
+        table = {"name": "points", "data_source_format": "DELTA", "table_id": "t-1",
+                 "storage_location": settings["location"]}
+        if path == "schemas":
+            return self.answer({"schemas": [{"name": "sales"}]})
+        if path == "tables":
+            return self.answer({"tables": [table]})
+        self.answer(table, 200) if path == "tables/main.sales.points" else self.answer({}, 404)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer({"aws_temp_credentials": settings["keys"]})
+
+    def log_message(self, *args):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+server.daemon_threads = True
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(server.server_port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def unity(aws):
+    deltalake = pytest.importorskip("deltalake")
+    location = f"s3://{aws.bucket}/lake/points"
+    deltalake.write_deltalake(location, ROWS, storage_options=aws.options)
+    keys = {"access_key_id": "an-access-key", "secret_access_key": SECRET, "session_token": "a-session"}
+    with process(_UNITY, json.dumps({"token": TOKEN, "location": location, "keys": keys})) as port:
+        options = {"token": TOKEN, "unity_allow_http_url": "true", "aws_endpoint": aws.endpoint,
+                   "aws_region": "us-east-1", "aws_allow_http": "true"}  # fmt: skip
+        yield ConnectorConfig("c", "delta", f"uc://127.0.0.1:{port}/main", options)
+
+
+def _unity_fault(config: ConnectorConfig, status: object, times: int) -> None:
+    from urllib.request import urlopen
+
+    host = config.uri.removeprefix("uc://").partition("/")[0]
+    urlopen(f"http://{host}/api/2.1/unity-catalog/fault/{status}/{times}").close()
+
+
+def test_unity_lends_the_credentials_of_the_store(unity):
+    walk(unity, "sales", "points")
+
+
+def test_unity_on_a_bad_day(unity):
+    _unity_fault(unity, 503, 2)
+    assert open_connector(unity).list_tables("sales") == ["points"]
+    _unity_fault(unity, "hang", 1)
+    impatient = ConnectorConfig("c", "delta", unity.uri, {**unity.options, "timeout": "500ms"})
+    started = time.monotonic()
+    with pytest.raises(UpstreamError, match=r"did not answer within 0\.5 s") as refused:
+        open_connector(impatient).list_tables("sales")
+    assert refused.value.retryable and time.monotonic() - started < 2

@@ -1,0 +1,182 @@
+"""Every format on an object store, through every step: found, described, captured, scanned."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture.connectors import open_connector
+from capture.connectors.credentials import patient
+from capture.connectors.spi import ConnectorConfig
+from capture.spark.tasks import read
+from store.errors import StatflightError, UpstreamError
+from tests.integration.aws_server import SECRET, process
+
+ROWS = pa.table(
+    {"id": pa.array(range(100), pa.int64()), "label": [None if i % 4 == 0 else f"v{i}" for i in range(100)]}
+)
+
+pytestmark = pytest.mark.usefixtures("nothing_secret_is_logged")
+
+
+def walk(config: ConnectorConfig, namespace: str, name: str, rows: int = 100, *, bounds: bool = True) -> dict:
+    """Goes from the uri to the rows; gives what was found on the way."""
+    connector = open_connector(config)
+    try:
+        assert namespace in connector.list_namespaces()
+        assert name in connector.list_tables(namespace)
+        table = connector.describe(namespace, name)
+        assert [column.name for column in table.schema.columns] == ["id", "label"]
+        ids = {c.name: c.field_id or i for i, c in enumerate(table.schema.columns, 1)}
+        listing = connector.enumerate_snapshots(namespace, name)
+        current = listing.current_snapshot_id
+        assert current in listing.live_snapshot_ids
+        native = connector.capture_snapshot_target_stats(namespace, name, current, ids)
+        assert native.row_count == rows and native.total_size_bytes > 0
+        told = {row["column_name"]: row for part in native.file_columns() for row in part.to_pylist()}
+        if bounds:
+            assert (told["id"]["min"], told["label"]["null_count"]) == ("0", 25)
+        found: dict[str, list] = {}
+        files = set(native.files["file_path"].to_pylist())
+        for task in connector.plan_files(namespace, name, current, ids):
+            assert task.file_path in files
+            for column, values in read(task, task.columns):
+                found.setdefault(column.name, []).extend(values.to_pylist())
+        assert sorted(found["id"]) == list(range(rows))
+        assert SECRET not in repr(config) + repr(table) + repr(connector)
+        return {"table": table, "native": native, "connector": connector}
+    finally:
+        connector.close()
+
+
+def test_parquet(aws):
+    system = aws.file_system()
+    pq.write_table(ROWS[:50], f"{aws.bucket}/lake/points/a.parquet", filesystem=system)
+    pq.write_table(ROWS[50:], f"{aws.bucket}/lake/points/b.parquet", filesystem=system)
+    connector = open_connector(ConnectorConfig("c", "parquet", f"s3://{aws.bucket}/lake", aws.options))
+    assert connector.list_tables("default") == ["points"]
+    found = walk(
+        ConnectorConfig("c", "parquet", f"s3://{aws.bucket}/lake", aws.options), "default", "points", bounds=False
+    )
+    assert found["native"].files["file_path"][0].as_py() == f"s3://{aws.bucket}/lake/points/a.parquet"
+    one = f"s3://{aws.bucket}/lake/points/a.parquet"
+    walk(ConnectorConfig("c", "parquet", one, aws.options), "default", "a", 50, bounds=False)
+
+
+def test_delta(aws):
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(f"s3://{aws.bucket}/lake/points", ROWS, storage_options=aws.options)
+    walk(ConnectorConfig("c", "delta", f"s3://{aws.bucket}/lake", aws.options), "default", "points")
+    walk(ConnectorConfig("c", "delta", f"s3://{aws.bucket}/lake/points", aws.options), "default", "points")
+
+
+def test_lance(aws):
+    lance = pytest.importorskip("lance")
+    lance.write_dataset(ROWS, f"s3://{aws.bucket}/lake/points.lance", storage_options=aws.options)
+    walk(ConnectorConfig("c", "lance", f"s3://{aws.bucket}/lake", aws.options), "default", "points", bounds=False)
+
+
+@pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")
+def test_paimon(aws, tmp_path):
+    pypaimon = pytest.importorskip("pypaimon")
+    catalog = pypaimon.CatalogFactory.create({"warehouse": str(tmp_path)})
+    catalog.create_database("sales", True)
+    catalog.create_table(
+        "sales.points", pypaimon.Schema.from_pyarrow_schema(ROWS.schema, options={"metadata.stats-mode": "full"}), False
+    )
+    table = catalog.get_table("sales.points")
+    builder = table.new_batch_write_builder()
+    writer = builder.new_write()
+    writer.write_arrow(ROWS)
+    builder.new_commit().commit(writer.prepare_commit())
+    writer.close()
+    system = aws.file_system()
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            with system.open_output_stream(f"{aws.bucket}/wh/{path.relative_to(tmp_path)}") as out:
+                out.write(path.read_bytes())
+    walk(ConnectorConfig("c", "paimon", f"s3://{aws.bucket}/wh", aws.options), "sales", "points")
+
+
+def test_iceberg_in_a_sql_catalog(aws, tmp_path):
+    pytest.importorskip("pyiceberg")
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    options = {**aws.iceberg, "warehouse": f"s3://{aws.bucket}/wh"}
+    _write_iceberg("sql", uri=uri, **options)
+    found = walk(ConnectorConfig("c", "iceberg", uri, options), "sales", "points")
+    walk(ConnectorConfig("c", "iceberg", f"s3://{aws.bucket}/wh", aws.options), "sales", "points")
+    location = found["table"].location
+    assert location.startswith("s3://")
+
+
+def test_iceberg_in_glue(aws):
+    pytest.importorskip("pyiceberg")
+    pytest.importorskip("boto3")
+    options = {**aws.iceberg, **aws.glue, "warehouse": f"s3://{aws.bucket}/wh"}
+    catalog = _write_iceberg("glue", namespace=f"n{aws.bucket[5:]}", **options)
+    walk(ConnectorConfig("c", "iceberg", "glue://", options), f"n{aws.bucket[5:]}", "points")
+    catalog.rename_table((f"n{aws.bucket[5:]}", "points"), (f"n{aws.bucket[5:]}", "dots"))
+    walk(ConnectorConfig("c", "iceberg", "glue://", options), f"n{aws.bucket[5:]}", "dots")
+
+
+def _write_iceberg(kind: str, namespace: str = "sales", **properties: str):
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog("c", type=kind, **properties)
+    catalog.create_namespace(namespace)
+    catalog.create_table((namespace, "points"), ROWS.schema).append(ROWS)
+    return catalog
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta", "lance", "iceberg", "paimon"])
+def test_what_is_not_there_and_who_may_not_see_it(aws, format, monkeypatch):
+    nowhere = ConnectorConfig("c", format, f"s3://{aws.bucket}/nowhere", aws.options)
+    with pytest.raises(StatflightError) as refused:
+        open_connector(nowhere).list_namespaces()
+    assert f"s3://{aws.bucket}/nowhere" in str(refused.value) and SECRET not in str(refused.value)
+    with pytest.raises(StatflightError) as refused:
+        open_connector(ConnectorConfig("c", format, "s3://no-such-bucket/x", aws.options)).list_namespaces()
+    assert SECRET not in str(refused.value)
+
+
+_HANGING = """
+import socket, sys, threading
+server = socket.create_server(("127.0.0.1", 0))
+held = []
+def accept():
+    while True:
+        held.append(server.accept()[0])
+threading.Thread(target=accept, daemon=True).start()
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def hanging():
+    with process(_HANGING) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def test_a_store_that_hangs_is_given_up(hanging):
+    options = {"aws_endpoint": hanging, "aws_access_key_id": "k", "aws_secret_access_key": SECRET, "aws_region": "r",
+               "aws_allow_http": "true", "timeout": "0.5"}  # fmt: skip
+    started = time.monotonic()
+    with pytest.raises(UpstreamError) as refused:
+        open_connector(ConnectorConfig("c", "parquet", "s3://bucket/lake", options)).list_namespaces()
+    assert refused.value.retryable and time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize("format", ["delta", "lance"])
+def test_a_library_with_a_store_of_its_own_gives_up_too(hanging, format):
+    library = pytest.importorskip({"delta": "deltalake", "lance": "lance"}[format])
+    storage = {"aws_endpoint": hanging, "aws_access_key_id": "k", "aws_secret_access_key": SECRET, "aws_region": "r",
+               "aws_allow_http": "true"}  # fmt: skip
+    started = time.monotonic()
+    with pytest.raises((OSError, ValueError)):
+        opened = library.DeltaTable if format == "delta" else library.dataset
+        opened("s3://bucket/lake", storage_options=patient(storage, {"timeout": "0.5"}))
+    assert time.monotonic() - started < 20
