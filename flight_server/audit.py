@@ -16,7 +16,7 @@ log = logging.getLogger("statflight.audit")
 
 WRITES: Final = frozenset({
     "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "delete_stats", "expire",
-    "publish",
+    "publish", "backup",
 })  # fmt: skip
 _TOLD: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # keys of a body that are no secret
 _LONGEST: Final = 500

@@ -14,7 +14,7 @@ except ImportError:
     sys.exit("statflight: the command line needs more than pyarrow: pip install 'statflight[server]'")
 
 from flight_server.client import reason
-from flight_server.commands import capturing, reading, running
+from flight_server.commands import capturing, keeping, reading, running
 from flight_server.commands.common import CommandError, UsageError, debug, say
 from store.errors import StatflightError
 
@@ -33,6 +33,7 @@ for panel, name, command in (
     (RUN, "serve", running.serve),
     (RUN, "worker", running.worker),
     (RUN, "doctor", running.doctor),
+    (RUN, "backup", keeping.backup),
     (LAKE, "connect", capturing.connect_lake),
     (LAKE, "discover", capturing.discover),
     (LAKE, "disconnect", capturing.disconnect),

@@ -304,6 +304,6 @@ def test_no_server_is_status_1(run):
 
 def test_help_and_version(run):
     status, out, _ = run("--help")
-    words = "serve worker connect capture show query diff jobs report publish resolve discover expire doctor demo"
+    words = "serve worker connect capture show query diff jobs report publish resolve discover expire doctor backup"
     assert status == 0 and all(word in out for word in words.split())
     assert run("--version")[1].strip()[0].isdigit()

@@ -1,0 +1,194 @@
+"""A server to put into, to read from and to kill, for tests of the store as its clients see it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+STATFLIGHT = Path(sys.executable).with_name("statflight")
+KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t"}
+
+
+class Server:
+    """`statflight serve` without workers."""
+
+    def __init__(self, db: Path):
+        self.db = db
+        env = {name: value for name, value in os.environ.items() if not name.startswith("STATFLIGHT_")}
+        with db.with_suffix(".log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [STATFLIGHT, "serve", "--db", db, "--port", "0", "--workers", "0"],
+                cwd=db.parent, env=env, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        found = re.search(r"listening on (grpc\S+)", self.process.stdout.readline())
+        assert found, db.with_suffix(".log").read_text()[-2000:]
+        self.uri = found[1]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=60)
+
+
+@contextlib.contextmanager
+def serving(db: Path) -> Iterator[Server]:
+    server = Server(db)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class Client:
+    def __init__(self, uri: str):
+        self.flight = flight.connect(uri)
+
+    def put(self, table: str, rows: pa.Table, mode: str = "create") -> dict[str, int]:
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({"table": table, "mode": mode}))
+        writer, reader = self.flight.do_put(descriptor, rows.schema)
+        with writer:
+            writer.write_table(rows, max_chunksize=1000)
+            writer.done_writing()
+            return json.loads(reader.read().to_pybytes())
+
+    def get(self, table: str, **more: Any) -> pa.Table:
+        command = json.dumps({"table": table} | more).encode()
+        return self.flight.do_get(flight.Ticket(command)).read_all()
+
+    def act(self, name: str, **body: Any) -> Any:
+        (result,) = self.flight.do_action(flight.Action(name, json.dumps(body).encode()))
+        return json.loads(result.body.to_pybytes())
+
+
+def of_table(name: str = "t") -> list[dict[str, Any]]:
+    return [{"column": c, "op": "EQ", "values": [v]} for c, v in (KEY | {"table_name": name}).items()]
+
+
+def generation(number: int, rows: int, name: str = "t", snapshot: int = 1) -> pa.Table:
+    """A set of columns that all say which generation they are of; each has another number of them."""
+    count = rows + number % 7
+    return pa.table({
+        **{key: [value] * count for key, value in (KEY | {"table_name": name}).items()},
+        "snapshot_id": [snapshot] * count, "column_id": list(range(1, count + 1)), "row_count": [number] * count,
+    })  # fmt: skip
+
+
+generation(0, 1)  # pyarrow looks for pandas with the first value it converts, which takes seconds where much else runs
+
+
+class Publisher(threading.Thread):
+    """Replaces a snapshot's set again and again, until the server is gone or `stop` is set."""
+
+    def __init__(self, uri: str, name: str, first: int, rows: int = 300):
+        super().__init__(daemon=True)
+        self.uri, self.table_name, self.number, self.rows = uri, name, first, rows
+        self.acknowledged = self.sent = first - 1
+        self.stop = threading.Event()
+        self.trouble: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            client = Client(self.uri)
+            while not self.stop.is_set():
+                self.sent = self.number
+                client.put("stats.columns", generation(self.number, self.rows, self.table_name), "replace_snapshot")
+                self.acknowledged = self.number
+                self.number += 1
+        except BaseException as trouble:
+            self.trouble = trouble
+
+
+def check_whole(found: pa.Table, rows: int = 300) -> int | None:
+    """The generation that a read saw; it must be one, and all of it. None where there is nothing yet."""
+    if not found.num_rows:
+        return None
+    (number,) = found["row_count"].unique().to_pylist()
+    assert found.num_rows == rows + number % 7, f"{found.num_rows} rows of generation {number}"
+    return int(number)
+
+
+def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[float], int]:
+    """Kills a server during puts again and again. Seconds of each start until the first answer, and puts acknowledged.
+
+    After each start every acknowledged put is there or a newer one that was being sent, and none in part.
+    """
+    db, starts, acknowledged = directory / "kill.db", [], 0
+    last = {"a": (0, 0), "b": (0, 0)}  # table → acknowledged, sent
+    for number in range(kills + 1):
+        begun = time.perf_counter()
+        server = Server(db)
+        client = Client(server.uri)
+        client.act("health")
+        starts.append(time.perf_counter() - begun)
+        try:
+            for name, (least, most) in last.items():
+                seen = check_whole(client.get("stats.columns", predicates=of_table(name))) or 0
+                assert least <= seen <= most, f"generation {seen} after {least} was acknowledged, {most} sent"
+                last[name] = (seen, seen)
+            if number == kills:
+                break
+            publishers = [Publisher(server.uri, name, last[name][0] + 1) for name in last]
+            for publisher in publishers:
+                publisher.start()
+            time.sleep(busy * (0.5 + number % 5 / 4))
+        finally:
+            server.kill()
+        for publisher in publishers:
+            publisher.join(30)
+            assert isinstance(publisher.trouble, pa.ArrowException), publisher.trouble
+            acknowledged += publisher.acknowledged - last[publisher.table_name][0]
+            last[publisher.table_name] = (publisher.acknowledged, publisher.sent)
+    return starts, acknowledged
+
+
+def read_against_writers(db: Path, seconds: float, readers: int = 2) -> tuple[int, int]:
+    """Readers against publishing writers; how many reads and publications there were. No read saw half of one."""
+    with serving(db) as server:
+        publishers = [Publisher(server.uri, name, 1) for name in ("a", "b")]
+        trouble: list[BaseException] = []
+        counts = [0] * readers
+        end = time.monotonic() + seconds
+
+        def read(which: int) -> None:
+            client = Client(server.uri)
+            ways: list[dict[str, Any]] = [{}, {"snapshot": "current"}, {"snapshot": 1, "columns": ["row_count"]}]
+            seen = {"a": 0, "b": 0}
+            try:
+                while time.monotonic() < end:
+                    name, way = ("a", "b")[counts[which] % 2], ways[counts[which] % len(ways)]
+                    number = check_whole(client.get("stats.columns", predicates=of_table(name), **way))
+                    assert number is None or number >= seen[name], "a reader went back in time"
+                    seen[name] = number or 0
+                    counts[which] += 1
+            except BaseException as error:
+                trouble.append(error)
+
+        threads = [threading.Thread(target=read, args=(which,)) for which in range(readers)]
+        for thread in (*publishers, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for publisher in publishers:
+            publisher.stop.set()
+        for publisher in publishers:
+            publisher.join()
+            trouble += [publisher.trouble] if publisher.trouble else []
+    if trouble:
+        raise trouble[0]
+    return sum(counts), sum(publisher.acknowledged for publisher in publishers)
