@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
@@ -89,7 +90,7 @@ class Scanner:
             return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
         if self.hot is not None and self._is_whole(request, principal) and (whole := self.hot.get(request)) is not None:
             chosen = whole if request.columns is None else whole.select(request.names)
-            return self.streams.serve(chosen.to_reader(), is_cancelled)
+            return self.streams.serve(_regrouped(chosen), is_cancelled)
         return self._run(request, self.scope(request, principal), is_cancelled)
 
     def reader(
@@ -198,7 +199,7 @@ class Scanner:
         sql, parameters = self._query(request, source, scope)
         for name, table in source.arrow.items():
             cursor.register(name, table)
-        batch_rows = _LARGE.get(request.flight.name, BATCH_ROWS)
+        batch_rows = _LARGE.get(request.flight.name) or _batch_rows(request.schema)
         reader = cursor.sql(sql, params=parameters or None).to_arrow_reader(batch_rows)
         if not request.names and not request.rows:
             return (batch.select([]) for batch in reader)
@@ -236,7 +237,8 @@ class Scanner:
             return Source("source", [], columns, arrow={"source": made(scope)})
         if known := SOURCES.get(name):
             return known(scope)
-        return stats_source(request.flight, scope)
+        used = {*request.names, *(column.strip().lower() for column in predicate.columns_of(request.node))}
+        return stats_source(request.flight, scope, used)
 
     def _query(self, request: ScanRequest, source: Source, scope: Scope) -> tuple[str, list[Any]]:
         parameters = list(source.parameters)
@@ -256,7 +258,8 @@ class Scanner:
         ordered = source.order and not _sort_keys(request, scope) and self._small(request, scope)
         order = f" ORDER BY {source.order}" if ordered else ""
         limit = f" LIMIT {request.limit}" if request.limit is not None else ""
-        return f"SELECT {chosen} FROM {source.sql} WHERE {where}{order}{limit}", parameters
+        sql = f"SELECT {chosen} FROM {source.sql} WHERE {where}{order}{limit}"
+        return _with_names(sql, parameters, source.names) if source.names else (sql, parameters)
 
     def _small(self, request: ScanRequest, scope: Scope) -> bool:
         if scope.keys is not None or not request.flight.name.startswith("stats."):
@@ -290,8 +293,33 @@ def _sorted(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     return table if (numbers[1:] > numbers[:-1]).all() else table.take(order)
 
 
+def _batch_rows(schema: pa.Schema) -> int:
+    """How many rows make a batch of some 2 MiB; many narrow ones cost less in few batches."""
+    width = sum(32 if type.num_buffers > 2 or type.num_fields else 8 for type in schema.types)
+    return next((rows for rows in (131_072, 65_536, 32_768, 16_384) if rows * width <= 2 << 20), BATCH_ROWS)
+
+
+def _regrouped(table: pa.Table) -> Iterable[pa.RecordBatch]:
+    """The batches of a table, put together where its columns are few."""
+    rows = _batch_rows(table.schema)
+    if rows == BATCH_ROWS or not table.num_columns:
+        return table.to_reader()
+    return (one_batch(table.slice(start, rows)) for start in range(0, table.num_rows, rows))
+
+
 def _none(request: ScanRequest) -> pa.RecordBatch:
     return one_batch(request.schema.empty_table())
+
+
+def _with_names(sql: str, parameters: list[Any], names: tuple[str, ...]) -> tuple[str, list[Any]]:
+    """Puts parameters where the SQL has `:t0` …, however often."""
+    given, merged = iter(parameters), []  # type: Iterator[Any], list[Any]
+
+    def mark(found: re.Match[str]) -> str:
+        merged.append(next(given) if found[1] is None else names[int(found[1])])
+        return "?" if found[1] is None else "?::VARCHAR"
+
+    return re.sub(r":t([0-3])|\?", mark, sql), merged
 
 
 def _part_sql(part: Part, source: Source) -> str:

@@ -6,7 +6,7 @@ SQL text is made of this file's own words and the schema's own column names; wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -42,25 +42,63 @@ class Source:
     order: str = ""
     where: str = "true"
     arrow: Mapping[str, pa.Table] = field(default_factory=dict)  # tables the SQL names
+    names: tuple[str, ...] = ()  # of the one table: what `:t0` … `:t3` stand for in the SQL of columns
 
 
 _TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
 _USABLE: Final = (
-    "CASE WHEN s.freshness = 'EXACT' AND s.completeness = 'COMPLETE' AND coalesce(s.row_groups_sampled, 0) = 0"
+    "CASE WHEN {freshness} = 'EXACT' AND s.completeness = 'COMPLETE' AND coalesce(s.row_groups_sampled, 0) = 0"
     " THEN 'PRUNING' ELSE 'PLANNING' END"
 )
 
 
-def stats_source(flight: Flight, scope: Scope) -> Source:
-    """The rows of a stored `stats.*` flight, each with its freshness for what the scope asks."""
+def stats_source(flight: Flight, scope: Scope, used: Set[str] | None = None) -> Source:
+    """The rows of a stored `stats.*` flight, each with its freshness for what the scope asks.
+
+    `used` are the columns that the query speaks of; it has to heed the source's `where` and `names` then.
+    """
     if flight.name == "stats.sketches":
         return _sketches(flight, scope)
-    by_snapshot = flight.name in BY_SNAPSHOT
-    inner, parameters = (_by_snapshot if by_snapshot else _by_span)(flight.name, scope)
+    if scope.pins is None:
+        return _stored(flight, scope, used)
+    inner, parameters = (_by_snapshot if flight.name in BY_SNAPSHOT else _by_span)(flight.name, scope)
     sql, parameters, columns = _with_names(flight, inner, parameters, scope)
-    columns["usable_for"] = _USABLE
-    identity = ", ".join(f's."{name}"' for name in IDENTITY[flight.name])
-    return Source(sql, parameters, columns, "s.table_key, s.snapshot_id" + (f", {identity}" if identity else ""))
+    columns["usable_for"] = _USABLE.format(freshness="s.freshness")
+    return Source(sql, parameters, columns, _order(flight.name, "s"))
+
+
+def _order(name: str, with_snapshot: str) -> str:
+    return ", ".join(["s.table_key", f"{with_snapshot}.snapshot_id", *(f's."{column}"' for column in IDENTITY[name])])
+
+
+def _stored(flight: Flight, scope: Scope, used: Set[str] | None) -> Source:
+    """All stored rows, without a subquery and with no more joins than the columns need."""
+    parameters: list[Any] = []
+    sql, at, where = f"{(BY_SNAPSHOT | BY_SPAN)[flight.name]} s", "s", "true"
+    if flight.name in BY_SPAN:
+        at = "c"
+        sql += (
+            f" JOIN file_snapshots c ON c.family = '{flight.name}' AND c.table_key = s.table_key"
+            " AND c.pos >= s.from_pos AND c.pos < s.to_pos"
+        )
+    columns = {name: f's."{name}"' for name in flight.schema.names} | {"snapshot_id": f"{at}.snapshot_id"}
+    only = scope.only if used is not None else None
+    current = "t.current_snapshot_id"
+    names: tuple[str, ...] = ()
+    if only is not None:
+        current = "NULL" if only.current_snapshot_id is None else str(int(only.current_snapshot_id))
+        columns |= {name: f":t{number}" for number, name in enumerate(_TABLE_COLUMNS)}
+        names = (only.table_catalog, only.table_schema, only.table_name, only.table_id)
+        where = f"s.table_key = {int(only.table_key)}"
+    elif used is None or used & {*_TABLE_COLUMNS, "freshness", "usable_for"}:
+        sql += f" JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {_keys('s', scope, parameters)}"
+        columns |= _TABLE_COLUMNS
+    else:
+        sql += " ANTI JOIN (SELECT table_key FROM tables WHERE dropped) t ON t.table_key = s.table_key"
+        where = _keys("s", scope, parameters)
+    freshness = f"CASE WHEN {at}.snapshot_id = coalesce({current}, {at}.snapshot_id) THEN 'EXACT' ELSE 'STALE' END"
+    columns |= {"freshness": freshness, "usable_for": _USABLE.format(freshness=freshness)}
+    return Source(sql, parameters, columns, _order(flight.name, at), where, names=names)
 
 
 def _with_names(
@@ -242,7 +280,8 @@ SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
         "(SELECT DISTINCT t.table_catalog, t.table_schema FROM tables t WHERE NOT t.dropped AND {scope}) s",
         {"catalog_name": "s.table_catalog", "schema_name": "s.table_schema"}, "1, 2"),
     "information_schema.tables": _plain(
-        "(SELECT * FROM tables t WHERE NOT t.dropped AND {scope}) t", _NAMES | {"table_type": "'BASE TABLE'"}, "t.table_key"),
+        "(SELECT * FROM tables t WHERE NOT t.dropped AND {scope}) t", _NAMES | {"table_type": "'BASE TABLE'"},
+        "t.table_key"),
     "information_schema.columns": _plain(
         "table_columns s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}",
         _NAMES | {name: f"s.{name}" for name in ("column_name", "data_type", "ordinal_position", "is_nullable",
