@@ -6,14 +6,16 @@ capture takes them from the store; a file that is gone from the table is simply 
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture.connectors.spi import ScanTask
 from capture.spark import kernels
 from capture.spark.partial import HASHED, NUMERIC, Partial, Wanted
 from capture.spi import Sink, TableHandle
@@ -22,11 +24,12 @@ from store.logical_types import Kind, LogicalType
 
 _FAN_IN: Final = 64  # parts merged at once: a quantile's error grows with the depth of the tree, not with its leaves
 _THETA_FAN_IN: Final = 8  # theta is large, and its union the same however it is grouped
-_ROLES: Final = {"NDV": "theta", "QUANTILES": "kll", "MCV": "mcv"}
-_KNOWN: Final = [
+_MEASURES: Final = (
     "file_path", "column_id", "logical_type", "row_count", "null_count", "nan_count", "min", "max", "avg_width_bytes",
-    "max_width_bytes", "completeness", "engine_id", "row_groups_sampled", "bytes_scanned",
-]  # fmt: skip
+    "max_width_bytes", "bytes_scanned",
+)  # fmt: skip
+
+_Place = tuple[str, int]  # file path, column id
 
 
 class Fold:
@@ -44,16 +47,23 @@ class Fold:
         self._thetas: list[bytes] = []
         self._no_theta = False
 
-    def add(self, part: Partial, size_bytes: int = 0) -> None:
+    def unite(self, theta: bytes) -> None:
+        """Takes the theta sketch of parts that are added as `counted`; the order does not matter."""
+        self._thetas.append(theta)
+        if len(self._thetas) >= _THETA_FAN_IN:
+            self._thetas = [sketches.union(self._thetas)]
+
+    def add(self, part: Partial, size_bytes: int = 0, counted: bool = False) -> None:
+        """Adds a part; of a `counted` one the theta sketch is in the union already."""
         self.parts += 1
         self.size_bytes += size_bytes
-        if part.theta is None:
+        if counted:
+            pass
+        elif part.theta is None:
             self._no_theta = True
         else:
-            self._thetas.append(part.theta)
-            if len(self._thetas) >= _THETA_FAN_IN:
-                self._thetas = [sketches.union(self._thetas)]
-        self._push(0, replace(part, theta=None))
+            self.unite(part.theta)
+        self._push(0, part if part.theta is None else replace(part, theta=None))
 
     def result(self) -> Partial:
         """The statistics of all parts so far; of none, those of no rows."""
@@ -75,82 +85,143 @@ class Fold:
             self._push(level + 1, kernels.merge(held, self.lt))
 
 
-@dataclass(slots=True)
-class _Sketches:
-    fingerprint: str = ""
-    data: dict[str, bytes] = field(default_factory=dict)
-    whole: bool = True  # all of one fingerprint
-
-
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Statistics of files found in the store, by (file path, column id)."""
+    """What the store has of files as they are now.
 
-    rows: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
-    sketches: dict[tuple[str, int], _Sketches] = field(default_factory=dict)
+    Attributes:
+        parts: Statistics by (file path, column id), with the bytes of the file that hold the column.
+        unions: By column id, the theta sketch of all the files that `parts` has, where the store has that.
+    """
 
-    def find(
-        self, file_path: str, fingerprint: str, column_id: int, lt: LogicalType, wanted: Wanted
-    ) -> tuple[Partial, int] | None:
-        """What was computed of a column of exactly this file, and the file's bytes that hold it."""
-        row, held = self.rows.get((file_path, column_id)), self.sketches.get((file_path, column_id))
-        if row is None or held is None or not held.whole or held.fingerprint != fingerprint:
-            return None
-        if row["logical_type"] != lt.text or lt.kind not in HASHED or "theta" not in held.data:
-            return None
-        needs_kll = wanted.quantiles and lt.kind in NUMERIC
-        if (needs_kll and "kll" not in held.data) or (wanted.frequent and "mcv" not in held.data):
-            return None
-        count = row["row_count"] - row["null_count"]
-        partial = Partial(
-            row["row_count"],
-            row["null_count"],
-            row["nan_count"],
-            row["min"],
-            row["max"],
-            round((row["avg_width_bytes"] or 0) * count),
-            row["max_width_bytes"],
-            held.data["theta"],
-            held.data.get("kll") if wanted.quantiles else None,
-            held.data.get("mcv") if wanted.frequent else None,
-        )
-        return partial, row["bytes_scanned"] or 0
+    parts: dict[_Place, tuple[Partial, int]] = field(default_factory=dict)
+    unions: dict[int, bytes] = field(default_factory=dict)
+    _columns: pa.Table | None = None
+    _sketches: pa.Table | None = None
+    _rows: dict[_Place, int] = field(default_factory=dict)
+    _sketch_rows: dict[_Place, dict[str, int]] = field(default_factory=dict)
+
+    def theta(self, place: _Place) -> bytes:
+        """The theta sketch of one of `parts`, which come without theirs: they are large."""
+        assert self._sketches is not None
+        data: bytes = self._sketches["data"][self._sketch_rows[place]["NDV"]].as_py()
+        return data
+
+    def tables(self, places: Iterable[_Place]) -> dict[str, pa.Table]:
+        """The stored rows of some of `parts` and of their sketches, by flight."""
+        if self._columns is None or self._sketches is None:
+            return {}
+        places = list(places)
+        rows = [self._rows[place] for place in places]
+        held = [row for place in places for row in self._sketch_rows[place].values()]
+        return {"stats.file_columns": _taken(self._columns, rows), "stats.sketches": _taken(self._sketches, held)}
 
 
-def known(sink: Sink, table: TableHandle, engine_id: str, column_ids: Iterable[int]) -> Known:
-    """What the sink has of the table's files, of the columns asked for, computed in full by this engine."""
-    sketched = sink.stored("stats.sketches", table, ["file_path", "column_id", "role", "data", "params"])
-    if not sketched.num_rows:
+def known(
+    sink: Sink,
+    table: TableHandle,
+    engine_id: str,
+    tasks: Sequence[ScanTask],
+    types: Mapping[int, LogicalType],
+    column_ids: Sequence[int],
+    wanted: Wanted,
+) -> Known:
+    """What the sink has of exactly these files, of the columns asked for, computed in full by this engine."""
+    sketches = sink.stored("stats.sketches", table)
+    if not sketches.num_rows:
         return Known()
-    ids = pa.array(list(column_ids), pa.int64())
-    sketched = sketched.filter(pc.and_(pc.is_valid(sketched["file_path"]), pc.is_in(sketched["column_id"], ids)))
-    if not sketched.num_rows:
-        return Known()
-    found: dict[tuple[str, int], _Sketches] = {}
-    for path, column_id, role, data, params in zip(
-        *(sketched[name].to_pylist() for name in ("file_path", "column_id", "role", "data", "params")), strict=True
-    ):
-        if role not in _ROLES:
+    ids = pa.array(column_ids, pa.int64())
+    roles = pa.array(sorted(_roles(wanted)))
+    fit = pc.and_(pc.is_in(sketches["column_id"], ids), pc.is_in(sketches["role"], roles))
+    whole = sketches.filter(pc.and_(fit, pc.equal(sketches["target_kind"], "COLUMN")))
+    sketches = sketches.filter(pc.and_(fit, pc.is_valid(sketches["file_path"])))
+    sketches = sketches.filter(_current(sketches, {task.file_path: task.fingerprint for task in tasks}))
+    held: dict[_Place, dict[str, int]] = {}
+    for at, (path, column_id, role) in enumerate(_lists(sketches, ("file_path", "column_id", "role"))):
+        held.setdefault((path, column_id), {})[role] = at
+    lacks = {i: _roles(wanted, lt) for i, lt in types.items()}
+    data = sketches["data"]
+    columns = sink.stored("stats.file_columns", table)
+    own = pc.and_(pc.equal(columns["engine_id"], engine_id), pc.equal(columns["completeness"], "COMPLETE"))
+    own = pc.and_(own, pc.equal(pc.fill_null(columns["row_groups_sampled"], 0), 0))
+    own = pc.and_(own, pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"])))
+    columns = columns.filter(pc.and_(own, pc.is_in(columns["column_id"], ids)))
+    rows: dict[_Place, int] = {}
+    parts: dict[_Place, tuple[Partial, int]] = {}
+    for at, row in enumerate(_lists(columns, _MEASURES)):
+        path, column_id, logical_type, count, nulls, nans, low, high, width, widest, size = row
+        place, lt = (path, column_id), types[column_id]
+        found = held.get(place)
+        if found is None or logical_type != lt.text or lt.kind not in HASHED or lacks[column_id] - found.keys():
             continue
-        entry = found.setdefault((path, column_id), _Sketches())
-        fingerprint = _fingerprint(params)
-        entry.whole &= bool(fingerprint) and (not entry.data or entry.fingerprint == fingerprint)
-        entry.fingerprint = fingerprint
-        entry.data[_ROLES[role]] = data
-    stored = sink.stored("stats.file_columns", table, _KNOWN)
-    rows = {}
-    for row in stored.filter(pc.is_in(stored["column_id"], ids)).to_pylist():
-        own = row["engine_id"] == engine_id and row["completeness"] == "COMPLETE" and not row["row_groups_sampled"]
-        if own and row["row_count"] is not None and row["null_count"] is not None:
-            rows[row["file_path"], row["column_id"]] = row
-    return Known(rows, found)
+        kll, mcv = (data[found[r]].as_py() if r in found else None for r in ("QUANTILES", "MCV"))
+        widths = round((width or 0) * (count - nulls))
+        rows[place] = at
+        parts[place] = (Partial(count, nulls, nans, low, high, widths, widest, None, kll, mcv), size or 0)
+    return Known(parts, _unions(whole, tasks, parts, column_ids), columns, sketches, rows, held)
+
+
+def listing(tasks: Iterable[ScanTask]) -> str:
+    """A digest of which files in which state a statistic is of."""
+    told = hashlib.sha256()
+    for line in sorted(json.dumps([task.file_path, task.fingerprint]) for task in tasks):
+        told.update(f"{line}\n".encode())
+    return told.hexdigest()
+
+
+def _unions(
+    sketches: pa.Table, tasks: Sequence[ScanTask], parts: Mapping[_Place, object], column_ids: Iterable[int]
+) -> dict[int, bytes]:
+    """Theta sketches of columns of the table that are of just the files known."""
+    sketches = sketches.filter(pc.equal(sketches["role"], "NDV"))
+    told = dict(zip(sketches["column_id"].to_pylist(), range(sketches.num_rows), strict=True))
+    found, listings = {}, {}
+    for column_id in column_ids:
+        if (at := told.get(column_id)) is None:
+            continue
+        files = tuple(n for n, task in enumerate(tasks) if (task.file_path, column_id) in parts)
+        if files not in listings:
+            listings[files] = listing(tasks[n] for n in files)
+        if _told(sketches["params"][at].as_py(), "files") == listings[files]:
+            found[column_id] = sketches["data"][at].as_py()
+    return found
+
+
+def _roles(wanted: Wanted, lt: LogicalType | None = None) -> set[str]:
+    """The sketches that are wanted of a column, or at all."""
+    found = {"NDV"}
+    if wanted.quantiles and (lt is None or lt.kind in NUMERIC):
+        found.add("QUANTILES")
+    return found | {"MCV"} if wanted.frequent else found
+
+
+def _current(sketches: pa.Table, fingerprints: Mapping[str, str]) -> pa.ChunkedArray:
+    """Which sketches are of files as they are now."""
+    told = _by_value(sketches["params"], lambda params: _told(params, "fingerprint"))
+    now = _by_value(sketches["file_path"], lambda path: fingerprints.get(path or ""))
+    return pc.and_(pc.not_equal(told, ""), pc.fill_null(pc.equal(told, now), False))
+
+
+def _by_value(texts: pa.ChunkedArray, function: Callable[[str | None], str | None]) -> pa.Array:
+    """A function of each text, called once for each distinct one."""
+    coded = texts.combine_chunks().dictionary_encode(null_encoding="encode")
+    coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
+    return pa.array([function(text) for text in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
+
+
+def _lists(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(table[name].to_pylist() for name in names), strict=True)
+
+
+def _taken(table: pa.Table, rows: list[int]) -> pa.Table:
+    return table if rows == list(range(table.num_rows)) else table.take(pa.array(rows, pa.int64()))
 
 
 def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> str:
     """The JSON of a sketch's parameters.
 
     NDV: k, seed and how values were hashed; QUANTILES: k and the unit of the doubles; MCV: the items kept of exact
-    counts. `fingerprint` is that of the file scanned.
+    counts. `fingerprint` is that of the file scanned, `files` that of all files of the table.
     """
     told: dict[str, Any] = {}
     match role:
@@ -174,9 +245,10 @@ SKETCHES: Final = (
 """Role, type and the field of `Partial` of every sketch of a column."""
 
 
-def _fingerprint(params: str | None) -> str:
+def _told(params: str | None, name: str) -> str:
+    """A text among the parameters of a sketch, empty where there is none."""
     try:
         told = json.loads(params or "{}")
     except ValueError:
         return ""
-    return str(told.get("fingerprint") or "") if isinstance(told, dict) else ""
+    return str(told.get(name) or "") if isinstance(told, dict) else ""

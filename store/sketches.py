@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from store.errors import InvalidArgument
 from store.hashing import Hashes, Longs
@@ -223,18 +224,36 @@ def kll(values: Doubles, counts: Longs | None = None, k: int = KLL_K) -> bytes:
 
 def merge_kll(sketches: Sequence[bytes], k: int = KLL_K) -> bytes:
     """The sketch of all values of all sketches."""
-    states = [state for state in map(read_kll, sketches) if state is not None]
+    states = [state for state in map(_parse_kll, sketches) if state is not None]
     if not states:
         return kll(np.empty(0), k=k)
     values = np.concatenate([state.values for state in states])
-    weights = np.concatenate([state.weights for state in states])
-    order = np.argsort(values, kind="stable")
+    sizes = [size for state in states for size in state.sizes]
+    weights: Longs = np.repeat([1 << level for state in states for level in range(len(state.sizes))], sizes)
+    order = np.argsort(values)  # not stable: equal values are one, whatever their weights
     low, high = min(state.low for state in states), max(state.high for state in states)
     return _write_kll(values[order], np.cumsum(weights[order]), low, high, k)
 
 
 def read_kll(data: bytes) -> Quantiles | None:
     """The state of a serialized sketch of doubles, None of an empty one; raises InvalidArgument for other bytes."""
+    if (state := _parse_kll(data)) is None:
+        return None
+    weights: Longs = np.repeat(1 << np.arange(len(state.sizes)), state.sizes)
+    order = np.argsort(state.values, kind="stable")
+    return Quantiles(state.values[order], weights[order], state.low, state.high)
+
+
+class _Levels(NamedTuple):
+    """A KLL sketch as it lies: values level by level, how many are in each."""
+
+    values: Doubles
+    sizes: Sequence[int]
+    low: float
+    high: float
+
+
+def _parse_kll(data: bytes) -> _Levels | None:
     try:
         _, version, family, flags, _ = struct.unpack_from("<BBBBH", data)
         if family != 15 or version not in (1, 2):
@@ -243,24 +262,22 @@ def read_kll(data: bytes) -> Quantiles | None:
             return None
         if version == 2 or flags & 4:
             (value,) = struct.unpack_from("<d", data, 8)
-            return Quantiles(np.array([value]), np.array([1]), value, value)
+            return _Levels(np.array([value]), [1], value, value)
         count, _, levels = struct.unpack_from("<QHB", data, 8)
-        starts = np.frombuffer(data, "<u4", levels, 20).astype(np.int64)
+        starts = struct.unpack_from(f"<{levels}I", data, 20)
         at = 20 + 4 * levels
         low, high = struct.unpack_from("<dd", data, at)
         values = np.frombuffer(data, "<f8", -1, at + 16) if (len(data) - at) % 8 == 0 else None
     except (struct.error, ValueError) as trouble:
         raise _no_sketch("KLL", f"{len(data)} bytes: {trouble}") from None
-    if values is None:
-        raise _no_sketch("KLL", f"{len(data)} bytes, no whole number of doubles")
-    sizes: Longs = np.diff(np.append(starts, starts[0] + len(values)))
-    if (sizes < 0).any() or levels > 61:
+    if values is None or not levels:
+        raise _no_sketch("KLL", f"{len(data)} bytes, no whole number of doubles in levels")
+    sizes = [stop - start for start, stop in zip(starts, [*starts[1:], starts[0] + len(values)], strict=True)]
+    if min(sizes) < 0 or levels > 61:
         raise _no_sketch("KLL", "levels out of order")
-    weights: Longs = np.repeat(1 << np.arange(levels), sizes)
-    if int(weights.sum()) != count:
-        raise _no_sketch("KLL", f"weights of {int(weights.sum())} for {count} values")
-    order = np.argsort(values, kind="stable")
-    return Quantiles(values[order], weights[order], low, high)
+    if (total := sum(size << level for level, size in enumerate(sizes))) != count:
+        raise _no_sketch("KLL", f"weights of {total} for {count} values")
+    return _Levels(values, sizes, low, high)
 
 
 def quantiles(data: bytes, ranks: Sequence[float]) -> list[float]:
@@ -371,13 +388,10 @@ def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: i
 
 def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:
     """Weights by item, values seen, and offset; raises InvalidArgument for other bytes."""
+    count, total, offset = _frequent_head(data)
+    if not count:
+        return {}, total, offset
     try:
-        longs, version, family, _, _, flags = struct.unpack_from("<BBBBBB", data)
-        if family != 10 or version != 1:
-            raise _no_sketch("frequent items", f"family {family}, version {version}")
-        if longs & 0x3F == 1 or flags & 5:
-            return {}, 0, 0
-        count, _, total, offset = struct.unpack_from("<IIQQ", data, 8)
         weights = np.frombuffer(data, "<u8", count, 32).tolist()
         at = 32 + 8 * count
         items = []
@@ -392,19 +406,82 @@ def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:
     return dict(zip(items, weights, strict=True)), total, offset
 
 
+def _frequent_head(data: bytes) -> tuple[int, int, int]:
+    """How many items a serialized sketch has, of how many values, and its offset."""
+    try:
+        longs, version, family, _, _, flags = struct.unpack_from("<BBBBBB", data)
+        if family != 10 or version != 1:
+            raise _no_sketch("frequent items", f"family {family}, version {version}")
+        if longs & 0x3F == 1 or flags & 5:
+            return 0, 0, 0
+        count, _, total, offset = struct.unpack_from("<IIQQ", data, 8)
+    except struct.error as trouble:
+        raise _no_sketch("frequent items", f"{len(data)} bytes: {trouble}") from None
+    if len(data) < 32 + 12 * count:
+        raise _no_sketch("frequent items", f"{len(data)} bytes that end too early")
+    return count, total, offset
+
+
 def merge_frequent(sketches: Sequence[bytes], keep: int = FREQUENT_ITEMS_KEPT) -> bytes:
     """The sketch of all values of all sketches."""
-    merged: dict[str, int] = {}
+    items, weights, total, offset = _all_items(sketches)
+    if len(items):
+        coded = items.dictionary_encode()
+        items = coded.dictionary
+        # Sums of doubles are exact up to 2^53 rows.
+        weights = np.bincount(coded.indices.to_numpy(), weights.astype(np.float64)).astype(np.int64)
+    if len(weights) > keep:
+        last = len(weights) - 1 - keep
+        purged = int(np.partition(weights, last)[last])
+        kept = np.flatnonzero(weights > purged)
+        items, weights = items.take(pa.array(kept)), weights[kept] - purged
+        offset += purged
+    try:
+        texts = [item.decode() for item in items.to_pylist()]
+    except UnicodeDecodeError as trouble:
+        raise _no_sketch("frequent items", str(trouble)) from None
+    return frequent(texts, weights.tolist(), total, offset)
+
+
+def _all_items(sketches: Sequence[bytes]) -> tuple[pa.Array, Longs, int, int]:
+    """The items of all sketches side by side and their weights, how many values they are of, the sum of the offsets.
+
+    The i-th items of all sketches are found at once: a text says where the next one begins.
+    """
+    held: list[tuple[bytes, int]] = []
     total = offset = 0
-    for weights, seen, left_out in map(read_frequent, sketches):
-        for item, weight in weights.items():
-            merged[item] = merged.get(item, 0) + weight
+    for data in sketches:
+        count, seen, left_out = _frequent_head(data)
         total, offset = total + seen, offset + left_out
-    items = sorted(merged, key=lambda item: (-merged[item], item))
-    if len(items) > keep:
-        purged = merged[items[keep]]
-        return frequent(items[:keep], [merged[i] - purged for i in items[:keep]], total, offset + purged)
-    return frequent(items, [merged[item] for item in items], total, offset)
+        if count:
+            held.append((data, count))
+    if not held:
+        return pa.array([], pa.binary()), np.empty(0, np.int64), total, offset
+    held.sort(key=lambda pair: -pair[1])
+    counts: Longs = np.array([count for _, count in held])
+    weights = np.concatenate([np.frombuffer(data, "<u8", count, 32) for data, count in held]).astype(np.int64)
+    ends = np.cumsum([len(data) for data, _ in held])
+    octets: npt.NDArray[np.uint8] = np.frombuffer(b"".join([*(data for data, _ in held), bytes(4)]), np.uint8)
+    words: npt.NDArray[np.uint32] = np.ndarray((len(octets) - 3,), "<u4", octets, 0, (1,))  # one at every byte
+    at = np.concatenate([[0], ends[:-1]]) + 32 + 8 * counts
+    starts: Longs = np.zeros((len(held), int(counts[0])), np.int64)
+    sizes = np.zeros_like(starts)
+    # How many sketches have an i-th item.
+    rows: Longs = len(held) - np.searchsorted(counts[::-1], np.arange(int(counts[0])), "right")
+    for place, n in enumerate(rows.tolist()):
+        here = at[:n]
+        np.minimum(here, ends[:n], out=here)  # beyond its end a sketch is refused below
+        size = words[here].astype(np.int64)
+        starts[:n, place], sizes[:n, place] = here + 4, size
+        here += 4 + size
+    if (at > ends).any():
+        raise _no_sketch("frequent items", "an item that ends too late")
+    real = np.arange(starts.shape[1]) < counts[:, None]
+    first, size = starts[real], sizes[real]
+    offsets = np.concatenate([[0], np.cumsum(size)])
+    texts = octets[np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], size)]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(texts)]
+    return pa.Array.from_buffers(pa.large_binary(), len(size), buffers), weights, total, offset
 
 
 def frequent_items(data: bytes, limit: int | None = None) -> list[FrequentItem]:

@@ -112,8 +112,8 @@ class SparkEngine:
         tasks = sorted(planned, key=lambda task: task.file_path)
         known = Known()
         if not scan.sampled and tasks and scan.work.column_ids:
-            known = incremental.known(sink, table, self.id, scan.work.column_ids)
-        reused = {at: found for at, task in enumerate(tasks) if (found := scan.reuse(at, task, known))}
+            known = incremental.known(sink, table, self.id, tasks, scan.types, scan.work.column_ids, scan.work.wanted)
+        reused = scan.reuse(tasks, known)
         new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
 
         rows = Rows(table, self.id, requests[0].mode)
@@ -130,6 +130,11 @@ class SparkEngine:
                 waves, execution = job.distributed(self.spark, new, scan.work, tell), "spark"
             except SparkUnavailable as trouble:
                 notes.append(f"computed without Spark: {trouble}")
+        for flight, found in known.tables(
+            (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
+        ).items():
+            for start in range(0, len(found), _FLUSH_ROWS):
+                sink.put(flight, rows.stored(found[start : start + _FLUSH_ROWS]))
         held = dict(reused)
         for wave in waves:
             for answer in wave:
@@ -208,6 +213,7 @@ class _Scan:
     errors: dict[_Key, list[str]]
     row_groups: dict[_Key, int]
     taken: int = 0  # files folded, in order
+    reused: frozenset[int] = frozenset()  # tasks whose answers, and thetas, are from the store
 
     @classmethod
     def of(cls, requests: Sequence[CaptureRequest]) -> _Scan:
@@ -235,17 +241,24 @@ class _Scan:
     def sampled(self) -> bool:
         return self.work.share is not None
 
-    def reuse(self, at: int, task: ScanTask, known: Known) -> list[Answer]:
-        """The answers of a task from the store, empty unless it has all of them."""
-        if not known.rows or self.work.groups:
-            return []
-        answers = []
-        for column_id in self.work.column_ids:
-            found = known.find(task.file_path, task.fingerprint, column_id, self.types[column_id], self.work.wanted)
-            if found is None:
-                return []
-            answers.append(Answer(at, column_id, (), "", found[1], 0, found[0]))
-        return answers
+    def reuse(self, tasks: Sequence[ScanTask], known: Known) -> dict[int, list[Answer]]:
+        """The answers from the store, by task, for those it has all answers of."""
+        found: dict[int, list[Answer]] = {}
+        if not known.parts or self.work.groups:
+            return found
+        for at, task in enumerate(tasks):
+            parts = {i: known.parts.get((task.file_path, i)) for i in self.work.column_ids}
+            if all(parts.values()):
+                found[at] = [Answer(at, i, (), "", part[1], 0, part[0]) for i, part in parts.items() if part]
+        self.reused = frozenset(found)
+        whole = sum(map(len, found.values())) == len(known.parts)
+        for i in self.work.column_ids:
+            if whole and i in known.unions:
+                self.folds[i,].unite(known.unions[i])
+                continue
+            for answers in found.values():  # without it, the sketches one by one
+                self.folds[i,].unite(known.theta((tasks[answers[0].task].file_path, i)))
+        return found
 
     def take(self, held: dict[int, list[Answer]], tasks: Sequence[ScanTask], rows: Rows) -> None:
         """Folds the answers of files whose turn it is, and makes the rows of each file."""
@@ -261,15 +274,16 @@ class _Scan:
         if answer.partial is None:
             self.errors[key].append(answer.error)
             return
-        self.folds[key].add(answer.partial, answer.size_bytes)
+        reused = answer.task in self.reused
+        self.folds[key].add(answer.partial, answer.size_bytes, reused)
         self.row_groups[key] += answer.row_groups
-        if answer.column_id is not None and not self.sampled:
+        if answer.column_id is not None and not self.sampled and not reused:
             lt = self.types[answer.column_id]
             rows.file_column(task.file_path, task.fingerprint, answer.column_id, lt, answer.partial, answer.size_bytes)
 
     def finish(self, tasks: Sequence[ScanTask], rows: Rows) -> None:
         """The rows of the table."""
-        total = sum(task.row_count for task in tasks)
+        total, files = sum(task.row_count for task in tasks), incremental.listing(tasks)
         for key, fold in self.folds.items():
             if tasks and not fold.parts:
                 continue  # nothing could be read
@@ -277,7 +291,7 @@ class _Scan:
             row_groups = self.row_groups[key] if self.sampled and part.row_count < total else 0
             covers = Coverage(total, fold.parts, fold.size_bytes, row_groups, len(self.errors[key]))
             if len(key) == 1:
-                rows.column(key[0], self.types[key[0]], part, covers)
+                rows.column(key[0], self.types[key[0]], part, covers, files)
             else:
                 rows.group(key, part, covers)
 

@@ -68,12 +68,27 @@ class Rows:
         about = {"target_kind": "FILE", "storage_id": storage_id(Target.file(file_path))}
         self._sketches(about | {"file_path": file_path, "column_id": column_id}, part, lt, {"fingerprint": fingerprint})
 
-    def column(self, column_id: int, lt: LogicalType, part: Partial, covers: Coverage) -> None:
-        """A column of the table, with its sketches."""
+    def stored(self, rows: pa.Table) -> pa.Table:
+        """Stored rows of files, as they hold at this snapshot too."""
+        told = {**self.table.key, "schema_hash": self._schema_hash, "capture_mode": str(self.mode)}
+        told |= {"captured_at": self.now, "refreshed_at": self.now}
+        rows = rows.select([name for name in rows.column_names if name not in schemas.DERIVED])
+        for at, wanted in enumerate(rows.schema):
+            if wanted.name in told:
+                rows = rows.set_column(at, wanted, pa.repeat(pa.scalar(told[wanted.name], wanted.type), len(rows)))
+            elif wanted.name == "column_name":
+                ids = rows["column_id"].combine_chunks().dictionary_encode()
+                names = pa.array([self._names[i] for i in ids.dictionary.to_pylist()], wanted.type)
+                rows = rows.set_column(at, wanted, names.take(ids.indices))
+        return rows
+
+    def column(self, column_id: int, lt: LogicalType, part: Partial, covers: Coverage, files: str = "") -> None:
+        """A column of the table, with its sketches; `files` is the digest of its files (`incremental.listing`)."""
         place = {"column_id": column_id, "column_name": self._names[column_id]}
         self._add("stats.columns", place, part, lt, covers)
         about = {"target_kind": "COLUMN", "storage_id": storage_id(Target.column(column_id)), "column_id": column_id}
-        self._sketches(about, part, lt, _sampled(part, covers))
+        told: dict[str, Any] = _sampled(part, covers) or ({"files": files} if files else {})
+        self._sketches(about, part, lt, told)
 
     def group(self, column_ids: tuple[int, ...], part: Partial, covers: Coverage) -> None:
         """A group of columns: rows, rows in which all are null, distinct tuples (a null is a value of a tuple)."""

@@ -44,19 +44,36 @@ class NullSink:
         pass
 
 
-def handle(root, name):
-    lake = ParquetConnector(ConnectorConfig("bench", "parquet", str(root)))
+class KeepingSink(NullSink):
+    """Keeps what is put, as the store does for the next capture."""
+
+    def __init__(self):
+        self.rows = {}
+
+    def put(self, flight, rows, *, extra=False):
+        self.rows.setdefault(flight, []).append(rows)
+
+    def stored(self, flight, table, columns=None):
+        if flight not in self.rows:
+            return super().stored(flight, table, columns)
+        found = pa.concat_tables(self.rows[flight])
+        return found.select(columns) if columns else found
+
+
+def handle(root, name, lake=None):
+    lake = lake or ParquetConnector(ConnectorConfig("bench", "parquet", str(root)))
     listing = lake.enumerate_snapshots("default", name)
     snapshot = max(listing.snapshots, key=lambda found: found.ordinal)
     ids = {column.name: number for number, column in enumerate(snapshot.schema.columns, 1)}
     return TableHandle("bench", "default", name, name, snapshot.snapshot_id, snapshot.schema, ids, lake)
 
 
-def capture(engine, table, execution):
+def capture(engine, table, execution, sink=None):
     requests = [CaptureRequest(table, Target.column(i)) for i in table.column_ids.values()]
-    results = engine.capture_batch(requests, NullSink())
-    assert {result.outcome for result in results} == {Outcome.CAPTURED}
+    results = engine.capture_batch(requests, sink or NullSink())
+    assert {(result.outcome, result.detail) for result in results} == {(Outcome.CAPTURED, "")}
     assert results[0].attributes["execution"] == execution
+    return results[0].attributes
 
 
 def decode(path):
@@ -80,6 +97,13 @@ def interleaved(actions, rounds=ROUNDS):
     return {name: statistics.median(times) for name, times in took.items()}
 
 
+def generate(root, parts, scale=SCALE):
+    generator = Path(sys.executable).with_name("tpchgen-cli")
+    command = [generator, "parquet", "-s", scale, "--tables", "lineitem", "--parts", str(parts), "--output-dir", root]
+    subprocess.run(command, check=True, capture_output=True)
+    return sorted((root / "lineitem").glob("*.parquet"))
+
+
 @pytest.fixture(scope="module")
 def engine():
     engine = SparkEngine("local[2]")
@@ -95,10 +119,7 @@ def report(capsys, title, ratios):
 def test_all_statistics_of_lineitem(engine, tmp_path, capsys):
     import duckdb
 
-    generator = Path(sys.executable).with_name("tpchgen-cli")
-    command = [generator, "parquet", "-s", SCALE, "--tables", "lineitem", "--parts", "12", "--output-dir", tmp_path]
-    subprocess.run(command, check=True, capture_output=True)
-    files = sorted((tmp_path / "lineitem").glob("*.parquet"))
+    files = generate(tmp_path, 12)
     table = handle(tmp_path, "lineitem")
     engine.inline_max_cells = 0
     engine.spark.ensure()
@@ -146,3 +167,34 @@ def test_a_wide_table(engine, tmp_path, capsys):
         "decode": lambda: [decode(file) for file in files],
     })  # fmt: skip
     report(capsys, "200 columns, one process", {"capture / decode": medians["capture"] / medians["decode"]})
+
+
+def test_one_file_more(engine, tmp_path, capsys):
+    """Lineitem in 101 files of which a hundred were captured before, against a table of the other one alone."""
+    files = generate(tmp_path, 101)
+    engine.inline_max_cells = 10**12
+    lake = ParquetConnector(ConnectorConfig("bench", "parquet", str(tmp_path)))
+    added = files[50]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / added.name).write_bytes(added.read_bytes())
+    content = added.read_bytes()
+    added.unlink()
+    before = KeepingSink()
+    capture(engine, handle(tmp_path, "lineitem", lake), "inline", before)
+    added.write_bytes(content)
+
+    def incremental():
+        sink = KeepingSink()
+        sink.stored = before.stored
+        assert capture(engine, handle(tmp_path, "lineitem", lake), "inline", sink)["files_reused"] == 100
+
+    medians = interleaved({
+        "added": incremental,
+        "alone": lambda: capture(engine, handle(tmp_path, "one", lake), "inline", KeepingSink()),
+    })  # fmt: skip
+    allowed = 1.5 * medians["alone"] + 0.1
+    report(capsys, "one file more than a hundred", {
+        "added / alone": medians["added"] / medians["alone"], "added / allowed": medians["added"] / allowed,
+    })  # fmt: skip
+    if SCALE == "1":
+        assert medians["added"] <= allowed
