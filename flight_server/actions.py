@@ -243,7 +243,7 @@ def wait_job(call: Call, body: bytes) -> Results:
 @_action('{"worker_id", "kinds", "wait_seconds"?, "engines"?}', "For capture workers: the next piece of work, if any")
 def lease_job(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"worker_id": str, "kinds": list}, {"wait_seconds": float, "engines": list})
-    call.service.require(call.principal, "capture.run")
+    call.service.require_worker(call.principal)
     wait = min(float(asked.get("wait_seconds") or 0.0), 60.0)
     found = call.service.dispatcher.lease(
         asked["worker_id"], check_leases(asked["kinds"]), wait, check_engines(asked.get("engines") or []),
@@ -256,7 +256,7 @@ def lease_job(call: Call, body: bytes) -> Results:
 @_action('{"job_id", "lease_token", "progress"?, "message"?}', "For capture workers: prolongs a lease")
 def renew_lease(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"job_id": str, "lease_token": str}, {"progress": float, "message": str})
-    call.service.require(call.principal, "capture.run")
+    call.service.require_worker(call.principal)
     wanted = call.service.dispatcher.renew(
         asked["job_id"], asked["lease_token"], asked.get("progress"), asked.get("message")
     )
@@ -275,7 +275,7 @@ def finish_job(call: Call, body: bytes) -> Results:
         "outcomes": check_outcomes(asked.get("outcomes")), "decisions": check_decisions(asked.get("decisions")),
         "error": check_error(asked.get("error")),
     }  # fmt: skip
-    call.service.require(call.principal, "capture.run")
+    call.service.require_worker(call.principal)
     dispatcher, token = call.service.dispatcher, asked["lease_token"]
     for item in asked.pop("rows", None) or []:
         put, whole = ingest.inline(item, token, call.principal, call.service.policy, call.is_cancelled)

@@ -80,6 +80,12 @@ class Service:
             yours = ", ".join(sorted(principal.scopes)) or "none"
             raise PermissionDenied(f"this needs the scope {scope}", hint=f"yours: {yours}")
 
+    def require_worker(self, principal: Principal) -> None:
+        """A worker is told how every lake is reached and puts statistics of any table: a token for some will not do."""
+        self.require(principal, "capture.run")
+        if not principal.sees_all:
+            raise PermissionDenied("capture workers need a token for all tables", hint="its tables are limited")
+
     def config(self, catalog: str) -> dict[str, Any]:
         """A connector's configuration in full, for a worker's eyes only."""
         known = self.catalog.connector(catalog)
