@@ -310,7 +310,7 @@ class Worker:
 
     def _finish(self, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         """Tells the server, more than once if it cannot be reached. A lost lease is lost: the work goes back."""
-        told = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | body
+        told = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
         rows = told.pop("rows", None)
         told = json.loads(redact(json.dumps(told), lease["payload"]["connector"]["options"]))
         if rows:
@@ -447,10 +447,11 @@ def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _publish(connector: Connector, payload: Mapping[str, Any]) -> dict[str, Any]:
+    from capture.connectors.iceberg import IcebergConnector
     from capture.publish import puffin
 
-    if payload["to"] != "iceberg":
-        raise NotFound(f"nothing publishes to {payload['to']}")
+    if payload["to"] != "iceberg" or not isinstance(connector, IcebergConnector):
+        raise NotFound(f"nothing publishes {connector.format} tables to {payload['to']}")
     blobs = [(column_id, base64.b64decode(data), ndv) for column_id, data, ndv in payload["sketches"]]
     return dict(puffin.publish(connector, payload["schema"], payload["name"], payload["snapshot_id"], blobs))
 
@@ -469,8 +470,13 @@ def run_worker(
         Server(server_uri, token, tls_roots, verify), Registry(default_engines(spark_master, inline_max_cells))
     )
     told = threading.Event()
+
+    def stop(*_: Any) -> None:
+        told.set()
+        worker.stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: (told.set(), worker.stopping.set()))
+        signal.signal(number, stop)
     worker.start([("control",)] * 2 if control_only else ROLES)
     parent = os.getppid()
     while not worker.stopping.wait(0.5):
