@@ -14,6 +14,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from store.errors import (
     from_json,
 )
 from store.job_store import LIGHT, MAX_ATTEMPTS, JobStore, Lease
+from store.spool import Spool
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from store.targets import Target
 
@@ -42,23 +44,40 @@ MAX_LOST: Final = 3  # workers that may be lost over one task
 _TICK: Final = 0.05  # seconds between looks at whether a caller is still there
 
 
-@dataclass
 class Draft:
-    """Rows put under a lease, unseen until they are published."""
+    """Rows put under a lease, unseen until they are published; many of them wait in files in the directory."""
 
-    puts: list[tuple[Put, bool]] = field(default_factory=list)  # with: all there are at that snapshot
+    def __init__(self, directory: Path | None = None):
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._spools: dict[tuple[str, PutMode, pa.Schema], Spool] = {}
+        self._merged: list[Put] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._spools)
+
+    def add(self, put: Put, whole: bool) -> None:
+        """Takes rows; `whole`: they are all there are at their snapshots."""
+        mode = PutMode.REPLACE_SNAPSHOT if whole else put.mode
+        with self._lock:
+            key = (put.flight, mode, put.rows.schema)
+            if key not in self._spools:
+                self._spools[key] = Spool(put.rows.schema, self._directory)
+            self._spools[key].add(put.rows)
 
     def merged(self) -> list[Put]:
         """Puts in the order of publishing: what was asked for first, then what was found besides."""
-        groups: dict[tuple[str, PutMode], list[pa.Table]] = {}
-        for put, whole in self.puts:
-            mode = PutMode.REPLACE_SNAPSHOT if whole else put.mode
-            groups.setdefault((put.flight, mode), []).append(put.rows)
-        ordered = sorted(groups.items(), key=lambda item: item[0][1] is PutMode.FILL)
-        return [
-            Put(flight, pa.concat_tables(tables, promote_options="default"), mode)
-            for (flight, mode), tables in ordered
-        ]
+        with self._lock:
+            if self._merged is None:  # a write may be tried twice, a spool gives its rows once
+                groups: dict[tuple[str, PutMode], list[pa.Table]] = {}
+                for (flight, mode, _), spool in self._spools.items():
+                    groups.setdefault((flight, mode), []).append(spool.table())
+                ordered = sorted(groups.items(), key=lambda item: item[0][1] is PutMode.FILL)
+                self._merged = [
+                    Put(flight, pa.concat_tables(tables, promote_options="default"), mode)
+                    for (flight, mode), tables in ordered
+                ]
+            return self._merged
 
 
 @dataclass
@@ -256,7 +275,10 @@ class Dispatcher:
         with self._ready:
             if token not in self._leased and token not in self._held:
                 raise _lost()
-            self._drafts.setdefault(token, Draft()).puts.append((put, whole))
+            if token in self._leased and self._leased[token].table_key is None:
+                raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
+            draft = self._drafts.setdefault(token, Draft(self.store.database.directory))
+        draft.add(put, whole)
 
     def finish(self, job_id: str, token: str, body: Mapping[str, Any]) -> str:
         """Publishes the draft with the outcome of the work, all in one transaction; the state of the job after it."""
@@ -282,8 +304,7 @@ class Dispatcher:
 
     def _end_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> str:
         try:
-            if draft.puts or body.get("decisions"):
-                assert task.table_key is not None
+            if task.table_key is not None and (draft or body.get("decisions")):
                 table = self.catalog.by_key(task.table_key)
 
                 def publish(connection: Connection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from store.bounds import ZonePolicy
 from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied
 from store.names import join_name
 from store.schemas import Flight
+from store.spool import Spool
 from store.stats_store import Put, PutMode
 
 MAX_PUT_BYTES: Final = 8 << 30
@@ -72,14 +74,14 @@ def _writable(name: str) -> Flight:
 
 def read_rows(
     request: PutRequest, reader: Any, principal: Principal, policy: ZonePolicy,
-    is_cancelled: Callable[[], bool],
+    is_cancelled: Callable[[], bool], directory: Path | None = None,
 ) -> pa.Table:  # fmt: skip
-    """The stream's rows, checked, as one table. Nothing is stored yet."""
-    parts: list[pa.Table] = []
+    """The stream's rows, checked, as one table. Nothing is stored yet; many rows wait in a file in the directory."""
     received, size = 0, 0
     # the schema alone is checked too: a stream without rows must still be one that could have had some
     schema = reader.schema
     empty = records.prepare(request.flight, pa.Table.from_batches([], schema), policy)
+    spool = Spool(empty.schema, directory)
     while True:
         try:
             chunk = reader.read_chunk()
@@ -88,18 +90,17 @@ def read_rows(
         batch = chunk.data
         if batch is None:
             continue
-        size += batch.nbytes
         if size > MAX_PUT_BYTES:
             raise InvalidArgument(f"the stream has more than {MAX_PUT_BYTES} bytes", hint="put it in several streams")
-        batch.validate(full=True)  # hostile offsets would otherwise crash whoever reads the values
         part = records.prepare(request.flight, batch, policy, first_row=received)
         _check_permission(part, principal, request)
-        parts.append(part)
+        size += part.nbytes
+        spool.add(part)
         received += batch.num_rows
     # a deadline or a cancellation looks like the end of the stream
     if is_cancelled():
         raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")
-    rows = pa.concat_tables([empty, *parts])
+    rows = spool.table()
     return records.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
 
 

@@ -148,8 +148,12 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "DoPut") as headers:
             caller = self._caller(headers)
             request = ingest.parse_put(descriptor)
-            self.service.require(caller, "stats.write" if request.draft is None else "capture.run")
-            rows = ingest.read_rows(request, reader, caller, self.service.policy, context.is_cancelled)
+            if request.draft is None:
+                self.service.require(caller, "stats.write")
+            else:
+                self.service.require_worker(caller)
+            directory = self.service.database.directory
+            rows = ingest.read_rows(request, reader, caller, self.service.policy, context.is_cancelled, directory)
             put = ingest.to_put(request, rows)
             if request.draft is not None:
                 self.service.dispatcher.add_to_draft(request.draft, put, request.whole)

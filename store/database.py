@@ -180,15 +180,16 @@ class Database:
         except BaseException:
             self._root.close()  # the file is free again, whatever becomes of the error
             raise
-        self.spool_directory: Path | None = None
-        if self.path != MEMORY:
-            self.spool_directory = Path(self.path + ".spool")
-            shutil.rmtree(self.spool_directory, ignore_errors=True)  # of a server that was killed
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._closed = False
         self.on_rollback: Callable[[Connection], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the file is, and where there is room for what is on its way into it."""
+        return None if self.path == MEMORY else Path(self.path).absolute().parent
 
     def read(self) -> Connection:
         """A cursor for one reader: it sees what was committed when its query began."""

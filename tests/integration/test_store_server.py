@@ -12,7 +12,6 @@ from tests.integration.store_server import (
     KEY,
     STATFLIGHT,
     Client,
-    Server,
     generation,
     kill_loop,
     of_table,
@@ -31,16 +30,6 @@ def test_no_reader_sees_half_a_generation(tmp_path):
 def test_what_is_acknowledged_survives_kills(tmp_path):
     starts, acknowledged = kill_loop(tmp_path, kills=5)
     assert len(starts) == 6 and acknowledged > 5
-
-
-def test_leftovers_of_big_puts_go_at_the_next_start(tmp_path):
-    server = Server(tmp_path / "s.db")
-    server.kill()
-    spool = tmp_path / "s.db.spool"
-    spool.mkdir(exist_ok=True)
-    (spool / "half").write_bytes(b"x")
-    with serving(tmp_path / "s.db"):
-        assert not (spool / "half").exists()
 
 
 def test_a_backup_made_while_serving_serves_the_same_rows(tmp_path):

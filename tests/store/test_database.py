@@ -120,14 +120,6 @@ def test_closed_is_closed(tmp_path):
         database.read()
 
 
-def test_leftovers_of_a_killed_server_are_removed(tmp_path):
-    spool = tmp_path / "d.db.spool"
-    spool.mkdir()
-    (spool / "half.arrow").write_bytes(b"x")
-    Database(tmp_path / "d.db").close()
-    assert not spool.exists()
-
-
 # Opening.
 
 
