@@ -387,7 +387,9 @@ class DeltaConnector:
                 raise unknown_snapshot(namespace, name, snapshot_id)
         table = self._open(place, namespace, name, snapshot_id)
         with self._reading(place, namespace, name, snapshot_id):
-            actions = pa.table(table.get_add_actions(flatten=False)).combine_chunks()
+            actions = pa.table(table.get_add_actions(flatten=False))
+            if actions.num_columns and actions.column(0).num_chunks != 1:
+                actions = actions.combine_chunks()
             metadata = table.metadata()
             version = _Version(
                 table,
@@ -460,7 +462,9 @@ def _real(path: str) -> str:
 
 
 def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which would copy it
 
 
 def _wanted(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:

@@ -9,7 +9,7 @@ from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
 from store import bounds
 from store.logical_types import LogicalType, parse
 
-ROWS_PER_TABLE = 65_536
+ROWS_PER_TABLE = 262_144
 """About how many rows a table of file columns may have."""
 
 
