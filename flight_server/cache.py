@@ -82,8 +82,8 @@ def _equals(node: Node) -> Leaf | None:
 class Slice:
     """Rows of one table, in the order they are served in."""
 
-    def __init__(self, batch: pa.RecordBatch):
-        self.batch = batch
+    def __init__(self, batch: pa.RecordBatch, generation: int):
+        self.batch, self.generation = batch, generation
         self.size = batch.nbytes + _ROW_COST * batch.num_rows
 
     @cached_property
@@ -177,7 +177,7 @@ class SliceCache:
 
     def __init__(self, budget: int):
         self.largest = budget // 4
-        self._slices: Bounded[SliceKey, tuple[int, Slice]] = Bounded(budget, lambda item: item[1].size)
+        self._slices: Bounded[SliceKey, Slice] = Bounded(budget, lambda item: item.size)
         self._seen: Bounded[SliceKey, bool] = Bounded(65_536)
         self._too_large: Bounded[SliceKey, float] = Bounded(65_536)
         self._loading: set[SliceKey] = set()
@@ -199,8 +199,8 @@ class SliceCache:
         """
         now = generation()
         found = self._slices.get(key)
-        if found is not None and found[0] == now:
-            return found[1]
+        if found is not None and found.generation == now:
+            return found
         if self.largest <= 0 or not self._worth_loading(key):
             return None
         with self._lock:
@@ -212,11 +212,11 @@ class SliceCache:
         finally:
             with self._lock:
                 self._loading.discard(key)
-        if batch is None or (made := Slice(batch)).size > self.largest:
+        if batch is None or (made := Slice(batch, now)).size > self.largest:
             self._too_large.put(key, time.monotonic())
             self._slices.drop(key)
             return None
-        self._slices.put(key, (now, made))
+        self._slices.put(key, made)
         return made
 
     def _worth_loading(self, key: SliceKey) -> bool:

@@ -27,7 +27,7 @@ CURRENT: Final = "current"
 FORMATS: Final = ("ARROW_IPC", "ROWS")
 MAX_LIMIT: Final = 2**62
 MAX_PARTITIONS: Final = 1024
-REMEMBERED_BYTES: Final = 16 << 20  # of commands and tickets whose meaning is kept
+REMEMBERED_BYTES: Final = 64 << 20  # of commands and tickets whose meaning is kept, some with their last answer
 REMEMBERED_UP_TO: Final = 16 << 10  # bytes of one of them
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -91,6 +91,11 @@ class ScanRequest:
         """How a slice of Arrow answers it, if one does."""
         return cache.plan(self.node, self.flight.schema)
 
+    @cached_property
+    def memo(self) -> dict[str, tuple[int, int, Any]]:
+        """The last small answers by form: table key, its generation then, the answer."""
+        return {}
+
     def asked_as(self, query_id: str | None) -> ScanRequest:
         """The same request under another query id."""
         if query_id == self.query_id:
@@ -133,7 +138,7 @@ _remembered: cache.Bounded[bytes, tuple[ScanRequest, int]] = cache.Bounded(REMEM
 
 def _remember(data: bytes, request: ScanRequest) -> ScanRequest:
     if len(data) <= REMEMBERED_UP_TO:
-        _remembered.put(data, (request, 1024 + 16 * len(data)))
+        _remembered.put(data, (request, 8192 + 16 * len(data)))
     return request
 
 

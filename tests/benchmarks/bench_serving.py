@@ -28,6 +28,7 @@ from tests.benchmarks.serving_data import COLUMNS_PER_TABLE, TABLES, WIDE_COLUMN
 pytestmark = pytest.mark.benchmark
 
 HERE = Path(__file__).parent
+ITSELF = [sys.executable, "-m", "tests.benchmarks.bench_serving"]
 ROWS = int(os.environ.get("STATFLIGHT_BENCH_ROWS", "1000000"))
 SECONDS = float(os.environ.get("STATFLIGHT_BENCH_SECONDS", "3"))
 ROUNDS = 1500
@@ -228,8 +229,10 @@ def compare_streams(
 def test_streams(uris: tuple[str, str]) -> None:
     # a snapshot that allows everything is asked of DuckDB; the number makes every command another
     always = {"column": "row_count", "op": "GTE", "values": [0]}
-    compare_streams("cold scan of DuckDB / bare", uris,
-                    lambda n: command("stats.file_columns", predicates=[always], query_id=str(n)), b"bulk", 0.5)  # fmt: skip
+    compare_streams(
+        "cold scan of DuckDB / bare", uris,
+        lambda n: command("stats.file_columns", predicates=[always], query_id=str(n)), b"bulk", 0.5,
+    )  # fmt: skip
     compare_streams("cold scan, 3 integer columns / bare", uris,
                     lambda n: command("stats.file_columns", predicates=[always], columns=INTEGERS, query_id=str(n)),
                     b"integers", 0.7)  # fmt: skip
@@ -250,8 +253,8 @@ def test_streams(uris: tuple[str, str]) -> None:
 def load(uri: str, kind: str, clients: int, seconds: float) -> tuple[float, list[float]]:
     """Calls per second of many clients together, and the seconds of each call."""
     processes = [
-        subprocess.Popen([sys.executable, __file__, uri, kind, str(seconds), str(number)],
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([*ITSELF, uri, kind, str(seconds), str(number)],
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE.parents[1])
         for number in range(clients)
     ]  # fmt: skip
     for process in processes:
@@ -286,8 +289,8 @@ def test_sixteen_clients(uris: tuple[str, str]) -> None:
 
 def test_points_beside_a_bulk_stream(uris: tuple[str, str]) -> None:
     quiet = load(uris[0], "read", 1, SECONDS)[1]
-    bulk = subprocess.Popen([sys.executable, __file__, uris[0], "bulk", str(SECONDS + 4), "0"],
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
+    bulk = subprocess.Popen([*ITSELF, uris[0], "bulk", str(SECONDS + 4), "0"],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE.parents[1])  # fmt: skip
     bulk.stdin.write("go\n")
     bulk.stdin.flush()
     time.sleep(1)

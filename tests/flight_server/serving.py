@@ -1,0 +1,55 @@
+"""The server's parts without the server, for tests of what they answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server import descriptors
+from flight_server.auth import ANONYMOUS
+from flight_server.config import Settings
+from flight_server.service import Service
+from store import records
+from store.schemas import FLIGHTS
+from store.stats_store import Put, PutMode
+
+CATALOG = "lake"
+
+
+@contextmanager
+def service_in(directory: Path, **settings: Any) -> Iterator[Service]:
+    service = Service(Settings(db=directory / "stats.duckdb", **settings))
+    try:
+        yield service
+    finally:
+        service.close()
+
+
+def rows(table: str, snapshot: int, columns: Iterable[int], **more: Any) -> list[dict[str, Any]]:
+    return [
+        {"table_catalog": CATALOG, "table_schema": "s", "table_name": table, "snapshot_id": snapshot, "column_id": i,
+         "column_name": f"c{i}", "row_count": 100 + i, "null_count": None if i % 3 == 0 else i, "ndv": i * 1.5} | more
+        for i in columns
+    ]  # fmt: skip
+
+
+def put(service: Service, given: list[dict[str, Any]], flight: str = "stats.columns", mode: str = "upsert") -> None:
+    table = pa.Table.from_pylist(given, pa.schema([FLIGHTS[flight].schema.field(name) for name in given[0]]))
+    service.store.put([Put(flight, records.prepare(FLIGHTS[flight], table), PutMode(mode))])
+
+
+def command(table: str | None = None, flight: str = "stats.columns", **more: Any) -> bytes:
+    body: dict[str, Any] = {"table": flight, **more}
+    if table is not None:
+        named = {"table_catalog": CATALOG, "table_schema": "s", "table_name": table}
+        body["predicates"] = [{"column": c, "op": "EQ", "values": [v]} for c, v in named.items()]
+    return json.dumps(body).encode()
+
+
+def read(service: Service, data: bytes, principal: Any = ANONYMOUS) -> pa.Table:
+    return service.scanner.table(descriptors.of_ticket(data), principal)

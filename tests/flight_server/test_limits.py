@@ -1,0 +1,199 @@
+"""Bounds of serving: streams in flight, time, bytes, slow readers, callers that leave."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from flight_server.streams import MAX_BATCH_BYTES, Streams, pieces
+from store.database import Database
+from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
+from tests.flight_server.live_server import serving
+
+SCHEMA = pa.schema([("n", pa.int64())])
+ENDLESS = "SELECT a.range AS n FROM range(10000000) a, range(10000000) b WHERE (a.range + b.range) % 7 = 1"
+NEVER = "SELECT a.range AS n FROM range(10000000) a, range(10000000) b WHERE a.range + b.range < 0"
+
+
+@pytest.fixture(scope="module")
+def database():
+    made = Database(":memory:")
+    yield made
+    made.close()
+
+
+def run(streams, database, sql, is_cancelled=lambda: False):
+    cursor = database.read()
+    return streams.run(cursor, lambda: cursor.sql(sql).to_arrow_reader(8192), SCHEMA, is_cancelled)
+
+
+def test_a_small_answer_takes_no_place(database):
+    streams = Streams(places=0, seconds=10, most_bytes=1 << 30)
+    assert run(streams, database, "SELECT range AS n FROM range(10000)").num_rows == 10000
+    with pytest.raises(ResourceExhausted):
+        run(streams, database, ENDLESS)
+    assert streams.running == 0
+
+
+def test_places_come_back(database):
+    streams = Streams(places=2, seconds=10, most_bytes=1 << 40)
+    first, second = run(streams, database, ENDLESS), run(streams, database, ENDLESS)
+    assert next(first).num_rows > 0
+    with pytest.raises(ResourceExhausted):
+        run(streams, database, ENDLESS)
+    first.close()
+    third = run(streams, database, ENDLESS)
+    del second, third  # dropped without a word, as Flight does
+    gc.collect()
+    assert streams.running == 0
+
+
+def test_a_stream_ends(database):
+    streams = Streams(places=1, seconds=10, most_bytes=1 << 30)
+    for _ in range(3):
+        stream = run(streams, database, "SELECT range AS n FROM range(100000)")
+        assert sum(batch.num_rows for batch in stream) == 100_000
+        assert streams.running == 0
+        assert next(stream, None) is None
+
+
+def test_more_bytes_than_allowed(database):
+    streams = Streams(places=1, seconds=10, most_bytes=1 << 20)
+    with pytest.raises(ResourceExhausted, match="bytes"):
+        for _ in run(streams, database, ENDLESS):
+            pass
+    assert streams.running == 0
+
+
+def test_time_is_over_while_duckdb_works(database):
+    streams = Streams(places=1, seconds=0.3, most_bytes=1 << 40)
+    before = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        run(streams, database, NEVER)
+    assert time.monotonic() - before < 1.5
+
+
+def test_time_is_over_while_nobody_reads(database):
+    streams = Streams(places=1, seconds=0.2, most_bytes=1 << 40)
+    stream = run(streams, database, ENDLESS)
+    next(stream)
+    time.sleep(0.4)
+    assert streams.running == 0  # others have the place by now
+    with pytest.raises(DeadlineExceeded):
+        for _ in stream:
+            pass
+
+
+def test_a_caller_who_leaves_stops_the_query(database):
+    left = threading.Event()
+    streams = Streams(places=1, seconds=60, most_bytes=1 << 40)
+    threading.Timer(0.3, left.set).start()
+    with pytest.raises(Cancelled):
+        run(streams, database, NEVER, left.is_set)
+    gone = time.monotonic()
+    assert left.is_set()
+    left.clear()
+    stream = run(
+        streams,
+        database,
+        ENDLESS.replace("% 7 = 1", "% 7 = 1 AND a.range < 30000 OR a.range + b.range < 0"),
+        left.is_set,
+    )
+    threading.Timer(0.3, left.set).start()
+    with pytest.raises(Cancelled):
+        while True:
+            next(stream)
+    assert time.monotonic() - gone < 5
+    assert streams.running == 0
+
+
+def test_batches_are_cut_to_size():
+    batch = pa.RecordBatch.from_pydict({"data": [b"x" * (1 << 20)] * 11})
+    parts = list(pieces(batch))
+    assert pa.Table.from_batches(parts) == pa.Table.from_batches([batch])
+    assert max(part.nbytes for part in parts) <= MAX_BATCH_BYTES
+    one = pa.RecordBatch.from_pydict({"data": [b"x" * (MAX_BATCH_BYTES + 1)]})
+    assert [part.num_rows for part in pieces(one)] == [1]
+
+
+# Over the wire.
+
+FILES, COLUMNS = 1500, 100
+
+
+def _many_rows(table: str) -> pa.Table:
+    count = FILES * COLUMNS
+    paths = [f"s3://bucket/{table}/part-{number // COLUMNS:06d}-{'x' * 60}.parquet" for number in range(count)]
+    return pa.table({
+        "table_catalog": pa.repeat("lake", count), "table_schema": pa.repeat("s", count),
+        "table_name": pa.repeat(table, count), "snapshot_id": pa.repeat(1, count), "file_path": paths,
+        "column_id": [number % COLUMNS + 1 for number in range(count)], "row_count": pa.repeat(10, count),
+        "min": [str(number) for number in range(count)],
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory):
+    """A server with 64 places for streams, whose memory says what stalled readers cost."""
+    told = {"STATFLIGHT_MAX_STREAMS": "64", "STATFLIGHT_HOT_BYTES": "0"}
+    with serving(tmp_path_factory.mktemp("crowded"), env=told) as server:
+        with server.connect() as client:
+            client.put("stats.file_columns", _many_rows("big"))
+        yield server
+
+
+def _memory(server) -> int:
+    with Path(f"/proc/{server.process.pid}/smaps_rollup").open() as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon"))
+
+
+def test_stalled_readers_leave_small_calls_alone(crowded):
+    ticket = flight.Ticket(json.dumps({"table": "stats.file_columns"}).encode())
+    small = {"table": "sys.flights", "columns": ["name"]}
+    with crowded.connect() as quiet:
+        quiet.get(small)
+        before = _memory(crowded)
+        clients = [flight.connect(crowded.uri) for _ in range(64)]
+        stalled = [client.do_get(ticket) for client in clients]
+        for reader in stalled:
+            reader.read_chunk()
+        time.sleep(1.0)
+        assert (_memory(crowded) - before) / len(stalled) < 25e6
+        taken = []
+        for _ in range(30):
+            started = time.perf_counter()
+            assert quiet.get(small).num_rows > 20
+            taken.append(time.perf_counter() - started)
+        assert sorted(taken)[15] < 0.25
+        with pytest.raises(flight.FlightUnavailableError, match="RESOURCE_EXHAUSTED"):
+            quiet.flight.do_get(ticket).read_all()
+        for reader in stalled:
+            reader.cancel()
+        for client in clients:
+            client.close()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                assert quiet.get({"table": "stats.file_columns"}).num_rows == FILES * COLUMNS
+                return
+            except flight.FlightUnavailableError:
+                time.sleep(0.1)
+        pytest.fail("the places of readers that left are not given back")
+
+
+def test_a_stream_cut_by_its_deadline_says_so(tmp_path):
+    told = {"STATFLIGHT_STREAM_SECONDS": "0.5", "STATFLIGHT_HOT_BYTES": "0"}
+    with serving(tmp_path, env=told) as server, server.connect() as client:
+        client.put("stats.file_columns", _many_rows("big"))
+        reader = client.flight.do_get(flight.Ticket(b'{"table": "stats.file_columns"}'))
+        reader.read_chunk()
+        time.sleep(1.0)
+        with pytest.raises(flight.FlightTimedOutError, match="DEADLINE_EXCEEDED"):
+            reader.read_all()
