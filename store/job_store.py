@@ -148,7 +148,8 @@ class JobStore:
         state = self.check(connection, job_id, token)
         attempts = connection.execute("SELECT attempts FROM jobs WHERE job_id = ?", [job_id]).fetchall()[0][0]
         now = datetime.now(UTC)
-        not_before, finished = None, now
+        not_before: datetime | None = None
+        finished: datetime | None = now
         if state == "CANCELLING":
             after = "CANCELLED"
         elif captured:

@@ -57,13 +57,12 @@ def connected() -> Iterator[tuple[str, Client, Path]]:
             from deltalake import DeltaTable
             from deltalake.transaction import AddAction
 
-            adds = []
+            adds, told = [], '{"numRecords": 10, "minValues": {"id": 0}, "maxValues": {"id": 9}, "nullCount": {"id": 0}}'
             for number in range(99):
                 part = files / f"part-{number}.parquet"
                 pq.write_table(rows, part)
                 adds.append(
-                    AddAction(part.name, part.stat().st_size, {}, int(time.time() * 1000), True,
-                              '{"numRecords": 10, "minValues": {"id": 0}, "maxValues": {"id": 9}, "nullCount": {"id": 0}}')
+                    AddAction(part.name, part.stat().st_size, {}, int(time.time() * 1000), True, told)
                 )  # fmt: skip
             DeltaTable(files).create_write_transaction(adds, "append", DeltaTable(files).schema(), [])
         with serving(Path(home), "--workers", 1) as server, server.connect() as client:
@@ -99,7 +98,8 @@ def bench(uri: str, client: Client, lake: Path) -> dict[str, float]:
         cold.append((time.perf_counter() - started) * 1000)
         assert answer["outcome"] == "CAPTURED", answer
     found["cold_resolve"] = statistics.median(cold)
-    say(f"cold SYNC resolve       {found['cold_resolve']:8.2f} ms   {found['cold_resolve'] / 250:.2f} × 250 ms (100 files; max {max(cold):.0f})")
+    half = found["cold_resolve"]
+    say(f"cold SYNC resolve       {half:8.2f} ms   {half / 250:.2f} × 250 ms (100 files; max {max(cold):.0f})")
 
     wide = "lake.default.wide"
     client.act("capture", {"requests": [{"table": wide}]})
@@ -125,7 +125,8 @@ def bench(uri: str, client: Client, lake: Path) -> dict[str, float]:
         thread.join()
     took = time.perf_counter() - started
     found["storm"] = took
-    say(f"{CLIENTS} clients × 3 × {TARGETS}   {took * 1000:8.0f} ms   {CLIENTS * 3 * TARGETS / took:,.0f} targets/s, {len(wrong)} wrong")
+    rate = CLIENTS * 3 * TARGETS / took
+    say(f"{CLIENTS} clients × 3 × {TARGETS}   {took * 1000:8.0f} ms   {rate:,.0f} targets/s, {len(wrong)} wrong")
     assert not wrong, wrong[:3]
     return found
 

@@ -1,0 +1,150 @@
+"""What holds of every capture engine. An engine's test subclasses `EngineContract` and says what to ask it.
+
+The subclass gives fixtures `engine` and `table` (a handle of a real or made-up table), and lists which targets of that
+table the engine captures (`capturable`) and which fit none of its capabilities (`foreign`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from capture.registry import Registry
+from capture.spi import CaptureEngine, CaptureRequest, Mode, Outcome, Sampling, TableHandle
+from store import records
+from store.errors import Cancelled, UpstreamError
+from store.schemas import FLIGHTS, KINDS
+from store.targets import Target, TargetKind
+
+
+class MemorySink:
+    """Keeps what is put, checked as the server checks it."""
+
+    def __init__(self, cancelled: bool = False, broken: bool = False):
+        self.puts: list[tuple[str, pa.Table, bool, bool]] = []
+        self.cancelled, self.broken = cancelled, broken
+
+    def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+        if self.broken:
+            raise UpstreamError("the server is away")
+        records.prepare(FLIGHTS[flight], rows)
+        self.puts.append((flight, rows, extra, whole))
+
+    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+        empty = FLIGHTS[flight].schema.empty_table()
+        return empty if columns is None else empty.select(list(columns))
+
+    def progress(self, share: float, message: str = "") -> None:
+        assert 0 <= share <= 1
+        if self.cancelled:
+            raise Cancelled("the job was cancelled")
+
+    def rows(self, flight: str) -> list[dict[str, Any]]:
+        return [row for name, table, *_ in self.puts if name == flight for row in table.to_pylist()]
+
+
+class EngineContract:
+    @pytest.fixture
+    def engine(self) -> CaptureEngine:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def table(self) -> TableHandle:
+        raise NotImplementedError
+
+    def capturable(self, table: TableHandle) -> list[Target]:
+        raise NotImplementedError
+
+    def foreign(self, table: TableHandle) -> list[Target]:
+        raise NotImplementedError
+
+    def requests(self, table: TableHandle, *targets: Target, **fields: Any) -> list[CaptureRequest]:
+        return [CaptureRequest(table, target, **fields) for target in targets]
+
+    # Capabilities.
+
+    def test_capabilities_are_whole(self, engine):
+        able = engine.capabilities
+        assert engine.id and isinstance(engine.priority, int)
+        assert able.target_kinds and able.modes and able.sampling
+        assert all(kinds <= set(KINDS) for kinds in able.target_kinds.values())
+        assert set(able.target_kinds) <= set(TargetKind)
+
+    def test_it_supports_what_it_captures_and_says_why_not(self, engine, table):
+        for request in self.requests(table, *self.capturable(table)):
+            assert engine.supports(request) == ""
+        for request in self.requests(table, *self.foreign(table)):
+            assert "unsupported" in engine.supports(request)
+
+    def test_a_kind_it_does_not_know_is_a_mismatch(self, engine, table):
+        target = self.capturable(table)[0]
+        known = engine.capabilities.target_kinds[target.kind] or set(KINDS)
+        for kind in sorted(set(KINDS) - known):
+            (request,) = self.requests(table, target, kinds=frozenset({kind}))
+            assert kind in engine.supports(request)
+
+    # Batches.
+
+    def test_results_are_as_many_and_in_order(self, engine, table):
+        targets = self.capturable(table) * 2
+        results = engine.capture_batch(self.requests(table, *targets), MemorySink())
+        assert [result.outcome for result in results] == [Outcome.CAPTURED] * len(targets)
+        assert all(r.target in (None, t) for r, t in zip(results, targets, strict=True))
+
+    def test_an_empty_batch(self, engine):
+        assert engine.capture_batch([], MemorySink()) == []
+
+    def test_records_are_of_the_table_and_snapshot_asked_for(self, engine, table):
+        sink = MemorySink()
+        engine.capture_batch(self.requests(table, *self.capturable(table)), sink)
+        assert sink.puts
+        for flight, rows, *_ in sink.puts:
+            for row in rows.to_pylist():
+                assert {name: row[name] for name in table.key if name in row} == table.key, flight
+
+    def test_a_mismatch_does_not_stop_the_others(self, engine, table):
+        mixed = [*self.foreign(table), *self.capturable(table)]
+        results, _ = Registry([engine]).capture_batch(self.requests(table, *mixed), MemorySink())
+        outcomes = [result.outcome for result in results]
+        foreign = len(self.foreign(table))
+        assert outcomes == [Outcome.UNCAPTURABLE] * foreign + [Outcome.CAPTURED] * (len(mixed) - foreign)
+
+    def test_the_mode_is_recorded(self, engine, table):
+        for mode in engine.capabilities.modes:
+            sink = MemorySink()
+            engine.capture_batch(self.requests(table, *self.capturable(table), mode=mode), sink)
+            told = {row["capture_mode"] for name, rows, *_ in sink.puts if "capture_mode" in rows.column_names
+                    for row in rows.to_pylist()}  # fmt: skip
+            assert told <= {str(mode), None} and str(mode) in told
+
+    def test_trouble_is_an_outcome_and_never_raised(self, engine, table):
+        class Broken:
+            format = table.connector.format
+
+            def __getattr__(self, name: str) -> Any:
+                raise UpstreamError("the lake is on fire")
+
+        broken = replace(table, connector=Broken())
+        requests = self.requests(broken, *self.capturable(table))
+        results = engine.capture_batch(requests, MemorySink())
+        assert [result.outcome for result in results] == [Outcome.DEGRADED] * len(requests)
+        assert all(result.detail for result in results)
+
+    def test_a_sink_in_trouble_is_an_outcome(self, engine, table):
+        requests = self.requests(table, *self.capturable(table))
+        results, _ = Registry([engine]).capture_batch(requests, MemorySink(broken=True))
+        assert {result.outcome for result in results} == {Outcome.DEGRADED}
+
+    def test_another_sampling_is_a_mismatch(self, engine, table):
+        for sampling in set(Sampling) - engine.capabilities.sampling:
+            (request,) = self.requests(table, self.capturable(table)[0], sampling=sampling)
+            assert str(sampling) in engine.supports(request)
+
+    def test_another_mode_is_a_mismatch(self, engine, table):
+        for mode in set(Mode) - engine.capabilities.modes:
+            (request,) = self.requests(table, self.capturable(table)[0], mode=mode)
+            assert str(mode) in engine.supports(request)

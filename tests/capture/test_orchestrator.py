@@ -1,0 +1,210 @@
+"""Resolve: outcomes, budgets, one capture for equal misses, follow-ups."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from capture.orchestrator import MAX_BUDGET_MS, Orchestrator, Question
+from capture.spi import Mode
+from store.errors import NotFound, UpstreamError
+from store.targets import Target
+
+
+def ask(column: int = 1, table: int = 1, **fields: Any) -> Question:
+    question = Question(table, 1, Target.column(column), (), Mode.SYNC, 1000, {"target": {"kind": "COLUMN"}})
+    return replace(question, **fields)
+
+
+@dataclass
+class Running:
+    plane: Plane
+    questions: Sequence[Question]
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self, seconds: float) -> bool:
+        self.plane.waited.append(seconds)
+        return self.done.wait(seconds)
+
+    def outcome(self, question: Question) -> tuple[str, str]:
+        if isinstance(self.plane.ends, Exception):
+            raise self.plane.ends
+        return self.plane.ends
+
+
+class Plane:
+    """A control plane in memory: a capture takes `seconds` and stores its records unless told otherwise."""
+
+    def __init__(self, seconds: float = 0.0, ends: Any = ("CAPTURED", ""), stores: bool = True):
+        self.seconds, self.ends, self.stores = seconds, ends, stores
+        self.stored: dict[Any, dict[str, Any]] = {}
+        self.started: list[list[Question]] = []
+        self.followed: list[list[Question]] = []
+        self.waited: list[float] = []
+        self.refuses: Exception | None = None
+
+    def lookup(self, questions):
+        return [self.stored.get(q.same[:3]) for q in questions]
+
+    def start(self, questions):
+        if self.refuses:
+            raise self.refuses
+        self.started.append(list(questions))
+        running = Running(self, questions)
+
+        def finish() -> None:
+            if self.stores and self.ends == ("CAPTURED", ""):
+                self.stored |= {q.same[:3]: {"column_id": q.target.column_id} for q in questions}
+            running.done.set()
+
+        if self.seconds:
+            threading.Timer(self.seconds, finish).start()
+        else:
+            finish()
+        return running
+
+    def follow_up(self, questions):
+        self.followed.append(list(questions))
+
+
+def resolve(plane: Plane, *questions: Question, **options: Any):
+    return Orchestrator(plane, **options).resolve(list(questions))
+
+
+def test_a_stored_record_is_a_hit():
+    plane = Plane()
+    plane.stored[ask().same[:3]] = {"ndv": 1}
+    (answer,) = resolve(plane, ask())
+    assert (answer.outcome, answer.record) == ("HIT", {"ndv": 1})
+    assert not plane.started and not plane.followed
+
+
+def test_a_miss_is_captured():
+    plane = Plane()
+    (answer,) = resolve(plane, ask())
+    assert (answer.outcome, answer.record) == ("CAPTURED", {"column_id": 1})
+    assert not plane.followed
+
+
+def test_captured_without_its_record_is_partial():
+    plane = Plane(stores=False)
+    (answer,) = resolve(plane, ask())
+    assert answer.outcome == "PARTIAL"
+    assert [[q.target.column_id for q in members] for members in plane.followed] == [[1]]
+
+
+def test_a_spent_budget_is_a_timeout_and_work_goes_on():
+    plane = Plane(seconds=0.2)
+    orchestrator = Orchestrator(plane)
+    started = time.monotonic()
+    (answer,) = orchestrator.resolve([ask(latency_budget_ms=20)])
+    assert answer.outcome == "TIMEOUT" and time.monotonic() - started < 0.15
+    assert len(plane.followed) == 1
+    time.sleep(0.3)
+    assert orchestrator.resolve([ask()])[0].outcome == "HIT"
+    assert len(plane.started) == 1
+
+
+def test_the_budget_is_shared_by_the_batch():
+    plane = Plane(seconds=0.3)
+    started = time.monotonic()
+    answers = resolve(plane, *(ask(i, table=i, latency_budget_ms=50) for i in (1, 2, 3)))
+    assert [a.outcome for a in answers] == ["TIMEOUT"] * 3
+    assert time.monotonic() - started < 0.2
+
+
+def test_an_hour_is_cut_to_the_most_allowed():
+    plane = Plane()
+    resolve(plane, ask(latency_budget_ms=3_600_000))
+    assert max(plane.waited) <= MAX_BUDGET_MS / 1000
+
+
+@pytest.mark.parametrize("ends", [("DEGRADED", "no footer"), ("UNCAPTURABLE", "no footer"), UpstreamError("no footer")])
+def test_a_failed_capture_fails_and_is_followed_up(ends):
+    plane = Plane(ends=ends)
+    (answer,) = resolve(plane, ask())
+    assert (answer.outcome, answer.detail) == ("FAILED", "no footer")
+    assert len(plane.followed) == 1
+
+
+def test_a_capture_that_cannot_begin_fails():
+    plane = Plane()
+    plane.refuses = NotFound('no connector "c"')
+    answers = resolve(plane, ask(1), ask(2))
+    assert {(a.outcome, a.detail) for a in answers} == {("FAILED", 'no connector "c"')}
+    assert len(plane.followed) == 1
+
+
+def test_no_connector_fails_and_nothing_follows():
+    plane = Plane()
+    (answer,) = resolve(plane, ask(has_connector=False))
+    assert answer.outcome == "FAILED" and "connector" in answer.detail
+    assert not plane.started and not plane.followed
+
+
+@pytest.mark.parametrize(
+    ("question", "options", "detail"),
+    [
+        (ask(mode=Mode.ASYNC), {}, "async_mode"),
+        (ask(latency_budget_ms=0), {}, "no_budget"),
+        (ask(), {"sync_enabled": False}, "sync_disabled"),
+    ],
+)
+def test_skipped_says_why_and_is_followed_up(question, options, detail):
+    plane = Plane()
+    (answer,) = resolve(plane, question, **options)
+    assert (answer.outcome, answer.detail) == ("SKIPPED", detail)
+    assert not plane.started and len(plane.followed) == 1
+
+
+def test_order_is_kept_and_one_follow_up_per_table_without_doubles():
+    plane = Plane()
+    plane.stored[ask(5).same[:3]] = {"column_id": 5}
+    later = {"mode": Mode.ASYNC}
+    answers = resolve(plane, ask(3, **later), ask(5), ask(1, **later), ask(3, **later), ask(2, table=2, **later))
+    assert [a.outcome for a in answers] == ["SKIPPED", "HIT", "SKIPPED", "SKIPPED", "SKIPPED"]
+    assert [[q.target.column_id for q in members] for members in plane.followed] == [[1, 3], [2]]
+
+
+def test_a_batch_captures_each_table_once():
+    plane = Plane()
+    answers = resolve(plane, ask(1), ask(1, table=2), ask(2), ask(1))
+    assert [a.outcome for a in answers] == ["CAPTURED"] * 4
+    assert [[q.target.column_id for q in members] for members in plane.started] == [[1, 2], [1]]
+
+
+def test_a_hundred_equal_misses_are_one_capture():
+    plane = Plane(seconds=0.1)
+    orchestrator = Orchestrator(plane)
+    barrier, outcomes = threading.Barrier(100), []
+
+    def one() -> None:
+        barrier.wait()
+        outcomes.append(orchestrator.resolve([ask(latency_budget_ms=10_000)])[0].outcome)
+
+    threads = [threading.Thread(target=one) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(plane.started) == 1
+    assert set(outcomes) <= {"CAPTURED", "HIT"} and len(outcomes) == 100
+
+
+def test_a_follow_up_that_fails_changes_no_answer():
+    class NoQueue(Plane):
+        def follow_up(self, questions):
+            raise UpstreamError("the queue is full")
+
+    assert resolve(NoQueue(), ask(mode=Mode.ASYNC))[0].outcome == "SKIPPED"
+
+
+def test_other_kinds_are_another_question():
+    plane = Plane(seconds=0.05)
+    resolve(plane, ask(kinds=("NDV",)), ask(kinds=("MCV",)))
+    assert [len(members) for members in plane.started] == [2]

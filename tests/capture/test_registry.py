@@ -1,0 +1,186 @@
+"""Routing: who is asked, in which order, and what becomes of answers that break the contract."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from capture.registry import Registry
+from capture.spi import CaptureRequest, CaptureResult, Mode, Outcome
+from store.targets import Target, TargetKind
+from tests.capture.engine_contract import EngineContract, MemorySink
+from tests.capture.engines_made_up import FakeEngine, column_row, handle
+
+TABLE = handle()
+
+
+class TestFakeEngine(EngineContract):
+    @pytest.fixture
+    def engine(self):
+        return FakeEngine()
+
+    @pytest.fixture
+    def table(self):
+        return TABLE
+
+    def capturable(self, table):
+        return [Target.column(1), Target.column(2)]
+
+    def foreign(self, table):
+        return [Target.table(), Target.expression("x", b"k")]
+
+
+def ask(*ids: int, **fields: Any) -> list[CaptureRequest]:
+    return [CaptureRequest(TABLE, Target.column(i) if i else Target.table(), **fields) for i in ids]
+
+
+def run(engines: list[Any], requests: list[CaptureRequest], sink: Any = None):
+    return Registry(engines).capture_batch(requests, sink or MemorySink())
+
+
+def says(outcome: Outcome, detail: str = "") -> Any:
+    return lambda request: CaptureResult(outcome, detail=detail)
+
+
+def test_candidates_are_ordered_by_priority_then_id():
+    engines = [FakeEngine("b"), FakeEngine("z", 5), FakeEngine("a"), FakeEngine("native", 1000)]
+    assert [engine.id for engine in Registry(engines).candidates(ask(1)[0])] == ["z", "a", "b", "native"]
+
+
+def test_one_call_per_engine_with_its_requests_in_order():
+    tables = FakeEngine("tables", target_kinds={TargetKind.TABLE: frozenset()})
+    columns = FakeEngine("columns")
+    results, _ = run([tables, columns], ask(2, 0, 1, 0, 2))
+    assert [[r.target.column_id for r in batch] for batch in columns.batches] == [[2, 1, 2]]
+    assert [len(batch) for batch in tables.batches] == [2]
+    assert [r.engine_id for r in results] == ["columns", "tables", "columns", "tables", "columns"]
+
+
+def test_what_one_cannot_goes_to_the_next():
+    first = FakeEngine("first", 1, says(Outcome.UNCAPTURABLE, "not me"))
+    second = FakeEngine("second", 2)
+    results, decisions = run([first, second], ask(1, 2))
+    assert [(r.outcome, r.engine_id) for r in results] == [(Outcome.CAPTURED, "second")] * 2
+    assert [(d.outcome, d.engine_id) for d in decisions] == [("UNCAPTURABLE", "first")] * 2 + [
+        ("CAPTURED", "second")
+    ] * 2
+    assert all(d.elapsed_ms >= 0 for d in decisions)
+
+
+@pytest.mark.parametrize("final", [Outcome.CAPTURED, Outcome.QUEUED, Outcome.DEGRADED])
+def test_any_other_outcome_is_final(final):
+    second = FakeEngine("second", 2)
+    results, _ = run([FakeEngine("first", 1, says(final, "so")), second], ask(1))
+    assert (results[0].outcome, results[0].engine_id, results[0].detail) == (final, "first", "so")
+    assert not second.batches
+
+
+def test_nobody_for_it_is_target_unsupported():
+    results, decisions = run([FakeEngine()], ask(0))
+    assert results[0].outcome is Outcome.UNCAPTURABLE
+    assert results[0].detail.startswith("target unsupported: target TABLE unsupported")
+    assert [d.outcome for d in decisions] == ["UNCAPTURABLE"]
+    assert run([], ask(1))[0][0].detail == "target unsupported"
+
+
+def test_all_exhausted_is_no_capture_result():
+    results, decisions = run([FakeEngine("a", 1, says(Outcome.UNCAPTURABLE, "a list"))], ask(1))
+    assert (results[0].outcome, results[0].detail) == (Outcome.UNCAPTURABLE, "no capture result: a list")
+    assert len(decisions) == 2
+    assert run([FakeEngine("a", 1, says(Outcome.UNCAPTURABLE))], ask(1))[0][0].detail == "no capture result"
+
+
+def test_stages_join_late_comers():
+    """An engine is called once for what comes to it first, and once more for what others pass on."""
+    choosy = FakeEngine("choosy", 1, lambda r: CaptureResult(
+        Outcome.UNCAPTURABLE if r.target.column_id == 1 else Outcome.CAPTURED))  # fmt: skip
+    rest = FakeEngine("rest", 2)
+    results, _ = run([choosy, rest], ask(1, 2, 1))
+    assert [r.engine_id for r in results] == ["rest", "choosy", "rest"]
+    assert len(choosy.batches) == len(rest.batches) == 1
+
+
+class Breach(FakeEngine):
+    def __init__(self, breach: Any):
+        super().__init__("breach", 1)
+        self.breach = breach
+
+    def capture_batch(self, requests, sink):
+        return self.breach(requests, super().capture_batch(requests, sink))
+
+
+def fail(requests, results):
+    raise ZeroDivisionError("secret path /etc")
+
+
+BREACHES = {
+    "raises": (fail, "capture failed: ZeroDivisionError"),
+    "too few": (lambda q, r: r[:-1], "capture failed: 1 results for 2 requests"),
+    "too many": (lambda q, r: [*r, r[0]], "capture failed: 3 results for 2 requests"),
+    "none": (lambda q, r: None, "capture failed: TypeError"),
+    "no results": (lambda q, r: [None, None], "capture failed: no capture result"),
+    "wrong order": (lambda q, r: r[::-1], "capture failed: the result is for another target"),
+    "other snapshot": (
+        lambda q, r: [replace(x, table=handle(snapshot_id=2)) for x in r],
+        "capture failed: the result is for another table or snapshot",
+    ),
+}
+
+
+@pytest.mark.parametrize(("breach", "detail"), BREACHES.values(), ids=BREACHES)
+def test_a_breach_degrades_the_group_and_no_other(breach, detail, capsys):
+    tables = FakeEngine("tables", 2, target_kinds={TargetKind.TABLE: frozenset()})
+    results, decisions = run([Breach(breach), tables, FakeEngine("never", 3)], ask(1, 0, 2))
+    assert [r.outcome for r in results] == [Outcome.DEGRADED, Outcome.CAPTURED, Outcome.DEGRADED]
+    assert {results[0].detail, results[2].detail} == {detail}
+    assert [d.outcome for d in decisions] == ["DEGRADED", "DEGRADED", "CAPTURED"]
+    assert "secret" not in "".join(r.detail for r in results)
+
+
+def test_one_result_for_another_target_degrades_that_item():
+    def swap(requests, results):
+        return [results[0], replace(results[1], target=Target.column(7)), results[2]]
+
+    results, _ = run([Breach(swap)], ask(1, 2, 1))
+    assert [r.outcome for r in results] == [Outcome.CAPTURED, Outcome.DEGRADED, Outcome.CAPTURED]
+
+
+@pytest.mark.parametrize("other", [handle(snapshot_id=2), handle("u")], ids=["snapshot", "table"])
+def test_a_record_of_another_snapshot_or_table_goes_nowhere(other):
+    class Astray(FakeEngine):
+        def capture_batch(self, requests, sink):
+            for request in requests:
+                table = other if request.target.column_id == 2 else request.table
+                sink.put("stats.columns", column_row(table, request.target.column_id))
+            return [CaptureResult(Outcome.CAPTURED) for _ in requests]
+
+    sink = MemorySink()
+    results, _ = run([Astray()], ask(1, 2), sink)
+    assert [r.outcome for r in results] == [Outcome.CAPTURED, Outcome.DEGRADED]
+    assert [row["column_id"] for row in sink.rows("stats.columns")] == [1]
+
+
+def test_an_engine_that_cannot_even_tell_is_no_candidate():
+    class Confused(FakeEngine):
+        def supports(self, request):
+            raise KeyError("what")
+
+    results, _ = run([Confused("confused", 1), FakeEngine("good", 2)], ask(1))
+    assert results[0].engine_id == "good"
+    assert "cannot tell" in run([Confused("confused")], ask(1))[0][0].detail
+
+
+def test_modes_and_kinds_route():
+    now = FakeEngine("now", 1, modes=frozenset({Mode.SYNC}))
+    later = FakeEngine("later", 2)
+    registry = Registry([now, later])
+    assert [e.id for e in registry.candidates(ask(1, mode=Mode.ASYNC)[0])] == ["later"]
+    assert Registry([now]).has_async_candidate(ask(1)[0]) is False
+    assert registry.has_async_candidate(ask(1)[0]) is True
+    assert registry.candidates(ask(1, kinds=frozenset({"MCV"}))[0]) == []
+
+
+def test_an_empty_batch():
+    assert run([FakeEngine()], []) == ([], [])

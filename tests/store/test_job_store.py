@@ -1,0 +1,273 @@
+"""The durable queue: states, equal jobs, fencing, backoff, eight attempts, reclaiming, cancelling, order."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from store.catalog_store import Catalog, TableEntry
+from store.database import Database
+from store.errors import Conflict, NotFound
+from store.job_store import LIGHT, MAX_ATTEMPTS, SCAN, JobStore, Lease, backoff
+
+
+@pytest.fixture
+def database():
+    database = Database(":memory:")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def jobs(database) -> JobStore:
+    return JobStore(database)
+
+
+def entry(key: int = 1) -> TableEntry:
+    return TableEntry(key, "c", "s", f"t{key}", f"id{key}", "delta")
+
+
+def queue(jobs: JobStore, table: int = 1, snapshot: str = "current", priority: int = SCAN, **more) -> str:
+    request = {"requests": [{"target": {"kind": "TABLE"}}], "correlation_id": "x"} | more
+    return jobs.enqueue(entry(table), snapshot, "ASYNC", request, ["table"], priority)
+
+
+def finish(jobs: JobStore, lease: Lease, captured: int = 1, failed: int = 0, retry: bool = True) -> str:
+    return jobs.database.write(
+        lambda connection: jobs.finish_in(
+            connection, lease.job_id, lease.token, captured=captured, failed=failed, retry=retry, message="why",
+            stats_processed=captured,
+        )
+    )  # fmt: skip
+
+
+def ready(jobs: JobStore, job_id: str) -> None:
+    """As if its backoff were over."""
+    jobs.database.write(lambda c: c.execute("UPDATE jobs SET not_before = NULL WHERE job_id = ?", [job_id]))
+
+
+def expire(jobs: JobStore) -> None:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    jobs.database.write(lambda c: c.execute("UPDATE jobs SET lease_until = ? WHERE lease_token IS NOT NULL", [past]))
+
+
+def test_a_job_goes_from_queued_to_succeeded(jobs):
+    job_id = queue(jobs)
+    assert jobs.get(job_id)["state"] == "QUEUED"
+    lease = jobs.lease()
+    assert lease is not None and lease.job_id == job_id and lease.attempts == 1
+    running = jobs.get(job_id)
+    assert (running["state"], running["attempts"], running["targets"]) == ("RUNNING", 1, ["table"])
+    assert jobs.renew(job_id, lease.token, 0.5, "half way") is True
+    assert (jobs.get(job_id)["progress"], jobs.get(job_id)["message"]) == (0.5, "half way")
+    assert finish(jobs, lease) == "SUCCEEDED"
+    ended = jobs.get(job_id)
+    assert (ended["progress"], ended["degraded"], ended["stats_processed"]) == (1.0, False, 1)
+    assert ended["queued_at"] <= ended["started_at"] <= ended["finished_at"]
+    assert jobs.lease() is None
+
+
+def test_equal_active_jobs_are_one(jobs):
+    first = queue(jobs)
+    assert queue(jobs, correlation_id="y") == first  # who asks is no difference
+    assert queue(jobs, snapshot="1") != first
+    assert queue(jobs, table=2) != first
+    lease = jobs.lease()
+    assert lease is not None and queue(jobs) == first
+    finish(jobs, lease)
+    assert queue(jobs) != first
+
+
+def test_equal_jobs_at_once_are_one(jobs):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(queue(jobs))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+
+
+def test_some_captured_is_degraded(jobs):
+    job_id = queue(jobs)
+    assert finish(jobs, jobs.lease(), captured=2, failed=1) == "SUCCEEDED"
+    assert jobs.get(job_id)["degraded"] is True and jobs.get(job_id)["message"] == "why"
+
+
+def test_a_failure_waits_and_is_tried_eight_times(jobs):
+    job_id = queue(jobs)
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        lease = jobs.lease()
+        assert lease is not None and lease.attempts == attempt
+        state = finish(jobs, lease, captured=0, failed=1)
+        assert state == ("WAITING" if attempt < MAX_ATTEMPTS else "FAILED")
+        assert jobs.lease() is None  # not before its time
+        ready(jobs, job_id)
+    assert jobs.get(job_id)["attempts"] == MAX_ATTEMPTS
+    assert jobs.lease() is None
+
+
+def test_what_cannot_be_helped_fails_at_once(jobs):
+    queue(jobs)
+    assert finish(jobs, jobs.lease(), captured=0, failed=1, retry=False) == "FAILED"
+
+
+def test_backoff_doubles_up_to_half_a_minute():
+    assert [backoff(n).total_seconds() for n in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_lost_lease_is_fenced(jobs):
+    job_id = queue(jobs)
+    lost = jobs.lease()
+    expire(jobs)
+    assert jobs.expired() and jobs.reclaim() == 1 and not jobs.expired()
+    assert jobs.get(job_id)["state"] == "QUEUED"
+    held = jobs.lease()
+    assert held.token != lost.token and held.attempts == 2
+    for act in (lambda: jobs.renew(job_id, lost.token), lambda: finish(jobs, lost)):
+        with pytest.raises(Conflict) as refused:
+            act()
+        assert refused.value.code == "LEASE_LOST"
+    assert jobs.holder(job_id) == held.token
+    assert finish(jobs, held) == "SUCCEEDED"
+    with pytest.raises(Conflict):
+        finish(jobs, held)
+
+
+def test_a_renewed_lease_does_not_run_out(jobs):
+    job_id = queue(jobs)
+    lease = jobs.lease()
+    expire(jobs)
+    jobs.renew(job_id, lease.token)
+    assert jobs.reclaim() == 0
+
+
+def test_workers_lost_eight_times_fail_the_job(jobs):
+    job_id = queue(jobs)
+    for _ in range(MAX_ATTEMPTS):
+        assert jobs.lease() is not None
+        expire(jobs)
+        jobs.reclaim()
+    job = jobs.get(job_id)
+    assert (job["state"], job["message"]) == ("FAILED", "the worker was lost")
+    assert job["finished_at"]
+
+
+def test_a_start_reclaims_all_leases(jobs):
+    queue(jobs)
+    jobs.lease()
+    assert jobs.reclaim() == 0
+    assert jobs.reclaim(everything=True) == 1
+
+
+def test_one_job_of_a_table_at_a_time(jobs):
+    queue(jobs, 1, "1")
+    second = queue(jobs, 1, "2")
+    other = queue(jobs, 2)
+    first = jobs.lease()
+    assert jobs.lease().job_id == other
+    assert jobs.lease() is None
+    finish(jobs, first)
+    assert jobs.lease(busy_tables=[1]) is None
+    assert jobs.lease().job_id == second
+
+
+def test_light_jobs_overtake_scans_but_not_for_ever(jobs):
+    scan = queue(jobs, 1)
+    light = queue(jobs, 2, priority=LIGHT)
+    old = queue(jobs, 3)
+    sql = "UPDATE jobs SET queued_at = queued_at - to_seconds(60) WHERE job_id = ?"
+    jobs.database.write(lambda c: c.execute(sql, [old]))
+    assert jobs.lease().table_key == 3
+    assert jobs.lease().job_id == light
+    assert jobs.lease(up_to=LIGHT) is None  # this worker takes no scans
+    assert jobs.lease().job_id == scan
+
+
+def test_a_retry_carries_its_attempts(jobs):
+    job_id = jobs.database.write(
+        lambda c: jobs.enqueue_in(c, entry(), "1", "ASYNC", {"requests": []}, ["table"], attempts=7)
+    )
+    assert jobs.get(job_id)["state"] == "WAITING" and jobs.lease() is None
+    ready(jobs, job_id)
+    lease = jobs.lease()
+    assert lease.attempts == MAX_ATTEMPTS
+    assert finish(jobs, lease, captured=0, failed=1) == "FAILED"
+
+
+@pytest.mark.parametrize("waits", ["QUEUED", "WAITING"])
+def test_what_waits_is_cancelled_at_once(jobs, waits):
+    job_id = queue(jobs)
+    if waits == "WAITING":
+        finish(jobs, jobs.lease(), captured=0, failed=1)
+    assert jobs.get(job_id)["state"] == waits
+    for _ in range(2):
+        assert jobs.cancel(job_id)["state"] == "CANCELLED"
+    ready(jobs, job_id)
+    assert jobs.lease() is None
+
+
+def test_what_runs_is_asked_to_stop(jobs):
+    job_id = queue(jobs)
+    lease = jobs.lease()
+    assert jobs.cancel(job_id)["state"] == "CANCELLING"
+    assert jobs.renew(job_id, lease.token) is False
+    assert finish(jobs, lease) == "CANCELLED"
+    assert jobs.cancel(job_id)["state"] == "CANCELLED"
+
+
+def test_what_is_being_cancelled_when_its_worker_dies_is_cancelled(jobs):
+    job_id = queue(jobs)
+    jobs.lease()
+    jobs.cancel(job_id)
+    expire(jobs)
+    jobs.reclaim()
+    assert jobs.get(job_id)["state"] == "CANCELLED"
+
+
+def test_cancelling_what_has_ended_changes_nothing(jobs):
+    job_id = queue(jobs)
+    finish(jobs, jobs.lease())
+    assert jobs.cancel(job_id)["state"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("act", ["get", "cancel"])
+def test_an_unknown_job_is_not_found(jobs, act):
+    with pytest.raises(NotFound) as refused:
+        getattr(jobs, act)("nope")
+    assert refused.value.code == "UNKNOWN_JOB"
+
+
+def test_jobs_outlive_the_file(tmp_path):
+    database = Database(tmp_path / "jobs.duckdb")
+    job_id = queue(JobStore(database))
+    database.close()
+    database = Database(tmp_path / "jobs.duckdb")
+    assert JobStore(database).lease().job_id == job_id
+    database.close()
+
+
+def test_decisions_are_kept_and_pruned(database, jobs):
+    Catalog(database)
+    decision = {"snapshot_id": 1, "target_kind": "TABLE", "storage_id": "table", "outcome": "CAPTURED",
+                "engine_id": "native", "detail": "", "elapsed_ms": 1.5}  # fmt: skip
+    database.write(lambda c: jobs.record_decisions(c, entry(), "corr", [decision, decision]))
+    database.write(lambda c: jobs.record_decisions(c, entry(), "corr", []))
+    assert database.rows("SELECT count(*), any_value(correlation_id) FROM capture_decisions") == [(2, "corr")]
+    finish_id = queue(jobs)
+    finish(jobs, jobs.lease())
+    waiting = queue(jobs, 2)
+    jobs.prune(days=-1)
+    assert database.rows("SELECT count(*) FROM capture_decisions") == [(0,)]
+    assert jobs.get(waiting)["state"] == "QUEUED"
+    with pytest.raises(NotFound):
+        jobs.get(finish_id)
+
+
+def test_counts(jobs):
+    queue(jobs)
+    queue(jobs, 2)
+    jobs.lease()
+    assert jobs.counts() == {"RUNNING": 1, "QUEUED": 1}
