@@ -1,0 +1,175 @@
+"""Statistics as a Spark data source: `spark.read.format("statflight")`, batches of Arrow straight into Spark.
+
+    from flight_server.spark_reader import StatflightDataSource
+    spark.dataSource.register(StatflightDataSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", True)  # filters are then applied by the server
+    columns = spark.read.format("statflight").option("uri", "grpc://…").option("flight", "stats.columns").load()
+
+Options: `uri`, `flight`, and, if wanted, `columns` (names by commas), `snapshot` (`current` or an id), `allow_stale`,
+`partitions` (endpoints to read at once, 4), `token`, `tls_roots` (a PEM file). Needs pyspark and pyarrow only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.flight as flight
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+DEFAULT_PARTITIONS: Final = 4
+_COMPARES: Final[dict[type, str]] = {
+    EqualTo: "EQ", GreaterThan: "GT", GreaterThanOrEqual: "GTE", LessThan: "LT", LessThanOrEqual: "LTE",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Server:
+    """Where to connect; it travels to the executors, a connection cannot."""
+
+    uri: str
+    token: str | None
+    tls_roots: bytes | None
+
+    def connect(self) -> flight.FlightClient:
+        options = {"tls_root_certs": self.tls_roots} if self.tls_roots else {}
+        return flight.connect(self.uri, **options)
+
+    @property
+    def call(self) -> flight.FlightCallOptions:
+        headers = [(b"authorization", b"Bearer " + self.token.encode())] if self.token else []
+        return flight.FlightCallOptions(headers=headers)
+
+
+@dataclass
+class _Ticket(InputPartition):
+    ticket: bytes
+
+    def __init__(self, ticket: bytes):
+        super().__init__(ticket)
+        self.ticket = ticket
+
+
+class StatflightDataSource(DataSource):
+    """A flight of a statflight server."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "statflight"
+
+    def schema(self) -> StructType:
+        server, command = _server(self.options), _command(self.options)
+        with server.connect() as client:
+            descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+            found = client.get_schema(descriptor, server.call).schema
+        return from_arrow_schema(found)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StatflightReader(_server(self.options), _command(self.options), schema, self.options.get("partitions"))
+
+
+class StatflightReader(DataSourceReader):
+    def __init__(self, server: _Server, command: dict[str, Any], schema: StructType, partitions: str | None):
+        self._server, self._command = server, command | {"columns": schema.names}
+        self._partitions = int(partitions or DEFAULT_PARTITIONS)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        """Has the server apply what it can; what is left is for Spark."""
+        pushed = []
+        for each in filters:
+            condition = _condition(each)
+            if condition is None:
+                yield each
+            else:
+                pushed.append(condition)
+        if pushed:
+            self._command = self._command | {"predicates": pushed}
+
+    def partitions(self) -> Sequence[InputPartition]:
+        command = self._command | {"partitions": self._partitions}
+        with self._server.connect() as client:
+            descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+            info = client.get_flight_info(descriptor, self._server.call)
+        return [_Ticket(endpoint.ticket.ticket) for endpoint in info.endpoints]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Ticket)
+        with self._server.connect() as client:
+            for chunk in client.do_get(flight.Ticket(partition.ticket), self._server.call):
+                yield chunk.data
+
+
+def _server(options: Mapping[str, str]) -> _Server:
+    roots = options.get("tls_roots")
+    return _Server(_given(options, "uri"), options.get("token"), Path(roots).read_bytes() if roots else None)
+
+
+def _command(options: Mapping[str, str]) -> dict[str, Any]:
+    command: dict[str, Any] = {"table": _given(options, "flight")}
+    if columns := options.get("columns"):
+        command["columns"] = [name.strip() for name in columns.split(",")]
+    if (snapshot := options.get("snapshot")) is not None:
+        command["snapshot"] = snapshot if snapshot == "current" else int(snapshot)
+    if options.get("allow_stale", "false").lower() == "true":
+        command["allow_stale"] = True
+    return command
+
+
+def _given(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name)
+    if not value:
+        raise ValueError(f'the option "{name}" is missing: spark.read.format("statflight").option("{name}", …)')
+    return value
+
+
+def _condition(asked: Filter) -> dict[str, Any] | None:
+    """The filter as a condition of a JSON command; None where Spark's meaning is not the server's.
+
+    Spark has NaN equal to itself and above every number, the server has it equal nothing and in no order: of numbers
+    with fractions, only what is false of NaN on both sides is handed on. Instants depend on a session's time zone.
+    """
+    if isinstance(asked, Not):
+        inner = None if _has_fraction(asked.child) else _condition(asked.child)
+        return None if inner is None else {"not": inner}
+    attribute = getattr(asked, "attribute", None)
+    if not isinstance(attribute, tuple) or len(attribute) != 1:
+        return None  # a field of a struct
+    if isinstance(asked, IsNull | IsNotNull):
+        return {"column": attribute[0], "op": "IS_NULL" if isinstance(asked, IsNull) else "IS_NOT_NULL"}
+    op = "IN" if isinstance(asked, In) else _COMPARES.get(type(asked))
+    values = _values(asked)
+    if op is None or not values or not all(isinstance(value, bool | int | float | str) for value in values):
+        return None
+    if _has_fraction(asked) and (op in ("GT", "GTE") or not all(map(isfinite, values))):
+        return None
+    return {"column": attribute[0], "op": op, "values": values}
+
+
+def _values(asked: Filter) -> list[Any]:
+    value = getattr(asked, "value", None)
+    return list(value) if isinstance(asked, In) and isinstance(value, tuple | list) else [value]
+
+
+def _has_fraction(asked: Filter) -> bool:
+    return any(isinstance(value, float) for value in _values(asked))

@@ -1,0 +1,115 @@
+"""`spark.read.format("statflight")` against a running server: the rows, filters applied there, shares read apart."""
+
+import math
+import os
+import sys
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, IsNull, LessThan, Not, StringContains
+
+from flight_server.spark_reader import StatflightDataSource, StatflightReader, _condition
+from tests.flight_server.live_server import serving
+
+pytestmark = pytest.mark.spark
+
+TABLES, COLUMNS = 12, 30
+
+
+def rows() -> pa.Table:
+    records = [
+        {"table_catalog": "lake", "table_schema": "s", "table_name": f"t{table}", "snapshot_id": snapshot,
+         "column_id": column, "column_name": f"c{column}", "row_count": 1000 * table + column, "ndv": column + 0.5,
+         "min": None if column % 7 == 0 else str(column), "logical_type": "INT" if column % 7 else None}
+        for table in range(TABLES) for snapshot in (1, 2) for column in range(1, COLUMNS + 1)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(records)
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("spark-reader")) as server:
+        with server.connect() as client:
+            client.put("stats.columns", rows())
+        yield server.uri
+
+
+@pytest.fixture(scope="module")
+def spark():
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        .config("spark.sql.python.filterPushdown.enabled", "true").config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1").getOrCreate()
+    )  # fmt: skip
+    session.dataSource.register(StatflightDataSource)
+    yield session
+    session.stop()
+
+
+def load(spark, uri, **options):
+    reader = spark.read.format("statflight").option("uri", uri).option("flight", "stats.columns")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def test_all_rows_in_shares(spark, uri):
+    frame = load(spark, uri, partitions=4)
+    assert frame.rdd.getNumPartitions() == 4
+    found = frame.select("table_name", "snapshot_id", "column_id", "row_count", "freshness").collect()
+    assert len(found) == len(set(found)) == TABLES * 2 * COLUMNS
+    assert frame.schema["snapshot_id"].dataType.typeName() == "long"
+    assert {row.freshness for row in found} == {"EXACT", "STALE"}
+
+
+def test_columns_and_snapshot(spark, uri):
+    frame = load(spark, uri, columns="column_name, ndv", snapshot="current")
+    assert frame.columns == ["column_name", "ndv"]
+    assert frame.count() == TABLES * COLUMNS
+
+
+def test_filters_reach_the_server(spark, uri):
+    frame = load(spark, uri)
+    chosen = frame.where("table_name = 't3' AND snapshot_id = 2 AND column_id IN (1, 2, 7) AND NOT row_count = 3001")
+    assert sorted((row.column_id, row.min) for row in chosen.collect()) == [(2, "2"), (7, None)]
+    plan = chosen._jdf.queryExecution().toString()
+    assert "PythonScan" in plan or "statflight" in plan
+    assert frame.where("min IS NULL AND ndv > 20.0 AND snapshot_id = 1").count() == 2 * TABLES
+    assert frame.where("column_name LIKE 'c1%' AND table_name = 't0' AND snapshot_id = 1").count() == 11
+
+
+@pytest.mark.parametrize(
+    ("asked", "condition"),
+    [
+        (EqualTo(("a",), "x"), {"column": "a", "op": "EQ", "values": ["x"]}),
+        (In(("a",), (1, 2)), {"column": "a", "op": "IN", "values": [1, 2]}),
+        (IsNull(("a",)), {"column": "a", "op": "IS_NULL"}),
+        (Not(IsNotNull(("a",))), {"not": {"column": "a", "op": "IS_NOT_NULL"}}),
+        (LessThan(("a",), 1.5), {"column": "a", "op": "LT", "values": [1.5]}),
+        (GreaterThan(("a",), 1.5), None),
+        (Not(LessThan(("a",), 1.5)), None),
+        (EqualTo(("a",), math.nan), None),
+        (EqualTo(("a",), None), None),
+        (In(("a",), ()), None),
+        (EqualTo(("a", "b"), 1), None),
+        (StringContains(("a",), "x"), None),
+        (EqualTo(("a",), b"x"), None),
+    ],
+)
+def test_what_is_handed_on(asked, condition):
+    assert _condition(asked) == condition
+
+
+def test_filters_that_stay_with_spark():
+    reader = StatflightReader(None, {"table": "stats.columns"}, type("S", (), {"names": ["a"]}), None)
+    rest = list(reader.pushFilters([EqualTo(("a",), 1), GreaterThan(("a",), 2.5)]))
+    assert rest == [GreaterThan(("a",), 2.5)]
+    assert reader._command["predicates"] == [{"column": "a", "op": "EQ", "values": [1]}]
+
+
+def test_a_missing_option_is_named():
+    with pytest.raises(ValueError, match='"flight" is missing'):
+        StatflightDataSource({"uri": "grpc://127.0.0.1:1"}).schema()
