@@ -174,7 +174,8 @@ def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
         share = None if part is None else _part(part)
     except (zlib.error, ValueError, AttributeError, TypeError, RecursionError):
         raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one") from None
-    return _remember(ticket, replace(of_json(command, header_query_id), pins=fixed, part=share))
+    request = _unparted(of_json(command, header_query_id))
+    return _remember(ticket, replace(request, pins=fixed, part=share))
 
 
 def _part(values: Any) -> Part:
