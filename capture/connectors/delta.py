@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, ClassVar, Final
@@ -34,6 +34,7 @@ from capture.connectors.delta_log import (
     parse_schema,
     read_commits,
 )
+from capture.connectors.delta_slices import LargeLog, NotSliced
 from capture.connectors.footers import Footer, batched, read_footers
 from capture.connectors.layout import (
     Folder,
@@ -81,6 +82,7 @@ class _Version:
     places: list[Place]
     deleted: dict[int, pa.Array] = field(default_factory=dict)  # file → positions of rows that are gone
     rows: pa.Array | None = None  # live rows
+    large: LargeLog | None = None  # has the statistics that `actions` then lacks
 
     @property
     def paths(self) -> pa.Array:
@@ -139,7 +141,7 @@ class DeltaConnector:
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
         place = self._lake.find(namespace, name)
-        table = self._open(place, namespace, name)
+        table = self._outline(place, namespace, name)
         with self._reading(place, namespace, name):
             metadata = table.metadata()
             schema = self._schema(table)
@@ -205,7 +207,7 @@ class DeltaConnector:
                 elif last is not None and last[0] == version - 1:
                     schema = last[1]
                 else:
-                    schema = self._schema(self._open(place, namespace, name, version))
+                    schema = self._schema(self._outline(place, namespace, name, version))
             last = version, schema
             yield version, commit, schema
 
@@ -214,7 +216,7 @@ class DeltaConnector:
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
-        version = self._version(namespace, name, snapshot_id)
+        version = self._version(namespace, name, snapshot_id, sliced=True)
         assert version.rows is not None
         sizes = version.actions["size_bytes"].cast(pa.int64())
         files = len(version.places)
@@ -240,6 +242,9 @@ class DeltaConnector:
     def _file_columns(
         self, version: _Version, ids: ColumnIds, column_names: frozenset[str] | None
     ) -> Iterator[pa.Table]:
+        if version.large is not None:
+            yield from self._sliced_columns(version, ids, column_names)
+            return
         rows, paths, files = version.rows, version.paths, len(version.places)
         has_deletes = pa.array([i in version.deleted for i in range(files)], pa.bool_())
         wanted = _wanted(version.schema, column_names)
@@ -269,6 +274,25 @@ class DeltaConnector:
                     )
                 tables.append(column_rows(cut(paths), known.column, ids, cut(rows), **facts))
             yield pa.concat_tables(tables) if tables else FILE_COLUMN_SCHEMA.empty_table()
+
+    def _sliced_columns(
+        self, version: _Version, ids: ColumnIds, column_names: frozenset[str] | None
+    ) -> Iterator[pa.Table]:
+        assert version.large is not None and version.rows is not None
+        start = 0
+        for actions in version.large.slices(statistics=True):
+            count = len(actions)
+            part = replace(
+                version,
+                actions=actions,
+                places=version.places[start : start + count],
+                rows=version.rows.slice(start, count),
+                large=None,
+            )
+            if actions["path"].to_pylist() != version.actions["path"].slice(start, count).to_pylist():
+                raise Unreadable("its log changed while it was read")
+            yield from self._file_columns(part, ids, column_names)
+            start += count
 
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
@@ -333,6 +357,15 @@ class DeltaConnector:
                 storage = patient(storage, self._lake.options)
             return DeltaTable(place.name, version=version, storage_options=storage or None)
 
+    def _outline(self, place: Place, namespace: str, name: str, version: int | None = None) -> DeltaTable:
+        """A table for its metadata, schema and protocol: without its files where there are very many."""
+        with self._reading(place, namespace, name, version):
+            live = list_log(place).live() if version is None else [version]
+            if live and (large := LargeLog.of(place, live[-1])) is not None:
+                with suppress(NotSliced):
+                    return large.outline()
+        return self._open(place, namespace, name, version)
+
     @contextmanager
     def _reading(self, place: Place, namespace: str, name: str, version: int | None = None) -> Iterator[None]:
         """Turns what deltalake raises into ours, with the table's name and the reason in one line."""
@@ -380,11 +413,15 @@ class DeltaConnector:
             self._schemas[key] = parse_schema(text, mapped)
         return self._schemas[key]
 
-    def _version(self, namespace: str, name: str, snapshot_id: int) -> _Version:
+    def _version(self, namespace: str, name: str, snapshot_id: int, *, sliced: bool = False) -> _Version:
+        """A version's files; `sliced` leaves the statistics of very many in the log until they are asked for."""
         place = self._lake.find(namespace, name)
         with self._reading(place, namespace, name):
             if snapshot_id not in set(list_log(place).live()):
                 raise unknown_snapshot(namespace, name, snapshot_id)
+            if sliced and (large := LargeLog.of(place, snapshot_id)) is not None:
+                with suppress(NotSliced):
+                    return self._sliced(large, place, namespace, name)
         table = self._open(place, namespace, name, snapshot_id)
         with self._reading(place, namespace, name, snapshot_id):
             actions = pa.table(table.get_add_actions(flatten=False))
@@ -400,6 +437,25 @@ class DeltaConnector:
                 [self._file(place, path) for path in actions["path"].to_pylist()],
             )
             self._read_deletes(version, place)
+        self._count_rows(version, namespace, name)
+        return version
+
+    def _sliced(self, large: LargeLog, place: Place, namespace: str, name: str) -> _Version:
+        """As `_version`, statistics left in the log."""
+        outline = large.outline()
+        parts = list(large.slices(statistics=False))
+        if not parts:
+            raise NotSliced("no file is live")
+        actions = pa.concat_tables(parts, promote_options="default").combine_chunks()
+        version = _Version(
+            outline,
+            self._schema(outline),
+            self._lake.storage_of(place),
+            tuple(outline.metadata().partition_columns or ()),
+            actions,
+            [self._file(place, path) for path in actions["path"].to_pylist()],
+            large=large,
+        )
         self._count_rows(version, namespace, name)
         return version
 

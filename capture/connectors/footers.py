@@ -106,7 +106,7 @@ def read_footer(place: Place) -> Footer:
     try:
         with place.file_system.open_input_file(place.path) as file:
             metadata = pq.read_metadata(file)
-            leaves = _leaves(metadata, metadata.schema.to_arrow_schema())
+            leaves = _leaves_of(metadata)
             chunks = read_chunks(_footer_bytes(file))
         physical = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
         _check(chunks, physical, metadata.num_rows)
@@ -167,6 +167,20 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 # Schema.
+
+
+_latest: tuple[pq.ParquetSchema, pa.Schema, tuple[Leaf, ...]] | None = None  # files of a table tend to be alike
+
+
+def _leaves_of(metadata: pq.FileMetaData) -> tuple[Leaf, ...]:
+    global _latest
+    schema, arrow = metadata.schema, metadata.schema.to_arrow_schema()
+    latest = _latest
+    if latest is not None and schema.equals(latest[0]) and arrow.equals(latest[1], check_metadata=True):
+        return latest[2]
+    leaves = _leaves(metadata, arrow)
+    _latest = schema, arrow, leaves
+    return leaves
 
 
 def _leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[Leaf, ...]:

@@ -41,7 +41,7 @@ from store.logical_types import Kind, LogicalType, parse, to_arrow
 OWN_OPTIONS: Final = ("hive_partitioning",)
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 SUFFIXES: Final = (".parquet", ".parq", ".pqt")
-_CACHED_FOOTERS: Final = 2048
+_CACHED_FOOTERS: Final = 16_384
 _CACHED_BYTES: Final = 64 * 1024 * 1024
 _WILD = re.compile(r"[*?\[]")
 _PARTITION = re.compile(r"([^=/]+)=([^/]*)")

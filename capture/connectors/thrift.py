@@ -216,6 +216,13 @@ def _skip(data: bytes, at: int, type: int) -> int:
     if type == _STRUCT:
         number = 0
         while header := data[at]:
+            inner = header & 15
+            if inner in (_I32, _I64, _I16) and header > 15:  # nearly all that is skipped, at no call
+                at += 1
+                while data[at] > 127:
+                    at += 1
+                at += 1
+                continue
             number, inner, at = _field(data, at, header, number)
             at = _skip(data, at, inner)
         return at + 1

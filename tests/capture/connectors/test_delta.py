@@ -405,3 +405,36 @@ def test_paths_of_a_moved_table_are_rewritten(tmp_path):
     lost = connector(tmp_path / "lake")
     with pytest.raises(UpstreamError, match="is gone"):
         list(lost.plan_files("default", "clone", 0, {"a": 1}))
+
+
+def test_a_large_log_in_slices_says_the_same(tmp_path, monkeypatch):
+    from capture.connectors import delta_slices
+
+    path = tmp_path / "t"
+    for i in range(12):
+        rows = pa.table({"id": [i, i + 1], "part": [f"p{i % 2}"] * 2, "s": ["x" * 40, None]})
+        deltalake.write_deltalake(path, rows, mode="append", partition_by=["part"])
+    table = deltalake.DeltaTable(path)
+    table.create_checkpoint()
+    table.delete("id = 3")
+    deltalake.write_deltalake(path, pa.table({"id": [99], "part": ["p9"], "s": ["z"]}), mode="append")
+    opened = []
+    real = delta_slices.LargeLog.slices
+    monkeypatch.setattr(
+        delta_slices.LargeLog, "slices", lambda self, **named: opened.append(named) or real(self, **named)
+    )
+
+    def told():
+        connector = open_connector(ConnectorConfig("c", "delta", str(path)))
+        current = connector.enumerate_snapshots("default", "t").current_snapshot_id
+        native = connector.capture_snapshot_target_stats("default", "t", current, {"id": 1, "part": 2, "s": 3})
+        rows = [row for part in native.file_columns() for row in part.to_pylist()]
+        key = lambda row: (row["file_path"], row.get("column_name", ""))  # noqa: E731
+        return native.row_count, sorted(native.files.to_pylist(), key=key), sorted(rows, key=key)
+
+    whole = told()
+    assert not opened and whole[0] == 23
+    monkeypatch.setattr(delta_slices, "LARGE", 1)
+    monkeypatch.setattr(delta_slices, "SLICE", 4)
+    assert told() == whole
+    assert [named["statistics"] for named in opened] == [False, True]
