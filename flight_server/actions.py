@@ -197,6 +197,13 @@ def resolve(call: Call, body: bytes) -> Results:
         else:
             unpinned[at] = {"outcome": "FAILED", "detail": "the table has no snapshot", "record": None}
     answers = dict(zip(places, service.orchestrator.resolve(questions), strict=True))
+    columns: dict[int, list[int]] = {}
+    for asked in questions:
+        noted = columns.setdefault(asked.table_key, [])
+        if asked.target.column_id is not None:
+            noted.append(asked.target.column_id)
+    for key, ids in columns.items():
+        service.usage.note(key, tuple(ids))
     for at in range(len(asks)):
         if at in unpinned:
             yield unpinned[at]

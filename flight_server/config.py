@@ -81,6 +81,17 @@ def _seconds(value: Any) -> float:
     return number
 
 
+def _auto(value: Any) -> str:
+    from capture.policy import parse
+
+    text = ("on" if value else "off") if isinstance(value, bool) else _text(value)
+    try:
+        parse(text)
+    except InvalidField as wrong:
+        raise ValueError(wrong.params["expected"]) from None
+    return text
+
+
 def _policy(value: Any) -> ZonedTimestamps:
     try:
         return ZonedTimestamps(str(value).strip().upper())
@@ -124,6 +135,8 @@ class Settings:
         max_streams: Large answers that may be under way at once.
         max_stream_bytes: What one answer may hold.
         stream_seconds: How long one answer may take, its reader's pauses included.
+        auto_analyze: Policy of tables whose connector gives none (see `capture.policy`).
+        auto_analyze_seconds: How often the lakes of tables with a policy are looked at.
         server: Address that clients and workers connect to.
         token: Bearer token of clients and workers.
     """
@@ -150,6 +163,8 @@ class Settings:
     max_streams: int = 128
     max_stream_bytes: int = 1 << 40
     stream_seconds: float = 3600.0
+    auto_analyze: str = "off"
+    auto_analyze_seconds: float = 300.0
     server: str = f"grpc://127.0.0.1:{DEFAULT_PORT}"
     token: str | None = field(default=None, repr=False)
 
@@ -209,6 +224,8 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "max_streams": _whole(1),
     "max_stream_bytes": _whole(1),
     "stream_seconds": _seconds,
+    "auto_analyze": _auto,
+    "auto_analyze_seconds": _seconds,
     "server": _text,
     "token": _text,
 }

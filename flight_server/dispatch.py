@@ -24,6 +24,7 @@ from store.database import Connection
 from store.errors import (
     Cancelled,
     Conflict,
+    InvalidArgument,
     InvalidField,
     ResourceExhausted,
     ShuttingDown,
@@ -124,7 +125,7 @@ class Dispatcher:
         self._waiting: dict[str, deque[Task]] = {kind: deque() for kind in KINDS}
         self._leased: dict[str, Task] = {}  # by token
         self._held: dict[str, _Held] = {}  # durable jobs by token
-        self._started = time.monotonic()
+        self._started = self._pruned = time.monotonic()
         self._drafts: dict[str, Draft] = {}
         self._workers: dict[str, _Worker] = {}
         self._closing = False
@@ -424,6 +425,9 @@ class Dispatcher:
                         self._waiting[task.kind].appendleft(task)
             self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - 60}
             self._ready.notify_all()
+        if now - self._pruned > 3600:
+            self._pruned = now
+            self.jobs.prune()
         if self.jobs.expired():
             self.lease_expiries += self.jobs.reclaim()
             with self._ready:

@@ -126,6 +126,7 @@ class StatflightServer(flight.FlightServerBase):
             caller = self._reader(headers)
             request = descriptors.of_ticket(ticket.ticket, headers.get("x-query-id"))
             answer = self.service.scanner.read(request, caller, context.is_cancelled)
+            self.service.note_read(request)
             if isinstance(answer, pa.Table):
                 if self.metrics is not None:
                     self.metrics.rows_read(request.flight.name, answer.num_rows)
@@ -278,6 +279,7 @@ def serve(settings: Settings) -> int:
     sys.stdout.write(f"listening on {scheme}://{host}:{server.port}\n")
     sys.stdout.flush()
     children = _Children(settings, f"{scheme}://{_reachable(settings.host)}:{server.port}", internal)
+    service.auto.start()
     swept = time.monotonic()
     while not stop.wait(0.25):
         children.keep()
@@ -285,6 +287,8 @@ def serve(settings: Settings) -> int:
             swept = time.monotonic()
             with suppress(Exception):
                 service.dispatcher.sweep()
+                service.usage.flush()
+                service.auto.look_later()
     _drain(server, service, children)
     if metrics is not None:
         metrics.close()

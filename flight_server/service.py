@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from capture.orchestrator import Orchestrator, Question
 from capture.spi import Mode
 from flight_server import derived
 from flight_server.auth import Principal
+from flight_server.auto import AutoAnalyze
 from flight_server.cache import SliceCache
 from flight_server.changes import TrackedCatalog, TrackedDatabase, TrackedStore
 from flight_server.config import Settings
-from flight_server.descriptors import CURRENT
+from flight_server.descriptors import CURRENT, ScanRequest
 from flight_server.dispatch import Dispatcher, Task
 from flight_server.hot import HotFlights
 from flight_server.lookup import Records
@@ -24,11 +26,14 @@ from flight_server.requests import ALL, Ask
 from flight_server.scan import Scanner
 from flight_server.secrets import Vault
 from flight_server.streams import Streams
+from flight_server.usage import Usage
 from store.catalog_store import EXTERNAL, TableEntry
 from store.errors import InvalidArgument, NotFound, PermissionDenied, StatflightError, UpstreamError
 from store.job_store import LIGHT, SCAN, JobStore, Lease
 from store.names import split_name
 from store.targets import Target
+
+log = logging.getLogger("statflight.server")
 
 CONTROL_SECONDS = 600.0
 NATIVE_PRIORITY = 1000  # engines from here on read metadata only
@@ -57,13 +62,26 @@ class Service:
         self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
         self.records = Records(self.store, self.catalog, self.changes)
         self.orchestrator = Orchestrator(_Plane(self), settings.sync_enabled)
+        self.usage = Usage(self.database, self.catalog)
+        self.auto = AutoAnalyze(self, settings.auto_analyze, settings.auto_analyze_seconds)
+        self.dispatcher.on_published = self.auto.published
         self.policy = settings.zone_policy
         derived.register(self)
 
     def close(self) -> None:
+        self.auto.stop()
         self.dispatcher.close()
         self.hot.close()
         self.database.close()
+
+    def note_read(self, request: ScanRequest) -> None:
+        """Counts a read of one table's statistics."""
+        plan = request.plan
+        if plan.name is None or not request.flight.name.startswith("stats."):
+            return
+        table = self.catalog.find(plan.name)
+        if table is not None:
+            self.usage.note(table.table_key, plan.values if plan.column in ("column_id", "column_name") else ())
 
     # Tables and connectors.
 
@@ -135,7 +153,13 @@ class Service:
             reason = str(trouble)
             self.database.write(lambda connection: self.catalog.note_connector(connection, catalog, reason))
             raise
-        return self._store_discovered(catalog, config["format"], found, only is None)
+        stored = self._store_discovered(catalog, config["format"], found, only is None)
+        names = {(catalog, t["schema"], t["name"]) for t in found["tables"]}
+        try:
+            self.auto.look(catalog, [t for t in self.catalog.tables() if t.name in names])
+        except StatflightError as trouble:  # a policy's trouble is not the discovery's
+            log.warning("auto-analyze of %s: %s", catalog, trouble)
+        return stored
 
     def _within(self, catalog: str, table: str) -> list[str]:
         try:

@@ -313,5 +313,6 @@ SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
     "sys.snapshots": _snapshots,
     "sys.capture_jobs": _own("sys.capture_jobs", "jobs", "s.queued_at, s.job_id"),
     "sys.capture_decisions": _own("sys.capture_decisions", "capture_decisions", "s.decided_at"),
+    "sys.column_usage": _own("sys.column_usage", "column_usage", "s.table_key, s.column_name"),
     "sys.connectors": _own("sys.connectors", "connectors", "s.catalog"),
 }  # fmt: skip

@@ -283,7 +283,7 @@ class Worker:
                 self.stopping.set()
                 return
             except (pa.ArrowException, OSError):
-                away = min(5.0, away * 2 or 0.2)
+                away = min(2.0, away * 2 or 0.2)
                 self.stopping.wait(away)
             except BaseException as trouble:  # not even a library's panic ends a thread
                 _say(f"{type(trouble).__name__} in a worker's thread: {_first_line(trouble)}")

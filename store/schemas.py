@@ -167,6 +167,9 @@ _ALL: Final = [
         "snapshot_id": INT, "target_kind": TEXT, "storage_id": TEXT, "outcome": TEXT, "engine_id": TEXT,
         "detail": TEXT, "elapsed_ms": FLOAT,
     }),
+    _plain("sys.column_usage", "What readers ask for; no column name for reads of a whole table", _TABLE_KEY | {
+        "column_name": TEXT, "reads": INT, "last_read_at": INSTANT,
+    }),
     _plain("sys.flights", "The flights of this server", {
         "name": TEXT, "column_count": INT, "row_estimate": INT, "writable": BOOL, "description": TEXT,
     }),

@@ -1,0 +1,212 @@
+"""Auto-analyze: what of a table is stale enough to be worth a capture. Pure functions; off unless a policy is given.
+
+A policy is a text: `on`, `off`, or rules such as `max_age=1d, changed=0.2, min_interval=10m, columns=used`. Rules for
+some tables only come after a pattern on `schema.table`: `sales.*: on; *: off`. The first pattern that fits counts.
+
+Metadata is cheap, so a new snapshot's table statistics are captured at once. Scanning columns is not: that is done when
+enough of the rows changed, when the schema did, or when statistics grow too old; and never for what is fresh.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from store.errors import InvalidField
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_EXPECTED: Final = "on, off, or rules such as max_age=1d, changed=0.2, min_interval=10m, columns=used|all, wide=100"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When the columns of a table are captured again.
+
+    Attributes:
+        max_age: Statistics of an earlier snapshot are renewed once they are so old, however little changed.
+        changed: … or once this share of the current rows lies in files that were not there then.
+        min_interval: But not sooner than so long after the last try.
+        columns: `used`: of a table with more than `wide` columns only those that readers ask for; `all`: every one.
+        wide: How many columns make a table wide.
+    """
+
+    max_age: timedelta = timedelta(days=1)
+    changed: float = 0.1
+    min_interval: timedelta = timedelta(minutes=5)
+    columns: str = "used"
+    wide: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Patterns on `schema.table` and their rules, in order; None = off."""
+
+    entries: tuple[tuple[str, Rules | None], ...] = ()
+
+    def rules(self, schema: str, name: str) -> Rules | None:
+        full = f"{schema}.{name}"
+        return next((rules for pattern, rules in self.entries if fnmatchcase(full, pattern)), None)
+
+    @property
+    def is_off(self) -> bool:
+        return all(rules is None for _, rules in self.entries)
+
+
+OFF: Final = Policy()
+
+
+def parse(text: str) -> Policy:
+    """The policy of a text.
+
+    Raises:
+        InvalidField: Names the part that is wrong.
+    """
+    entries = []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        pattern, colon, told = part.rpartition(":")
+        entries.append((pattern.strip() if colon else "*", _rules(told.strip())))
+    return Policy(tuple(entries))
+
+
+def _rules(text: str) -> Rules | None:
+    if text.lower() in ("off", "false", "no", "0"):
+        return None
+    if text.lower() in ("on", "true", "yes", "1", "auto"):
+        return Rules()
+    found: dict[str, Any] = {}
+    for item in text.split(","):
+        name, _, value = (piece.strip() for piece in item.partition("="))
+        try:
+            found[name] = _READ[name](value)
+        except (KeyError, ValueError):
+            raise InvalidField("policy", f'cannot read "{item.strip()}"', expected=_EXPECTED, actual=text) from None
+    return replace(Rules(), **found)
+
+
+def _duration(text: str) -> timedelta:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text)
+    if not found:
+        raise ValueError
+    return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+
+
+def _share(text: str) -> float:
+    share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 <= share <= 1:
+        raise ValueError
+    return share
+
+
+def _word(text: str) -> str:
+    if text not in ("used", "all"):
+        raise ValueError
+    return text
+
+
+_READ: Final = {"max_age": _duration, "changed": _share, "min_interval": _duration, "columns": _word, "wide": int}
+assert set(_READ) == {f.name for f in fields(Rules)}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a table when it is looked at. `captured_…` is of the newest scan of its columns."""
+
+    snapshot_id: int | None
+    schema_hash: str | None
+    columns: tuple[int, ...]  # leaves of the current schema
+    has_table_record: bool = False  # at the current snapshot
+    captured_snapshot_id: int | None = None
+    captured_schema_hash: str | None = None
+    captured_at: datetime | None = None
+    captured_columns: frozenset[int] = frozenset()  # at the current snapshot
+    changed_share: float | None = None  # of the current rows, in files new since then; None = not known
+    used: Mapping[int, int] = field(default_factory=dict)  # column id → reads
+    tried_at: datetime | None = None
+    busy: bool = False  # a job of the table is active
+
+
+class Because(StrEnum):
+    NO_SNAPSHOT = "the table has no snapshot"
+    FRESH = "captured at the current snapshot"
+    BUSY = "a job of the table is active"
+    TOO_SOON = "tried a short while ago"
+    NEW_SNAPSHOT = "the snapshot is new"
+    NEVER = "never captured"
+    SCHEMA = "the schema changed"
+    CHANGED = "enough rows changed"
+    AGE = "the statistics are old"
+    LITTLE = "little changed"
+    UNUSED = "the table is wide and nobody asks for its columns"
+    ASKED = "readers ask for columns that are not captured"
+    UNKNOWN = "not known how much changed, and not old yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Capture now or not, and why. `columns` are those to capture; None for the table's own statistics."""
+
+    capture: bool
+    because: Because
+    columns: tuple[int, ...] | None = None
+    detail: str = ""
+
+    @property
+    def text(self) -> str:
+        word = "now" if self.capture else "not now"
+        return f"{word}, because: {self.because}" + (f" ({self.detail})" if self.detail else "")
+
+
+def table_verdict(rules: Rules, facts: Facts, now: datetime) -> Verdict:
+    """Whether to capture the table's own statistics, which metadata tells."""
+    if facts.snapshot_id is None:
+        return Verdict(False, Because.NO_SNAPSHOT)
+    if facts.has_table_record:
+        return Verdict(False, Because.FRESH)
+    return _held_back(rules, facts, now, None) or Verdict(True, Because.NEW_SNAPSHOT)
+
+
+def columns_verdict(rules: Rules, facts: Facts, now: datetime) -> Verdict:
+    """Whether to scan columns, and which."""
+    if facts.snapshot_id is None:
+        return Verdict(False, Because.NO_SNAPSHOT, ())
+    wide = rules.columns == "used" and len(facts.columns) > rules.wide
+    wanted = tuple(i for i in sorted(facts.columns) if not wide or facts.used.get(i))
+    if not wanted:
+        return Verdict(False, Because.UNUSED, ())
+    missing = tuple(i for i in wanted if i not in facts.captured_columns)
+    if not missing:
+        return Verdict(False, Because.FRESH, ())
+    because, detail = _stale(rules, facts, now)
+    if because in (Because.LITTLE, Because.UNKNOWN):
+        return Verdict(False, because, (), detail)
+    return _held_back(rules, facts, now, ()) or Verdict(True, because, missing, detail)
+
+
+def _stale(rules: Rules, facts: Facts, now: datetime) -> tuple[Because, str]:
+    if facts.captured_at is None or facts.captured_snapshot_id is None:
+        return Because.NEVER, ""
+    if facts.captured_snapshot_id == facts.snapshot_id:
+        return Because.ASKED, ""
+    if facts.captured_schema_hash != facts.schema_hash:
+        return Because.SCHEMA, ""
+    share = facts.changed_share
+    if share is not None and share > 0 and share >= rules.changed:
+        return Because.CHANGED, f"{share:.0%}, of {rules.changed:.0%}"
+    if now - facts.captured_at >= rules.max_age:
+        return Because.AGE, f"since {facts.captured_at:%Y-%m-%d %H:%M}"
+    if share is None:
+        return Because.UNKNOWN, ""
+    return Because.LITTLE, f"{share:.0%}, of {rules.changed:.0%}"
+
+
+def _held_back(rules: Rules, facts: Facts, now: datetime, columns: tuple[int, ...] | None) -> Verdict | None:
+    if facts.busy:
+        return Verdict(False, Because.BUSY, columns)
+    if facts.tried_at is not None and now - facts.tried_at < rules.min_interval:
+        return Verdict(False, Because.TOO_SOON, columns)
+    return None

@@ -1,0 +1,125 @@
+"""Auto-analyze: what is captured now, what is not, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from capture.policy import OFF, Because, Facts, Policy, Rules, columns_verdict, parse, table_verdict
+from store.errors import InvalidField
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+RULES = Rules()
+FRESH = Facts(
+    snapshot_id=7, schema_hash="h", columns=(1, 2), has_table_record=True, captured_snapshot_id=7,
+    captured_schema_hash="h", captured_at=NOW - timedelta(hours=1), captured_columns=frozenset({1, 2}),
+)  # fmt: skip
+BEHIND = replace(FRESH, captured_snapshot_id=6, captured_columns=frozenset(), changed_share=0.01)
+NEVER = replace(
+    FRESH, captured_snapshot_id=None, captured_at=None, captured_columns=frozenset(), has_table_record=False
+)
+
+
+# Texts.
+
+
+def test_a_policy_is_off_by_default():
+    assert OFF.is_off and parse("").is_off and parse("off").is_off
+    assert OFF.rules("s", "t") is None
+
+
+def test_one_word_turns_it_on():
+    assert parse("on").rules("any", "table") == RULES
+    assert not parse("on").is_off
+
+
+def test_rules_are_read():
+    found = parse("max_age=2h, changed=25%, min_interval=30s, columns=all, wide=10").rules("s", "t")
+    assert found == Rules(timedelta(hours=2), 0.25, timedelta(seconds=30), "all", 10)
+    assert parse("changed=0.5").rules("s", "t") == replace(RULES, changed=0.5)
+
+
+def test_the_first_pattern_that_fits_counts():
+    policy = parse("sales.tmp_*: off; sales.*: changed=0.5; *: off")
+    assert policy.rules("sales", "tmp_1") is None
+    assert policy.rules("sales", "orders") == replace(RULES, changed=0.5)
+    assert policy.rules("hr", "people") is None
+    assert Policy((("a.*", RULES),)).rules("b", "c") is None
+
+
+WRONG = ["maybe", "changed=2", "changed=x", "max_age=1", "max_age=1w", "columns=some", "colour=red", "a.*: wat"]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_policy_is_refused_by_name(wrong):
+    with pytest.raises(InvalidField, match="policy"):
+        parse(wrong)
+
+
+# Tables.
+
+
+@pytest.mark.parametrize(
+    ("facts", "capture", "because"),
+    [
+        (FRESH, False, Because.FRESH),
+        (NEVER, True, Because.NEW_SNAPSHOT),
+        (replace(BEHIND, has_table_record=False), True, Because.NEW_SNAPSHOT),
+        (replace(NEVER, snapshot_id=None), False, Because.NO_SNAPSHOT),
+        (replace(NEVER, busy=True), False, Because.BUSY),
+        (replace(NEVER, tried_at=NOW - timedelta(minutes=1)), False, Because.TOO_SOON),
+        (replace(NEVER, tried_at=NOW - timedelta(minutes=6)), True, Because.NEW_SNAPSHOT),
+    ],
+)
+def test_a_table(facts, capture, because):
+    verdict = table_verdict(RULES, facts, NOW)
+    assert (verdict.capture, verdict.because, verdict.columns) == (capture, because, None)
+
+
+# Columns.
+
+
+@pytest.mark.parametrize(
+    ("facts", "capture", "because"),
+    [
+        (FRESH, False, Because.FRESH),
+        (NEVER, True, Because.NEVER),
+        (replace(NEVER, snapshot_id=None), False, Because.NO_SNAPSHOT),
+        (BEHIND, False, Because.LITTLE),
+        (replace(BEHIND, changed_share=None), False, Because.UNKNOWN),
+        (replace(BEHIND, changed_share=0.1), True, Because.CHANGED),
+        (replace(BEHIND, changed_share=0.0), False, Because.LITTLE),
+        (replace(BEHIND, captured_schema_hash="other"), True, Because.SCHEMA),
+        (replace(BEHIND, captured_at=NOW - timedelta(days=2)), True, Because.AGE),
+        (replace(BEHIND, changed_share=0.9, busy=True), False, Because.BUSY),
+        (replace(BEHIND, changed_share=0.9, tried_at=NOW), False, Because.TOO_SOON),
+        (replace(FRESH, captured_columns=frozenset({1})), True, Because.ASKED),
+    ],
+)
+def test_columns(facts, capture, because):
+    verdict = columns_verdict(RULES, facts, NOW)
+    assert (verdict.capture, verdict.because) == (capture, because)
+    assert bool(verdict.columns) == capture
+
+
+def test_only_what_is_missing_is_captured():
+    assert columns_verdict(RULES, replace(FRESH, captured_columns=frozenset({2})), NOW).columns == (1,)
+
+
+def test_a_wide_table_captures_what_readers_ask_for():
+    wide = replace(NEVER, columns=tuple(range(1, 201)))
+    assert columns_verdict(RULES, wide, NOW).because is Because.UNUSED
+    assert columns_verdict(RULES, replace(wide, used={7: 3, 5: 1}), NOW).columns == (5, 7)
+    assert len(columns_verdict(replace(RULES, columns="all"), wide, NOW).columns or ()) == 200
+
+
+def test_fresh_statistics_are_never_captured_again():
+    old = replace(FRESH, captured_at=NOW - timedelta(days=400), changed_share=1.0)
+    assert not columns_verdict(RULES, old, NOW).capture and not table_verdict(RULES, old, NOW).capture
+
+
+def test_a_verdict_in_words():
+    verdict = columns_verdict(RULES, BEHIND, NOW)
+    assert verdict.text == "not now, because: little changed (1%, of 10%)"
