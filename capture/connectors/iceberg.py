@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from capture.connectors.iceberg_catalogs import LoadedTable, open_tables, upstream
 from capture.connectors.iceberg_deletes import DeleteIndex, EqualityCounter, open_parquet
-from capture.connectors.iceberg_manifests import Entry, Metrics, cut_length, decoder, entries, manifests
+from capture.connectors.iceberg_manifests import Entry, Metrics, cut_length, decode_all, decoder, entries, manifests
 from capture.connectors.iceberg_schema import (
     FileLayout,
     Leaf,
@@ -49,7 +49,7 @@ from capture.connectors.spi import (
 from capture.publish import puffin
 from store.schemas import THETA
 
-BATCH_ROWS = 20_000
+BATCH_ROWS = 60_000
 """About how many rows a table of `file_columns()` has."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -166,6 +166,32 @@ def _schema_of(metadata: TableMetadata, snapshot: IcebergSnapshot) -> IcebergSch
     return found or metadata.schema()
 
 
+def _plainly(
+    leaf: Leaf, cut: int, batch: Sequence[Entry], held: Sequence[Metrics], paths: pa.Array, live: list[int]
+) -> pa.Table | None:
+    """A column's rows at no loop, where every file has its metrics and no file lost a row; else None."""
+    field_id = leaf.field_id
+    nulls = [metrics.nulls.get(field_id) for metrics in held]
+    if None in nulls or 0 in live or any(entry.rows != rows for entry, rows in zip(batch, live, strict=True)):
+        return None
+    lower = decode_all([metrics.lower.get(field_id) for metrics in held], leaf, cut)
+    upper = decode_all([metrics.upper.get(field_id) for metrics in held], leaf, cut)
+    if lower is None or upper is None:
+        return None
+    return column_rows(
+        paths,
+        Column(leaf.name, leaf.logical.text),
+        {leaf.name: field_id},
+        pa.array(live, pa.int64()),
+        null_count=pa.array(nulls, pa.int64()),
+        nan_count=pa.array([metrics.nans.get(field_id) for metrics in held], pa.int64()),
+        lower=lower[0],
+        upper=upper[0],
+        lower_exact=lower[1],
+        upper_exact=upper[1],
+    )
+
+
 class _View:
     """One snapshot of one table, read for statistics or for scan tasks."""
 
@@ -248,6 +274,8 @@ class _View:
     ) -> pa.Table:
         """One column in each file of a batch."""
         cut = cut_length(self._metadata.properties, leaf.name)
+        if (found := _plainly(leaf, cut, batch, held, paths, live)) is not None:
+            return found
         low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
         told: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
         field_id = leaf.field_id

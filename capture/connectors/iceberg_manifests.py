@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import (
@@ -44,6 +47,7 @@ from pyiceberg.types import (
 
 from capture.connectors.iceberg_io import LakeIO
 from capture.connectors.iceberg_schema import Leaf
+from store.logical_types import to_arrow
 
 TRUNCATED = 16
 """Iceberg's default `truncate(16)`: code points of a string, bytes of a binary."""
@@ -51,6 +55,11 @@ TRUNCATED = 16
 # Positions in a v3 data file record, of fields that pyiceberg has no accessor for.
 _REFERENCED, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
 _DAY_US = 86_400_000_000
+# Types whose bounds are numbers as they stand; floats are not, for NaN is no bound.
+_STORED: Mapping[type, np.dtype[Any]] = {
+    IntegerType: np.dtype("<i4"), DateType: np.dtype("<i4"), LongType: np.dtype("<i8"),
+    TimestampType: np.dtype("<i8"), TimestamptzType: np.dtype("<i8"),
+}  # fmt: skip
 _INT, _LONG = struct.Struct("<i"), struct.Struct("<q")
 
 
@@ -226,6 +235,26 @@ def _decoded(raw: bytes, leaf: Leaf, cut: int, upper: bool) -> tuple[Any, bool]:
         return value, True
     except (ValueError, TypeError, ArithmeticError, struct.error):
         return None, False
+
+
+def decode_all(raw: Sequence[bytes | None], leaf: Leaf, cut: int) -> tuple[pa.Array, pa.Array] | None:
+    """Bounds of one column in many files, and which are exact; None for types and values that need a closer look."""
+    if isinstance(leaf.type, StringType):
+        try:
+            texts = pa.array(raw, pa.binary()).cast(pa.string())
+        except pa.ArrowInvalid:
+            return None
+        return texts, pc.fill_null(pc.less(pc.utf8_length(texts), cut), False)
+    stored = _STORED.get(type(leaf.type))
+    if stored is None or any(value is not None and len(value) != stored.itemsize for value in raw):
+        return None
+    blank = bytes(stored.itemsize)
+    numbers = np.frombuffer(b"".join([blank if value is None else value for value in raw]), stored)
+    missing = np.array([value is None for value in raw], np.bool_)
+    values = pa.array(numbers, mask=missing)
+    if isinstance(leaf.type, DateType | TimestampType | TimestamptzType):
+        values = values.cast(to_arrow(leaf.logical))
+    return values, pa.repeat(True, len(raw))
 
 
 def cut_length(properties: dict[str, str], name: str) -> int:
