@@ -158,5 +158,3 @@ class Orchestrator:
         for members in open_questions.values():
             with contextlib.suppress(StatflightError):  # the answers stand, with a follow-up or without
                 self.plane.follow_up(sorted(members.values(), key=lambda q: (q.snapshot_id, q.target.storage_id)))
-
-

@@ -10,7 +10,7 @@ enough of the rows changed, when the schema did, or when statistics grow too old
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -108,7 +108,9 @@ def _word(text: str) -> str:
     return text
 
 
-_READ: Final = {"max_age": _duration, "changed": _share, "min_interval": _duration, "columns": _word, "wide": int}
+_READ: Final[Mapping[str, Callable[[str], Any]]] = {
+    "max_age": _duration, "changed": _share, "min_interval": _duration, "columns": _word, "wide": int,
+}  # fmt: skip
 assert set(_READ) == {f.name for f in fields(Rules)}
 
 

@@ -352,9 +352,7 @@ def stats_meta(call: Call, body: bytes) -> Results:
 @_action('{"table", "snapshot", "column", "partitions"?, "with"?: {"table", "snapshot", "column"}}',
          "NDV of the union (and, of two columns, of the intersection) of stored theta sketches")  # fmt: skip
 def merge_sketches(call: Call, body: bytes) -> Results:
-    asked = parse_body(
-        body, {"table": str, "snapshot": object, "column": str}, {"partitions": list, "with": dict}
-    )
+    asked = parse_body(body, {"table": str, "snapshot": object, "column": str}, {"partitions": list, "with": dict})
     first = _theta(call, asked)
     if asked.get("with") is None:
         estimate = sketches.estimate(first)
@@ -363,8 +361,8 @@ def merge_sketches(call: Call, body: bytes) -> Results:
     other = parse_body(json.dumps(asked["with"]).encode(), {"table": str, "snapshot": object, "column": str})
     second = _theta(call, other)
     told = {}
-    for name, merged in (("union", sketches.union([first, second])), ("intersection", sketches.intersection([first, second]))):
-        estimate = sketches.estimate(merged)
+    for name, merge in (("union", sketches.union), ("intersection", sketches.intersection)):
+        estimate = sketches.estimate(merge([first, second]))
         told[name] = {"ndv": estimate.ndv, "lower": estimate.lower, "upper": estimate.upper, "exact": estimate.exact}
     yield told["union"] | told
 
@@ -407,7 +405,7 @@ def _theta(call: Call, asked: Mapping[str, Any]) -> bytes:
     return sketches.union(parts)
 
 
-@_action('{"table", "snapshot"?, "to": "iceberg" | "paimon" | "lance" | "spark"}', "Writes statistics where engines look")
+@_action('{"table", "snapshot"?, "to": "iceberg" | "paimon" | "lance" | "spark"}', "Writes statistics for engines")
 def publish(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"table": str, "to": str}, {"snapshot": object})
     check_table_name(asked["table"])
@@ -448,7 +446,7 @@ def publish(call: Call, body: bytes) -> Results:
 # Reads and health.
 
 
-@_action("a JSON command", "What DoGet answers to the command, as one Arrow IPC stream in a single result; for small reads")
+@_action("a JSON command", "What DoGet answers to the command, as one Arrow IPC stream in a single result")
 def read(call: Call, body: bytes) -> Results:
     request = of_command(body, call.query_id)
     call.service.require(call.principal, "stats.read")
@@ -474,8 +472,10 @@ def scan_system_table(call: Call, body: bytes) -> Results:
         return
     yield schema.serialize().to_pybytes()
     for batch in batches:
-        yield pa.record_batch(batch.columns, schema=schema).serialize().to_pybytes() if schema.names else (
-            batch.serialize().to_pybytes()
+        yield (
+            pa.record_batch(batch.columns, schema=schema).serialize().to_pybytes()
+            if schema.names
+            else (batch.serialize().to_pybytes())
         )
 
 

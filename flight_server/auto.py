@@ -102,7 +102,7 @@ class AutoAnalyze:
                 self.look(table.table_catalog, [self._service.catalog.by_key(table.table_key)])
 
     def _queue(self, table: TableEntry, snapshot_id: int, targets: Sequence[Target]) -> str:
-        bodies = [
+        bodies: list[dict[str, Any]] = [
             {"target": target.to_json(), "kinds": [], "sampling": "NONE", "column_selectors": [],
              "latency_budget_ms": None} for target in targets
         ]  # fmt: skip

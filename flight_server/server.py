@@ -56,7 +56,7 @@ class _Headers(flight.ServerMiddleware):
 
 
 class _HeadersFactory(flight.ServerMiddlewareFactory):
-    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Headers:
+    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Headers:  # noqa: ARG002  Flight's own
         return _Headers({name.lower(): values for name, values in headers.items()})
 
 

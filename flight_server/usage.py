@@ -47,9 +47,9 @@ class Usage:
         if not self._held or time.monotonic() - self._flushed < every:
             return
         with self._lock:
-            held, self._held = self._held, {}
+            noted, self._held = self._held, {}
         self._flushed = time.monotonic()
-        held = self._named(held)
+        held = self._named(noted)
 
         def run(connection: Connection) -> None:
             keys = sorted({key for key, _ in held})

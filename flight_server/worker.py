@@ -503,7 +503,5 @@ def _say(text: str) -> None:
     sys.stderr.write(f"statflight worker: {text}\n")
 
 
-
-
 if __name__ == "__main__":
     sys.exit(run_worker(**json.loads(os.environ.pop(CHILD_VARIABLE)), follow_parent=True))

@@ -44,7 +44,7 @@ class ZonePolicy:
     session_timezone: str = "UTC"
 
 
-class BadBound(ValueError):  # noqa: N818  named like the leaves of store.errors
+class BadBound(ValueError):
     """A text in an array that is no value of the type.
 
     Attributes:

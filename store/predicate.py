@@ -407,7 +407,7 @@ def _list_sql(type: pa.DataType) -> str:
 
 @cache
 def _unknown() -> pc.Expression:
-    """Neither true nor false. Not a constant: the first scalar that pyarrow makes imports pandas, which takes a second."""
+    """Neither true nor false. No constant: the first scalar that pyarrow makes imports pandas, which takes long."""
     return pc.scalar(pa.scalar(None, pa.bool_()))
 
 

@@ -295,5 +295,3 @@ def _with(table: pa.Table, constants: Mapping[str, Any], flight: str) -> pa.Tabl
         elif name in KEY or name in RECORDED:
             columns[name] = pa.repeat(pa.scalar(constants.get(name), schema.field(name).type), table.num_rows)
     return pa.table(columns)
-
-

@@ -57,7 +57,8 @@ def connected() -> Iterator[tuple[str, Client, Path]]:
             from deltalake import DeltaTable
             from deltalake.transaction import AddAction
 
-            adds, told = [], '{"numRecords": 10, "minValues": {"id": 0}, "maxValues": {"id": 9}, "nullCount": {"id": 0}}'
+            adds = []
+            told = '{"numRecords": 10, "minValues": {"id": 0}, "maxValues": {"id": 9}, "nullCount": {"id": 0}}'
             for number in range(99):
                 part = files / f"part-{number}.parquet"
                 pq.write_table(rows, part)
