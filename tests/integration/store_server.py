@@ -98,6 +98,7 @@ class Publisher(threading.Thread):
     def __init__(self, uri: str, name: str, first: int, rows: int = 300):
         super().__init__(daemon=True)
         self.uri, self.table_name, self.number, self.rows = uri, name, first, rows
+        self.first = first
         self.acknowledged = self.sent = first - 1
         self.stop = threading.Event()
         self.trouble: BaseException | None = None
@@ -146,7 +147,11 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
             publishers = [Publisher(server.uri, name, last[name][0] + 1) for name in last]
             for publisher in publishers:
                 publisher.start()
-            time.sleep(busy * (0.5 + number % 5 / 4))
+            # the moment of the kill wanders, but not to before anything was put
+            until = time.monotonic() + 10
+            while time.monotonic() < until and all(p.acknowledged < p.first for p in publishers):
+                time.sleep(0.01)
+            time.sleep(busy * (number % 8) / 8)
         finally:
             server.kill()
         for publisher in publishers:
