@@ -7,10 +7,9 @@ change only inside the writer's transaction; after a rollback they are read anew
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -58,16 +57,23 @@ class SnapshotEntry:
     is_live: bool
 
 
+@dataclass(slots=True)
+class _Entries:
+    by_name: dict[tuple[str, str, str], TableEntry] = field(default_factory=dict)
+    by_key: dict[int, TableEntry] = field(default_factory=dict)
+
+
 class Catalog:
     def __init__(self, database: Database):
         self.database = database
-        self._lock = threading.Lock()
-        self._by_name: dict[tuple[str, str, str], TableEntry] = {}
-        self._by_key: dict[int, TableEntry] = {}
+        self._draft = _Entries()  # as the writer's transaction has it
+        self._committed = _Entries()  # as everybody else sees it
+        self._changed = False
         self._next_key = 1
         with database.reading() as cursor:
             self.reload(cursor)
-        database.on_rollback = self.reload
+        database.on_rollback.append(self.reload)
+        database.on_commit.append(self._publish)
 
     # Reading, from memory.
 
@@ -77,23 +83,35 @@ class Catalog:
             " current_snapshot_id, dropped FROM tables"
         ).fetchall()
         entries = [TableEntry(*row) for row in rows]
-        with self._lock:
-            self._by_name = {entry.name: entry for entry in entries if not entry.dropped}
-            self._by_key = {entry.table_key: entry for entry in entries}
-            self._next_key = max(self._by_key, default=0) + 1
+        self._draft = _Entries(
+            {entry.name: entry for entry in entries if not entry.dropped}, {entry.table_key: entry for entry in entries}
+        )
+        self._next_key = max(self._draft.by_key, default=0) + 1
+        self._changed = True
+        self._publish()
+
+    def _publish(self) -> None:
+        """Shows everybody what was committed: a reader is never told of a snapshot whose rows it cannot see yet."""
+        if self._changed:
+            self._committed = _Entries(dict(self._draft.by_name), dict(self._draft.by_key))
+            self._changed = False
+
+    @property
+    def _seen(self) -> _Entries:
+        return self._draft if self.database.is_writing else self._committed
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
-        return self._by_name.get(name)
+        return self._seen.by_name.get(name)
 
     def get(self, full_name: str) -> TableEntry:
         """The table of a full name; NotFound names the nearest one there is."""
         name = split_name(full_name)
-        if entry := self._by_name.get(name):
+        if entry := self._seen.by_name.get(name):
             return entry
         if '"' not in full_name:  # a table's own name may hold dots that nobody quoted
             first, *rest = full_name.split(".")
             for cut in range(1, len(rest)):
-                if entry := self._by_name.get((first, ".".join(rest[:cut]), ".".join(rest[cut:]))):
+                if entry := self._seen.by_name.get((first, ".".join(rest[:cut]), ".".join(rest[cut:]))):
                     return entry
         known = [entry.full_name for entry in self.tables()]
         raise NotFound(
@@ -104,10 +122,10 @@ class Catalog:
         )
 
     def by_key(self, table_key: int) -> TableEntry:
-        return self._by_key[table_key]
+        return self._seen.by_key[table_key]
 
     def tables(self) -> list[TableEntry]:
-        return list(self._by_name.values())
+        return list(self._seen.by_name.values())
 
     # Reading, from the file.
 
@@ -160,13 +178,12 @@ class Catalog:
         self, connection: Connection, name: tuple[str, str, str], table_id: str | None = None, format: str = EXTERNAL
     ) -> TableEntry:
         """The entry of a table, made when it is new."""
-        if entry := self._by_name.get(name):
+        if entry := self._draft.by_name.get(name):
             return entry
         catalog, schema, table = name
         made = table_id or table_uuid(*name)
-        with self._lock:
-            entry = TableEntry(self._next_key, catalog, schema, table, made, format)
-            self._next_key += 1
+        entry = TableEntry(self._next_key, catalog, schema, table, made, format)
+        self._next_key += 1
         connection.execute(
             "INSERT INTO tables VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, false)",
             [entry.table_key, catalog, schema, table, made, format],
@@ -185,18 +202,18 @@ class Catalog:
         """The entry with some fields changed, on disk and in memory."""
         sets = ", ".join(f"{name} = ?" for name in changes)
         connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes.values(), entry.table_key])
-        entry = replace(self._by_key[entry.table_key], **changes)
+        entry = replace(self._draft.by_key[entry.table_key], **changes)
         self._keep(entry)
         return entry
 
     def _keep(self, entry: TableEntry) -> None:
-        with self._lock:
-            old = self._by_key.get(entry.table_key)
-            if old is not None and (old.name != entry.name or entry.dropped) and self._by_name.get(old.name) == old:
-                del self._by_name[old.name]
-            self._by_key[entry.table_key] = entry
-            if not entry.dropped:
-                self._by_name[entry.name] = entry
+        draft, self._changed = self._draft, True
+        old = draft.by_key.get(entry.table_key)
+        if old is not None and (old.name != entry.name or entry.dropped) and draft.by_name.get(old.name) == old:
+            del draft.by_name[old.name]
+        draft.by_key[entry.table_key] = entry
+        if not entry.dropped:
+            draft.by_name[entry.name] = entry
 
     def sight_external_snapshots(
         self, connection: Connection, entry: TableEntry, snapshots: Mapping[int, str | None]
@@ -287,10 +304,10 @@ class Catalog:
         whose identity is known under a name that is no longer there was renamed; where it still is, one is a copy.
         """
         name = (catalog, found["schema"], found["name"])
-        entry = self._by_name.get(name)
+        entry = self._draft.by_name.get(name)
         if entry is None and found["table_id"] and present:
             renamed = (
-                e for e in self._by_key.values()
+                e for e in self._draft.by_key.values()
                 if e.table_id == found["table_id"] and e.table_catalog == catalog
                 and (e.table_schema, e.table_name) not in present
             )  # fmt: skip
@@ -302,7 +319,7 @@ class Catalog:
             else:
                 entry = self.change(connection, entry, table_id=found["table_id"])
         if entry is None:
-            dropped = (e for e in self._by_key.values() if e.name == name and e.dropped)
+            dropped = (e for e in self._draft.by_key.values() if e.name == name and e.dropped)
             entry = next((e for e in dropped if found["table_id"] in (None, e.table_id)), None)
         entry = entry or self.register(connection, name, found["table_id"], format)
         changes = {

@@ -182,7 +182,8 @@ class Database:
             raise
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._closed = False
-        self.on_rollback: Callable[[Connection], None] = lambda _: None
+        self.on_rollback: list[Callable[[Connection], None]] = []
+        self.on_commit: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -289,15 +290,23 @@ class Database:
         except BaseException as trouble:
             with contextlib.suppress(duckdb.Error):
                 connection.execute("ROLLBACK")
-            self.on_rollback(connection)
+            for hook in self.on_rollback:
+                hook(connection)
             if len(group) == 1:
                 group[0].future.set_exception(trouble)
             else:  # each on its own: only the one that failed hears of it
                 for item in group:
                     self._commit(connection, [item])
             return
+        for told in self.on_commit:
+            told()
         for item, result in zip(group, results, strict=True):
             item.future.set_result(result)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the caller is the writer's own thread: what it sees is not committed yet."""
+        return threading.get_ident() == self._thread.ident
 
 
 class _Item(NamedTuple):

@@ -55,7 +55,7 @@ def held_up(database: Database) -> threading.Event:
 
 def test_one_refused_write_of_a_group_hurts_nobody_else(database):
     runs: list[int] = []
-    database.on_rollback = lambda _: runs.append(0)
+    database.on_rollback.append(lambda _: runs.append(0))
     release = held_up(database)
     futures = {x: database.submit(insert(x)) for x in (1, 2, -3, 4, -5, 6)}
     release.set()
