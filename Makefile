@@ -27,8 +27,10 @@ $(INSTALLED): pyproject.toml .ci/constraints.txt
 demo: install
 	$(BIN)/statflight demo --keep
 
+# Spark apart: its tests share one session, and a JVM forks beside nothing else.
 test: install
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 -m "not spark and not benchmark"
+	$(BIN)/pytest -m spark
 
 lint: install
 	$(BIN)/ruff check .
