@@ -72,7 +72,7 @@ def plain(table: pa.Table) -> str:
     return json.dumps(table.to_pylist(), default=str)  # NaN is NaN
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     tree=st.none() | TREES, table=st.sampled_from(["a", "b", "gone"]), columns=PROJECTIONS,
     snapshot=st.sampled_from([None, "current", 1, 2, 3, 4]), stale=st.booleans(), limit=st.none() | st.integers(0, 5),

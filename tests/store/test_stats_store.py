@@ -194,7 +194,7 @@ def shared():
     store.database.close()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(_STEP, min_size=1, max_size=9))
 def test_spans_say_what_plain_copies_say(shared, steps):
     """Any history of captures, out of order, in parts, replaced, taken back: each snapshot reads as if kept whole."""
