@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -183,7 +184,7 @@ class StatflightServer(flight.FlightServerBase):
             )
             results = known.run(call, body)
             # the first result is made before anything is sent, so that a refusal is a refusal and not a cut stream
-            first = [_result(item) for item in _take(results, 1)]
+            first = [_result(item) for item in islice(results, 1)]
             if name in audit.WRITES:
                 audit.write(f"DoAction/{name}", caller.name, headers.correlation_id, **audit.of_body(body))
         return self._stream(context, name, first, results) if first else iter(())
@@ -230,14 +231,6 @@ def _result(item: Any) -> flight.Result:
         return flight.Result(item)
     body = item if isinstance(item, bytes) else json.dumps(item, ensure_ascii=False, default=str).encode()
     return flight.Result(pa.py_buffer(body))
-
-
-def _take(items: Iterator[Any], count: int) -> Iterator[Any]:
-    for _ in range(count):
-        try:
-            yield next(items)
-        except StopIteration:
-            return
 
 
 def serve(settings: Settings) -> int:
