@@ -23,7 +23,7 @@ from store.database import BY_SNAPSHOT, BY_SPAN, Connection, Database
 from store.errors import InvalidArgument
 from store.stats_store import IDENTITY
 
-BATCH_ROWS: Final = 8192  # ~2 MiB of statistics; fewer where single values are large
+BATCH_ROWS: Final = 4096  # ~1 MiB of statistics; fewer where single values are large
 _LARGE: Final = {"stats.sketches": 64}
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read comes as it is stored, clustered by table
 MEMO_ROWS: Final = 4  # of an answer that is kept as it is
