@@ -425,9 +425,6 @@ class Dispatcher:
                         self._waiting[task.kind].appendleft(task)
             self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - 60}
             self._ready.notify_all()
-        if now - self._pruned > 3600:
-            self._pruned = now
-            self.jobs.prune()
         if self.jobs.expired():
             self.lease_expiries += self.jobs.reclaim()
             with self._ready:
@@ -437,6 +434,9 @@ class Dispatcher:
                     with self._ready:
                         self._held.pop(token, None)
                         self._drafts.pop(token, None)
+        if now - self._pruned > 3600:
+            self._pruned = now
+            self.jobs.prune()
 
     def depths(self) -> tuple[dict[str, int], int]:
         """How much waits, by kind, durable jobs apart; and how many leases are held."""

@@ -25,6 +25,7 @@ from flight_server import actions, audit, descriptors, ingest, wire
 from flight_server.auth import Authenticator, Principal, load_tokens
 from flight_server.config import CHILD_VARIABLE, Settings
 from flight_server.service import Service
+from flight_server.upkeep import Upkeep
 from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
 from store.schemas import FLIGHTS
 
@@ -273,15 +274,17 @@ def serve(settings: Settings) -> int:
     sys.stdout.flush()
     children = _Children(settings, f"{scheme}://{_reachable(settings.host)}:{server.port}", internal)
     service.auto.start()
+    workers = Upkeep({"starting workers": children.keep})
+    upkeep = Upkeep({
+        "taking back leases": service.dispatcher.sweep, "counting reads": service.usage.flush,
+        "auto-analyze": service.auto.look_later,
+    })  # fmt: skip
     swept = time.monotonic()
     while not stop.wait(0.25):
-        children.keep()
+        workers.run()
         if time.monotonic() - swept > min(1.0, settings.lease_seconds / 4):
             swept = time.monotonic()
-            with suppress(Exception):
-                service.dispatcher.sweep()
-                service.usage.flush()
-                service.auto.look_later()
+            upkeep.run()
     _drain(server, service, children)
     if metrics is not None:
         metrics.close()
