@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.spark import numbers, texts
-from capture.spark.partial import ALL, FLOATING, HASHED, NUMERIC, TEXTUAL, WIDTHS, Frame, Partial, Wanted
+from capture.spark.partial import ALL, FLOATING, HASHED, NUMERIC, TEXTUAL, Frame, Partial, Wanted, width
 from store import bounds, hashing, sketches
 from store.hashing import Hashes, Longs
 from store.logical_types import Kind, LogicalType
@@ -177,7 +177,7 @@ def _of_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
     doubles = (high.astype(np.float64) * 2.0**64 + low.astype(np.float64)) / 10.0 ** (lt.scale or 0)
     builder = ThetaBuilder()
     builder.update(hashing.hash_wide_decimals(low, high))
-    return _finished(lambda at: numbers.decimals(low[at], high[at], lt), builder, counts, doubles, frame, None)
+    return _finished(lambda at: numbers.decimals(low[at], high[at], lt), builder, counts, doubles, frame, None, 16)
 
 
 def _of_numbers(
@@ -193,7 +193,8 @@ def _of_numbers(
     doubles = distinct.astype(np.float64)
     if lt.kind is Kind.DECIMAL and lt.scale:
         doubles /= 10.0**lt.scale
-    return _finished(lambda at: numbers.to_arrow(distinct[at], lt), builder, counts, doubles, frame, nans)
+    size = distinct.dtype.itemsize
+    return _finished(lambda at: numbers.to_arrow(distinct[at], lt), builder, counts, doubles, frame, nans, size)
 
 
 def _finished(
@@ -203,6 +204,7 @@ def _finished(
     doubles: npt.NDArray[np.float64],
     frame: Frame,
     nans: int | None,
+    stored_bytes: int,
 ) -> Partial:
     """From distinct numbers in order, reached by place: bounds, widths and sketches."""
     lt, wanted, count = frame.lt, frame.wanted, frame.count
@@ -219,9 +221,9 @@ def _finished(
         items += [(text, n) for text, n in zip(heavies, weights, strict=True) if text is not None]
     if wanted.frequent:
         mcv = sketches.frequent([item for item, _ in items], [n for _, n in items], count, offset)
-    width = WIDTHS.get(lt.kind) or (16 if (lt.precision or 0) <= 38 else 32)
+    size = width(lt, stored_bytes)
     kll = sketches.kll(doubles, counts) if wanted.quantiles else None
-    return Partial(frame.rows, frame.nulls, nans, low, high, width * count, width, builder.serialize(), kll, mcv)
+    return Partial(frame.rows, frame.nulls, nans, low, high, size * count, size, builder.serialize(), kll, mcv)
 
 
 def _extreme(found: list[str | None], lt: LogicalType, least: Callable[[pa.Array], pa.Scalar]) -> str | None:

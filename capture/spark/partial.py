@@ -7,14 +7,24 @@ from typing import Final
 
 from store.logical_types import Kind, LogicalType
 
-WIDTHS: Final = {
-    Kind.BOOLEAN: 1, Kind.INT: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.DATE: 4, Kind.TIME: 8, Kind.TIMESTAMP: 8,
-    Kind.TIMESTAMPTZ: 8, Kind.UUID: 16,
+_WIDTHS: Final = {
+    Kind.BOOLEAN: 1, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.DATE: 4, Kind.TIME: 8, Kind.TIMESTAMP: 8, Kind.TIMESTAMPTZ: 8,
 }  # fmt: skip
 FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 TEXTUAL: Final = frozenset({Kind.STRING, Kind.BINARY, Kind.UUID, Kind.JSON})
 NUMERIC: Final = FLOATING | {Kind.INT, Kind.DECIMAL, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
 HASHED: Final = NUMERIC | TEXTUAL | {Kind.BOOLEAN}
+
+
+def width(lt: LogicalType, stored_bytes: int) -> int:
+    """Bytes of a number as engines keep it, which Spark calls its default size.
+
+    An integer has the width of the column it is in: INT says nothing of it, and `stored_bytes` does.
+    """
+    if lt.kind is Kind.DECIMAL:
+        digits = lt.precision or 0
+        return 8 if digits <= 18 else 16 if digits <= 38 else 32
+    return _WIDTHS.get(lt.kind, stored_bytes)
 
 
 @dataclass(frozen=True, slots=True)
