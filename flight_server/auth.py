@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import re
 import threading
 import time
@@ -22,6 +23,8 @@ from typing import Any, Final, Protocol
 from flight_server.config import read_toml
 from store.errors import InvalidArgument, InvalidField, Unauthenticated, nearest
 from store.names import join_name
+
+log = logging.getLogger("statflight.server")
 
 
 class Scope(StrEnum):
@@ -132,6 +135,46 @@ class Authenticator:
         if self.oidc and token.count(".") == 2:
             return self.oidc.verify(token)
         raise Unauthenticated("the bearer token is not known here")
+
+
+class Guard:
+    """The authenticator of a token file, with one token more, and anew when the file changes.
+
+    Without a file everybody is let in. A changed file that is not good changes nothing.
+    """
+
+    def __init__(self, path: Path | None, internal: str):
+        self._path, self._internal = path, internal
+        self._seen = self._stamp()
+        self._current = self._load()
+
+    def authenticate(self, bearer: str | None) -> Principal:
+        return self._current.authenticate(bearer)
+
+    def renew(self) -> bool:
+        """Reads the file again if it has changed."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return False
+        self._seen = stamp
+        try:
+            self._current = self._load()
+        except InvalidArgument as trouble:
+            log.warning("the token file has changed, and the tokens before stay in use: %s", trouble)
+            return False
+        log.info("the token file has changed and is in use")
+        return True
+
+    def _load(self) -> Authenticator:
+        found = Authenticator.open() if self._path is None else load_tokens(self._path)
+        return found.with_internal(self._internal)
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            stat = self._path.stat() if self._path is not None else None
+        except OSError:
+            return None
+        return stat and (stat.st_mtime_ns, stat.st_ino)
 
 
 def _digest(token: str) -> bytes:

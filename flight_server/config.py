@@ -123,6 +123,7 @@ class Settings:
         auth: Token file; without one everybody may do everything.
         insecure: Allows an open server beyond the loopback.
         metrics_port: Port of the Prometheus metrics, none when not given.
+        health_port: Port of gRPC health checks, none when not given.
         lease_seconds: How long a worker holds a job without renewing it.
         sync_enabled: Whether a resolve may capture while its caller waits.
         require_registered_tables: Refuses puts for tables that no connector knows.
@@ -151,6 +152,7 @@ class Settings:
     auth: Path | None = None
     insecure: bool = False
     metrics_port: int | None = None
+    health_port: int | None = None
     lease_seconds: float = 120.0
     sync_enabled: bool = True
     require_registered_tables: bool = False
@@ -199,6 +201,10 @@ class Settings:
                 f"an open server on {self.host} would serve the whole network",
                 hint="give --auth FILE, or say --insecure if that is meant",
             )
+        if self.health_port is not None:
+            from flight_server.health import check_installed
+
+            check_installed()
 
 
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
@@ -212,6 +218,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "auth": _path,
     "insecure": _truth,
     "metrics_port": _whole(0, 65_535),
+    "health_port": _whole(0, 65_535),
     "lease_seconds": _seconds,
     "sync_enabled": _truth,
     "require_registered_tables": _truth,

@@ -30,6 +30,7 @@ LIBRARIES = {  # what for: distribution, extra of statflight that brings it
     "lance": ("pylance", "lance"),
     "paimon": ("pypaimon", "paimon"),
     "parquet": ("pyarrow", ""),
+    "grpc health": ("grpcio", "health"),
 }
 
 

@@ -7,13 +7,15 @@ import logging
 import os
 import random
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -22,8 +24,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server import actions, audit, descriptors, ingest, wire
-from flight_server.auth import Authenticator, Principal, load_tokens
+from flight_server.auth import Authenticator, Guard, Principal
 from flight_server.config import CHILD_VARIABLE, Settings
+from flight_server.listener import Listener, Start, tls_options
 from flight_server.service import Service
 from flight_server.upkeep import Upkeep
 from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from flight_server.metrics import Metrics
 
 DRAIN_SECONDS = 25.0
+RENEWED_WITHIN = 2.0  # seconds until changed TLS files and tokens are in use
 MAX_BODY_BYTES = 64 << 20
 
 
@@ -65,7 +69,7 @@ class _HeadersFactory(flight.ServerMiddlewareFactory):
 class StatflightServer(flight.FlightServerBase):
     """Every method checks size, caller and command, in this order, and raises only what `wire.to_flight` makes."""
 
-    def __init__(self, service: Service, authenticator: Authenticator, location: str, **options: Any):
+    def __init__(self, service: Service, authenticator: Authenticator | Guard, location: str, **options: Any):
         super().__init__(location, middleware={"headers": _HeadersFactory()}, **options)
         self.service, self.authenticator = service, authenticator
         self.metrics: Metrics | None = None
@@ -244,79 +248,105 @@ def serve(settings: Settings) -> int:
     with suppress(AttributeError):
         pa.array([True])  # it looks for pandas once, and stumbles
     internal = secrets.token_urlsafe(32)
-    authenticator = (load_tokens(settings.auth) if settings.auth else Authenticator.open()).with_internal(internal)
-    options, scheme = _tls(settings)
+    guard = Guard(settings.auth, internal)
+    tls_options(settings)  # bad files are told before a database is made
     service = Service(settings)
-    try:
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        server = StatflightServer(service, authenticator, f"{scheme}://{host}:{settings.port}", **options)
-    except (pa.ArrowException, OSError):
-        service.close()
-        raise InvalidArgument(
-            f"cannot listen on {settings.host}:{settings.port}", code="ADDRESS", hint="--port 0 picks a free port"
-        ) from None
-    metrics = None
-    if settings.metrics_port is not None:
-        from flight_server.metrics import Metrics
+    metrics = health = listener = None
 
-        metrics = server.metrics = Metrics(service, actions.release())
-        try:
+    def start(location: str, options: Mapping[str, Any]) -> StatflightServer:
+        server = StatflightServer(service, guard, location, **options)
+        server.metrics = metrics
+        return server
+
+    try:
+        if settings.metrics_port is not None:
+            from flight_server.metrics import Metrics
+
+            metrics = Metrics(service, actions.release())
+        listener = Listener(settings, start)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        if metrics is not None and settings.metrics_port is not None:
             port = metrics.listen(settings.host, settings.metrics_port)
-        except InvalidArgument:
-            server.shutdown()
-            service.close()
-            raise
-        sys.stderr.write(f"metrics on http://{host}:{port}/metrics\n")
-    stop = threading.Event()
+            sys.stderr.write(f"metrics on http://{host}:{port}/metrics\n")
+        if settings.health_port is not None:
+            from flight_server.health import Health
+
+            health = Health(lambda: not service.dispatcher.closing)
+            sys.stderr.write(f"health on {host}:{health.listen(settings.host, settings.health_port)}\n")
+    except InvalidArgument:
+        if listener is not None:
+            listener.close()
+        service.close()
+        raise
+    stop, renew = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    sys.stdout.write(f"listening on {scheme}://{host}:{server.port}\n")
+    signal.signal(signal.SIGHUP, lambda *_: renew.set())
+    sys.stdout.write(f"listening on {listener.uri}\n")
     sys.stdout.flush()
-    children = _Children(settings, f"{scheme}://{_reachable(settings.host)}:{server.port}", internal)
+    inner = _Inner(start, listener, settings.host)
+    children = _Children(settings, inner.uri, internal)
     service.auto.start()
     workers = Upkeep({"starting workers": children.keep})
     upkeep = Upkeep({
         "taking back leases": service.dispatcher.sweep, "counting reads": service.usage.flush,
         "auto-analyze": service.auto.look_later,
     })  # fmt: skip
-    swept = time.monotonic()
+    swept = looked = time.monotonic()
+    status = 0
     while not stop.wait(0.25):
+        if renew.is_set() or time.monotonic() - looked > RENEWED_WITHIN:
+            renew.clear()
+            looked = time.monotonic()
+            guard.renew()
+            try:
+                listener.renew()
+            except InvalidArgument as trouble:  # nobody can connect: whoever started it may start it again
+                logging.getLogger("statflight.server").error("%s", trouble)
+                status = 1
+                stop.set()
         workers.run()
         if time.monotonic() - swept > min(1.0, settings.lease_seconds / 4):
             swept = time.monotonic()
             upkeep.run()
-    _drain(server, service, children)
-    if metrics is not None:
-        metrics.close()
+    _drain(listener, inner, service, children)
+    for endpoint in (metrics, health):
+        if endpoint is not None:
+            endpoint.close()
     sys.stderr.flush()
     # the interpreter's own end would have DuckDB's bindings list what they believe leaked
-    os._exit(0)
+    os._exit(status)
 
 
-def _drain(server: StatflightServer, service: Service, children: _Children) -> None:
+def _drain(listener: Listener, inner: _Inner, service: Service, children: _Children) -> None:
     """Refuses what is new, lets streams finish, and leaves in any case once the deadline is over."""
     service.dispatcher.close()
     children.stop()
     late = threading.Timer(DRAIN_SECONDS, lambda: os._exit(0))
     late.daemon = True
     late.start()
-    server.shutdown()
+    inner.close()
+    listener.close()
     service.close()
     late.cancel()
 
 
-def _tls(settings: Settings) -> tuple[dict[str, Any], str]:
-    if settings.tls_cert is None or settings.tls_key is None:
-        return {}, "grpc"
-    try:
-        options: dict[str, Any] = {
-            "tls_certificates": [flight.CertKeyPair(settings.tls_cert.read_bytes(), settings.tls_key.read_bytes())]
-        }
-        if settings.tls_client_ca is not None:
-            options |= {"verify_client": True, "root_certificates": settings.tls_client_ca.read_bytes()}
-    except OSError as trouble:
-        raise InvalidArgument(f"the TLS files cannot be read: {trouble.strerror}") from None
-    return options, "grpc+tls"
+class _Inner:
+    """Where the server's own workers connect: its address, or a socket in a directory of its own where that has TLS,
+    for they have no client certificate, and the server's own need not be for the name they would call it by."""
+
+    def __init__(self, start: Start, listener: Listener, host: str):
+        self.uri = f"grpc://{_reachable(host)}:{listener.server.port}"
+        self._server, self._directory = None, None
+        if listener.uri.startswith("grpc+tls"):
+            self._directory = tempfile.mkdtemp(prefix="statflight-")  # for this user only
+            self.uri = f"grpc+unix://{self._directory}/workers"
+            self._server = start(self.uri, {})
+
+    def close(self) -> None:
+        if self._server is not None and self._directory is not None:
+            self._server.shutdown()
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _reachable(host: str) -> str:
@@ -343,7 +373,6 @@ class _Children:
         told = {
             "server_uri": self._uri, "token": self._token, "spark_master": self._settings.spark_master,
             "inline_max_cells": self._settings.inline_max_cells, "control_only": self._settings.workers == 0,
-            "verify": False,  # it talks to its own parent on this machine
         }  # fmt: skip
         return subprocess.Popen(
             [sys.executable, "-m", "flight_server.worker"], stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),

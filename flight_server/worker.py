@@ -22,6 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from capture import partitions
 from capture.connectors import open_connector
 from capture.connectors.credentials import redact
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema, Snapshot
@@ -45,12 +46,9 @@ _NAME = ("table_catalog", "table_schema", "table_name")
 class Server:
     """The server as a worker sees it."""
 
-    def __init__(self, uri: str, token: str | None, tls_roots: bytes | None = None, verify: bool = True):
-        options: dict[str, Any] = {}
-        if uri.startswith(("grpc+tls", "grpcs")):
-            options = {"tls_root_certs": tls_roots} if verify else {"disable_server_verification": True}
+    def __init__(self, uri: str, token: str | None, tls_roots: bytes | None = None):
         self.uri = uri
-        self._client = flight.connect(uri, **{k: v for k, v in options.items() if v is not None})
+        self._client = flight.connect(uri, **({} if tls_roots is None else {"tls_root_certs": tls_roots}))
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
@@ -380,7 +378,7 @@ def _request(payload: Mapping[str, Any], body: Mapping[str, Any], table: TableHa
     return CaptureRequest(
         table, Target.parse(body["target"]), frozenset(body["kinds"]), Mode(payload["mode"]),
         tuple(body["column_selectors"]), payload["correlation_id"], Sampling(body["sampling"]),
-        body["latency_budget_ms"],
+        body["latency_budget_ms"], partitions.parse(body.get("partitions")),
     )  # fmt: skip
 
 
@@ -459,16 +457,13 @@ def _publish(connector: Connector, payload: Mapping[str, Any]) -> dict[str, Any]
 def run_worker(
     server_uri: str, *, token: str | None = None, spark_master: str | None = None, tls_roots: bytes | None = None,
     inline_max_cells: int | None = None, control_only: bool = False, follow_parent: bool = False,
-    verify: bool = True,
 ) -> int:  # fmt: skip
     """Works until SIGTERM or SIGINT; 0 when told to stop, 1 when the server refuses it."""
     if follow_parent:
         _die_with_parent()
     # pyarrow imports pandas with the first value it converts, and threads that meet half of it fail: now, then
     pa.scalar(0)
-    worker = Worker(
-        Server(server_uri, token, tls_roots, verify), Registry(default_engines(spark_master, inline_max_cells))
-    )
+    worker = Worker(Server(server_uri, token, tls_roots), Registry(default_engines(spark_master, inline_max_cells)))
     told = threading.Event()
 
     def stop(*_: Any) -> None:

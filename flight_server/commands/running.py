@@ -28,13 +28,14 @@ def serve(
     auth: Annotated[Path | None, typer.Option(metavar="FILE", help="Token file; without it anybody may.")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Allow what is unsafe on a network.")] = None,
     metrics_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Prometheus metrics, when given.")] = None,
+    health_port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC health checks, when given.")] = None,
     spark_master: Annotated[str | None, typer.Option(help="Spark of the capture workers.")] = None,
 ) -> None:
     """Run the server and its capture worker."""
     flags: dict[str, Any] = {
         "db": db, "host": host, "port": port, "workers": workers, "tls_cert": tls_cert, "tls_key": tls_key,
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
-        "spark_master": spark_master,
+        "health_port": health_port, "spark_master": spark_master,
     }  # fmt: skip
     settings = _settings(config, flags)
     # Not before the settings are known to be good: a mistake should be told at once.

@@ -1,0 +1,125 @@
+"""gRPC health checks, asked with the client of grpcio-health-checking."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import grpc
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from flight_server import health
+from tests.flight_server.live_server import STATFLIGHT, LiveServer, serving
+
+SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
+
+
+def address(server: LiveServer) -> str:
+    found = re.search(r"^health on (127\.0\.0\.1:\d+)$", server.log.read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("health"), "--health-port", 0) as server:
+        yield server
+
+
+@pytest.fixture
+def stub(server):
+    with grpc.insecure_channel(address(server)) as channel:
+        yield HealthStub(channel)
+
+
+def check(stub, service: str = "") -> int:
+    return stub.Check(HealthCheckRequest(service=service), timeout=10).status
+
+
+def test_check(stub):
+    for service in health.SERVICES:
+        assert check(stub, service) == SERVING
+
+
+def test_an_unknown_service(stub):
+    for service in ("nothing", "x" * 1000, "é"):
+        with pytest.raises(grpc.RpcError) as refusal:
+            check(stub, service)
+        assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
+        first = next(iter(stub.Watch(HealthCheckRequest(service=service), timeout=10)))
+        assert first.status == HealthCheckResponse.SERVICE_UNKNOWN
+
+
+def test_watchers_leave_room_for_checks():
+    service = health.Health(lambda: True)
+    port = service.listen("127.0.0.1", 0)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = HealthStub(channel)
+        watching = [stub.Watch(HealthCheckRequest(), timeout=30) for _ in range(health.MAX_WATCHERS)]
+        assert {next(iter(watch)).status for watch in watching} == {SERVING}
+        assert check(stub) == SERVING
+        with pytest.raises(grpc.RpcError) as refusal:
+            next(iter(stub.Watch(HealthCheckRequest(), timeout=10)))
+        assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    service.close()
+
+
+def _rows(count: int) -> pa.Table:
+    return pa.table({
+        "table_catalog": pa.repeat("c", count), "table_schema": pa.repeat("s", count),
+        "table_name": pa.repeat("t", count), "snapshot_id": pa.repeat(1, count),
+        "file_path": [f"part-{number:060d}" for number in range(count)], "column_id": pa.repeat(1, count),
+    })  # fmt: skip
+
+
+def test_a_server_that_drains_serves_no_more(tmp_path):
+    with serving(tmp_path, "--health-port", 0, env={"STATFLIGHT_HOT_BYTES": "0"}) as server:
+        with server.connect() as client:
+            client.put("stats.file_columns", _rows(150_000))
+        # a stream that nobody reads to its end keeps the server draining
+        slow = flight.connect(server.uri, generic_options=[("grpc.http2.bdp_probe", 0)])
+        reader = slow.do_get(flight.Ticket(b'{"table": "stats.file_columns"}'))
+        reader.read_chunk()
+        with grpc.insecure_channel(address(server)) as channel:
+            stub = HealthStub(channel)
+            told = iter(stub.Watch(HealthCheckRequest(), timeout=30))
+            assert next(told).status == SERVING
+            threading.Timer(0.1, server.process.send_signal, [signal.SIGTERM]).start()
+            assert next(told).status == NOT_SERVING
+            assert check(stub) == NOT_SERVING
+        assert reader.read_all().num_rows > 0
+        slow.close()
+
+
+def test_a_taken_port_stops_the_start(server, tmp_path):
+    port = address(server).rpartition(":")[2]
+    command = [STATFLIGHT, "serve", "--db", tmp_path / "x.duckdb", "--port", "0", "--health-port", port]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "health checks cannot listen" in done.stderr and "Traceback" not in done.stderr
+    assert "listening" not in done.stdout
+
+
+def test_the_missing_extra_is_named():
+    # a Python that finds no grpcio, as one without the extra
+    code = (
+        "import sys; sys.modules['grpc'] = None; sys.argv = ['statflight', 'serve', '--health-port', '0'];"
+        "from flight_server.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert "statflight[health]" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_grpc_is_loaded_for_a_port_only():
+    code = "import sys, flight_server.server; print('grpc' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.lower()) is False

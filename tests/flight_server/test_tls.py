@@ -1,0 +1,165 @@
+"""TLS: certificates of the server and of clients, and what is renewed while the server runs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pyarrow.parquet as pq
+import pytest
+
+from flight_server.client import StatsClient
+from flight_server.config import Settings
+from flight_server.listener import tls_options
+from store.errors import InvalidArgument
+from tests.flight_server import certificates
+from tests.flight_server.live_server import LiveServer, serving
+
+FIRST, SECOND, CLIENT, STRANGER = (certificates.make(name) for name in ("first", "second", "client", "stranger"))
+ROOTS = FIRST.cert + SECOND.cert
+WITHIN = 20.0  # seconds
+
+
+def flags_of(directory: Path, pair: certificates.Pair) -> list[object]:
+    cert, key = pair.write(directory)
+    return ["--tls-cert", cert, "--tls-key", key]
+
+
+def shown(server: LiveServer) -> str:
+    """The name in the certificate that a new connection is shown."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    where = urlsplit(server.uri)
+    with socket.create_connection((where.hostname, where.port), 10) as plain, context.wrap_socket(plain) as secured:
+        return certificates.name_of(secured.getpeercert(True) or b"")
+
+
+def until(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + WITHIN
+    while True:
+        with contextlib.suppress(ConnectionError, pa.ArrowException):
+            if holds():
+                return
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+def rows(count: int) -> pa.Table:
+    return pa.table({
+        "table_catalog": pa.repeat("c", count), "table_schema": pa.repeat("s", count),
+        "table_name": pa.repeat("t", count), "snapshot_id": pa.repeat(1, count),
+        "file_path": [f"part-{number:060d}" for number in range(count)], "column_id": pa.repeat(1, count),
+    })  # fmt: skip
+
+
+def test_a_renewed_certificate_cuts_no_stream(tmp_path):
+    count = 100_000
+    flags = flags_of(tmp_path, FIRST)
+    with serving(tmp_path, *flags, env={"STATFLIGHT_HOT_BYTES": "0"}) as server:
+        with StatsClient(server.uri, tls_roots=ROOTS) as client:
+            client.put("stats.file_columns", rows(count))
+            slow = flight.connect(server.uri, tls_root_certs=ROOTS, generic_options=[("grpc.http2.bdp_probe", 0)])
+            reader = slow.do_get(flight.Ticket(b'{"table": "stats.file_columns"}'))
+            read = reader.read_chunk().data.num_rows
+            assert shown(server) == "first"
+            SECOND.write(tmp_path)
+            until(lambda: shown(server) == "second")
+            until(lambda: client.actions.health()["status"] == "ok")  # a connection from before
+            with StatsClient(server.uri, tls_roots=SECOND.cert) as fresh:
+                assert fresh.read("stats.file_columns", ["column_id"]).num_rows == count
+            # the stream began under the certificate before, and most of it was not sent yet
+            assert read < count / 2
+            assert read + reader.read_all().num_rows == count
+            slow.close()
+        assert "are in use" in server.log.read_text()
+
+
+def test_files_that_are_not_good_change_nothing(tmp_path):
+    with serving(tmp_path, *flags_of(tmp_path, FIRST)) as server:
+        (tmp_path / "server.pem").write_bytes(SECOND.cert)  # the key is still that of the first
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "stay in use" in server.log.read_text())
+        assert shown(server) == "first"
+        (tmp_path / "server.key").write_bytes(SECOND.key)
+        until(lambda: shown(server) == "second")
+
+
+@pytest.mark.parametrize("spoil", ["cert", "key", "ca", "pair", "missing"])
+def test_bad_files_are_refused(tmp_path, spoil):
+    cert, key = FIRST.write(tmp_path)
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes(CLIENT.cert)
+    settings = Settings(tls_cert=cert, tls_key=key, tls_client_ca=authority)
+    assert tls_options(settings)["verify_client"]
+    match spoil:
+        case "pair":
+            key.write_bytes(SECOND.key)
+        case "missing":
+            key.unlink()
+        case _:
+            {"cert": cert, "key": key, "ca": authority}[spoil].write_bytes(b"-----BEGIN NOTHING-----")
+    with pytest.raises(InvalidArgument, match="TLS files") as refusal:
+        tls_options(settings)
+    assert str(tmp_path) not in str(refusal.value)
+
+
+def test_clients_need_a_certificate_and_own_workers_none(tmp_path):
+    (tmp_path / "lake" / "t").mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "lake" / "t" / "a.parquet")
+    (tmp_path / "ca.pem").write_bytes(CLIENT.cert)
+    flags = [*flags_of(tmp_path, FIRST), "--tls-client-ca", tmp_path / "ca.pem"]
+    with serving(tmp_path, *flags) as server:
+        with StatsClient(server.uri, tls_roots=ROOTS, tls_cert=CLIENT.cert, tls_key=CLIENT.key, timeout=30) as client:
+            lake = {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake"), "options": {}}
+            client.actions.call("register_connector", lake)
+            (found,) = client.actions.call("discover", {"catalog": "lake"})
+            assert found["table"] == "lake.default.t"
+        for own in ({}, {"tls_cert": STRANGER.cert, "tls_key": STRANGER.key}):
+            with (
+                StatsClient(server.uri, tls_roots=ROOTS, timeout=5, **own) as stranger,
+                pytest.raises((flight.FlightUnavailableError, flight.FlightTimedOutError)),
+            ):
+                stranger.actions.health()
+        with pytest.raises(flight.FlightUnavailableError):
+            flight.connect(server.uri.replace("+tls", "")).do_get(flight.Ticket(b"{}")).read_all()
+
+
+def token_file(path: Path, token: str) -> None:
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    fresh = path.with_suffix(".new")
+    fresh.write_text(f'[[token]]\nname = "{token}"\nsha256 = "{digest}"\nscopes = ["stats.read"]\n')
+    fresh.replace(path)
+
+
+def test_tokens_are_renewed(tmp_path):
+    tokens = tmp_path / "tokens.toml"
+    token_file(tokens, "old")
+    with serving(tmp_path, "--auth", tokens) as server:
+
+        def lets_in(token: str) -> bool:
+            with StatsClient(server.uri, token) as client:
+                try:
+                    return client.read("sys.flights").num_rows > 0
+                except flight.FlightUnauthenticatedError:
+                    return False
+
+        assert lets_in("old") and not lets_in("new")
+        tokens.write_text("[[token")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "stay in use" in server.log.read_text())
+        assert lets_in("old")
+        token_file(tokens, "new")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: lets_in("new"))
+        assert not lets_in("old")
