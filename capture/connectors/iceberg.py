@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyiceberg.manifest import ManifestContent
+import pyarrow.compute as pc
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
+from capture.connectors.cache import FILES, scope
+from capture.connectors.footers import batched
 from capture.connectors.iceberg_catalogs import LoadedTable, open_tables, upstream
 from capture.connectors.iceberg_deletes import DeleteIndex, EqualityCounter, open_parquet
-from capture.connectors.iceberg_manifests import Entry, Metrics, cut_length, decode_all, decoder, entries, manifests
+from capture.connectors.iceberg_manifests import (
+    Columns,
+    Entry,
+    Files,
+    Manifests,
+    Metrics,
+    cut_length,
+    decode_all,
+    decoder,
+)
 from capture.connectors.iceberg_schema import (
     FileLayout,
     Leaf,
@@ -38,6 +51,7 @@ from capture.connectors.spi import (
     ColumnIds,
     ConnectorConfig,
     EqualityDelete,
+    FilePart,
     NativeStats,
     ScanColumn,
     ScanTask,
@@ -62,6 +76,7 @@ class IcebergConnector:
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
+        self._scope = scope(config)
         self._tables = open_tables(config)
 
     def list_namespaces(self) -> list[str]:
@@ -121,9 +136,8 @@ class IcebergConnector:
         column_names: frozenset[str] | None = None,
     ) -> NativeStats:
         with self.reading(namespace, name):
-            return _View(self.load(namespace, name), snapshot_id, column_names).native_stats(
-                lambda: self.reading(namespace, name)
-            )
+            view = _View(self.load(namespace, name), snapshot_id, column_names, self._scope)
+            return view.native_stats(lambda: self.reading(namespace, name))
 
     def plan_files(
         self,
@@ -134,7 +148,7 @@ class IcebergConnector:
         column_names: frozenset[str] | None = None,
     ) -> Iterator[ScanTask]:
         with self.reading(namespace, name):
-            yield from _View(self.load(namespace, name), snapshot_id, column_names).tasks()
+            yield from _View(self.load(namespace, name), snapshot_id, column_names, self._scope).tasks()
 
     def load(self, namespace: str, name: str) -> LoadedTable:
         """The table as pyiceberg sees it, for publishing."""
@@ -166,37 +180,41 @@ def _schema_of(metadata: TableMetadata, snapshot: IcebergSnapshot) -> IcebergSch
     return found or metadata.schema()
 
 
-def _plainly(
-    leaf: Leaf, cut: int, batch: Sequence[Entry], held: Sequence[Metrics], paths: pa.Array, live: list[int]
-) -> pa.Table | None:
-    """A column's rows at no loop, where every file has its metrics and no file lost a row; else None."""
-    field_id = leaf.field_id
-    nulls = [metrics.nulls.get(field_id) for metrics in held]
-    if None in nulls or 0 in live or any(entry.rows != rows for entry, rows in zip(batch, live, strict=True)):
+def _plainly(leaf: Leaf, cut: int, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array] | None:
+    """The facts about a column at no loop, where each file has its counts and no file lost a row; else None."""
+    if metrics.nulls.null_count or not len(rows) or pc.min(rows).as_py() == 0:
         return None
-    lower = decode_all([metrics.lower.get(field_id) for metrics in held], leaf, cut)
-    upper = decode_all([metrics.upper.get(field_id) for metrics in held], leaf, cut)
+    lower, upper = decode_all(metrics.lower, leaf, cut), decode_all(metrics.upper, leaf, cut)
     if lower is None or upper is None:
         return None
-    return column_rows(
-        paths,
-        Column(leaf.name, leaf.logical.text),
-        {leaf.name: field_id},
-        pa.array(live, pa.int64()),
-        null_count=pa.array(nulls, pa.int64()),
-        nan_count=pa.array([metrics.nans.get(field_id) for metrics in held], pa.int64()),
-        lower=lower[0],
-        upper=upper[0],
-        lower_exact=lower[1],
-        upper_exact=upper[1],
-    )
+    return {
+        "null_count": metrics.nulls,
+        "nan_count": metrics.nans,
+        "lower": lower[0],
+        "upper": upper[0],
+        "lower_exact": lower[1],
+        "upper_exact": upper[1],
+    }
+
+
+def _rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
+    """Live rows of each file of a block."""
+    if not live:
+        return block.rows
+    rows = block.rows.to_numpy().copy()
+    rows[list(live)] = list(live.values())
+    return pa.array(rows)
+
+
+def _digest(*about: Any) -> str:
+    return hashlib.sha256("\0".join(map(repr, about)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class _View:
     """One snapshot of one table, read for statistics or for scan tasks."""
 
-    def __init__(self, table: LoadedTable, snapshot_id: int, column_names: frozenset[str] | None):
-        self._io, self._metadata = table.io, table.metadata
+    def __init__(self, table: LoadedTable, snapshot_id: int, column_names: frozenset[str] | None, scope: str):
+        self._io, self._metadata, self._scope = table.io, table.metadata, scope
         snapshot = table.metadata.snapshot_by_id(snapshot_id)
         if snapshot is None:
             raise unknown_snapshot(table.namespace, table.name, snapshot_id)
@@ -204,8 +222,8 @@ class _View:
         self._schema = _schema_of(table.metadata, snapshot)
         self._leaves = leaves(self._schema, column_names)
         self._specs = table.metadata.specs()
-        self._manifests = manifests(self._io, snapshot)
-        self._deletes = list(entries(self._io, self._manifests, ManifestContent.DELETES))
+        self._manifests = Manifests(self._io, snapshot, scope)
+        self._deletes = self._manifests.deletes()
         self._index = DeleteIndex(self._io, table.metadata, self._deletes)
         self._counter = EqualityCounter(self._io, self._index, self._key)
         self._layouts: dict[bytes, FileLayout] = {}
@@ -216,33 +234,107 @@ class _View:
             raise Unreadable(f"an equality delete names field {field_id}, which no schema of the table has")
         return leaf
 
-    def _data(self) -> Iterator[Entry]:
-        return entries(self._io, self._manifests, ManifestContent.DATA)
-
     # Statistics.
 
     def native_stats(self, reading: Callable[[], Any]) -> NativeStats:
-        rows, files, size = 0, 0, 0
-        live_rows: dict[str, int] = {}
-        listed = _Files(self._specs, self._schema)
-        for entry in self._data():
-            live = self._live_rows(entry)
-            if live != entry.rows:
-                live_rows[entry.location] = live
-            rows, files, size = rows + live, files + 1, size + entry.size
-            listed.add(entry, live)
-        for entry in self._deletes:
-            listed.add(entry, entry.rows)
+        parts = [self._part(manifest, reading) for manifest in self._manifests.data]
+        data = pa.concat_tables([part.files for part in parts] or [FILE_SCHEMA.empty_table()])
+        if self._deletes:
+            parts.append(self._part_of_deletes())
+        blocks = [block for manifest in self._manifests.data for block in self._manifests.files(manifest)]
+        before = sum(pc.sum(block.rows).as_py() for block in blocks)
+        rows = pc.sum(data["row_count"]).as_py() or 0
+
+        def file_columns() -> Iterator[pa.Table]:
+            for part in parts:
+                yield from part.file_columns()
+
+        return NativeStats(
+            rows,
+            data.num_rows,
+            pc.sum(data["size_bytes"]).as_py() or 0,
+            pa.concat_tables([data, *(part.files for part in parts[len(self._manifests.data) :])]),
+            file_columns,
+            row_deletes=rows != before,
+            sketches=self._sketches(),
+            parts=parts,
+        )
+
+    def _part(self, manifest: ManifestFile, reading: Callable[[], Any]) -> FilePart:
+        blocks = self._manifests.files(manifest)
+        live = [self._live_rows(block) for block in blocks]
 
         def file_columns() -> Iterator[pa.Table]:
             with reading():
-                yield from self._file_columns(live_rows)
+                columns = self._manifests.columns(manifest) if self._leaves else ()
+                for block, metrics, rows in zip(blocks, columns, live, strict=False):
+                    yield from self._columns_of(block, metrics, rows)
 
-        return NativeStats(
-            rows, files, size, listed.table(), file_columns, row_deletes=bool(live_rows), sketches=self._sketches()
+        tables = [self._files_of(block, rows) for block, rows in zip(blocks, live, strict=True)]
+        return FilePart(
+            _digest(self._manifests.key(manifest), self._shape, [sorted(rows.items()) for rows in live]),
+            pa.concat_tables(tables or [FILE_SCHEMA.empty_table()]),
+            file_columns,
         )
 
-    def _live_rows(self, entry: Entry) -> int:
+    @cached_property
+    def _shape(self) -> str:
+        """What the rows of a file depend on besides its manifest."""
+        properties = {k: v for k, v in self._metadata.properties.items() if k.startswith("write.metadata.metrics.")}
+        specs = [spec.model_dump_json() for _, spec in sorted(self._specs.items())]
+        return _digest(self._schema.model_dump_json(), specs, sorted(properties.items()))
+
+    def _part_of_deletes(self) -> FilePart:
+        rows = [
+            (d.location, d.format, d.content, d.rows, d.size, self._partition_json(d.spec_id, d.partition), d.spec_id,
+             d.sequence)
+            for d in self._deletes
+        ]  # fmt: skip
+        columns = (list(column) for column in zip(*rows, strict=True))
+        files = pa.table(dict(zip(FILE_SCHEMA.names, columns, strict=True)), schema=FILE_SCHEMA)
+        return FilePart(_digest(self._scope, self._shape, rows), files, lambda: iter(()))
+
+    def _files_of(self, block: Files, live: Mapping[int, int]) -> pa.Table:
+        partitions = [self._partition_json(block.spec_id, values) for values in block.partitions]
+        columns = {
+            "file_path": block.locations,
+            "file_format": block.formats,
+            "file_content": pa.repeat("DATA", len(block)),
+            "row_count": _rows_left(block, live),
+            "size_bytes": block.sizes,
+            "partition_data_json": pa.array(partitions, pa.string()).take(block.partition_of),
+            "partition_spec_id": pa.repeat(pa.scalar(block.spec_id, pa.int32()), len(block)),
+            "sequence_number": block.sequences,
+        }
+        return pa.table([columns[name] for name in FILE_SCHEMA.names], FILE_SCHEMA)
+
+    def _partition_json(self, spec_id: int, partition: tuple[Any, ...]) -> str | None:
+        return partition_json(self._specs[spec_id], self._schema, partition)
+
+    def _live_rows(self, block: Files) -> dict[int, int]:
+        """Position in the block → live rows, of the files that lost some."""
+        if not self._deletes:
+            return {}
+        found = {}
+        for position, entry in enumerate(block.entries()):
+            if (rows := self._rows_of(entry)) != entry.rows:
+                found[position] = rows
+        return found
+
+    def _rows_of(self, entry: Entry) -> int:
+        """Live rows of a file; what deletes take away is counted once for a file and the deletes that apply to it."""
+        deletes = self._index.positional(entry) + self._index.equality(entry)
+        if not deletes:
+            return entry.rows
+        about = tuple(sorted((delete.location, delete.size, delete.blob or ()) for delete in deletes))
+        key = ("live", self._scope, entry.location, entry.size, about)
+        held: int | None = FILES.get(key)
+        if held is None:
+            held = self._count_live(entry)
+            FILES.put(key, held, 100 + 100 * len(about))
+        return held
+
+    def _count_live(self, entry: Entry) -> int:
         gone = self._index.deleted_rows(entry)
         taken = 0 if gone is None else len(gone)
         if self._index.equality(entry):
@@ -250,70 +342,61 @@ class _View:
             taken += self._counter.count(entry, lambda keys: self._scan_columns(entry, layout, keys), gone)
         return entry.rows - taken
 
-    def _file_columns(self, live_rows: dict[str, int]) -> Iterator[pa.Table]:
-        if not self._leaves:
-            return
-        size = max(1, BATCH_ROWS // len(self._leaves))
-        batch: list[Entry] = []
-        for entry in self._data():
-            batch.append(entry)
-            if len(batch) == size:
-                yield self._columns_of(batch, live_rows)
-                batch = []
-        if batch:
-            yield self._columns_of(batch, live_rows)
+    def _columns_of(self, block: Files, metrics: Columns, live: Mapping[int, int]) -> Iterator[pa.Table]:
+        rows = _rows_left(block, live)
+        for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
+            yield pa.concat_tables([self._column(leaf, block, metrics, rows, live) for leaf in some])
 
-    def _columns_of(self, batch: Sequence[Entry], live_rows: dict[str, int]) -> pa.Table:
-        paths = pa.array([entry.location for entry in batch], pa.string())
-        live = [live_rows.get(entry.location, entry.rows) for entry in batch]
-        held = [Metrics.of(entry) for entry in batch]
-        return pa.concat_tables([self._column(leaf, batch, held, paths, live) for leaf in self._leaves])
-
-    def _column(
-        self, leaf: Leaf, batch: Sequence[Entry], held: Sequence[Metrics], paths: pa.Array, live: list[int]
-    ) -> pa.Table:
-        """One column in each file of a batch."""
+    def _column(self, leaf: Leaf, block: Files, metrics: Columns, rows: pa.Array, live: Mapping[int, int]) -> pa.Table:
+        """One column in each file of a block."""
+        told = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
         cut = cut_length(self._metadata.properties, leaf.name)
-        if (found := _plainly(leaf, cut, batch, held, paths, live)) is not None:
-            return found
+        facts = None if live else _plainly(leaf, cut, told, rows)
+        return column_rows(
+            block.locations,
+            Column(leaf.name, leaf.logical.text),
+            {leaf.name: leaf.field_id},
+            rows,
+            **(facts or self._closely(leaf, cut, block, told, rows)),
+        )
+
+    def _closely(self, leaf: Leaf, cut: int, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:
+        """The facts about a column, file by file."""
         low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
         told: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
-        field_id = leaf.field_id
-        for entry, metrics, rows in zip(batch, held, live, strict=True):
-            nulls, nans = metrics.nulls.get(field_id), metrics.nans.get(field_id)
-            low, low_exact = low_of(metrics.lower.get(field_id))
-            high, high_exact = high_of(metrics.upper.get(field_id))
-            if not metrics.know(field_id) and (only := self._only_value(leaf, entry)) is not None:
-                low = high = only[0]
-                nulls, low_exact, high_exact = entry.rows if low is None else 0, True, True
-            if rows != entry.rows:
+        held = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
+        columns = [*(values.to_pylist() for values in held), block.partition_of.to_pylist()]
+        only = [self._only_value(leaf, block, partition) for partition in block.partitions]
+        for known, nulls, nans, lower, upper, count, left, partition in zip(*columns, strict=True):
+            low, low_exact = low_of(lower)
+            high, high_exact = high_of(upper)
+            if not known and (value := only[partition]) is not None:
+                low = high = value[0]
+                nulls, low_exact, high_exact = count if low is None else 0, True, True
+            if left != count:
                 one_value = low is not None and low == high and nulls == 0
                 low_exact, high_exact = low_exact and one_value, high_exact and one_value
-                nulls, nans = _after_deletes(nulls, entry.rows, rows), _after_deletes(nans, entry.rows, rows)
-            if not rows:
+                nulls, nans = _after_deletes(nulls, count, left), _after_deletes(nans, count, left)
+            if not left:
                 low = high = None
             told.append((nulls, nans, low, high, low_exact, high_exact))
         all_nulls, all_nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*told, strict=True))
         orderable = leaf.logical.orderable
-        return column_rows(
-            paths,
-            Column(leaf.name, leaf.logical.text),
-            {leaf.name: leaf.field_id},
-            pa.array(live, pa.int64()),
-            null_count=pa.array(all_nulls, pa.int64()),
-            nan_count=pa.array(all_nans, pa.int64()),
-            lower=typed_array(lows, leaf.logical) if orderable else None,
-            upper=typed_array(highs, leaf.logical) if orderable else None,
-            lower_exact=pa.array(low_flags, pa.bool_()),
-            upper_exact=pa.array(high_flags, pa.bool_()),
-        )
+        return {
+            "null_count": pa.array(all_nulls, pa.int64()),
+            "nan_count": pa.array(all_nans, pa.int64()),
+            "lower": typed_array(lows, leaf.logical) if orderable else None,
+            "upper": typed_array(highs, leaf.logical) if orderable else None,
+            "lower_exact": pa.array(low_flags, pa.bool_()),
+            "upper_exact": pa.array(high_flags, pa.bool_()),
+        }
 
-    def _only_value(self, leaf: Leaf, entry: Entry) -> tuple[Any] | None:
-        """The one value of a column in a file that cannot hold the column, None where it may; without metrics."""
-        identity = identity_values(self._specs[entry.spec_id], entry.partition)
+    def _only_value(self, leaf: Leaf, block: Files, partition: tuple[Any, ...]) -> tuple[Any] | None:
+        """The one value of a column in files that cannot hold the column, None where they may; without metrics."""
+        identity = identity_values(self._specs[block.spec_id], partition)
         if leaf.field_id in identity:
             return (identity[leaf.field_id],)
-        if leaf.parents or not entry.known_ids or leaf.field_id in entry.known_ids:
+        if leaf.parents or not block.known_ids or leaf.field_id in block.known_ids:
             return None
         return (leaf.initial_default,)
 
@@ -338,6 +421,11 @@ class _View:
 
     # Scan tasks.
 
+    def _data(self) -> Iterator[Entry]:
+        for manifest in self._manifests.data:
+            for block in self._manifests.files(manifest):
+                yield from block.entries()
+
     def tasks(self) -> Iterator[ScanTask]:
         for entry in self._data():
             layout = self._layout(entry)
@@ -357,7 +445,7 @@ class _View:
             )
 
     def _equality_delete(self, entry: Entry, layout: FileLayout, delete: Entry) -> EqualityDelete:
-        keys = [self._key(field_id) for field_id in delete.file.equality_ids or ()]
+        keys = [self._key(field_id) for field_id in delete.equality_ids]
         paths = self._index.layout(delete).paths
         if missing := [key.name for key in keys if key.field_id not in paths]:
             raise Unreadable(f"an equality delete file lacks its key column {missing[0]}")
@@ -367,9 +455,16 @@ class _View:
         )
 
     def _layout(self, entry: Entry) -> FileLayout:
-        with open_parquet(self._io, entry) as held:
-            schema = held.schema_arrow
-        name = hashlib.sha256(schema.remove_metadata().serialize()).digest()
+        """Where the columns of a data file are; the schema of each file is read once, and of many alike one is kept."""
+        key = ("schema", self._scope, entry.location, entry.size)
+        name: bytes | None = FILES.get(key)
+        schema: pa.Schema | None = None if name is None else FILES.get(("schema", name))
+        if name is None or schema is None:
+            with open_parquet(self._io, entry) as held:
+                schema = held.schema_arrow.remove_metadata()
+            name = hashlib.sha256(schema.serialize()).digest()
+            FILES.put(key, name, 200)
+            FILES.put(("schema", name), schema, 1000 * (1 + len(schema)))
         if name not in self._layouts:
             if len(self._layouts) >= 64:
                 self._layouts.clear()
@@ -390,26 +485,6 @@ class _View:
                 value = constant(identity.get(leaf.field_id, default), leaf.logical)
             columns.append(ScanColumn(leaf.field_id, leaf.name, leaf.logical.text, path, value))
         return tuple(columns)
-
-
-class _Files:
-    """Collects `NativeStats.files`."""
-
-    def __init__(self, specs: dict[int, Any], schema: IcebergSchema):
-        self._specs, self._schema = specs, schema
-        self._rows: dict[str, list[Any]] = {name: [] for name in FILE_SCHEMA.names}
-        self._partitions: dict[tuple[int, tuple[Any, ...]], str | None] = {}
-
-    def add(self, entry: Entry, rows: int) -> None:
-        if entry.scope not in self._partitions:
-            self._partitions[entry.scope] = partition_json(self._specs[entry.spec_id], self._schema, entry.partition)
-        row = (entry.location, entry.format, entry.content, rows, entry.size, self._partitions[entry.scope],
-               entry.spec_id, entry.sequence)  # fmt: skip
-        for column, value in zip(self._rows.values(), row, strict=True):
-            column.append(value)
-
-    def table(self) -> pa.Table:
-        return pa.table(self._rows, schema=FILE_SCHEMA)
 
 
 def _after_deletes(count: int | None, rows: int, live: int) -> int | None:

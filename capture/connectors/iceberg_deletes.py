@@ -22,13 +22,12 @@ import pyarrow.parquet as pq
 from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg_io import LakeIO
-from capture.connectors.iceberg_manifests import Entry
+from capture.connectors.iceberg_manifests import PATH_ID, POSITION_ID, Entry
 from capture.connectors.iceberg_schema import FileLayout, Leaf
 from capture.connectors.layout import Unreadable
 from capture.connectors.spi import ScanColumn
 from store.logical_types import parse, to_arrow
 
-PATH_ID, POSITION_ID = 2147483546, 2147483545
 CACHED_POSITIONS = 4_000_000  # 32 MB of positions of delete files that many data files share
 CACHED_KEYS = 4  # sets of deleted keys: files of one age share one
 BATCH_ROWS = 65_536
@@ -142,7 +141,7 @@ class EqualityCounter:
         """Rows taken away besides those at the positions `gone`."""
         groups: dict[tuple[int, ...], list[Entry]] = defaultdict(list)
         for delete in self._index.equality(data):
-            groups[tuple(sorted(delete.file.equality_ids or ()))].append(delete)
+            groups[tuple(sorted(delete.equality_ids))].append(delete)
         if not groups:
             return 0
         sets = []
@@ -243,19 +242,14 @@ def open_parquet(io: LakeIO, entry: Entry) -> pq.ParquetFile:
 
 def _only_path(delete: Entry) -> str | None:
     """The data file that a position delete file is about, when its bounds tell that it is only one."""
-    lower, upper = _path_bounds(delete)
+    lower, upper = delete.path_bounds
     return lower.decode() if lower and lower == upper else None
 
 
 def _may_name(delete: Entry, path: str) -> bool:
-    lower, upper = _path_bounds(delete)
+    lower, upper = delete.path_bounds
     name = path.encode()
     return (lower is None or lower <= name) and (upper is None or upper >= name)
-
-
-def _path_bounds(delete: Entry) -> tuple[bytes | None, bytes | None]:
-    lower, upper = (delete.file.lower_bounds or {}).get(PATH_ID), (delete.file.upper_bounds or {}).get(PATH_ID)
-    return (None if lower is None else bytes(lower)), (None if upper is None else bytes(upper))
 
 
 def _vector(io: LakeIO, delete: Entry) -> Rows:

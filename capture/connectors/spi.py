@@ -156,6 +156,19 @@ class ScanTask:
 
 
 @dataclass(frozen=True, slots=True)
+class FilePart:
+    """Some files of a snapshot that the format keeps together, such as those of one manifest.
+
+    `key` names what is told of them: parts of two snapshots with one key have the same rows, so a capture need not
+    look at them again. `files` and `file_columns()` are as in `NativeStats`, but of all leaf columns.
+    """
+
+    key: str
+    files: pa.Table
+    file_columns: Callable[[], Iterator[pa.Table]]
+
+
+@dataclass(frozen=True, slots=True)
 class NativeStats:
     """Statistics of one snapshot from metadata alone.
 
@@ -165,6 +178,7 @@ class NativeStats:
     (Paimon statistics file, Lance properties, Puffin): None lets the engine roll the files up.
     `row_count` is live rows, None when metadata cannot tell. `row_deletes` says whether row-level deletes exist.
     `sketches` are (column_id, role, sketch_type, data, params) the source keeps at table level.
+    `parts`, where a connector has them, are all of `files` and `file_columns()` again, for captures of all columns.
     """
 
     row_count: int | None
@@ -177,6 +191,7 @@ class NativeStats:
     row_deletes: bool = False
     producer: str = "UPSTREAM_METADATA_DERIVED"
     sketches: Sequence[tuple[int, str, str, bytes, Mapping[str, Any]]] = ()
+    parts: Sequence[FilePart] = ()
 
 
 @dataclass(frozen=True, slots=True)
