@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -36,6 +36,9 @@ class Sampling(StrEnum):
     NONE = "NONE"
     RANDOM_ROW_GROUP = "RANDOM_ROW_GROUP"
     METADATA_GUIDED = "METADATA_GUIDED"
+
+
+PARTITIONED: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # targets that may be scoped to partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,10 @@ class TableHandle:
         return {self.column_ids[c.name]: c.name for c in self.columns.columns if c.name in self.column_ids}
 
 
+Partition = tuple[tuple[str, str | None], ...]
+"""Field of the table's partitioning and its value as text, null for null; sorted by field. See `capture.partitions`."""
+
+
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
     table: TableHandle
@@ -78,11 +85,17 @@ class CaptureRequest:
     correlation_id: str = ""
     sampling: Sampling = Sampling.NONE
     latency_budget_ms: int | None = None
+    partitions: tuple[Partition, ...] = ()  # empty = all; of some, file statistics alone are captured
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
-    """What became of one request; its record went to the sink."""
+    """What became of one request; its record went to the sink.
+
+    Of the attributes these are known to others: `retryable` (False: another try will not help); of what was CAPTURED
+    `files_failed`, the files that are missing in it and are tried again; and `files_read`, `rows_read`, `bytes_read`,
+    what this capture read itself for the target.
+    """
 
     outcome: Outcome
     engine_id: str = ""
@@ -100,6 +113,7 @@ class Capabilities:
     connectors: frozenset[str] = frozenset()
     modes: frozenset[Mode] = frozenset(Mode)
     sampling: frozenset[Sampling] = frozenset({Sampling.NONE})
+    partitions: bool = False  # whether it captures the files of some partitions alone
 
     def mismatch(self, request: CaptureRequest) -> str:
         """Why the request does not fit, or an empty string."""
@@ -114,6 +128,8 @@ class Capabilities:
             return f"mode {request.mode} unsupported"
         if request.sampling not in self.sampling:
             return f"sampling {request.sampling} unsupported"
+        if request.partitions and not (self.partitions and request.target.kind in PARTITIONED):
+            return f"partitions unsupported for target {request.target.kind}"
         return ""
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from capture import partitions
 from capture.spi import Mode
 from flight_server import ingest
 from flight_server.auth import Principal
@@ -28,7 +29,7 @@ from flight_server.requests import (
     parse_body,
 )
 from flight_server.service import Service, question
-from store import sketches
+from store import logical_types, sketches
 from store.catalog_store import EXTERNAL, TableEntry
 from store.errors import Cancelled, InvalidArgument, InvalidField, NotFound, ShuttingDown, Unimplemented
 from store.job_store import ENDED
@@ -394,8 +395,12 @@ def _theta(call: Call, asked: Mapping[str, Any]) -> bytes:
         return own[0]
     wanted = None
     if asked.get("partitions") is not None:
-        chosen = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in asked["partitions"]]
-        wanted = {f["file_path"] for f in files.to_pylist() if json.loads(f["partition_data_json"] or "{}") in chosen}
+        told = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in asked["partitions"]]
+        columns = call.service.catalog.schema_columns(
+            table, call.service.catalog.snapshot(table, snapshot_id).schema_hash
+        )
+        types = {name: logical_types.parse(text) for name, text, *_ in columns}
+        wanted = set(partitions.paths_in(files, partitions.parse(told), types, table.full_name).to_pylist())
     parts = [r["data"] for r in rows if r["target_kind"] == "FILE" and (wanted is None or r["file_path"] in wanted)]
     if not parts:
         raise NotFound(

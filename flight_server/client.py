@@ -299,15 +299,17 @@ class StatsClient:
         columns: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
         mode: str = "SYNC",
+        partitions: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[dict[str, Any]]:
         """The requests for a table and its columns, as `capture` and `resolve` take them.
 
         Args:
             table: its full name.
             snapshot: "current", an id, or "all".
-            columns: names of columns; None means each that can have statistics.
+            columns: names of columns, in any case; None means each that can have statistics.
             kinds: such as MIN_MAX or NDV; None means any.
             mode: SYNC waits for the outcome, ASYNC answers QUEUED with a job id.
+            partitions: such as [{"day": "2024-05-01"}]: only statistics of the files in them; not for `resolve`.
 
         Raises:
             pa.ArrowKeyError: the server knows no such table or column.
@@ -316,12 +318,15 @@ class StatsClient:
         found = {row["column_name"]: row for row in known.to_pylist()}
         if not found:
             self.require_table(table)
+        columns = None if columns is None else [_known_as(name, found) for name in columns]
         if missing := [name for name in columns or () if name not in found]:
             raise pa.ArrowKeyError(
                 f'[UNKNOWN_COLUMN] table "{table}" has no column "{missing[0]}"; it has {", ".join(found)}'
             )
         of_columns = None if kinds is None else [kind for kind in kinds if kind not in TABLE_KINDS]
         common: dict[str, Any] = {"table": table, "snapshot": snapshot, "mode": mode}
+        if partitions is not None:
+            common["partitions"] = list(partitions)
         requests: list[dict[str, Any]] = [common | {"target": {"kind": "TABLE"}}]
         if of_columns == []:
             return requests
@@ -349,6 +354,7 @@ class StatsClient:
         columns: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
         mode: str = "SYNC",
+        partitions: Sequence[Mapping[str, Any]] | None = None,
         timeout: float | None = None,
     ) -> list[dict[str, Any]]:
         """Captures statistics of tables (the table and its columns), or of requests as the wire has them.
@@ -359,7 +365,9 @@ class StatsClient:
         requests: list[Mapping[str, Any]] = []
         for item in [tables] if isinstance(tables, str) else tables:
             if isinstance(item, str):
-                requests += self.capture_requests(item, snapshot=snapshot, columns=columns, kinds=kinds, mode=mode)
+                requests += self.capture_requests(
+                    item, snapshot=snapshot, columns=columns, kinds=kinds, mode=mode, partitions=partitions
+                )
             else:
                 requests.append({"snapshot": snapshot, "target": {"kind": "TABLE"}, "mode": mode, **item})
         outcomes = self.actions.call("capture", {"requests": requests}, timeout=timeout)
@@ -370,6 +378,12 @@ class StatsClient:
         body = {"requests": [{"snapshot": "current", "mode": "SYNC", **request} for request in requests]}
         answer: list[dict[str, Any]] = self.actions.call("resolve", body, timeout=timeout)
         return answer
+
+
+def _known_as(name: str, known: Iterable[str]) -> str:
+    """The one column of this name, its case ignored unless several differ by it alone; else the name as given."""
+    folded = [other for other in known if other.casefold() == name.casefold()]
+    return folded[0] if len(folded) == 1 else name
 
 
 _ONE_RESULT = frozenset({

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from capture.spi import Mode, Outcome, Sampling
+from capture import partitions
+from capture.spi import PARTITIONED, Mode, Outcome, Partition, Sampling
 from flight_server.descriptors import CURRENT, parse_json, refuse_unknown_keys
 from store.errors import InvalidArgument, InvalidField, nearest
 from store.names import split_name
@@ -23,6 +24,7 @@ MAX_REQUESTS: Final = 100_000
 ALL: Final = "all"
 _KEYS: Final = (
     "table", "snapshot", "target", "kinds", "column_selectors", "mode", "latency_budget_ms", "sampling",
+    "partitions",
 )  # fmt: skip
 
 
@@ -72,10 +74,12 @@ class Ask:
     mode: Mode
     latency_budget_ms: int | None
     sampling: Sampling
+    partitions: tuple[Partition, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """What a worker is told, less the table and snapshot."""
-        return {
+        scope = {"partitions": partitions.to_json(self.partitions)} if self.partitions else {}
+        return scope | {
             "target": self.target.to_json(), "kinds": list(self.kinds), "sampling": str(self.sampling),
             "column_selectors": sorted(self.column_selectors), "latency_budget_ms": self.latency_budget_ms,
         }  # fmt: skip
@@ -103,11 +107,27 @@ def _ask(item: Any, where: str, allow_all: bool) -> Ask:
     budget = item.get("latency_budget_ms")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or not 0 <= budget < 2**31):
         raise InvalidField(f"{where}.latency_budget_ms", "is no time", expected="milliseconds ≥ 0", actual=budget)
-    return Ask(
+    ask = Ask(
         table, snapshot, target, kinds, _words(item.get("column_selectors"), "column_selectors", where),
         _enum(Mode, item.get("mode", "SYNC"), f"{where}.mode"), budget,
         _enum(Sampling, item.get("sampling") or "NONE", f"{where}.sampling"),
+        partitions.parse(item.get("partitions"), f"{where}.partitions"),
     )  # fmt: skip
+    if ask.partitions:
+        _check_scope(ask, where, allow_all)
+    return ask
+
+
+def _check_scope(ask: Ask, where: str, capture: bool) -> None:
+    """Of partitions there are the statistics of their files, no record of a target: refuses what cannot be."""
+    if not capture:
+        expected = "a target; stats.file_columns has what was captured of partitions"
+        raise InvalidField(f"{where}.partitions", "are for capture", expected=expected, actual="resolve")
+    if ask.target.kind not in PARTITIONED:
+        expected = " | ".join(PARTITIONED)
+        raise InvalidField(f"{where}.target", "has no partitions", expected=expected, actual=ask.target.kind)
+    if ask.sampling is not Sampling.NONE:
+        raise InvalidField(f"{where}.sampling", "is not for partitions", expected="NONE", actual=ask.sampling)
 
 
 def check_table_name(table: Any, where: str = "body") -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture import partitions
 from capture.connectors.spi import NativeStats
 from capture.spi import Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sink, TableHandle
 from store import bounds, logical_types
@@ -33,7 +34,8 @@ class NativeEngine:
             TargetKind.TABLE: frozenset({"ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES"}),
             TargetKind.COLUMN: _COLUMN_KINDS,
             TargetKind.FILE: frozenset({"ROW_COUNT", "TOTAL_BYTES", "NULL_COUNT", "NAN_COUNT", "MIN_MAX"}),
-        }
+        },
+        partitions=True,
     )
 
     def supports(self, request: CaptureRequest) -> str:
@@ -42,12 +44,13 @@ class NativeEngine:
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
         groups: dict[tuple[Any, ...], list[int]] = {}
         for at, request in enumerate(requests):
-            groups.setdefault((*request.table.key.values(),), []).append(at)
+            groups.setdefault((*request.table.key.values(), request.partitions), []).append(at)
         results: list[CaptureResult] = [CaptureResult(Outcome.DEGRADED, self.id, "not tried")] * len(requests)
         for members in groups.values():
             group = [requests[at] for at in members]
             try:
-                answers = _Pass(self.id, group, sink).run()
+                looked = _Pass(self.id, group, sink)
+                answers = looked.run_scoped() if group[0].partitions else looked.run()
             except StatflightError as trouble:
                 told = {"retryable": trouble.retryable}
                 answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble), told)] * len(group)
@@ -70,20 +73,15 @@ class _Pass:
         self.schema_hash = self.table.columns.hash
         self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in requests)
 
+        self.leaves = {c.name for c in self.table.columns.columns if c.is_leaf}
+
     def run(self) -> list[CaptureResult]:
-        table = self.table
-        names = table.names
-        asked = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
-        leaves = {c.name for c in table.columns.columns if c.is_leaf}
-        wanted = None if self.whole else frozenset(n for i, n in names.items() if i in asked and n in leaves)
-        native = table.connector.capture_snapshot_target_stats(
-            table.schema, table.name, table.snapshot_id, table.column_ids, wanted
-        )
+        native = self._look()
         rollups = self._file_columns(native)
         columns = self._columns(native, rollups)
         if self.whole:
             self._put_files(native)
-        results = [self._answer(request, native, columns, leaves) for request in self.requests]
+        results = [self._answer(request, native, columns) for request in self.requests]
         captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
                     if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
         explicit = [row for i, row in columns.items() if i in captured]
@@ -94,9 +92,38 @@ class _Pass:
         self._put_sketches(native, columns)
         return results
 
-    def _answer(
-        self, request: CaptureRequest, native: NativeStats, columns: Mapping[int, Any], leaves: set[str]
+    def run_scoped(self) -> list[CaptureResult]:
+        """Of some partitions: what is known of their files. The table's files are listed whole, as for any capture of
+        it; its own record and those of its columns stay as they are."""
+        native = self._look()
+        paths = partitions.files_of(self.table, native, self.requests[0].partitions)
+        if self.whole:
+            self._put_files(native)
+        known = set()
+        for part in native.file_columns():
+            rows = part.filter(pc.is_in(part["file_path"], paths))
+            known |= set(rows["column_name"].unique().to_pylist())
+            self._put_file_columns(native, rows)
+        return [self._answer_scoped(request, native, len(paths), known) for request in self.requests]
+
+    def _answer_scoped(
+        self, request: CaptureRequest, native: NativeStats, files: int, known: set[str]
     ) -> CaptureResult:
+        if request.target.kind is TargetKind.COLUMN and (trouble := self._column_trouble(request.target, known)):
+            return trouble
+        total = pc.sum(pc.equal(native.files["file_content"], "DATA")).as_py()
+        detail = partitions.detail(files, total)
+        return replace(self._captured(request.target, detail), attributes={"files": files, "files_total": total})
+
+    def _look(self) -> NativeStats:
+        table = self.table
+        asked = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
+        wanted = None if self.whole else frozenset(n for i, n in table.names.items() if i in asked and n in self.leaves)
+        return table.connector.capture_snapshot_target_stats(
+            table.schema, table.name, table.snapshot_id, table.column_ids, wanted
+        )
+
+    def _answer(self, request: CaptureRequest, native: NativeStats, columns: Mapping[int, Any]) -> CaptureResult:
         target = request.target
         if target.kind is TargetKind.TABLE:
             return self._answer_table(native, target)
@@ -105,16 +132,19 @@ class _Pass:
             if not known:
                 return self._degraded(target, f'snapshot {self.table.snapshot_id} has no file "{target.file_path}"')
             return self._captured(target)
+        known = {name for i, name in self.table.names.items() if i in columns}
+        return self._column_trouble(target, known) or self._captured(target)
+
+    def _column_trouble(self, target: Target, known: Container[str]) -> CaptureResult | None:
+        """Why a column is not captured, if so; `known` are the columns that the metadata tells of."""
         name = self.table.names.get(target.column_id or 0)
         if name is None:
             return self._degraded(target, f"snapshot {self.table.snapshot_id} has no column with id {target.column_id}")
-        if name not in leaves:
+        if name not in self.leaves:
             return CaptureResult(
                 Outcome.UNCAPTURABLE, self.engine_id, f'target unsupported: "{name}" is a container, its leaves are not'
             )
-        if target.column_id not in columns:
-            return self._degraded(target, f'the metadata says nothing of column "{name}"')
-        return self._captured(target)
+        return None if name in known else self._degraded(target, f'the metadata says nothing of column "{name}"')
 
     def _answer_table(self, native: NativeStats, target: Target) -> CaptureResult:
         complete = native.row_count is not None
@@ -150,22 +180,25 @@ class _Pass:
         provenance = self._provenance(native, True) | {"files_scanned": None}
         self.sink.put("stats.files", _with(native.files, provenance, "stats.files"), whole=True)
 
+    def _put_file_columns(self, native: NativeStats, part: pa.Table) -> None:
+        complete = pc.and_(pc.is_valid(part["null_count"]), pc.is_valid(part["row_count"]))
+        labels = pc.if_else(complete, "COMPLETE", "PARTIAL")
+        provenance = self._provenance(native, True) | {"files_scanned": None}
+        rows = _with(part, provenance, "stats.file_columns")
+        at = rows.schema.get_field_index("completeness")
+        self.sink.put("stats.file_columns", rows.set_column(at, "completeness", labels), extra=True)
+
     def _file_columns(self, native: NativeStats) -> dict[str, _Rollup]:
         """Hands per-file statistics on as they come, and rolls them up by column."""
         rollups: dict[str, _Rollup] = {}
         types = {c.name: c.logical_type for c in self.table.columns.columns}
-        provenance = self._provenance(native, True) | {"files_scanned": None}
         for part in native.file_columns():
             if not part.num_rows:
                 continue
             for name, rows in _by_column(part):
                 rollups.setdefault(name, _Rollup(name, types.get(name, "STRING"))).add(rows)
             if self.whole:
-                complete = pc.and_(pc.is_valid(part["null_count"]), pc.is_valid(part["row_count"]))
-                labels = pc.if_else(complete, "COMPLETE", "PARTIAL")
-                rows = _with(part, provenance, "stats.file_columns")
-                at = rows.schema.get_field_index("completeness")
-                self.sink.put("stats.file_columns", rows.set_column(at, "completeness", labels), extra=True)
+                self._put_file_columns(native, part)
         return rollups
 
     def _columns(self, native: NativeStats, rollups: Mapping[str, _Rollup]) -> dict[int, dict[str, Any]]:

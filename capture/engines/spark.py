@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from capture import incremental
+from capture import incremental, partitions
 from capture.connectors.spi import ScanTask
 from capture.incremental import Fold, Known
 from capture.spark import expressions, job
@@ -50,6 +50,7 @@ class SparkEngine:
         },
         modes=frozenset({Mode.SYNC, Mode.ASYNC}),
         sampling=frozenset({Sampling.NONE, Sampling.RANDOM_ROW_GROUP}),
+        partitions=True,
     )
 
     def __init__(self, master: str | None = None, inline_max_cells: int = 1_000_000):
@@ -62,6 +63,8 @@ class SparkEngine:
                 return f"target unsupported: an expression of {request.target.engine_kind}, not of {self.id}"
             if request.sampling is not Sampling.NONE:
                 return f"sampling {request.sampling} unsupported for expressions"
+        if request.partitions and request.sampling is not Sampling.NONE:
+            return f"sampling {request.sampling} unsupported for partitions"
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
@@ -75,7 +78,7 @@ class SparkEngine:
             else:
                 # Each expression is a job of its own: Spark may refuse one of them.
                 alone = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
-                key = (*request.table.key.values(), request.mode, request.sampling, alone)
+                key = (*request.table.key.values(), request.mode, request.sampling, request.partitions, alone)
                 batches.setdefault(key, []).append(at)
         for done, places in enumerate(batches.values()):
             asked = [requests[at] for at in places]
@@ -89,7 +92,8 @@ class SparkEngine:
             except Cancelled:
                 answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in asked]
             except StatflightError as trouble:
-                answers = [self._result(request, Outcome.DEGRADED, str(trouble)) for request in asked]
+                told: dict[str, object] = {"retryable": trouble.retryable}
+                answers = [self._result(request, Outcome.DEGRADED, str(trouble), told) for request in asked]
             except Exception as trouble:  # the contract: an engine never raises
                 detail = f"capture failed: {type(trouble).__name__}"
                 answers = [self._result(request, Outcome.DEGRADED, detail) for request in asked]
@@ -110,6 +114,10 @@ class SparkEngine:
         names = frozenset(table.names[i] for i in scan.all_ids)
         planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids, names)
         tasks = sorted(planned, key=lambda task: task.file_path)
+        notes = []
+        if requests[0].partitions:
+            total, tasks = len(tasks), partitions.within(table, tasks, requests[0].partitions)
+            notes.append(partitions.detail(len(tasks), total))
         known = Known()
         if not scan.sampled and tasks and scan.work.column_ids:
             known = incremental.known(sink, table, self.id, tasks, scan.types, scan.work.column_ids, scan.work.wanted)
@@ -117,7 +125,7 @@ class SparkEngine:
         new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
 
         rows = Rows(table, self.id, requests[0].mode)
-        seen, notes, execution = len(reused), [], "inline"
+        seen, execution = len(reused), "inline"
 
         def tell() -> None:
             progress(0.9 * seen / max(len(tasks), 1), f"{seen} of {len(tasks)} files")
@@ -146,7 +154,8 @@ class SparkEngine:
             tell()
         scan.take(held, tasks, rows)
         assert not held, "a task without an answer"
-        scan.finish(tasks, rows)
+        if not requests[0].partitions:  # no record of the whole is made of a part
+            scan.finish(tasks, rows)
         _flush(rows, sink)
         attributes = {"execution": execution, "files": len(tasks), "files_reused": len(reused)}
         return [self._answer(request, scan, tasks, notes, attributes) for request in requests]
@@ -184,7 +193,11 @@ class SparkEngine:
         notes: Sequence[str],
         attributes: dict[str, object],
     ) -> CaptureResult:
-        errors = scan.errors[_key(request)]
+        key = _key(request)
+        errors, read = scan.errors[key], scan.read[key]
+        attributes = attributes | {"files_read": read.files, "rows_read": read.rows, "bytes_read": read.size_bytes}
+        if errors:
+            attributes["files_failed"] = len(errors)
         outcome = Outcome.DEGRADED if tasks and len(errors) == len(tasks) else Outcome.CAPTURED
         told = [*notes]
         if errors:
@@ -202,6 +215,18 @@ _Key = tuple[int, ...]  # of a column or a group: its ids
 
 
 @dataclass(slots=True)
+class _Read:
+    """What one pass read itself, of a column or a group."""
+
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+    def add(self, rows: int, size_bytes: int) -> None:
+        self.files, self.rows, self.size_bytes = self.files + 1, self.rows + rows, self.size_bytes + size_bytes
+
+
+@dataclass(slots=True)
 class _Scan:
     """One pass over a table: what is asked, and what came of it so far."""
 
@@ -212,6 +237,7 @@ class _Scan:
     folds: dict[_Key, Fold]
     errors: dict[_Key, list[str]]
     row_groups: dict[_Key, int]
+    read: dict[_Key, _Read]
     taken: int = 0  # files folded, in order
     reused: frozenset[int] = frozenset()  # tasks whose answers, and thetas, are from the store
 
@@ -235,6 +261,7 @@ class _Scan:
             {key: Fold(lt) for key, lt in zip(keys, lts, strict=True)},
             {key: [] for key in keys},
             dict.fromkeys(keys, 0),
+            {key: _Read() for key in keys},
         )
 
     @property
@@ -277,6 +304,8 @@ class _Scan:
         reused = answer.task in self.reused
         self.folds[key].add(answer.partial, answer.size_bytes, reused)
         self.row_groups[key] += answer.row_groups
+        if not reused:
+            self.read[key].add(answer.partial.row_count, answer.size_bytes)
         if answer.column_id is not None and not self.sampled and not reused:
             lt = self.types[answer.column_id]
             rows.file_column(task.file_path, task.fingerprint, answer.column_id, lt, answer.partial, answer.size_bytes)

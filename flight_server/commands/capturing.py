@@ -103,6 +103,10 @@ def capture(
     snapshot: Annotated[str, typer.Option(help="An id, 'current' or 'all'.")] = "current",
     columns: _Columns = None,
     kinds: Annotated[str | None, typer.Option(metavar="A,B", help=f"Of {', '.join(KINDS)}; any when absent.")] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD=VALUE,…", help="Only the files of this partition, and no totals. Repeatable."),
+    ] = None,
     asynchronous: Annotated[bool, typer.Option("--async", help="Do not wait: print the job ids.")] = False,
     server: Server = SERVER,
     token: Token = None,
@@ -112,13 +116,14 @@ def capture(
     names = list(dict.fromkeys(map(table_name, tables)))
     at = snapshot_of(snapshot, "current", "all")
     asked = _kinds(kinds)
+    partitions = [_partition(text) for text in partition] if partition else None
     mode = "ASYNC" if asynchronous else "SYNC"
     with connect(server, token, tls_roots) as client:
         requests, unknown = [], 0
         for name in names:
             try:
                 requests += client.capture_requests(
-                    name, snapshot=at, columns=names_of(columns), kinds=asked, mode=mode
+                    name, snapshot=at, columns=names_of(columns), kinds=asked, mode=mode, partitions=partitions
                 )
             except pa.ArrowKeyError as error:
                 say(f"statflight: {reason(error)}")
@@ -136,6 +141,17 @@ def capture(
         say(f"took {elapsed:.1f} s")
     if unknown or failed:
         raise typer.Exit(1)
+
+
+def _partition(text: str) -> dict[str, str | None]:
+    """`day=2024-05-01,region=eu` as an object; nothing after the equals sign is null."""
+    found = {}
+    for pair in text.split(","):
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            misuse(f"--partition {text!r}: expected field=value,…")
+        found[name.strip()] = value or None
+    return found
 
 
 def _kinds(text: str | None) -> list[str] | None:

@@ -134,7 +134,9 @@ def test_records_of_columns_and_files(engine, table):
     sink = MemorySink()
     results = engine.capture_batch(all_columns(table, mode=Mode.ASYNC), sink)
     assert [result.outcome for result in results] == [Outcome.CAPTURED] * 4
-    assert results[0].attributes == {"execution": "inline", "files": 2, "files_reused": 0}
+    told = results[0].attributes
+    assert (told["execution"], told["files"], told["files_reused"]) == ("inline", 2, 0)
+    assert (told["files_read"], "files_failed" in told) == (2, False)
     found = sink.columns()
     assert set(found) == {"id", "word", "ratio", "part"}
     row = found["id"]
@@ -215,7 +217,9 @@ def test_a_hundred_files_and_one_more(engine, table, lake, union):
     later, again, fresh = replace(table, snapshot_id=8), MemorySink(), MemorySink()
     again.stored = sink.stored
     results = engine.capture_batch(all_columns(later, mode=Mode.ASYNC), again)
-    assert results[0].attributes == {"execution": "inline", "files": 103, "files_reused": 102}
+    told = results[0].attributes
+    assert (told["execution"], told["files"], told["files_reused"]) == ("inline", 103, 102)
+    assert (told["files_read"], told["rows_read"]) == (1, 100)
     engine.capture_batch(all_columns(later, mode=Mode.ASYNC), fresh)
     assert again.content() == fresh.content()
 

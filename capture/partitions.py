@@ -1,0 +1,141 @@
+"""Captures scoped to partitions: how partitions are told, and which files are in them.
+
+A partition is told by the values of some or all fields of the table's partitioning, named and written as in
+`partition_data_json` of `stats.files`. What is captured of partitions are the statistics of their files: no record of
+the table or of a column is made of a part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.connectors.spi import NativeStats, ScanTask
+from capture.spi import Partition, TableHandle
+from store import bounds, logical_types
+from store.errors import InvalidArgument, InvalidField, NotFound, nearest
+from store.logical_types import LogicalType
+from store.names import join_name
+
+MAX_PARTITIONS: Final = 10_000
+_EXPECTED: Final = '[{"field": value, …}, …]'
+_SHOWN: Final = 5  # partitions or fields that an error names
+
+Texts: TypeAlias = tuple[str | None, ...]
+
+
+def parse(value: Any, where: str = "partitions") -> tuple[Partition, ...]:
+    """Partitions as requests tell them: a list of objects of field → text, number, truth or null. None is no scope.
+
+    Raises:
+        InvalidField: Names the part that is wrong.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not value:
+        raise InvalidField(where, "is no list of partitions", expected=_EXPECTED, actual=value)
+    if len(value) > MAX_PARTITIONS:
+        raise InvalidField(where, "are too many", expected=f"at most {MAX_PARTITIONS}", actual=len(value))
+    found = []
+    for at, told in enumerate(value):
+        if not isinstance(told, dict) or not told:
+            raise InvalidField(f"{where}[{at}]", "is no partition", expected='{"field": value, …}', actual=told)
+        for name, item in told.items():
+            if not (item is None or isinstance(item, str | int | float)):
+                expected = "text, a number, a truth value or null"
+                raise InvalidField(f"{where}[{at}].{name}", "is no value", expected=expected, actual=item)
+        found.append(tuple(sorted((name, _text(item)) for name, item in told.items())))
+    return tuple(dict.fromkeys(found))
+
+
+def to_json(partitions: Sequence[Partition]) -> list[dict[str, str | None]]:
+    """What `parse` reads."""
+    return [dict(partition) for partition in partitions]
+
+
+def detail(files: int, total: int) -> str:
+    """What an outcome says of a capture of so many of the table's files."""
+    return f"statistics of {files} of {total} files; the records of the whole are left as they are"
+
+
+def files_of(table: TableHandle, native: NativeStats, wanted: Sequence[Partition]) -> pa.Array:
+    """Paths of the snapshot's data files in any of the partitions; errors as `paths_in`."""
+    types = {c.name: logical_types.parse(c.logical_type) for c in table.columns.columns if c.is_leaf}
+    return paths_in(native.files, wanted, types, join_name(table.catalog, table.schema, table.name))
+
+
+def within(table: TableHandle, tasks: Sequence[ScanTask], wanted: Sequence[Partition]) -> list[ScanTask]:
+    """Those of a snapshot's scan tasks whose files are in any of the partitions; errors as `paths_in`."""
+    native = table.connector.capture_snapshot_target_stats(
+        table.schema, table.name, table.snapshot_id, table.column_ids, frozenset()
+    )
+    paths = set(files_of(table, native, wanted).to_pylist())
+    return [task for task in tasks if task.file_path in paths]
+
+
+def paths_in(files: pa.Table, wanted: Sequence[Partition], types: Mapping[str, LogicalType], table: str) -> pa.Array:
+    """Paths of the data files in any of the partitions.
+
+    Args:
+        files: Rows of `stats.files` of one snapshot: file_path, file_content, partition_data_json.
+        wanted: The partitions.
+        types: Of the table's columns, by name: values are compared as of that type, those of other fields as text.
+        table: Its full name, for errors.
+
+    Raises:
+        InvalidArgument: The table is not partitioned, or not by such a field.
+        NotFound: No file is in any of the partitions.
+    """
+    data = files.filter(pc.equal(files["file_content"], "DATA"))
+    if not data.num_rows:
+        raise NotFound(f'"{table}" has no data file at this snapshot', code="UNKNOWN_PARTITION")
+    coded = data["partition_data_json"].combine_chunks().dictionary_encode()
+    told: list[dict[str, Any]] = [json.loads(text) for text in coded.dictionary.to_pylist()]
+    fields = list(dict.fromkeys(name for partition in told for name in partition))
+    if not fields:
+        raise InvalidArgument(f'"{table}" is not partitioned', code="NOT_PARTITIONED", hint="leave partitions out")
+    for name in dict.fromkeys(name for partition in wanted for name, _ in partition):
+        if name not in fields:
+            hint = nearest(name, fields) or f"its fields are {', '.join(fields[:_SHOWN])}"
+            raise InvalidArgument(f'"{table}" is not partitioned by "{name}"', code="NOT_PARTITIONED", hint=hint)
+    shapes: dict[tuple[str, ...], set[Texts]] = {}
+    for partition in wanted:
+        values = tuple(_canonical(value, types.get(name)) for name, value in partition)
+        shapes.setdefault(tuple(name for name, _ in partition), set()).add(values)
+    within = pa.array([_is_in(partition, shapes, types) for partition in told], pa.bool_())
+    paths = data["file_path"].combine_chunks().filter(pc.fill_null(within.take(coded.indices), False))
+    if not len(paths):
+        known = ", ".join(json.dumps(partition, ensure_ascii=False) for partition in told[:_SHOWN])
+        more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+        raise NotFound(
+            f'no file of "{table}" is in {json.dumps(to_json(wanted[:_SHOWN]), ensure_ascii=False)}',
+            code="UNKNOWN_PARTITION", hint=f"its partitions are {known}{more}",
+        )  # fmt: skip
+    return paths
+
+
+def _is_in(
+    told: Mapping[str, Any], shapes: Mapping[tuple[str, ...], set[Texts]], types: Mapping[str, LogicalType]
+) -> bool:
+    own = {name: _canonical(_text(value), types.get(name)) for name, value in told.items()}
+    return any(
+        all(name in own for name in names) and tuple(own[name] for name in names) in values
+        for names, values in shapes.items()
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _canonical(text: str | None, lt: LogicalType | None) -> str | None:
+    if text is None or lt is None:
+        return text
+    try:
+        return bounds.canonical(text, lt)
+    except ValueError:  # no value of the type: equal to itself alone
+        return text
