@@ -1,0 +1,175 @@
+"""Captures of some partitions, through a server and its worker, on Delta, Iceberg and hive-partitioned Parquet."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.flight_server.live_server import STATFLIGHT, Client, LiveServer, serving
+
+DAYS = (date(2024, 5, 1), date(2024, 5, 2), date(2024, 5, 3))
+REGIONS = ("eu", "us")
+FIRST_DAY = [{"day": "2024-05-01"}]
+
+
+def rows() -> pa.Table:
+    """Ten values of each day and region, none of them twice."""
+    told = [(day, region, 100 * at + 10 * of + n)
+            for at, day in enumerate(DAYS) for of, region in enumerate(REGIONS) for n in range(10)]  # fmt: skip
+    return pa.table({"day": [r[0] for r in told], "region": [r[1] for r in told], "v": [r[2] for r in told]})
+
+
+def delta(root: Path) -> dict[str, Any]:
+    from deltalake import write_deltalake
+
+    write_deltalake(root / "events", rows(), partition_by=["day", "region"])
+    write_deltalake(root / "plain", rows())
+    return {"uri": str(root)}
+
+
+def parquet(root: Path) -> dict[str, Any]:
+    pq.write_to_dataset(rows(), root / "events", partition_cols=["day", "region"])
+    pq.write_to_dataset(rows(), root / "plain")
+    return {"uri": str(root)}
+
+
+def iceberg(root: Path) -> dict[str, Any]:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    root.mkdir(parents=True)
+    uri = f"sqlite:///{root / 'catalog.db'}"
+    catalog = SqlCatalog("lake", uri=uri, warehouse=f"file://{root / 'warehouse'}")
+    catalog.create_namespace("default")
+    events = catalog.create_table("default.events", rows().schema)
+    with events.update_spec() as spec:
+        spec.add_identity("day")
+        spec.add_identity("region")
+    events.append(rows())
+    catalog.create_table("default.plain", rows().schema).append(rows())
+    return {"uri": uri, "options": {"warehouse": f"file://{root / 'warehouse'}", "name": "lake"}}
+
+
+LAKES = {"delta": delta, "iceberg": iceberg, "parquet": parquet}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[LiveServer]:
+    with serving(tmp_path_factory.mktemp("server"), "--workers", 1) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server) -> Iterator[Client]:
+    with server.connect() as client:
+        yield client
+
+
+@pytest.fixture(params=LAKES)
+def lake(request, tmp_path, client) -> Iterator[str]:
+    """The name of a catalog with the tables `events`, partitioned by day and region, and `plain`."""
+    name = f"{request.param}_{uuid.uuid4().hex}"
+    told = LAKES[request.param](tmp_path / "lake")
+    client.act("register_connector", {"catalog": name, "format": request.param, **told})
+    client.act("discover", {"catalog": name})
+    yield name
+    client.act("drop_connector", {"catalog": name})
+
+
+def stored(client: Client, flight: str, lake: str) -> list[dict[str, Any]]:
+    predicates = [{"column": "table_catalog", "op": "EQ", "values": [lake]}]
+    return client.get({"table": flight, "predicates": predicates}).to_pylist()
+
+
+def column_id(client: Client, lake: str, name: str) -> int:
+    (found,) = [c["column_id"] for c in stored(client, "information_schema.columns", lake)
+                if (c["table_name"], c["column_name"]) == ("events", name)]  # fmt: skip
+    return found
+
+
+def test_a_partition_and_then_the_whole(client, lake):
+    table = {"table": f"{lake}.default.events"}
+    column = table | {"target": {"kind": "COLUMN", "column_id": column_id(client, lake, "v")}}
+    outcomes = client.act("capture", {"requests": [r | {"partitions": FIRST_DAY} for r in (table, column)]})
+    assert [o["outcome"] for o in outcomes] == ["CAPTURED"] * 2, outcomes
+    assert all(o["detail"].startswith("statistics of 2 of 6 files") for o in outcomes)
+    assert outcomes[1]["attributes"]["files_read"] == 2 and outcomes[1]["attributes"]["rows_read"] == 20
+    # what was captured of a part is never told of the whole
+    assert stored(client, "stats.tables", lake) == [] and stored(client, "stats.columns", lake) == []
+    computed = [r for r in stored(client, "stats.file_columns", lake) if r["producer"] == "ENGINE_COMPUTED"]
+    assert sorted((r["min"], r["max"], r["ndv"]) for r in computed) == [("0", "9", 10.0), ("10", "19", 10.0)]
+
+    def ndv(*told: dict[str, Any]) -> float:
+        of = {"table": table["table"], "snapshot": "current", "column": "v", "partitions": list(told)}
+        return client.act("merge_sketches", of)[0]["ndv"]
+
+    assert ndv(*FIRST_DAY) == 20 and ndv({"day": "2024-05-01", "region": "us"}) == 10
+
+    whole = client.act("capture", {"requests": [table, column]})
+    assert [o["outcome"] for o in whole] == ["CAPTURED"] * 2
+    assert whole[1]["attributes"]["files_reused"] == 2 and whole[1]["attributes"]["files_read"] == 4
+    (row,) = [r for r in stored(client, "stats.columns", lake) if r["column_name"] == "v"]
+    assert (row["row_count"], row["ndv"], row["completeness"]) == (60, 60.0, "COMPLETE")
+    assert [r["row_count"] for r in stored(client, "stats.tables", lake)] == [60]
+
+    client.act("capture", {"requests": [r | {"partitions": [{"region": "us"}]} for r in (table, column)]})
+    (after,) = [r for r in stored(client, "stats.columns", lake) if r["column_name"] == "v"]
+    assert after == row  # the record of the whole stays
+
+
+WRONG = {
+    'not partitioned by "dya"; did you mean "day"': ("events", [{"dya": "2024-05-01"}]),
+    'its partitions are {"day": "2024-05-0': ("events", [{"day": "1999-01-01"}]),
+    "is not partitioned": ("plain", FIRST_DAY),
+}
+
+
+def test_what_cannot_be_is_said_and_never_tried_again(client, lake):
+    requests = [{"table": f"{lake}.default.{table}", "partitions": wanted} for table, wanted in WRONG.values()]
+    outcomes = client.act("capture", {"requests": requests})
+    queued = [client.act("capture", {"requests": [request | {"mode": "ASYNC"}]})[0] for request in requests]
+    jobs = [client.act("wait_job", {"job_id": told["job_id"]})[0] for told in queued]
+    for reason, outcome, job in zip(WRONG, outcomes, jobs, strict=True):
+        assert outcome["outcome"] == "DEGRADED" and reason in outcome["detail"]
+        assert (job["state"], job["attempts"]) == ("FAILED", 1) and reason in job["message"]
+    assert stored(client, "stats.file_columns", lake) == []
+
+
+def test_a_job_of_a_partition(client, lake, server):
+    wanted = ["--partition", "day=2024-05-02,region=eu", "--partition", "day=2024-05-03"]
+    command = [STATFLIGHT, "capture", f"{lake}.default.events", *wanted, "--columns", "v", "--async"]
+    command += ["--server", server.uri]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (job,) = client.act("wait_job", {"job_id": done.stdout.strip()})
+    assert (job["state"], job["degraded"]) == ("SUCCEEDED", False), job
+    computed = [r for r in stored(client, "stats.file_columns", lake) if r["producer"] == "ENGINE_COMPUTED"]
+    assert sorted(r["min"] for r in computed) == ["100", "200", "210"]
+
+
+@pytest.mark.parametrize(
+    ("action", "more", "field"),
+    [
+        ("capture", {"partitions": "day=1"}, r"requests\[0\].partitions: is no list"),
+        ("capture", {"partitions": [{"day": []}]}, r"requests\[0\].partitions\[0\].day: is no value"),
+        ("capture", {"target": {"kind": "FILE", "file_path": "x"}}, r"requests\[0\].target: has no partitions"),
+        ("capture", {"sampling": "RANDOM_ROW_GROUP"}, r"requests\[0\].sampling: is not for partitions"),
+        ("resolve", {}, r"requests\[0\].partitions: are for capture"),
+    ],
+)
+def test_a_scope_that_makes_no_sense_is_refused(client, action, more, field):
+    with pytest.raises(pa.ArrowInvalid, match=field):
+        client.act(action, {"requests": [{"table": "a.b.c", "partitions": FIRST_DAY} | more]})
+
+
+def test_the_command_says_how_a_partition_is_told(server):
+    command = [STATFLIGHT, "capture", "a.b.c", "--partition", "today", "--server", server.uri]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "--partition 'today': expected field=value" in done.stderr
