@@ -31,7 +31,15 @@ from flight_server.requests import (
 from flight_server.service import Service, question
 from store import logical_types, sketches
 from store.catalog_store import EXTERNAL, TableEntry
-from store.errors import Cancelled, InvalidArgument, InvalidField, NotFound, ShuttingDown, Unimplemented
+from store.errors import (
+    Cancelled,
+    InvalidArgument,
+    InvalidField,
+    NotFound,
+    PermissionDenied,
+    ShuttingDown,
+    Unimplemented,
+)
 from store.job_store import ENDED
 from store.targets import Target
 
@@ -82,15 +90,15 @@ def register_connector(call: Call, body: bytes) -> Results:
     for name, value in options.items():
         if not isinstance(value, str):
             raise InvalidField(f"options.{name}", "is no text", expected="text", actual=value)
-    call.service.require(call.principal, "admin")
+    call.service.require_catalog(call.principal, config["catalog"])
     yield call.service.register_connector(config | {"options": options}, call.is_cancelled)
 
 
 @_action('{"catalog"}', "Looks whether a connector can be reached")
 def validate_connector(call: Call, body: bytes) -> Results:
     catalog = parse_body(body, {"catalog": str})["catalog"]
+    call.service.connector(catalog, call.principal)
     config = call.service.config(catalog)
-    call.service.require(call.principal, "admin")
     found = call.service.control("validate", config, call.is_cancelled)
     yield {"catalog": catalog, "state": "ACTIVE", "namespaces": found.get("namespaces", [])}
 
@@ -99,8 +107,7 @@ def validate_connector(call: Call, body: bytes) -> Results:
 def drop_connector(call: Call, body: bytes) -> Results:
     catalog = parse_body(body, {"catalog": str})["catalog"]
     service = call.service
-    service.catalog.connector(catalog)
-    service.require(call.principal, "admin")
+    service.connector(catalog, call.principal)
     service.database.write(lambda connection: service.catalog.drop_connector(connection, catalog))
     service.vault.drop(catalog)
     yield {"catalog": catalog, "state": "DROPPED"}
@@ -109,8 +116,7 @@ def drop_connector(call: Call, body: bytes) -> Results:
 @_action('{"catalog", "table"?, "full_rescan"?}', "Finds tables and snapshots; one result per table")
 def discover(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"catalog": str}, {"table": str, "full_rescan": bool})
-    call.service.catalog.connector(asked["catalog"])
-    call.service.require(call.principal, "admin")
+    call.service.connector(asked["catalog"], call.principal)
     found = call.service.discover(
         asked["catalog"], asked.get("table"), asked.get("full_rescan") or False, call.is_cancelled
     )
@@ -215,28 +221,31 @@ def resolve(call: Call, body: bytes) -> Results:
 # Jobs.
 
 
-def _job_id(body: bytes) -> str:
-    return str(parse_body(body, {"job_id": str})["job_id"])
+def _job(call: Call, body: bytes, *scopes: str) -> dict[str, Any]:
+    """The job that the body names, for a caller who has one of the scopes and sees its table."""
+    job = call.service.jobs.get(str(parse_body(body, {"job_id": str})["job_id"]))
+    if not any(map(call.principal.may, scopes)):
+        call.service.require(call.principal, scopes[-1])
+    if not call.principal.sees(job["table_catalog"], job["table_schema"], job["table_name"]):
+        raise PermissionDenied("the job is of a table that is not among those you may use")
+    return job
 
 
 @_action('{"job_id"}', "A job as it is now")
 def get_job(call: Call, body: bytes) -> Results:
-    yield call.service.jobs.get(_job_id(body))
+    yield _job(call, body, "stats.read", "capture.run")
 
 
 @_action('{"job_id"}', "Cancels a job; again, or of one that has ended, changes nothing")
 def cancel_job(call: Call, body: bytes) -> Results:
-    job_id = _job_id(body)
-    call.service.jobs.get(job_id)
-    call.service.require(call.principal, "capture.run")
-    job = call.service.jobs.cancel(job_id)
+    job = call.service.jobs.cancel(_job(call, body, "capture.run")["job_id"])
     call.service.dispatcher.notify()
     yield job
 
 
 @_action('{"job_id"}', "Waits until a job has ended")
 def wait_job(call: Call, body: bytes) -> Results:
-    job_id = _job_id(body)
+    job_id = _job(call, body, "stats.read", "capture.run")["job_id"]
     pause = 0.01
     while (job := call.service.jobs.get(job_id))["state"] not in ENDED:
         if call.is_cancelled():
@@ -488,6 +497,8 @@ def scan_system_table(call: Call, body: bytes) -> Results:
 def backup(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"path": str})
     call.service.require(call.principal, "admin")
+    if not call.principal.sees_all:
+        raise PermissionDenied("a backup needs a token for all tables", hint="its tables are limited")
     started = time.perf_counter()
     size = call.service.database.backup(asked["path"])
     yield {"path": asked["path"], "bytes": size, "elapsed_ms": int((time.perf_counter() - started) * 1000)}

@@ -66,6 +66,12 @@ class Principal:
             return True
         return bool(_matcher(self.tables).fullmatch(join_name(catalog, schema, table)))
 
+    def sees_catalog(self, catalog: str) -> bool:
+        """Whether whatever there may be in the catalog is visible: one pattern is its name and a star, or less."""
+        start = join_name(catalog, "s", "t").removesuffix("s.t")
+        stars = (pattern.rstrip("*") for pattern in self.tables if pattern.endswith("*"))
+        return any(start.startswith(prefix) for prefix in stars)
+
 
 @lru_cache(maxsize=1024)
 def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:

@@ -25,7 +25,7 @@ def register(service: Service) -> None:
         "stats.histograms": lambda scope: _expanded(service, scope, "stats.histograms", "QUANTILES", _buckets),
         "stats.most_common_values": lambda scope: _expanded(service, scope, "stats.most_common_values", "MCV", _common),
         "sys.engines": lambda _: _table("sys.engines", engine_rows(service)),
-        "sys.flights": lambda _: _table("sys.flights", list(_flights(service))),
+        "sys.flights": lambda scope: _table("sys.flights", list(_flights(service, scope))),
         "sys.functions": lambda _: _functions(),
     }
     service.scanner.arrow_sources.update(sources)
@@ -47,12 +47,15 @@ def engine_rows(service: Service) -> list[Mapping[str, Any]]:
     return service.dispatcher.engines() or list(_own_engines())
 
 
-def _flights(service: Service) -> Iterator[dict[str, Any]]:
+def _flights(service: Service, scope: Scope) -> Iterator[dict[str, Any]]:
+    """Each flight; the estimate counts the rows of all tables, so a scope that is limited is told none."""
     from store.database import BY_SNAPSHOT, BY_SPAN
 
     stored = BY_SNAPSHOT | BY_SPAN
     for flight in FLIGHTS.values():
-        estimate = service.scanner.estimate(stored[flight.name]) if flight.name in stored else None
+        estimate = (
+            service.scanner.estimate(stored[flight.name]) if flight.name in stored and scope.keys is None else None
+        )
         yield {"name": flight.name, "column_count": len(flight.schema), "row_estimate": estimate,
                "writable": flight.writable, "description": flight.description}  # fmt: skip
 

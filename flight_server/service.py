@@ -87,7 +87,12 @@ class Service:
 
     def table(self, name: str, principal: Principal, scope: str) -> TableEntry:
         """The table of a full name, if this caller may do with it what the scope says."""
-        entry = self.catalog.get(name)
+        try:
+            entry = self.catalog.get(name)
+        except NotFound as missing:
+            if not principal.sees_all:  # it may name a table that this caller does not see
+                missing.hint = ""
+            raise
         self.require(principal, scope)
         if not principal.sees(*entry.name):
             raise PermissionDenied(f'"{name}" is not among the tables you may use')
@@ -97,6 +102,22 @@ class Service:
         if not principal.may(scope):
             yours = ", ".join(sorted(principal.scopes)) or "none"
             raise PermissionDenied(f"this needs the scope {scope}", hint=f"yours: {yours}")
+
+    def connector(self, catalog: str, principal: Principal) -> dict[str, Any]:
+        """A connector as it is shown, for a caller who may do anything with all of its tables."""
+        try:
+            known = self.catalog.connector(catalog)
+        except NotFound as missing:
+            if not principal.sees_all:
+                missing.hint = ""
+            raise
+        self.require_catalog(principal, catalog)
+        return known
+
+    def require_catalog(self, principal: Principal, catalog: str) -> None:
+        self.require(principal, "admin")
+        if not principal.sees_catalog(catalog):
+            raise PermissionDenied(f'this needs all tables of "{catalog}"', hint="yours are limited")
 
     def require_worker(self, principal: Principal) -> None:
         """A worker is told how every lake is reached and puts statistics of any table: a token for some will not do."""

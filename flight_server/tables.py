@@ -275,6 +275,16 @@ def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[Scope
     return source
 
 
+def _connectors(scope: Scope) -> Source:
+    """The connectors of the scope's tables; all where it is not limited, those without tables too."""
+    parameters: list[Any] = []
+    condition = "true"
+    if scope.keys is not None:
+        condition = f"s.catalog IN (SELECT t.table_catalog FROM tables t WHERE {_keys('t', scope, parameters)})"
+    columns = {name: f's."{name}"' for name in FLIGHTS["sys.connectors"].schema.names}
+    return Source("connectors s", parameters, columns, "s.catalog", condition)
+
+
 SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
     "information_schema.schemata": _plain(
         "(SELECT DISTINCT t.table_catalog, t.table_schema FROM tables t WHERE NOT t.dropped AND {scope}) s",
@@ -314,5 +324,5 @@ SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
     "sys.capture_jobs": _own("sys.capture_jobs", "jobs", "s.queued_at, s.job_id"),
     "sys.capture_decisions": _own("sys.capture_decisions", "capture_decisions", "s.decided_at"),
     "sys.column_usage": _own("sys.column_usage", "column_usage", "s.table_key, s.column_name"),
-    "sys.connectors": _own("sys.connectors", "connectors", "s.catalog"),
+    "sys.connectors": _connectors,
 }  # fmt: skip
