@@ -16,10 +16,12 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.statistics import BlobMetadata
 
-from capture.connectors.credentials import PathRewrite, timeout_of
+from capture.connectors.credentials import PathRewrite, is_storage_option, timeout_of
+from capture.connectors.layout import ALIASES, open_place
 
 REWRITE = "statflight.path-rewrite"
 INNER_IO = "statflight.py-io-impl"
@@ -93,7 +95,8 @@ class LakeIO(FileIO):
         """The storage options an executor needs to open `location`; none for a local path."""
         if not urlsplit(location).scheme:
             return {}
-        return {n: v for n, v in self.properties.items() if n.partition(".")[0] in STORAGE_PREFIXES}
+        # Not what stands under a bare name: `token` is the catalog's.
+        return {n: v for n, v in self.properties.items() if ("." in n or "_" in n) and is_storage_option(n)}
 
     def _file_io(self, location: str) -> FileIO:
         scheme = urlsplit(location).scheme
@@ -101,11 +104,24 @@ class LakeIO(FileIO):
             properties = {n: v for n, v in self.properties.items() if n not in (PY_IO_IMPL, INNER_IO, REWRITE)}
             if own := self.properties.get(INNER_IO):
                 properties[PY_IO_IMPL] = own
-            self._inner[scheme] = load_file_io(properties, location)
+            ours = not own and ALIASES.get(scheme, scheme) in ("gs", "abfss")
+            self._inner[scheme] = PlaceIO(properties) if ours else load_file_io(properties, location)
         return self._inner[scheme]
 
 
-STORAGE_PREFIXES = frozenset({"s3", "gcs", "adls", "hdfs", "client", "hf"})
+class PlaceIO(PyArrowFileIO):
+    """Files on the file systems of `layout`: pyiceberg needs one more library for Azure, and knows fewer options."""
+
+    def new_input(self, location: str) -> PyArrowFile:
+        place = open_place(location, self.properties)
+        return PyArrowFile(location=location, path=place.path, fs=place.file_system)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        return self.new_input(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        place = open_place(location if isinstance(location, str) else location.location, self.properties)
+        place.file_system.delete_file(place.path)
 
 
 def plain_path(location: str) -> str:

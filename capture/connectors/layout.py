@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -24,7 +25,7 @@ from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamErr
 DEFAULT_SCHEMA: Final = "default"
 MAX_DEPTH: Final = 8  # nested namespaces; also ends a loop of links
 SCHEMES: Final = ("file", "s3", "gs", "abfss")
-_ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss", "azure": "abfss"}
+ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss", "azure": "abfss"}
 
 
 class Unreadable(UpstreamError):
@@ -88,7 +89,7 @@ def open_place(uri: str, options: Mapping[str, str]) -> Place:
     if found is None:
         path = _absolute(uri)
         return Place(pafs.LocalFileSystem(), path, path)
-    scheme = _ALIASES.get(found[1].lower(), found[1].lower())
+    scheme = ALIASES.get(found[1].lower(), found[1].lower())
     if scheme == "file":
         path = _absolute(unquote(re.sub(r"(?i)^file:(//(localhost)?(?=/))?", "", uri)) or "/")
         return Place(pafs.LocalFileSystem(), path, path)
@@ -197,11 +198,22 @@ def _azure(options: _Options, account: str) -> pafs.FileSystem:
     }
     settings |= {name: value for name, value in given.items() if value}
     if endpoint := of("endpoint", "account_host"):
-        scheme, separator, host = endpoint.rpartition("://")
-        scheme = scheme if separator else "https"
-        settings |= {"blob_storage_authority": host, "dfs_storage_authority": host}
-        settings |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
+        settings |= _azure_hosts(endpoint, settings["account_name"])
     return pafs.AzureFileSystem(**settings)
+
+
+def _azure_hosts(endpoint: str, account: str) -> dict[str, str]:
+    """Where the services of an account are: its name leads the host, or is the first part of an emulator's path.
+
+    The file system puts it in its place itself: before an authority with a leading dot, after any other.
+    """
+    scheme, separator, host = endpoint.rstrip("/").rpartition("://")
+    host = host.removesuffix(f"/{account}")
+    host = host[len(account) :] if host.startswith(f"{account}.") else host
+    blob, dfs = host.replace(".dfs.", ".blob.", 1), host.replace(".blob.", ".dfs.", 1)
+    scheme = scheme if separator else "https"
+    return {"blob_storage_authority": blob, "dfs_storage_authority": dfs,
+            "blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}  # fmt: skip
 
 
 def first_line(trouble: BaseException, limit: int = 300) -> str:
@@ -223,8 +235,53 @@ def reason(trouble: BaseException, options: Mapping[str, str], *paths: str) -> s
 class Folder:
     """What one directory holds, by plain name. A table is recognised from this alone."""
 
-    files: frozenset[str]
-    folders: frozenset[str]
+    files: AbstractSet[str]
+    folders: AbstractSet[str]
+
+
+class _GcsFolders(AbstractSet[str]):
+    """The directories below a place in Google's store.
+
+    Its pyarrow file system lists a directory only where there is an object of just that name, which few writers leave.
+    Whether one is there takes a look at one name; to go through all means to list every object below, which is done
+    once.
+    """
+
+    def __init__(self, place: Place):
+        self._place = place
+        self._all: frozenset[str] | None = None
+
+    def __contains__(self, name: object) -> bool:
+        if self._all is None:
+            path = f"{self._place.path.rstrip('/')}/{name}"
+            found = self._place.file_system.get_file_info(path)
+            return bool(found.type == pafs.FileType.Directory)
+        return name in self._all
+
+    def __iter__(self) -> Iterator[str]:
+        if self._all is None:
+            below = self._place.file_system.get_file_info(pafs.FileSelector(self._place.path, recursive=True))
+            parts = ((info, self._place.relative(info.path).partition("/")) for info in below)
+            self._all = frozenset(
+                first for info, (first, slash, _) in parts if slash or info.type == pafs.FileType.Directory
+            )
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def folder_at(place: Place) -> tuple[list[pafs.FileInfo], AbstractSet[str]]:
+    """The files of a directory, and the names of the directories in it."""
+    system = place.file_system
+    at_google = system.type_name == "gcs"
+    entries = system.get_file_info(pafs.FileSelector(place.path, allow_not_found=at_google, recursive=False))
+    files = [entry for entry in entries if entry.type == pafs.FileType.File]
+    if not at_google:
+        return files, frozenset(entry.base_name for entry in entries if entry.type == pafs.FileType.Directory)
+    if not entries and system.get_file_info(place.path).type != pafs.FileType.Directory:
+        raise FileNotFoundError(place.name)  # which it says in words alone
+    return files, _GcsFolders(place)
 
 
 TableName = tuple[str, str]
@@ -256,19 +313,20 @@ class Lake:
         Raises:
             NotFound: The uri is not there, or holds no table.
         """
-        self._found = self._walk()
+        self._found = self._walked()
         return sorted({namespace for namespace, _ in self._found})
 
     def names(self, namespace: str) -> list[str]:
         if self._found is None:
-            self._found = self._walk()
+            self._found = self._walked()
         return sorted(name for schema, name in self._found if schema == namespace)
 
     def find(self, namespace: str, name: str) -> Place:
         """The directory of a table: where its name says it is, else looked up anew."""
-        if (place := self._direct(namespace, name)) is not None:
-            return place
-        self._found = self._walk()
+        with self.reading():
+            if (place := self._direct(namespace, name)) is not None:
+                return place
+        self._found = self._walked()
         if (found := self._found.get((namespace, name))) is None:
             raise unknown_table(namespace, name, self.names(namespace))
         return found
@@ -293,12 +351,14 @@ class Lake:
         """What a directory holds; None when it is none."""
         try:
             with self.reading():
-                entries = place.file_system.get_file_info(pafs.FileSelector(place.path, recursive=False))
+                files, folders = folder_at(place)
         except NotFound:
             return None
-        files = (entry.base_name for entry in entries if entry.type == pafs.FileType.File)
-        folders = (entry.base_name for entry in entries if entry.type == pafs.FileType.Directory)
-        return Folder(frozenset(files), frozenset(folders))
+        return Folder(frozenset(file.base_name for file in files), folders)
+
+    def _walked(self) -> dict[TableName, Place]:
+        with self.reading():
+            return self._walk()
 
     def _walk(self) -> dict[TableName, Place]:
         top = self._look(self.root)

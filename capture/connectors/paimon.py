@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from pypaimon.common.options import Options
+from pypaimon.filesystem.pyarrow_file_io import PyArrowFileIO
 from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 from pypaimon.manifest.manifest_list_manager import ManifestListManager
 from pypaimon.schema.data_types import AtomicType, DataField, PyarrowFieldParser, RowType
@@ -207,15 +208,23 @@ class PaimonConnector:
         return self._catalog.reason(error, place)
 
 
+class _FileIO(PyArrowFileIO):
+    """Names an object as our file system does; of Azure's containers the library knows nothing."""
+
+    def to_filesystem_path(self, path: str) -> str:
+        if self.filesystem.type_name != "abfs" or "://" not in path:
+            return str(super().to_filesystem_path(path))
+        host, _, rest = path.partition("://")[2].partition("/")
+        return f"{host.partition('@')[0]}/{rest}"
+
+
 def open_table(place: Place) -> Any:
     """The library's table on our file system, which has our time-outs and every option's spelling."""
     if place.is_local:
         return FileStoreTable.from_path(place.path)
-    from pypaimon.filesystem.pyarrow_file_io import PyArrowFileIO
-
     # Made for an S3 that is never asked: only then does it open nothing before ours takes its place.
     nowhere = {"fs.s3.endpoint": "localhost", "fs.s3.region": "none", "fs.s3.accessKeyId": "-"}
-    file_io = PyArrowFileIO("s3://none/", Options(nowhere | {"fs.s3.accessKeySecret": "-"}))
+    file_io = _FileIO("s3://none/", Options(nowhere | {"fs.s3.accessKeySecret": "-"}))
     file_io.filesystem = place.file_system
     held = SchemaManager(file_io, place.name).latest()
     if held is None:

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from capture.connectors.credentials import check_choice, check_options, mask_uri
 from capture.connectors.footers import Footer, Leaf, batched, promoted, read_footers, typed
-from capture.connectors.layout import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, unknown_table
+from capture.connectors.layout import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
 from capture.connectors.rows import ROWS_PER_TABLE, column_rows
 from capture.connectors.spi import (
     FILE_COLUMN_SCHEMA,
@@ -292,14 +292,16 @@ class ParquetConnector:
             pending = [(root, "")]
             while pending:
                 folder, prefix = pending.pop()
-                for info in folder.file_system.get_file_info(pafs.FileSelector(folder.path, recursive=False)):
+                infos, folders = folder_at(folder)
+                pending.extend(
+                    (folder.below(base), f"{prefix}{base}/")
+                    for base in sorted(folders)
+                    if not base.startswith((".", "_")) and (pattern or _partition_of(base))
+                )
+                for info in infos:
                     base, relative = info.base_name, f"{prefix}{info.base_name}"
-                    if info.type == pafs.FileType.Directory:
-                        if not base.startswith((".", "_")) and (pattern or _partition_of(base)):
-                            pending.append((folder.below(base), f"{relative}/"))
-                        continue
                     wanted = pattern.fullmatch(relative) if pattern else _is_data(base)
-                    if wanted and info.type == pafs.FileType.File and info.size:
+                    if wanted and info.size:
                         place, partition = folder.below(base), self._partition(prefix)
                         yield DataFile(place, relative, info.size, info.mtime_ns or 0, partition)
 

@@ -132,7 +132,10 @@ def test_an_object_store_that_cannot_be_reached(monkeypatch):
         def __getattr__(self, name):
             raise AttributeError(name)
 
-        get_file_info = get_type_name = normalize_path = create_dir = delete_dir = delete_dir_contents = None
+        def get_type_name(self):
+            return "s3"
+
+        get_file_info = normalize_path = create_dir = delete_dir = delete_dir_contents = None
         delete_root_dir_contents = delete_file = move = copy_file = open_input_stream = open_input_file = None
         open_output_stream = open_append_stream = None
 
