@@ -46,24 +46,27 @@ def plan(node: Node | None, schema: pa.Schema) -> Plan:
     """How to answer a condition from a slice; a name of None says that it is not about exactly one table."""
     if any(name not in schema.names for name in NAMES):
         return Plan(None)
-    parts = [predicate.equal_values(node, column) for column in NAMES]
-    if not all(part is not None and len(part) == 1 for part in parts):
-        return Plan(None)
-    name = tuple(next(iter(part or ())) for part in parts)
+    names: dict[str, set[str]] = {}
     column, values, rest = None, (), []  # type: str | None, tuple[Any, ...], list[Node]
     for part in _conjuncts(node):
-        found = _equals(part)
-        if found is not None and found.column.strip().lower() in NAMES:
-            continue  # the table is looked up by it: true of every row
-        known = found.column.strip().lower() if found is not None else ""
-        if found is not None and column is None and known in INDEXED and known in schema.names:
+        leaf = part if isinstance(part, Leaf) and part.op in (Op.EQ, Op.IN) else None
+        known = leaf.column.strip().lower() if leaf is not None else ""
+        if known in NAMES:
+            kept = predicate.equal_values(part, known) or set()
+            names[known] = names[known] & kept if known in names else kept
+        elif leaf is not None and column is None and known in INDEXED and known in schema.names:
             type_ = schema.field(known).type
-            typed = (predicate.typed_literal(value, type_) for value in found.values)
+            typed = (predicate.typed_literal(value, type_) for value in leaf.values)
             column, values = known, tuple(dict.fromkeys(value for value in typed if value is not None))
         else:
             rest.append(part)
+    # a name may be fixed by what remains: by an Or of equal names, say
+    parts = [names[name] if name in names else predicate.equal_values(node, name) for name in NAMES]
+    if not all(part is not None and len(part) == 1 for part in parts):
+        return Plan(None)
     left = rest[0] if len(rest) == 1 else And(tuple(rest)) if rest else None
     expression = None if left is None else predicate.to_arrow(left, schema)
+    name = tuple(next(iter(part or ())) for part in parts)
     return Plan(name, column, values, left, expression)  # type: ignore[arg-type]
 
 
@@ -73,10 +76,6 @@ def _conjuncts(node: Node | None) -> Iterator[Node]:
             yield from _conjuncts(child)
     elif node is not None:
         yield node
-
-
-def _equals(node: Node) -> Leaf | None:
-    return node if isinstance(node, Leaf) and node.op in (Op.EQ, Op.IN) else None
 
 
 class Slice:

@@ -8,7 +8,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -77,14 +77,12 @@ class ScanRequest:
     @cached_property
     def schema(self) -> pa.Schema:
         """The schema of the stream."""
-        if self.rows:
-            return pa.schema([("row", pa.string())])
-        return pa.schema([self.flight.schema.field(name) for name in self.names])
+        return _stream_of(self.flight.name, self.columns, self.rows)[0]
 
     @cached_property
     def head(self) -> bytes:
         """The schema as the first message of an IPC stream."""
-        return bytes(self.schema.serialize())
+        return _stream_of(self.flight.name, self.columns, self.rows)[1]
 
     @cached_property
     def plan(self) -> cache.Plan:
@@ -105,6 +103,17 @@ class ScanRequest:
             {name: self.__dict__[name] for name in ("names", "schema", "plan") if name in self.__dict__}
         )
         return other
+
+
+@lru_cache(maxsize=1024)
+def _stream_of(name: str, columns: tuple[str, ...] | None, rows: bool) -> tuple[pa.Schema, bytes]:
+    """The schema of a stream of a flight, and its first message."""
+    schema = FLIGHTS[name].schema
+    if rows:
+        schema = pa.schema([("row", pa.string())])
+    elif columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
+    return schema, schema.serialize().to_pybytes()
 
 
 def find_flight(name: str) -> Flight:
