@@ -288,7 +288,8 @@ def _connectors(scope: Scope) -> Source:
 SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
     "information_schema.schemata": _plain(
         "(SELECT DISTINCT t.table_catalog, t.table_schema FROM tables t WHERE NOT t.dropped AND {scope}) s",
-        {"catalog_name": "s.table_catalog", "schema_name": "s.table_schema"}, "1, 2"),
+        {"catalog_name": "s.table_catalog", "schema_name": "s.table_schema"},
+        "s.table_catalog, s.table_schema"),
     "information_schema.tables": _plain(
         "(SELECT * FROM tables t WHERE NOT t.dropped AND {scope}) t", _NAMES | {"table_type": "'BASE TABLE'"},
         "t.table_key"),

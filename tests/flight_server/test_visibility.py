@@ -1,0 +1,245 @@
+"""What a caller whose tables are limited gets to see: of every flight, and by every action, nothing of the others.
+
+Each part of the hidden table's name holds one word, and no answer may hold it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from flight_server.actions import ACTIONS
+from store import sketches
+from store.schemas import FLIGHTS
+from tests.flight_server.live_server import Client, LiveServer, serving
+
+WORD = "hidden"
+SEEN, HIDDEN = ("lake", "sales", "orders"), (f"{WORD}lake", WORD, f"{WORD}_t")
+HIDDEN_NAME = ".".join(HIDDEN)
+SCOPES = ["stats.read", "stats.write", "capture.run", "admin"]
+TOKENS = {"all": (SCOPES, ["*"]), "some": (SCOPES, ["lake.*"]), "none": ([], ["*"])}
+OF_ALL = ("sys.engines", "sys.functions", "sys.flights")  # flights that are not about tables
+# what no lake of this test declares
+EMPTY = ("information_schema.referential_constraints", "information_schema.key_column_usage")
+
+
+def as_(server: LiveServer, name: str) -> Client:
+    return server.connect(authorization=f"Bearer {name}")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> Iterator[LiveServer]:
+    directory = tmp_path_factory.mktemp("visible")
+    entries = [
+        f'[[token]]\nname = "{name}"\nsha256 = "{hashlib.sha256(name.encode()).hexdigest()}"\n'
+        f"scopes = {scopes}\ntables = {tables}\n"
+        for name, (scopes, tables) in TOKENS.items()
+    ]
+    (directory / "tokens.toml").write_text("\n".join(entries))
+    with serving(directory, "--auth", directory / "tokens.toml") as server:
+        with as_(server, "all") as client:
+            for table in (SEEN, HIDDEN):
+                fill(client, directory, table)
+        yield server
+
+
+def fill(client: Client, directory: Path, table: tuple[str, str, str]) -> None:
+    """A row at least of the table in every flight that is about tables."""
+    import deltalake
+
+    catalog, schema, name = table
+    fields = [pa.field("id", pa.int64(), nullable=False), pa.field(f"{name}_column", pa.string())]
+    rows = pa.table([[1, 2], ["a", "b"]], schema=pa.schema(fields))
+    lake = directory / catalog
+    deltalake.write_deltalake(str(lake / schema / name), rows)
+    client.act("register_connector", {"catalog": catalog, "format": "delta", "uri": str(lake), "options": {}})
+    client.act("discover", {"catalog": catalog})
+    key = {"table_catalog": catalog, "table_schema": schema, "table_name": name, "snapshot_id": 0}
+    column = {"column_id": 1, "column_name": "id"}
+    path = {"file_path": f"{name}.parquet"}
+    sketch = {"target_kind": "COLUMN", "column_id": 1, "sketch_type": "apache-datasketches-kll-v1"}
+    for name_of, row in {
+        "stats.tables": {"row_count": 2},
+        "stats.columns": column | {"logical_type": "LONG", "row_count": 2, "null_count": 0},
+        "stats.files": path | {"row_count": 2},
+        "stats.file_columns": path | column,
+        "stats.expressions": {"engine_kind": "e", "engine_expression_key": b"k", "engine_version": "1"},
+        "stats.column_groups": {"column_ids": [1, 2]},
+    }.items():
+        client.put({"table": name_of, "mode": "upsert"}, pa.Table.from_pylist([key | row]))
+    made = {"QUANTILES": sketches.kll(np.array([1.0, 2.0])), "MCV": sketches.frequent([name], [2], 2, 0)}
+    told = [key | sketch | {"role": role, "data": data} for role, data in made.items()]
+    client.put({"table": "stats.sketches", "mode": "upsert"}, pa.Table.from_pylist(told))
+    client.act("capture", {"requests": [{"table": ".".join(table), "mode": "ASYNC"}]})
+    decide(client)
+    client.get({"table": "stats.columns", "predicates": [{"column": "table_name", "op": "EQ", "values": [name]}]})
+
+
+def decide(client: Client) -> None:
+    """Does the job that waits as a worker would, so that there is a decision."""
+    (lease,) = client.act("lease_job", {"worker_id": "w", "kinds": ["job", "light"], "wait_seconds": 10})
+    told = {"snapshot_id": lease["payload"]["requests"][0]["snapshot_id"], "storage_id": "table", "engine_id": "e"}
+    outcome = told | {"outcome": "UNCAPTURABLE", "detail": "", "attributes": {}}
+    decision = told | {"outcome": "UNCAPTURABLE", "detail": "", "target_kind": "TABLE", "elapsed_ms": 1.0}
+    key = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
+    client.act("finish_job", key | {"outcomes": [outcome], "decisions": [decision], "final": True})
+
+
+def shows(table: pa.Table) -> bool:
+    return WORD in repr(table.to_pylist())
+
+
+READS: list[dict[str, Any]] = [
+    {},
+    {"snapshot": "current"},
+    {"snapshot": "current", "allow_stale": True},
+    {"snapshot": 0},
+    {"output_format": "ROWS"},
+    {"partitions": 3},
+]
+
+
+def of_flight(name: str, how: dict[str, Any]) -> dict[str, Any]:
+    return {"table": name} | (how if name.startswith("stats.") or "snapshot" not in how else {})
+
+
+@pytest.mark.parametrize("name", FLIGHTS)
+def test_no_flight_shows_a_hidden_table(served, name):
+    with as_(served, "all") as everything, as_(served, "some") as limited:
+        for how in READS:
+            command = of_flight(name, how)
+            tickets = [endpoint.ticket for endpoint in everything.info(command).endpoints]
+            own = [endpoint.ticket for endpoint in limited.info(command).endpoints]
+            # what this test would find if it were shown
+            if name not in (*OF_ALL, *EMPTY, "sys.column_usage"):
+                assert any(shows(everything.get(ticket)) for ticket in tickets), how
+            raw = json.dumps(command | {"partitions": 1}).encode()
+            for ticket in (*tickets, *own, flight.Ticket(raw)):
+                assert not shows(limited.get(ticket)), how
+            query = {"query_id": "q", "table": name, "output_format": how.get("output_format", "ARROW_IPC")}
+            assert not any(WORD.encode() in result for result in limited.act_raw("scan_system_table", query))
+            if "partitions" not in how:
+                assert WORD.encode() not in limited.act_raw("read", command)[0]
+
+
+@pytest.mark.parametrize("name", [name for name in FLIGHTS if "table_name" in FLIGHTS[name].schema.names])
+def test_no_predicate_shows_a_hidden_table(served, name):
+    predicates = [
+        [{"column": "table_name", "op": "EQ", "values": [HIDDEN[2]]}],
+        [{"column": c, "op": "EQ", "values": [v]} for c, v in
+         zip(("table_catalog", "table_schema", "table_name"), HIDDEN, strict=True)],
+        [{"column": "table_name", "op": "NEQ", "values": [SEEN[2]]}],
+    ]  # fmt: skip
+    with as_(served, "all") as everything, as_(served, "some") as limited:
+        for told in predicates:
+            command = {"table": name, "predicates": told}
+            before = everything.get(command).num_rows
+            assert before > 0 or name in (*EMPTY, "sys.column_usage"), told
+            for _ in range(3):  # the second and third may come out of a cache
+                assert limited.get(command).num_rows == 0, told
+
+
+def test_no_estimate_counts_hidden_rows(served):
+    with as_(served, "some") as limited, as_(served, "all") as everything:
+        stored = {"table": "sys.flights", "predicates": [{"column": "name", "op": "EQ", "values": ["stats.columns"]}]}
+        assert everything.get(stored)["row_estimate"].to_pylist() == [2]
+        assert limited.get(stored)["row_estimate"].to_pylist() == [None]
+
+
+def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
+    """For each action what names the hidden table; an empty list for those that name none."""
+    with as_(server, "all") as client:
+        jobs = client.get({"table": "sys.capture_jobs"}).to_pylist()
+    job = {"job_id": next(job["job_id"] for job in jobs if job["table_catalog"] == HIDDEN[0])}
+    ask = {"requests": [{"table": HIDDEN_NAME, "snapshot": 0}]}
+    mixed = {"requests": [{"table": ".".join(SEEN), "snapshot": 0}, *ask["requests"]]}
+    sketch = {"table": HIDDEN_NAME, "snapshot": 0, "column": "id"}
+    catalog = {"catalog": HIDDEN[0]}
+    key = {"job_id": "x", "lease_token": "t"}
+    return {
+        "register_connector": [catalog | {"format": "delta", "uri": "/tmp"}],
+        "validate_connector": [catalog],
+        "drop_connector": [catalog],
+        "discover": [catalog, catalog | {"table": f"{HIDDEN[1]}.{HIDDEN[2]}"}],
+        "capture": [ask, mixed],
+        "resolve": [ask, mixed],
+        "get_job": [job],
+        "cancel_job": [job],
+        "wait_job": [job],
+        "lease_job": [{"worker_id": "w", "kinds": ["job"]}],
+        "renew_lease": [key],
+        "finish_job": [key],
+        "delete_stats": [{"table": HIDDEN_NAME}],
+        "expire": [{"table": HIDDEN_NAME, "dry_run": True}],
+        "stats_meta": [{"table": HIDDEN_NAME, "snapshot": 0, "target": {"kind": "TABLE"}}],
+        "merge_sketches": [sketch],
+        "publish": [{"table": HIDDEN_NAME, "to": "iceberg"}],
+        "backup": [{"path": "/tmp/nobody-may-have-this"}],
+        "read": [],
+        "scan_system_table": [],
+        "health": [],
+    }
+
+
+def test_no_action_reaches_a_hidden_table(served):
+    told = bodies(served)
+    assert set(ACTIONS) <= set(told), "a new action needs a body here"
+    with as_(served, "some") as limited:
+        for name, each in told.items():
+            for body in each:
+                with pytest.raises(flight.FlightUnauthorizedError, match="PERMISSION_DENIED"):
+                    limited.act(name, body)
+        assert WORD not in json.dumps(limited.act("expire", {"dry_run": True}))
+        assert limited.act("discover", {"catalog": "lake"})[0]["table"] == ".".join(SEEN)
+    with as_(served, "all") as everything:  # nothing was done
+        assert everything.get({"table": "stats.tables"}).num_rows == 2
+
+
+def test_no_hint_names_a_hidden_table(served):
+    with as_(served, "some") as limited, as_(served, "all") as everything:
+        for name, body in {
+            "delete_stats": {"table": HIDDEN_NAME[:-1]},
+            "discover": {"catalog": HIDDEN[0][:-1]},
+            "drop_connector": {"catalog": HIDDEN[0][:-1]},
+            "validate_connector": {"catalog": HIDDEN[0][:-1]},
+        }.items():
+            with pytest.raises(pa.ArrowKeyError, match="did you mean"):
+                everything.act(name, body)
+            with pytest.raises(pa.ArrowKeyError) as refusal:
+                limited.act(name, body)
+            assert "did you mean" not in str(refusal.value)
+
+
+def test_no_put_reaches_a_hidden_table(served):
+    row = {"table_catalog": HIDDEN[0], "table_schema": HIDDEN[1], "table_name": HIDDEN[2], "snapshot_id": 0}
+    own = dict(zip(("table_catalog", "table_schema", "table_name"), SEEN, strict=True)) | {"snapshot_id": 0}
+    with as_(served, "some") as limited:
+        for mode in ("create", "upsert", "replace_snapshot"):
+            for told in ([row], [own, row]):
+                rows = pa.Table.from_pylist([each | {"row_count": 7} for each in told])
+                with pytest.raises(flight.FlightUnauthorizedError):
+                    limited.put({"table": "stats.tables", "mode": mode}, rows)
+    with as_(served, "all") as everything:
+        assert set(everything.get({"table": "stats.tables"})["row_count"].to_pylist()) == {2}
+
+
+def test_a_token_without_scopes_is_refused_everything_but_health(served):
+    told = bodies(served) | {"read": [{"table": "sys.flights"}],
+                             "scan_system_table": [{"query_id": "q", "table": "sys.flights"}]}  # fmt: skip
+    with as_(served, "none") as nobody:
+        for name in set(ACTIONS) - {"health"}:
+            with pytest.raises(flight.FlightUnauthorizedError, match="PERMISSION_DENIED"):
+                nobody.act(name, told[name][0])
+        for name in FLIGHTS:
+            with pytest.raises(flight.FlightUnauthorizedError, match="PERMISSION_DENIED"):
+                nobody.get({"table": name})
+        with pytest.raises(flight.FlightUnauthorizedError, match="PERMISSION_DENIED"):
+            list(nobody.flight.list_flights(b"", nobody.options()))
