@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import functools
+import os
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +28,9 @@ from store.stats_store import Put, PutMode
 
 MAX_PUT_BYTES: Final = 8 << 30
 PUBLIC_MODES: Final = (PutMode.CREATE, PutMode.UPSERT, PutMode.REPLACE_SNAPSHOT)
+_FEW_ROWS: Final = 4096  # are checked by the thread that reads the stream, more beside it
+_CHECKED_AHEAD: Final = 3  # batches of one stream
+_CHECKERS: Final = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="put-check")
 _KEYS: Final = ("table", "mode", "idempotency_key", "draft", "extra", "whole")
 
 
@@ -82,6 +89,13 @@ def read_rows(
     schema = reader.schema
     empty = records.prepare(request.flight, pa.Table.from_batches([], schema), policy)
     spool = Spool(empty.schema, directory)
+    checks: deque[Callable[[], pa.Table]] = deque()  # of batches, in their order
+
+    def check(batch: pa.RecordBatch, first_row: int) -> pa.Table:
+        part = records.prepare(request.flight, batch, policy, first_row=first_row)
+        _check_permission(part, principal, request)
+        return part
+
     while True:
         try:
             chunk = reader.read_chunk()
@@ -92,11 +106,16 @@ def read_rows(
             continue
         if size > MAX_PUT_BYTES:
             raise InvalidArgument(f"the stream has more than {MAX_PUT_BYTES} bytes", hint="put it in several streams")
-        part = records.prepare(request.flight, batch, policy, first_row=received)
-        _check_permission(part, principal, request)
-        size += part.nbytes
-        spool.add(part)
+        size += batch.get_total_buffer_size()  # unlike nbytes it trusts no offsets
+        if batch.num_rows < _FEW_ROWS:
+            checks.append(functools.partial(check, batch, received))
+        else:
+            checks.append(_CHECKERS.submit(check, batch, received).result)
         received += batch.num_rows
+        if len(checks) > _CHECKED_AHEAD:
+            spool.add(checks.popleft()())
+    for checked in checks:
+        spool.add(checked())
     # a deadline or a cancellation looks like the end of the stream
     if is_cancelled():
         raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")

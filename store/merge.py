@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,8 @@ from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, contradicts, cosmet
 from store.spans import STORAGE_ID, delete_rows, positions, remove_at, view
 
 _NONE = pa.chunked_array([], pa.int64())
+_ROW_GROUP = 122_880  # rows that DuckDB stores together
+_PIECE_BYTES = 256 << 20  # copied at a time
 
 
 class Merge(Protocol):
@@ -73,11 +75,24 @@ class _Staged:
         return self.rows.filter(pa.array(keep))
 
     def insert(self, connection: Connection, physical: str, rows: pa.Table, leading: str, generation: int) -> None:
-        if not rows.num_rows:
-            return
         columns = ", ".join(f'"{name}"' if name in self.given else "NULL" for name in self.columns)
-        with view(connection, staged=rows):
-            connection.execute(f"INSERT INTO {physical} SELECT {leading}, {columns}, {generation}, now() FROM staged")
+        for piece in _pieces(rows):
+            with view(connection, staged=piece):
+                connection.execute(
+                    f"INSERT INTO {physical} SELECT {leading}, {columns}, {generation}, now() FROM staged"
+                )
+
+
+def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+    """The rows in large pieces of one chunk each.
+
+    DuckDB stores a chunk of whole row groups as it comes; smaller ones it first copies together, at twice the cost.
+    """
+    step = max(1, _PIECE_BYTES * rows.num_rows // max(1, rows.nbytes))
+    if step > _ROW_GROUP:
+        step -= step % _ROW_GROUP
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step).combine_chunks()
 
 
 class SnapshotMerge:
