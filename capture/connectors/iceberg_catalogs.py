@@ -269,6 +269,8 @@ class CatalogTables:
             name = name or _only_catalog(self._uri)
         name = name or self._own_name
         if self._kind == "rest":
+            if str(properties.get("rest.sigv4-enabled", "")).lower() == "true":
+                _check_aws_credentials(properties)
             return _RestCatalog(name, **properties)
         if self._kind == "glue":
             return _glue(name, properties, timeout_of(self._options))
@@ -276,9 +278,10 @@ class CatalogTables:
 
 
 class _RestCatalog(RestCatalog):
-    """pyiceberg's, with our time-out on every request, the first one too."""
+    """pyiceberg's, with our time-out on every request, the first one too, and no attempts beside ours."""
 
     def _create_session(self) -> Any:
+        self.properties.setdefault("rest.sigv4.max-retries", "0")
         session = super()._create_session()
         limit_waits(session, timeout_of(self.properties))
         tolerate_answers(session)
@@ -295,6 +298,19 @@ def _glue(name: str, properties: Mapping[str, str], seconds: float) -> Catalog:
     session.set_default_client_config(waits)
     limits: dict[str, Any] = {"glue.max-retries": ATTEMPTS, "botocore_session": session}
     return load_catalog(name, **{**limits, **properties})
+
+
+def _check_aws_credentials(properties: Mapping[str, str]) -> None:
+    """Signing looks for credentials where botocore does, and fails without a reason when there are none."""
+    from botocore.session import Session
+
+    given = all(properties.get(f"client.{name}") for name in ("access-key-id", "secret-access-key"))
+    if not given and Session(profile=properties.get("client.profile-name")).get_credentials() is None:
+        raise InvalidArgument(
+            "options: rest.sigv4-enabled needs AWS credentials, and there are none",
+            hint="set client.access-key-id and client.secret-access-key, or the environment of the worker",
+            params={"field": "options"},
+        )
 
 
 def _check_sqlite(uri: str) -> None:

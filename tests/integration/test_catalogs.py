@@ -12,8 +12,8 @@ from datasketches import update_theta_sketch
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
 from capture.publish import puffin
-from store.errors import NotFound, StatflightError, UpstreamError
-from tests.integration.aws_server import SECRET, process
+from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+from tests.integration.aws_server import KEY, SECRET, process
 from tests.integration.test_object_stores import ROWS, walk
 
 pytest.importorskip("pyiceberg")
@@ -33,6 +33,10 @@ class Rest:
 
     def protect(self, token: str) -> None:
         (self.folder / "token").write_text(token)
+
+    def require_signature(self, secret: str) -> None:
+        held = {"access_key": KEY, "secret": secret, "region": "us-east-1", "service": "execute-api"}
+        (self.folder / "aws").write_text(json.dumps(held))
 
     def asked(self) -> list[str]:
         return (self.folder / "log").read_text().splitlines()
@@ -63,7 +67,7 @@ def rest_server(tmp_path_factory):
 @pytest.fixture
 def rest(rest_server):
     yield rest_server
-    for name in ("fault", "token"):
+    for name in ("fault", "token", "aws"):
         (rest_server.folder / name).unlink(missing_ok=True)
 
 
@@ -145,19 +149,43 @@ def test_publish_to_rest_and_read_back(rest):
     _publish(open_connector(rest.config()), "sales.eu", "points")
 
 
-def test_requests_are_signed_when_asked(rest):
-    """Our server does not check the signature: it is enough that it is there and holds no secret."""
+SIGNING = {"rest.sigv4-enabled": "true", "rest.signing-region": "us-east-1", "rest.signing-name": "execute-api",
+           "client.region": "us-east-1"}  # fmt: skip
+
+
+def test_requests_are_signed(rest):
+    """The server computes every signature anew: also of what is nested, asked for with a query, or committed."""
     pytest.importorskip("boto3")
-    options = {"rest.sigv4-enabled": "true", "rest.signing-region": "us-east-1", "rest.signing-name": "execute-api",
-               "client.access-key-id": "an-access-key", "client.secret-access-key": SECRET,
-               "client.region": "us-east-1"}  # fmt: skip
-    connector = open_connector(rest.config(**options))
-    assert connector.list_tables("sales") == ["points"]
-    rest.protect("another")
-    with pytest.raises(StatflightError) as refused:
-        connector.list_tables("sales")
-    assert SECRET not in str(refused.value)
-    connector.close()
+    rest.require_signature(SECRET)
+    options = {**SIGNING, "client.access-key-id": KEY, "client.secret-access-key": SECRET}
+    walk(rest.config(**options), "sales", "points")
+    _publish(open_connector(rest.config(**options)), "sales.eu", "points")
+
+
+@pytest.mark.parametrize("wrong", [{"client.secret-access-key": "hush-hush-but-wrong"}, {"rest.signing-name": "glue"},
+                                   {"rest.sigv4-enabled": "false"}])  # fmt: skip
+def test_a_wrong_signature_is_one_clear_reason(rest, wrong):
+    pytest.importorskip("boto3")
+    rest.require_signature(SECRET)
+    options = {**SIGNING, "client.access-key-id": KEY, "client.secret-access-key": SECRET} | wrong
+    with pytest.raises(StatflightError, match=r"signature|not signed") as refused:
+        open_connector(rest.config(**options)).list_namespaces()
+    assert SECRET not in str(refused.value) and "hush-hush" not in str(refused.value)
+
+
+def test_keys_for_signing_are_found_in_the_environment(rest, monkeypatch, tmp_path):
+    pytest.importorskip("boto3")
+    rest.require_signature(SECRET)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(InvalidArgument, match="AWS credentials"):
+        open_connector(rest.config(**SIGNING)).list_namespaces()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    walk(rest.config(**SIGNING), "sales", "points")
 
 
 # Glue.

@@ -1,19 +1,23 @@
 """A small Iceberg REST catalog for tests, over pyiceberg's SqlCatalog, in a process of its own.
 
 `python rest_server.py FOLDER` keeps its tables below FOLDER and prints its port. While there is `FOLDER/token`, callers
-must send its text as bearer token. `FOLDER/fault` is JSON about the next answers: `{"status": 500, "times": 2}` or
-`{"seconds": 5, "times": 1}`; answered requests are lines of `FOLDER/log`.
+must send its text as bearer token; while there is `FOLDER/aws`, JSON of `access_key`, `secret`, `region` and `service`,
+they must sign their requests (Signature Version 4). `FOLDER/fault` is JSON about the next answers:
+`{"status": 500, "times": 2}` or `{"seconds": 5, "times": 1}`; answered requests are lines of `FOLDER/log`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+import re
 import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlsplit
 
 SEPARATOR = "\x1f"
 LOCK = threading.Lock()
@@ -40,11 +44,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self, method: str) -> None:
         url = urlsplit(self.path)
-        size = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(size)) if size else {}
+        sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = json.loads(sent) if sent else {}
         try:
             self._fault()
             self._authorized()
+            self._signed(sent)
             with LOCK:
                 status, answer = self._route(method, url.path.strip("/").split("/"), parse_qs(url.query), body)
         except Refused as refused:
@@ -75,6 +80,42 @@ class Handler(BaseHTTPRequestHandler):
         token = self.folder / "token"
         if token.exists() and self.headers.get("Authorization") != f"Bearer {token.read_text().strip()}":
             raise Refused(401, "NotAuthorizedException", "the token is not valid")
+
+    def _signed(self, sent: bytes) -> None:
+        """Signature Version 4, computed from what arrived and the secret alone."""
+        settings = self.folder / "aws"
+        if not settings.exists():
+            return
+        held = json.loads(settings.read_text())
+        told = re.fullmatch(
+            r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request, "
+            r"SignedHeaders=([^,]+), Signature=([0-9a-f]{64})",
+            self.headers.get("Authorization") or "",
+        )
+        if told is None:
+            raise Refused(403, "ForbiddenException", "the request is not signed")
+        key, day, region, service, names, signature = told.groups()
+        if (key, region, service) != (held["access_key"], held["region"], held["service"]):
+            raise Refused(403, "ForbiddenException", "the signature is by another key, or for another service")
+        digest, at = hashlib.sha256(sent).hexdigest(), self.headers.get("x-amz-date") or ""
+        told_digest = self.headers.get("x-amz-content-sha256", digest)
+        if told_digest != digest or not at.startswith(day) or not {"host", "x-amz-date"} <= set(names.split(";")):
+            raise Refused(403, "ForbiddenException", "the signature leaves out what matters")
+        canonical = hashlib.sha256(self._canonical(names, digest).encode()).hexdigest()
+        text = "\n".join(["AWS4-HMAC-SHA256", at, f"{day}/{region}/{service}/aws4_request", canonical])
+        derived = f"AWS4{held['secret']}".encode()
+        for part in (day, region, service, "aws4_request", text):
+            derived = hmac.new(derived, part.encode(), hashlib.sha256).digest()
+        if not hmac.compare_digest(derived.hex(), signature):
+            raise Refused(403, "ForbiddenException", "the signature does not match")
+
+    def _canonical(self, names: str, digest: str) -> str:
+        """The request as both sides write it down to sign it."""
+        url = urlsplit(self.path)
+        query = sorted((quote(k, safe="-_.~"), quote(v, safe="-_.~")) for k, v in parse_qsl(url.query, True))
+        headers = [f"{name}:{' '.join((self.headers.get(name) or '').split())}" for name in names.split(";")]
+        lines = [self.command, quote(url.path, safe="/-_.~"), "&".join(f"{k}={v}" for k, v in query)]
+        return "\n".join([*lines, *headers, "", names, digest])
 
     def _route(self, method: str, path: list[str], query: dict, body: dict) -> tuple[int, dict | None]:
         from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
