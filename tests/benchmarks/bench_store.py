@@ -152,6 +152,26 @@ def test_load_by_put(loaded: Loaded) -> None:
     assert ratio >= 0.5
 
 
+def test_load_by_one_client(loaded: Loaded) -> None:
+    """The same by a client that waits for each acknowledgement before it sends the next stream."""
+    ours, theirs = [], []
+    for number in range(STREAMS, STREAMS + 6):
+        rows = store_data.file_columns(number, STREAM_FILES)
+        bare_rows = store_data.physical(rows, number + 1)
+        loaded.payload += rows.nbytes
+        sides = [
+            (ours, lambda rows=rows: put(loaded.client, "stats.file_columns", rows)),
+            (theirs, lambda rows=bare_rows: loaded.bare.insert(rows)),
+        ]
+        for seconds, side in sides if number % 2 else reversed(sides):
+            seconds.append(timed(side))
+    ratio = sum(theirs) / sum(ours)
+    rows_of = STREAM_FILES * store_data.COLUMNS * len(ours)
+    rates = f"{rows_of / sum(ours):,.0f} against {rows_of / sum(theirs):,.0f} rows/s"
+    tell("load by one client, over DuckDB's own", ratio, "≥ 0.5", rates)
+    assert ratio >= 0.5
+
+
 def test_upsert_by_put(loaded: Loaded) -> None:
     """Batches of 100 000 rows, all changed, over delete and insert of the same keys in one transaction."""
     ours, theirs = [], []
