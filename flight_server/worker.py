@@ -24,7 +24,7 @@ import pyarrow.flight as flight
 
 from capture import partitions
 from capture.connectors import open_connector
-from capture.connectors.credentials import redact
+from capture.connectors.credentials import redact_all, resolve
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema, Snapshot
 from capture.engines import default_engines, described
 from capture.registry import Registry
@@ -186,14 +186,15 @@ class Connectors:
     @contextlib.contextmanager
     def opened(self, config: Mapping[str, Any]) -> Iterator[Connector]:
         """An opened connector. One that was in trouble, or is old, is not used again."""
-        key = json.dumps(config, sort_keys=True)
+        resolved = dict(config, options=resolve(config["options"]))
+        key = json.dumps(resolved, sort_keys=True)  # so that a credential that was renewed opens another
         now = time.monotonic()
         for old in [k for k, (_, since) in self._open.items() if now - since > CONNECTOR_SECONDS]:
             self._close(old)
         if key not in self._open:
             while len(self._open) >= MAX_CONNECTORS:
                 self._close(next(iter(self._open)))
-            options = ConnectorConfig(config["catalog"], config["format"], config["uri"], config["options"])
+            options = ConnectorConfig(config["catalog"], config["format"], config["uri"], resolved["options"])
             self._open[key] = (open_connector(options), now)
         try:
             yield self._open[key][0]
@@ -310,7 +311,7 @@ class Worker:
         """Tells the server, more than once if it cannot be reached. A lost lease is lost: the work goes back."""
         told = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
         rows = told.pop("rows", None)
-        told = json.loads(redact(json.dumps(told), lease["payload"]["connector"]["options"]))
+        told = redact_all(told, _secrets_of(lease))
         if rows:
             told["rows"] = rows
         for pause in (0.2, 1.0, 0.0):
@@ -363,6 +364,15 @@ class Worker:
             "decisions": [_decision(d) for d in decisions],
             "rows": sink.inline(),
         }
+
+
+def _secrets_of(lease: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a lease's connector, those of its named secret too where there is one."""
+    options: dict[str, str] = lease["payload"]["connector"]["options"]
+    try:
+        return resolve(options)
+    except StatflightError:
+        return options
 
 
 def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connector: Connector) -> TableHandle:

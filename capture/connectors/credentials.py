@@ -6,6 +6,7 @@ it nowhere: `mask` is for showing options, `redact` for messages of libraries th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -132,10 +133,28 @@ def mask_uri(uri: str) -> str:
 
 def redact(text: str, options: Mapping[str, str]) -> str:
     """A library's message without the values of secret options."""
-    secrets = {str(value) for name, value in options.items() if is_secret(name) and len(str(value)) >= 4}
+    secrets = {part for name, value in options.items() if is_secret(name) for part in _parts(str(value))}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return mask_uri(text)
+
+
+def redact_all(told: Any, options: Mapping[str, str]) -> Any:
+    """What `redact` does, for every text in a JSON value."""
+    if isinstance(told, str):
+        return redact(told, options)
+    if isinstance(told, Mapping):
+        return {name: redact_all(value, options) for name, value in told.items()}
+    return [redact_all(value, options) for value in told] if isinstance(told, list) else told
+
+
+def _parts(secret: str) -> list[str]:
+    """A secret, and the texts within it where it is a JSON object, as a Google key is."""
+    found = [secret]
+    if secret.lstrip().startswith("{"):
+        with contextlib.suppress(ValueError):
+            found += [text for text in json.loads(secret).values() if isinstance(text, str) and len(text) >= 16]
+    return [text for text in found if len(text) >= 4]
 
 
 def is_storage_option(name: str) -> bool:
@@ -253,7 +272,9 @@ def resolve(options: Mapping[str, str]) -> dict[str, str]:
     """Options with `secret=NAME` replaced by what NAME stands for; options given by the caller win.
 
     NAME is looked up in the environment as `STATFLIGHT_SECRET_<NAME>` (upper case, `_` for every other character; a
-    JSON object or `key=value` lines), then as a table of the TOML file that `STATFLIGHT_SECRETS_FILE` names.
+    JSON object or `key=value` lines), then as a table of the TOML file that `STATFLIGHT_SECRETS_FILE` names. There, in
+    JSON too, a value `{"file": PATH}` stands for the text of a file, such as a token that others renew. Environment
+    and files are read each time.
 
     Raises:
         InvalidArgument: There is no such secret, or it is malformed. Never repeats a value.
@@ -262,7 +283,13 @@ def resolve(options: Mapping[str, str]) -> dict[str, str]:
     name = given.pop(SECRET_OPTION, None)
     if name is None:
         return given
-    return _named_secret(name.strip()) | given
+    held = _named_secret(name.strip())
+    if SECRET_OPTION in held:
+        raise InvalidArgument(
+            f'options.secret: secret "{name}" names another secret; it must hold the options themselves',
+            params={"field": "options.secret", "actual": name},
+        )
+    return held | given
 
 
 def _named_secret(name: str) -> dict[str, str]:
@@ -291,9 +318,10 @@ def _named_secret(name: str) -> dict[str, str]:
 def _parsed(text: str, name: str) -> dict[str, str]:
     if text.lstrip().startswith("{"):
         try:
-            return _texts(json.loads(text), name)
+            held = json.loads(text)
         except ValueError:
             raise _malformed(name) from None
+        return _texts(held, name)
     found = {}
     for line in filter(None, (line.strip() for line in text.splitlines())):
         key, equals, value = line.partition("=")
@@ -304,10 +332,22 @@ def _parsed(text: str, name: str) -> dict[str, str]:
 
 
 def _texts(entry: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Option values are text: `true` for a JSON or TOML true; a nested value is refused."""
-    if any(isinstance(value, list | dict) or value is None for value in entry.values()):
+    """Option values are text: `true` for a JSON or TOML true; of nested values only `{"file": PATH}` is none."""
+    return {key: _text(value, name, key) for key, value in entry.items()}
+
+
+def _text(value: Any, name: str, key: str) -> str:
+    if isinstance(value, Mapping) and set(value) == {"file"} and isinstance(value["file"], str):
+        try:
+            return Path(value["file"]).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as trouble:
+            raise InvalidArgument(
+                f'options.secret: the file of "{key}" of secret "{name}" cannot be read ({type(trouble).__name__})',
+                params={"field": "options.secret", "actual": name},
+            ) from None
+    if isinstance(value, list | Mapping) or value is None:
         raise _malformed(name)
-    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in entry.items()}
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _malformed(name: str) -> InvalidArgument:

@@ -3,7 +3,16 @@ import json
 import pytest
 
 from capture.connectors import credentials
-from capture.connectors.credentials import MASK, PathRewrite, check_choice, check_options, mask, redact, resolve
+from capture.connectors.credentials import (
+    MASK,
+    PathRewrite,
+    check_choice,
+    check_options,
+    mask,
+    redact,
+    redact_all,
+    resolve,
+)
 from store.errors import InvalidArgument
 
 
@@ -30,6 +39,13 @@ def test_a_password_in_a_uri_is_masked():
 
 def test_messages_are_redacted():
     assert redact("denied for hunter22", {"password": "hunter22", "region": "denied"}) == f"denied for {MASK}"
+
+
+def test_messages_are_redacted_through_and_through():
+    options = {"google_service_account_key": json.dumps({"private_key": "-----BEGIN hush hush", "type": "service_account"}),
+               "password": 'quo"ted'}  # fmt: skip
+    told = {"error": {"message": 'no: quo"ted', "params": ["-----BEGIN hush hush", 7, None]}}
+    assert redact_all(told, options) == {"error": {"message": f"no: {MASK}", "params": [MASK, 7, None]}}
 
 
 def test_unknown_options_are_named_and_the_nearest_is_told():
@@ -77,6 +93,26 @@ def test_a_secret_of_the_file(monkeypatch, tmp_path):
     assert resolve({"secret": "lake"}) == {"token": "t", "timeout": "3"}
     with pytest.raises(InvalidArgument, match=r'no secret "sea".*STATFLIGHT_SECRET_SEA'):
         resolve({"secret": "sea"})
+
+
+def test_a_secret_s_value_may_be_a_file_that_is_read_each_time(monkeypatch, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    monkeypatch.setenv("STATFLIGHT_SECRET_LAKE", json.dumps({"token": {"file": str(token)}}))
+    assert resolve({"secret": "lake"}) == {"token": "first"}
+    token.write_text("second\n")
+    assert resolve({"secret": "lake"}) == {"token": "second"}
+    token.unlink()
+    with pytest.raises(InvalidArgument, match=r'"token" of secret "lake" cannot be read') as refused:
+        resolve({"secret": "lake"})
+    assert str(tmp_path) not in str(refused.value)
+
+
+def test_secrets_do_not_name_secrets(monkeypatch):
+    monkeypatch.setenv("STATFLIGHT_SECRET_A", "secret=b")
+    monkeypatch.setenv("STATFLIGHT_SECRET_B", "secret=a")
+    with pytest.raises(InvalidArgument, match="names another secret"):
+        resolve({"secret": "a"})
 
 
 @pytest.mark.parametrize("text", ["{hush", json.dumps({"a": ["hush"]}), "hush"])
