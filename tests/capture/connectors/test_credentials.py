@@ -42,8 +42,8 @@ def test_messages_are_redacted():
 
 
 def test_messages_are_redacted_through_and_through():
-    options = {"google_service_account_key": json.dumps({"private_key": "-----BEGIN hush hush", "type": "service_account"}),
-               "password": 'quo"ted'}  # fmt: skip
+    key = json.dumps({"private_key": "-----BEGIN hush hush", "type": "service_account"})
+    options = {"google_service_account_key": key, "password": 'quo"ted'}
     told = {"error": {"message": 'no: quo"ted', "params": ["-----BEGIN hush hush", 7, None]}}
     assert redact_all(told, options) == {"error": {"message": f"no: {MASK}", "params": [MASK, 7, None]}}
 
