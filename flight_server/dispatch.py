@@ -336,11 +336,14 @@ class Dispatcher:
         self, held: _Held, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
         draft: Draft | None = None, decisions: Sequence[Mapping[str, Any]] = (),
     ) -> str:  # fmt: skip
-        """Ends a try. Of one that captured some, what may still be captured goes on as a job of its own."""
+        """Ends a try. Of one that captured some, what may still be captured goes on as a job of its own: targets that
+        failed, and those that lack files. An engine takes the files it has from the store, and reads the others."""
         lease = held.lease
         table = self.catalog.by_key(lease.table_key)
         captured = [o for o in outcomes if o["outcome"] == "CAPTURED"]
-        failed = [o for o in outcomes if o["outcome"] != "CAPTURED"]
+        if lease.request.get("retry_of"):  # a retry that could read none of the files has failed
+            captured = [o for o in captured if not _lacks(o) or o["attributes"].get("files_read")]
+        failed = [o for o in outcomes if o["outcome"] != "CAPTURED" or _lacks(o)]
         told = message or "; ".join(dict.fromkeys(o["detail"] for o in failed if o["detail"]))[:2000]
         correlation_id = str(lease.request.get("correlation_id", ""))
         again = retry and (not outcomes or any(map(_retryable, failed)))
@@ -454,8 +457,14 @@ class Dispatcher:
         return self._closing
 
 
+def _lacks(outcome: Mapping[str, Any]) -> bool:
+    """Whether a target was captured without some of its files."""
+    return outcome["outcome"] == "CAPTURED" and bool(outcome.get("attributes", {}).get("files_failed"))
+
+
 def _retryable(outcome: Mapping[str, Any]) -> bool:
-    return outcome["outcome"] == "DEGRADED" and outcome.get("attributes", {}).get("retryable") is not False
+    may = outcome["outcome"] == "DEGRADED" or _lacks(outcome)
+    return may and outcome.get("attributes", {}).get("retryable") is not False
 
 
 def _lost() -> Conflict:

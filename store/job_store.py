@@ -71,7 +71,8 @@ class JobStore:
         text = json.dumps([table.table_key, snapshot, same], sort_keys=True)
         dedupe = hashlib.sha256(text.encode()).hexdigest()
         found = connection.execute(
-            f"SELECT job_id FROM jobs WHERE dedupe = ? AND state IN {ACTIVE}", [dedupe]
+            f"SELECT job_id FROM jobs WHERE dedupe = ? AND state IN {ACTIVE} AND job_id <> ?",
+            [dedupe, request.get("retry_of", "")],  # which is about to end
         ).fetchall()
         if found:
             return str(found[0][0])

@@ -224,6 +224,64 @@ def test_the_rest_is_not_tried_for_ever(house):
     assert set(house.jobs.counts()) == {"SUCCEEDED", "FAILED"}
 
 
+def lacking(files_read: int, **attributes: Any) -> dict[str, Any]:
+    return outcome("CAPTURED", 'file "f2" is damaged', files=3, files_failed=1, files_read=files_read, **attributes)
+
+
+def due(house: House) -> dict[str, Any]:
+    """The lease of what waits for its next try."""
+    house.database.write(lambda c: c.execute("UPDATE jobs SET not_before = NULL"))
+    lease = house.lease()
+    assert lease is not None
+    return lease
+
+
+def test_files_that_failed_are_tried_again(house):
+    job_id = house.queue(1, 2)
+    lease = house.lease()
+    house.work.add_to_draft(lease["lease_token"], house.rows(7), False)
+    assert house.finish(lease, outcome(), lacking(2)) == "SUCCEEDED"
+    assert house.row_count() == 7
+    job = house.jobs.get(job_id)
+    assert job["degraded"] and job["message"].startswith('file "f2" is damaged; 1 of 2 go on as job ')
+    again = due(house)
+    assert [r["target"] for r in again["payload"]["requests"]] == [Target.column(2).to_json()]
+    assert house.finish(again, outcome(files_read=1)) == "SUCCEEDED"
+    done = house.jobs.get(again["job_id"])
+    assert (done["attempts"], done["degraded"]) == (2, False)
+    assert house.jobs.counts() == {"SUCCEEDED": 2}
+
+
+def test_a_file_that_stays_damaged_fails_its_retry_and_not_the_first_job(house):
+    house.queue(1)
+    assert house.finish(house.lease(), lacking(2)) == "SUCCEEDED"
+    states = []
+    for _ in range(MAX_ATTEMPTS - 1):
+        again = due(house)
+        house.work.add_to_draft(again["lease_token"], house.rows(9), False)
+        states.append(house.finish(again, lacking(0)))
+    assert states == ["WAITING"] * (MAX_ATTEMPTS - 2) + ["FAILED"]
+    assert "damaged" in house.jobs.get(again["job_id"])["message"]
+    assert house.row_count() == 1  # nothing new was published
+    assert house.jobs.counts() == {"SUCCEEDED": 1, "FAILED": 1}
+
+
+def test_a_retry_that_reads_some_of_the_files_publishes_them(house):
+    house.queue(1)
+    house.finish(house.lease(), lacking(1))
+    again = due(house)
+    house.work.add_to_draft(again["lease_token"], house.rows(9), False)
+    assert house.finish(again, lacking(1)) == "SUCCEEDED"
+    assert house.row_count() == 9
+    assert due(house)["job_id"] != again["job_id"]
+
+
+def test_files_that_no_retry_helps_are_not_tried_again(house):
+    job_id = house.queue(1)
+    assert house.finish(house.lease(), lacking(2, retryable=False)) == "SUCCEEDED"
+    assert house.jobs.get(job_id)["degraded"] and house.lease() is None
+
+
 def test_nothing_retryable_is_not_retried(house):
     job_id = house.queue(0, 1)
     lease = house.lease()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from capture.engines.native import NativeEngine
+from capture.registry import Registry
+from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Outcome, Sink
+from flight_server.worker import ROLES, Server, Worker
+from store.targets import Target, TargetKind
 from tests.flight_server.live_server import STATFLIGHT, Client, serving
 
 WITHIN = 45.0
+TABLES = ("t0", "t1", "t2", "t3")
 
 
 def eventually(probe: Callable[[], Any], within: float = WITHIN) -> Any:
@@ -161,3 +169,227 @@ def test_auto_analyze_needs_one_line(tmp_path, lake):
         # a changed table is seen on the schedule
         pq.write_table(pa.table({"a": range(10)}), lake / "t0" / "g.parquet")
         eventually(lambda: [r for r in rows(client, "stats.tables") if r["row_count"] == 20])
+
+
+# Engines, lakes and workers that do what they should not.
+
+
+@contextlib.contextmanager
+def working(uri: str, *engines: CaptureEngine, roles: Sequence[Sequence[str]] = ROLES) -> Iterator[Worker]:
+    """A worker in threads of this process."""
+    worker = Worker(Server(uri, None), Registry(engines))
+    worker.start(roles)
+    try:
+        yield worker
+    finally:
+        worker.stopping.set()
+
+
+class Engine:
+    """Captures columns as it is told to: `does(requests)` gives the results."""
+
+    id, priority = "made-up", 1
+    capabilities = Capabilities({TargetKind.COLUMN: frozenset()})
+
+    def __init__(self, does: Callable[[Sequence[CaptureRequest]], list[CaptureResult]]):
+        self.does = does
+
+    def supports(self, request: CaptureRequest) -> str:
+        return self.capabilities.mismatch(request)
+
+    def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
+        return self.does(requests)
+
+
+def captured(requests: Sequence[CaptureRequest]) -> list[CaptureResult]:
+    return [CaptureResult(Outcome.CAPTURED, "made-up", "", {}, r.target, r.table) for r in requests]
+
+
+def of_column(table: str, column: int = 1, **more: Any) -> dict[str, Any]:
+    return {"table": f"lake.default.{table}", "target": Target.column(column).to_json()} | more
+
+
+def job(client: Client, job_id: str, *states: str) -> dict[str, Any]:
+    """The job, once it is in one of these states."""
+    return eventually(
+        lambda: next((j for j in client.act("get_job", {"job_id": job_id}) if j["state"] in states), None)
+    )
+
+
+BREACHES: dict[str, tuple[Callable[[Sequence[CaptureRequest]], list[CaptureResult]], str]] = {
+    "raises": (lambda requests: [][1], "capture failed: IndexError"),
+    "too few": (lambda requests: captured(requests)[1:], "capture failed: 1 results for 2 requests"),
+    "wrong order": (lambda requests: captured(requests)[::-1], "capture failed: the result is for another target"),
+    "another snapshot": (
+        lambda requests: captured([replace(r, table=replace(r.table, snapshot_id=1)) for r in requests]),
+        "capture failed: the result is for another table or snapshot",
+    ),
+}
+
+
+@pytest.mark.parametrize("breach", BREACHES)
+def test_an_engine_that_breaks_the_contract_makes_no_stuck_job(tmp_path, lake, breach):
+    does, detail = BREACHES[breach]
+    with serving(tmp_path, "--workers", 0) as server, server.connect() as client, working(server.uri, Engine(does)):
+        connect(client, lake)
+        asked = [of_column("t0", 1), of_column("t0", 2)]
+        outcomes = client.act("capture", {"requests": asked})
+        assert [(o["outcome"], o["detail"]) for o in outcomes] == [("DEGRADED", detail)] * 2
+        answers = client.act("resolve", {"requests": [a | {"latency_budget_ms": 10_000} for a in asked]})
+        assert [(a["outcome"], a["detail"]) for a in answers] == [("FAILED", detail)] * 2
+        (follow_up,) = rows(client, "sys.capture_jobs")
+        told = job(client, follow_up["job_id"], "WAITING")
+        assert told["message"] == detail
+        client.act("cancel_job", {"job_id": follow_up["job_id"]})
+        assert job(client, follow_up["job_id"], "CANCELLED")["attempts"] >= 1
+        assert rows(client, "stats.columns") == []
+
+
+@pytest.mark.parametrize("gone", ["connector", "lake"])
+def test_a_job_whose_lake_is_gone_ends(tmp_path, lake, gone):
+    with serving(tmp_path, "--workers", 0) as server, server.connect() as client:
+        with working(server.uri, roles=[("control",)]):
+            connect(client, lake)
+            (queued,) = client.act("capture", {"requests": [{"table": "lake.default.t0", "mode": "ASYNC"}]})
+            if gone == "connector":
+                client.act("drop_connector", {"catalog": "lake"})
+            else:
+                shutil.rmtree(lake)
+        with working(server.uri, NativeEngine(), roles=[("job",)]):
+            told = job(client, queued["job_id"], "FAILED", "WAITING")
+            assert told["message"], told
+            if gone == "connector":
+                assert (told["state"], told["message"]) == ("FAILED", 'no connector "lake"; register it first')
+            assert client.act("cancel_job", {"job_id": queued["job_id"]})[0]["state"] in ("FAILED", "CANCELLED")
+
+
+def test_a_hundred_equal_misses_are_one_capture(tmp_path, lake):
+    """Of clients that ask at once; the capture takes long enough for all to be there."""
+    calls: list[int] = []
+
+    class Slow(NativeEngine):
+        def capture_batch(self, requests, sink):
+            calls.append(len(requests))
+            time.sleep(2)
+            return super().capture_batch(requests, sink)
+
+    with serving(tmp_path, "--workers", 0) as server, server.connect() as client, working(server.uri, Slow()):
+        connect(client, lake)
+        body = {"requests": [{"table": "lake.default.t0", "latency_budget_ms": 10_000}]}
+        outcomes: list[str] = []
+
+        def ask() -> None:
+            with Client(server.uri) as mine:
+                outcomes.append(mine.act("resolve", body)[0]["outcome"])
+
+        threads = [threading.Thread(target=ask) for _ in range(100)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(outcomes) == 100 and set(outcomes) <= {"CAPTURED", "HIT"}
+        assert calls == [1]
+
+
+def test_sixteen_clients_of_a_thousand_targets(tmp_path):
+    many = range(1, 1001)
+    table = {"table_catalog": "c", "table_schema": "s", "table_name": "wide", "snapshot_id": 1}
+    wide = [table | {"column_id": i, "column_name": f"c{i}", "logical_type": "INT", "row_count": i} for i in many]
+    with serving(tmp_path, "--workers", 0) as server, server.connect() as client:
+        client.put("stats.columns", pa.Table.from_pylist(wide))
+        body = {"requests": [{"table": "c.s.wide", "target": Target.column(i).to_json()} for i in many]}
+        told: list[list[Any]] = []
+
+        def ask() -> None:
+            with Client(server.uri) as mine:
+                answers = mine.act("resolve", body)
+                told.append([(a["outcome"], a["record"]["column_id"], a["record"]["row_count"]) for a in answers])
+
+        threads = [threading.Thread(target=ask) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert told == [[("HIT", i, i) for i in many]] * 16
+
+
+def test_small_jobs_are_not_starved_by_long_scans(tmp_path, lake):
+    release = threading.Event()
+
+    def scan(requests: Sequence[CaptureRequest]) -> list[CaptureResult]:
+        release.wait(WITHIN)
+        return captured(requests)
+
+    with (
+        serving(tmp_path, "--workers", 0) as server,
+        server.connect() as client,
+        working(server.uri, Engine(scan), NativeEngine()),
+    ):
+        connect(client, lake)
+        eventually(lambda: rows(client, "sys.engines"))
+        long = [client.act("capture", {"requests": [of_column(t, mode="ASYNC")]})[0] for t in TABLES[:3]]
+        job(client, long[0]["job_id"], "RUNNING")
+        (small,) = client.act("capture", {"requests": [{"table": "lake.default.t3", "mode": "ASYNC"}]})
+        job(client, small["job_id"], "SUCCEEDED")  # while the scans go on
+        states = [client.act("get_job", {"job_id": told["job_id"]})[0]["state"] for told in long]
+        assert sorted(states) == ["QUEUED", "QUEUED", "RUNNING"]
+        release.set()
+        for told in long:
+            job(client, told["job_id"], "SUCCEEDED")
+
+
+def test_several_workers_share_the_queue(tmp_path, lake):
+    """Each job is done once, and of one table one at a time."""
+    lock = threading.Lock()
+    running: list[str] = []
+    done: list[tuple[str, int]] = []
+    together: list[tuple[str, ...]] = []
+
+    def capture(requests: Sequence[CaptureRequest]) -> list[CaptureResult]:
+        with lock:
+            running.append(requests[0].table.name)
+            together.append(tuple(running))
+        time.sleep(0.1)
+        with lock:
+            running.remove(requests[0].table.name)
+            done.extend((r.table.name, r.target.column_id or 0) for r in requests)
+        return captured(requests)
+
+    with serving(tmp_path, "--workers", 0) as server, server.connect() as client:
+        with working(server.uri, roles=[("control",)]):
+            connect(client, lake)
+        wanted = [(table, column) for table in TABLES for column in range(1, 6)]
+        queued = [client.act("capture", {"requests": [of_column(t, c, mode="ASYNC")]})[0] for t, c in wanted]
+        engine = Engine(capture)
+        with working(server.uri, engine, roles=[("job",)]), working(server.uri, engine, roles=[("job",)] * 2):
+            ended = [job(client, told["job_id"], "SUCCEEDED") for told in queued]
+    assert sorted(done) == sorted(wanted) and {told["attempts"] for told in ended} == {1}
+    assert all(len(set(tables)) == len(tables) for tables in together)
+    assert max(map(len, together)) > 1
+
+
+def test_only_the_files_that_failed_are_read_again(tmp_path):
+    from deltalake import write_deltalake
+
+    place = tmp_path / "lake" / "t"
+    for start in (0, 10, 20):
+        write_deltalake(place, pa.table({"a": range(start, start + 10)}), mode="append")
+    bad, *good = sorted(place.glob("*.parquet"))
+    content = bad.read_bytes()
+    bad.write_bytes(content[:-1] + b"?")
+    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
+        client.act("register_connector", {"catalog": "lake", "format": "delta", "uri": str(tmp_path / "lake")})
+        client.act("discover", {"catalog": "lake"})
+        (queued,) = client.act("capture", {"requests": [of_column("t", mode="ASYNC")]})
+        first = job(client, queued["job_id"], "SUCCEEDED")
+        assert first["degraded"] and bad.name in first["message"], first
+        (row,) = rows(client, "stats.columns")
+        assert (row["row_count"], row["completeness"], row["usable_for"]) == (20, "PARTIAL", "PLANNING")
+        bad.write_bytes(content)
+        for file in good:  # who reads these now fails
+            file.write_bytes(b"damaged")
+        rest = job(client, first["message"].rpartition(" ")[2], "SUCCEEDED")
+        assert not rest["degraded"], rest
+        (row,) = rows(client, "stats.columns")
+        assert (row["row_count"], row["ndv"], row["min"], row["max"]) == (30, 30.0, "0", "29")
+        assert (row["completeness"], row["files_scanned"]) == ("COMPLETE", 3)
