@@ -86,7 +86,7 @@ def read_rows(
     """The stream's rows, checked, as one table. Nothing is stored yet; many rows wait in a file in the directory."""
     received, size = 0, 0
     # the schema alone is checked too: a stream without rows must still be one that could have had some
-    schema = reader.schema
+    schema = _whole(lambda: _named(reader.schema))
     empty = records.prepare(request.flight, pa.Table.from_batches([], schema), policy)
     spool = Spool(empty.schema, directory)
     checks: deque[Callable[[], pa.Table]] = deque()  # of batches, in their order
@@ -98,7 +98,7 @@ def read_rows(
 
     while True:
         try:
-            chunk = reader.read_chunk()
+            chunk = _whole(reader.read_chunk)
         except StopIteration:
             break
         batch = chunk.data
@@ -121,6 +121,27 @@ def read_rows(
         raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")
     rows = spool.table()
     return records.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
+
+
+def _whole(read: Callable[[], Any]) -> Any:
+    """What is read of a caller's stream; whatever Arrow stumbles over is the caller's mistake, not the server's."""
+    try:
+        return read()
+    except flight.FlightError:  # the caller has left, or its time is over
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as trouble:
+        raise InvalidArgument(f"the Arrow stream is malformed: {_reason(trouble)}") from None
+
+
+def _named(schema: pa.Schema) -> pa.Schema:
+    schema.names  # noqa: B018  decoded here: bytes that are no UTF-8 are found while the stream is read
+    return schema
+
+
+def _reason(trouble: BaseException) -> str:
+    if isinstance(trouble, UnicodeDecodeError):
+        return "a name is no UTF-8"
+    return next(iter(str(trouble).splitlines()), "")[:300]
 
 
 def _check_permission(rows: pa.Table, principal: Principal, request: PutRequest) -> None:

@@ -243,6 +243,9 @@ def serve(settings: Settings) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     audit.start()
     wire.hush_tracebacks()
+    # The columns of a put lie where gRPC received them, and Acero, which groups and joins them, wants them at multiples
+    # of their width: it is to copy those that are not, rather than to complain of each.
+    os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
     # The server has no use for pandas, which pyarrow would import with the first value it converts: a second and 60 MB.
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     with suppress(AttributeError):

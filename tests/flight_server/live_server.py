@@ -62,6 +62,7 @@ class Client:
     """Flight calls in the words of the protocol: JSON commands in, tables and JSON out."""
 
     def __init__(self, uri: str, **headers: str):
+        self.uri = uri
         self.flight = flight.connect(uri)
         self.headers = headers
         self.timeout = 30.0  # seconds

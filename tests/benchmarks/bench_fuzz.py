@@ -1,0 +1,44 @@
+"""Many more of the mutants of `test_fuzz` against one server: none may crash it, be told INTERNAL, or see its inside.
+
+STATFLIGHT_BENCH_MUTANTS (50000), STATFLIGHT_BENCH_SEED (1).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.flight_server.live_server import serving
+from tests.flight_server.test_fuzz import KINDS, hold, prepare, still_readable, workers
+
+pytestmark = pytest.mark.benchmark
+
+MUTANTS = int(os.environ.get("STATFLIGHT_BENCH_MUTANTS", "50000"))
+SEED = int(os.environ.get("STATFLIGHT_BENCH_SEED", "1"))
+
+
+def test_mutants(tmp_path: Path) -> None:
+    kinds = KINDS | {"workers": lambda client, chance: workers(client, chance, tmp_path)}
+    share, total = -(-MUTANTS // len(kinds)), 0
+    print()
+    with serving(tmp_path, env={"STATFLIGHT_LEASE_SECONDS": "30"}) as server:
+        for kind, attempts in kinds.items():
+            with server.connect() as client:
+                prepare(client)
+                client.timeout = 0.5  # a capture waits for a worker that does not come
+                began = time.perf_counter()
+                chance = random.Random(f"{kind} {SEED}")
+                tried, refused = hold(client, attempts(client, chance), share, float("inf"))
+                seconds = time.perf_counter() - began
+                client.timeout = 30.0
+                still_readable(client)
+            print(f"{kind:<34} {tried:>6} mutants, {refused:>6} refused, {seconds:>5.0f} s")
+            total += tried
+            assert server.process.poll() is None
+        log = server.log.read_text()
+    assert "Traceback" not in log, log[log.index("Traceback") - 300 :][:3000]
+    print(f"{total} mutants: no crash, no INTERNAL, no trace on the wire")
