@@ -3,8 +3,9 @@
 A policy is a text: `on`, `off`, or rules such as `max_age=1d, changed=0.2, min_interval=10m, columns=used`. Rules for
 some tables only come after a pattern on `schema.table`: `sales.*: on; *: off`. The first pattern that fits counts.
 
-Metadata is cheap, so a new snapshot's table statistics are captured at once. Scanning columns is not: that is done when
-enough of the rows changed, when the schema did, or when statistics grow too old; and never for what is fresh.
+Metadata is cheap, so a new snapshot's table statistics are captured at once; only what was tried in vain waits for
+`min_interval`. Scanning columns is not: that is done when enough of the rows changed, when the schema did, or when
+statistics grow too old, no sooner than `min_interval` after the last scan; and never for what is fresh.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class Rules:
 
     Attributes:
         max_age: Statistics of an earlier snapshot are renewed once they are so old, however little changed.
-        changed: … or once this share of the current rows lies in files that were not there then.
-        min_interval: But not sooner than so long after the last try.
+        changed: … or once this share of the rows is in files that came or went since.
+        min_interval: But not sooner than so long after the last try; of the table's own statistics, after the last try
+            at the same snapshot.
         columns: `used`: of a table with more than `wide` columns only those that readers ask for; `all`: every one.
         wide: How many columns make a table wide.
     """
@@ -126,9 +128,10 @@ class Facts:
     captured_schema_hash: str | None = None
     captured_at: datetime | None = None
     captured_columns: frozenset[int] = frozenset()  # at the current snapshot
-    changed_share: float | None = None  # of the current rows, in files new since then; None = not known
+    changed_share: float | None = None  # of the rows, in files that came or went since then; None = not known
     used: Mapping[int, int] = field(default_factory=dict)  # column id → reads
     tried_at: datetime | None = None
+    tried_snapshot_id: int | None = None
     busy: bool = False  # a job of the table is active
 
 
@@ -169,6 +172,8 @@ def table_verdict(rules: Rules, facts: Facts, now: datetime) -> Verdict:
         return Verdict(False, Because.NO_SNAPSHOT)
     if facts.has_table_record:
         return Verdict(False, Because.FRESH)
+    if facts.tried_snapshot_id != facts.snapshot_id:
+        facts = replace(facts, tried_at=None)
     return _held_back(rules, facts, now, None) or Verdict(True, Because.NEW_SNAPSHOT)
 
 

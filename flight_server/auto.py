@@ -1,7 +1,7 @@
 """Auto-analyze in the server: gathers the facts of `capture.policy`, queues what it decides, records each decision.
 
 Runs after every discovery, and on a schedule that discovers the lakes of connectors with a policy. A decision is a row
-of `sys.capture_decisions` (engine `policy`); one that repeats the last one about its target leaves none.
+of `sys.capture_decisions` (engine `policy`); one that repeats the last one about its target and snapshot leaves none.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _CONTAINERS: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 class AutoAnalyze:
     def __init__(self, service: Service, default: str, every_seconds: float):
         self._service, self._default, self._every = service, policy.parse(default), every_seconds
-        self._last: dict[tuple[int, str], str] | None = None  # (table key, kind of target) → the last decision's text
-        self._tried: dict[tuple[int, str], datetime] = {}
+        # by table key and kind of target: snapshot and text of the last decision; when and of which snapshot was tried
+        self._last: dict[tuple[int, str], tuple[int | None, str]] | None = None
+        self._tried: dict[tuple[int, str], tuple[datetime, int]] = {}
         self._later: dict[int, TableEntry] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -77,15 +78,15 @@ class AutoAnalyze:
     def _decide(self, table: TableEntry, rules: Rules, now: datetime) -> list[str]:
         facts = self._facts(table)
         rule = {"TABLE": policy.table_verdict, "COLUMN": policy.columns_verdict}
-        verdicts = {
-            kind: rule[kind](rules, replace(facts, tried_at=self._tried.get((table.table_key, kind))), now)
-            for kind in rule
-        }
+        verdicts = {}
+        for kind, decide in rule.items():
+            tried_at, snapshot_id = self._tried.get((table.table_key, kind), (None, None))
+            verdicts[kind] = decide(rules, replace(facts, tried_at=tried_at, tried_snapshot_id=snapshot_id), now)
         self._record(table, facts, verdicts)
         jobs = []
         for kind, verdict in verdicts.items():  # of two jobs: what metadata tells is not to wait for a scan
             if verdict.capture and facts.snapshot_id is not None:
-                self._tried[table.table_key, kind] = now
+                self._tried[table.table_key, kind] = (now, facts.snapshot_id)
                 targets = [Target.table()] if verdict.columns is None else [Target.column(i) for i in verdict.columns]
                 jobs.append(self._queue(table, facts.snapshot_id, targets))
         return jobs
@@ -111,13 +112,13 @@ class AutoAnalyze:
     def _record(self, table: TableEntry, facts: Facts, verdicts: Mapping[str, Verdict]) -> None:
         if self._last is None:
             rows = self._service.database.rows(
-                "SELECT table_key, target_kind, arg_max(detail, decided_at) FROM capture_decisions WHERE engine_id = ?"
-                " GROUP BY ALL", ENGINE,
+                "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
+                " FROM capture_decisions WHERE engine_id = ? GROUP BY ALL", ENGINE,
             )  # fmt: skip
-            self._last = {(key, kind): detail.partition(" (")[0] for key, kind, detail in rows}
+            self._last = {(key, kind): (of, detail.partition(" (")[0]) for key, kind, of, detail in rows}
         fresh = []
         for kind, verdict in verdicts.items():
-            same = verdict.text.partition(" (")[0]
+            same = (facts.snapshot_id, verdict.text.partition(" (")[0])
             if verdict.capture or self._last.get((table.table_key, kind)) != same:
                 self._last[table.table_key, kind] = same
                 fresh.append({
@@ -164,15 +165,18 @@ class AutoAnalyze:
         )  # fmt: skip
 
     def _changed(self, table_key: int, before: int, current: int) -> float | None:
-        """Rows of the current files that were not there before, as a share; None where a listing is not known."""
+        """Rows of the files that came since, or of those that went if these are more, as a share of the rows there are,
+        or were; None where a listing is not known."""
         places = dict(self._service.database.rows(
             "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = 'stats.files'", table_key
         ))  # fmt: skip
         if before not in places or current not in places:
             return None
-        ((total, new),) = self._service.database.rows(
-            "SELECT sum(row_count), coalesce(sum(row_count) FILTER (NOT (from_pos <= ? AND to_pos > ?)), 0)"
-            " FROM stats_files WHERE table_key = ? AND from_pos <= ? AND to_pos > ?",
-            places[before], places[before], table_key, places[current], places[current],
+        ((were, are, stayed),) = self._service.database.rows(
+            "SELECT coalesce(sum(row_count) FILTER (was), 0), coalesce(sum(row_count) FILTER (is_now), 0),"
+            " coalesce(sum(row_count) FILTER (was AND is_now), 0) FROM (SELECT row_count,"
+            " from_pos <= ? AND to_pos > ? AS was, from_pos <= ? AND to_pos > ? AS is_now"
+            " FROM stats_files WHERE table_key = ? AND file_content = 'DATA')",
+            places[before], places[before], places[current], places[current], table_key,
         )  # fmt: skip
-        return float(new) / float(total) if total else 0.0
+        return max((float(rows - stayed) / float(rows) for rows in (were, are) if rows), default=0.0)

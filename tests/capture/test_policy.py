@@ -69,8 +69,9 @@ def test_a_wrong_policy_is_refused_by_name(wrong):
         (replace(BEHIND, has_table_record=False), True, Because.NEW_SNAPSHOT),
         (replace(NEVER, snapshot_id=None), False, Because.NO_SNAPSHOT),
         (replace(NEVER, busy=True), False, Because.BUSY),
-        (replace(NEVER, tried_at=NOW - timedelta(minutes=1)), False, Because.TOO_SOON),
-        (replace(NEVER, tried_at=NOW - timedelta(minutes=6)), True, Because.NEW_SNAPSHOT),
+        (replace(NEVER, tried_at=NOW - timedelta(minutes=1), tried_snapshot_id=7), False, Because.TOO_SOON),
+        (replace(NEVER, tried_at=NOW - timedelta(minutes=6), tried_snapshot_id=7), True, Because.NEW_SNAPSHOT),
+        (replace(NEVER, tried_at=NOW - timedelta(seconds=1), tried_snapshot_id=6), True, Because.NEW_SNAPSHOT),
     ],
 )
 def test_a_table(facts, capture, because):
@@ -95,6 +96,7 @@ def test_a_table(facts, capture, because):
         (replace(BEHIND, captured_at=NOW - timedelta(days=2)), True, Because.AGE),
         (replace(BEHIND, changed_share=0.9, busy=True), False, Because.BUSY),
         (replace(BEHIND, changed_share=0.9, tried_at=NOW), False, Because.TOO_SOON),
+        (replace(BEHIND, changed_share=0.9, tried_at=NOW, tried_snapshot_id=6), False, Because.TOO_SOON),
         (replace(FRESH, captured_columns=frozenset({1})), True, Because.ASKED),
     ],
 )

@@ -154,6 +154,49 @@ def test_how_much_changed_is_the_rows_of_new_files(service):
     assert decisions(service)[-1][2] == "now, because: enough rows changed (5%, of 5%)"
 
 
+def test_rows_that_went_are_a_change_too(service):
+    discover(service)
+    file = {"file_format": "PARQUET", "file_content": "DATA", "size_bytes": 1}
+    files = [file | {"file_path": f"f{n}", "row_count": 50} for n in range(2)]
+    put(service, "stats.files", *({"snapshot_id": 1} | f for f in files))
+    scanned = {"snapshot_id": 1, "logical_type": "INT", "producer": "ENGINE_COMPUTED", "captured_at": datetime.now(UTC)}
+    put(service, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
+    discover(service, 2)
+    put(service, "stats.tables", {"snapshot_id": 2, "row_count": 50})
+    put(service, "stats.files", {"snapshot_id": 2} | files[0])
+    assert len(look(service)) == 1
+    assert decisions(service)[-1][2] == "now, because: enough rows changed (50%, of 10%)"
+
+
+def test_a_new_snapshot_does_not_wait_and_a_scan_does(service):
+    discover(service)
+    assert len(look(service, "on")) == 2
+    end_jobs(service)
+    assert look(service, "on") == []  # both were tried just now, in vain
+    assert [d[2] for d in decisions(service)[2:]] == ["not now, because: tried a short while ago"] * 2
+    discover(service, 2)
+    assert len(look(service, "on")) == 1
+    assert decisions(service)[-2:] == [
+        ("TABLE", "QUEUED", "now, because: the snapshot is new"),
+        ("COLUMN", "NOT_NOW", "not now, because: tried a short while ago"),
+    ]
+
+
+def test_each_snapshot_is_decided_about(service):
+    discover(service)
+    scanned = {"snapshot_id": 1, "logical_type": "INT", "producer": "ENGINE_COMPUTED", "captured_at": datetime.now(UTC)}
+    put(service, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
+    for snapshot_id in (2, 3):
+        discover(service, snapshot_id)
+        put(service, "stats.tables", {"snapshot_id": snapshot_id, "row_count": 1})
+        look(service)
+        look(service)
+    rows = service.database.rows(
+        "SELECT snapshot_id, detail FROM capture_decisions WHERE target_kind = 'COLUMN' ORDER BY decided_at"
+    )
+    assert rows == [(n, "not now, because: not known how much changed, and not old yet") for n in (2, 3)]
+
+
 def test_decisions_are_remembered_across_a_start(service, tmp_path):
     discover(service)
     look(service)
