@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
@@ -80,16 +80,19 @@ class Footer:
     size: int
     whole_bytes: bool | None
     groups: list[list[Chunk]] = field(repr=False)
-    _by_name: dict[str, Leaf] = field(default_factory=dict, repr=False)
+    positions: Mapping[str, int] = field(repr=False)  # of leaves, by name
 
     def leaf(self, name: str) -> Leaf | None:
-        if not self._by_name:
-            self._by_name = {leaf.name: leaf for leaf in self.leaves}
-        return self._by_name.get(name)
+        position = self.positions.get(name)
+        return None if position is None else self.leaves[position]
 
     def stats(self, leaf: Leaf) -> LeafStats:
         """The statistics of a leaf, row groups rolled up."""
         return _rolled_up(self, leaf)
+
+    def rolled_up(self) -> tuple[LeafStats | None, ...]:
+        """The statistics of all leaves in their order, None for containers."""
+        return tuple(_rolled_up(self, leaf) if leaf.is_leaf else None for leaf in self.leaves)
 
 
 # Reading.
@@ -105,34 +108,64 @@ def read_footer(place: Place) -> Footer:
     name = place.stem
     try:
         with place.file_system.open_input_file(place.path) as file:
-            metadata = pq.read_metadata(file)
-            leaves = _leaves_of(metadata)
-            chunks = read_chunks(_footer_bytes(file))
-        physical = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
-        _check(chunks, physical, metadata.num_rows)
+            data = _footer_bytes(file)
+            chunks = None if data is None else read_chunks(data)
+            alike = None if chunks is None else _alike.get(chunks.kind)
+            if data is None or chunks is None or alike is None:
+                alike = _look(pq.read_metadata(file))
+        if data is None or chunks is None:  # pyarrow knows what is wrong with most files
+            raise ValueError("its footer is not where it should be")
+        _check(chunks, alike.physical)
     except FileNotFoundError:
         raise Unreadable(f'file "{name}" is gone', hint="discover the table again") from None
     except PermissionError:
         raise Unreadable(f'file "{name}" may not be read') from None
     except (pa.ArrowException, OSError, ValueError, IndexError, RecursionError, MemoryError) as trouble:
         raise _refused(place, name, trouble) from None
+    if len(_alike) >= _KINDS:
+        _alike.clear()
+    _alike[chunks.kind] = alike
+    return Footer(place, chunks.row_count, alike.leaves, len(data), alike.whole_bytes, chunks.groups, alike.positions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """What files of one schema and writer have in common: pyarrow is asked about the first of them only."""
+
+    leaves: tuple[Leaf, ...]
+    physical: list[str]
+    whole_bytes: bool | None
+    positions: Mapping[str, int]
+
+
+_KINDS: Final = 64
+_alike: dict[tuple[bytes, bytes, bytes], _Alike] = {}
+
+
+def _look(metadata: pq.FileMetaData) -> _Alike:
     try:
         whole_bytes = _whole_bytes(metadata.created_by)
     except UnicodeDecodeError:
         whole_bytes = None
-    return Footer(place, metadata.num_rows, leaves, metadata.serialized_size, whole_bytes, chunks.groups)
+    leaves = _leaves(metadata, metadata.schema.to_arrow_schema())
+    physical = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
+    return _Alike(leaves, physical, whole_bytes, {leaf.name: position for position, leaf in enumerate(leaves)})
 
 
-def _footer_bytes(file: pa.NativeFile) -> bytes:
+def _footer_bytes(file: pa.NativeFile) -> bytes | None:
+    """The thrift of a footer, None where the file does not end as a plain Parquet file does."""
     size = file.size()
     start = max(0, size - _TAIL)
     tail: bytes = file.read_at(size - start, start)
     length = int.from_bytes(tail[-8:-4], "little")
+    if tail[-4:] != b"PAR1" or length + 12 > size:
+        return None
     return tail[-8 - length : -8] if length + 8 <= len(tail) else file.read_at(length, size - 8 - length)
 
 
-def _check(chunks: Chunks, physical: list[str], row_count: int) -> None:
+def _check(chunks: Chunks, physical: list[str]) -> None:
     """Refuses a footer that contradicts its own schema; readers built on pyarrow end the process at such a one."""
+    row_count = chunks.row_count
     if row_count < 0 or sum(chunks.rows) != row_count or any(rows < 0 for rows in chunks.rows):
         raise ValueError(f"its footer says {row_count} rows, its row groups {sum(chunks.rows)}")
     for group in chunks.groups:
@@ -167,20 +200,6 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 # Schema.
-
-
-_latest: tuple[pq.ParquetSchema, pa.Schema, tuple[Leaf, ...]] | None = None  # files of a table tend to be alike
-
-
-def _leaves_of(metadata: pq.FileMetaData) -> tuple[Leaf, ...]:
-    global _latest
-    schema, arrow = metadata.schema, metadata.schema.to_arrow_schema()
-    latest = _latest
-    if latest is not None and schema.equals(latest[0]) and arrow.equals(latest[1], check_metadata=True):
-        return latest[2]
-    leaves = _leaves(metadata, arrow)
-    _latest = schema, arrow, leaves
-    return leaves
 
 
 def _leaves(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[Leaf, ...]:

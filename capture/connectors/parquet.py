@@ -6,19 +6,21 @@ import hashlib
 import json
 import re
 import time
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any, ClassVar, Final
+from functools import partial
+from typing import Any, ClassVar, Final, TypeAlias
 from urllib.parse import unquote
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+from capture.connectors.cache import COLUMNS, FILES, scope
 from capture.connectors.credentials import check_choice, check_options, mask_uri
-from capture.connectors.footers import Footer, Leaf, batched, promoted, read_footers, typed
+from capture.connectors.footers import Footer, Leaf, LeafStats, batched, promoted, read_footers, typed
 from capture.connectors.layout import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
 from capture.connectors.rows import ROWS_PER_TABLE, column_rows
 from capture.connectors.spi import (
@@ -27,6 +29,7 @@ from capture.connectors.spi import (
     Column,
     ColumnIds,
     ConnectorConfig,
+    FilePart,
     NativeStats,
     ScanColumn,
     ScanTask,
@@ -41,8 +44,11 @@ from store.logical_types import Kind, LogicalType, parse, to_arrow
 OWN_OPTIONS: Final = ("hive_partitioning",)
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 SUFFIXES: Final = (".parquet", ".parq", ".pqt")
-_CACHED_FOOTERS: Final = 16_384
-_CACHED_BYTES: Final = 64 * 1024 * 1024
+_PART: Final = 256  # files, about
+_STATS_BYTES: Final = 300  # of one leaf's statistics in memory, about
+
+FileStats: TypeAlias = tuple[LeafStats | None, ...]
+"""What a footer says of each of its leaves, None for containers."""
 _WILD = re.compile(r"[*?\[]")
 _PARTITION = re.compile(r"([^=/]+)=([^/]*)")
 
@@ -97,14 +103,11 @@ class ParquetConnector:
         self._uri = mask_uri(config.uri)
         self._lake = Lake(self.format, top, config.options, self._holds_table)
         self._glob = pattern and pattern[len(top) :].lstrip("/")
-        self._footers: OrderedDict[tuple[str, int, int], Footer] = OrderedDict()
-        self._footer_bytes = 0
+        self._scope = scope(config)
         self._layouts: dict[tuple[str, str, int], Layout] = {}
 
     def close(self) -> None:
-        self._footers.clear()
         self._layouts.clear()
-        self._footer_bytes = 0
 
     # Names.
 
@@ -189,28 +192,48 @@ class ParquetConnector:
             "partition_spec_id": [None] * len(files),
             "sequence_number": [None] * len(files),
         }
+        table = pa.table([columns[field.name] for field in FILE_SCHEMA], FILE_SCHEMA)
         return NativeStats(
             row_count=sum(counts),
             data_file_count=len(files),
             total_size_bytes=sum(file.size for file in files),
-            files=pa.table([columns[field.name] for field in FILE_SCHEMA], FILE_SCHEMA),
-            file_columns=lambda: self._file_columns(namespace, name, listing, layout, ids, column_names),
+            files=table,
+            file_columns=lambda: self._file_columns(namespace, name, files, layout, ids, column_names),
+            parts=self._parts(namespace, name, listing, layout, ids, table) if column_names is None else (),
         )
+
+    def _parts(
+        self, namespace: str, name: str, listing: Listing, layout: Layout, ids: ColumnIds, table: pa.Table
+    ) -> list[FilePart]:
+        """The files by a hash of their names, so that one that comes or goes is a matter of one part."""
+        count = 1 << max(0, (len(listing.files) // _PART).bit_length() - 1)
+        members: dict[int, list[int]] = {}
+        for position, file in enumerate(listing.files):
+            members.setdefault(crc32(file.relative.encode("utf-8", "surrogatepass")) % count, []).append(position)
+        shape = repr((self._scope, layout.schema.hash, sorted(layout.partitions), sorted(ids.items())))
+        parts = []
+        for _, positions in sorted(members.items()):
+            files = tuple(listing.files[position] for position in positions)
+            told = repr([(file.key, file.partition) for file in files])
+            key = hashlib.sha256(f"{shape}{told}".encode("utf-8", "surrogatepass")).hexdigest()
+            columns = partial(self._file_columns, namespace, name, files, layout, ids, None)
+            parts.append(FilePart(key, table.take(pa.array(positions, pa.int64())), columns))
+        return parts
 
     def _file_columns(
         self,
         namespace: str,
         name: str,
-        listing: Listing,
+        listed: Sequence[DataFile],
         layout: Layout,
         ids: ColumnIds,
         column_names: frozenset[str] | None,
     ) -> Iterator[pa.Table]:
         wanted = _wanted(layout.schema, column_names)
-        for files in batched(listing.files, max(1, min(1000, ROWS_PER_TABLE // max(1, len(wanted))))):
-            footers = list(self._read(namespace, name, tuple(files)))
+        for files in batched(listed, max(1, min(1000, ROWS_PER_TABLE // max(1, len(wanted))))):
+            footers = self._read_stats(namespace, name, files)
             paths = pa.array([file.place.name for file in files], pa.string())
-            rows = pa.array([footer.row_count for footer in footers], pa.int64())
+            rows = pa.array([footer.row_count for footer, _ in footers], pa.int64())
             parts = []
             for column in wanted:
                 if column.name in layout.partitions:
@@ -310,27 +333,38 @@ class ParquetConnector:
             return ()
         return tuple(pair for part in prefix.split("/") if (pair := _partition_of(part)))
 
-    def _read(self, namespace: str, name: str, files: tuple[DataFile, ...]) -> Iterator[Footer]:
-        """Footers in the order of the files; what was read lately is not read again."""
+    def _read(self, namespace: str, name: str, files: Sequence[DataFile]) -> Iterator[Footer]:
+        """Footers without statistics in the order of the files; one that was read lately is not read again."""
         for group in batched(files, 256):
-            missing = [file for file in group if file.key not in self._footers]
-            fresh: dict[tuple[str, int, int], Footer] = {}
-            try:
-                for file, footer in zip(missing, read_footers([file.place for file in missing]), strict=True):
-                    fresh[file.key] = footer
-            except UpstreamError as trouble:
-                raise _of_table(trouble, namespace, name) from None
-            held = fresh | {file.key: self._footers[file.key] for file in group if file.key in self._footers}
-            for key, footer in fresh.items():
-                self._keep(key, footer)
+            held = {file.key: FILES.get(("footer", self._scope, file.key)) for file in group}
+            missing = [file for file in group if held[file.key] is None]
+            held |= {key: footer for key, footer, _ in self._read_anew(namespace, name, missing)}
             yield from (held[file.key] for file in group)
 
-    def _keep(self, key: tuple[str, int, int], footer: Footer) -> None:
-        self._footers[key] = footer
-        self._footer_bytes += footer.size
-        while len(self._footers) > _CACHED_FOOTERS or (self._footer_bytes > _CACHED_BYTES and len(self._footers) > 1):
-            _, dropped = self._footers.popitem(last=False)
-            self._footer_bytes -= dropped.size
+    def _read_stats(self, namespace: str, name: str, files: Sequence[DataFile]) -> list[tuple[Footer, FileStats]]:
+        """Footers with the statistics of their leaves."""
+        held: dict[tuple[str, int, int], tuple[Footer, FileStats]] = {}
+        for file in files:
+            footer, stats = (cache.get(("footer", self._scope, file.key)) for cache in (FILES, COLUMNS))
+            if footer is not None and stats is not None:
+                held[file.key] = footer, stats
+        missing = [file for file in files if file.key not in held]
+        held |= {key: (footer, stats) for key, footer, stats in self._read_anew(namespace, name, missing)}
+        return [held[file.key] for file in files]
+
+    def _read_anew(
+        self, namespace: str, name: str, files: Sequence[DataFile]
+    ) -> Iterator[tuple[tuple[str, int, int], Footer, FileStats]]:
+        try:
+            for file, footer in zip(files, read_footers([file.place for file in files]), strict=True):
+                stats = footer.rolled_up()
+                footer.groups = []  # large, and told by now
+                key = ("footer", self._scope, file.key)
+                FILES.put(key, footer, 300 + 2 * len(file.place.path))
+                COLUMNS.put(key, stats, _STATS_BYTES * len(stats))
+                yield file.key, footer, stats
+        except UpstreamError as trouble:
+            raise _of_table(trouble, namespace, name) from None
 
     # Schema.
 
@@ -450,7 +484,9 @@ def _wanted(schema: Schema, names: frozenset[str] | None) -> list[Column]:
 # Statistics of one column over some files.
 
 
-def _footer_rows(footers: list[Footer], paths: pa.Array, rows: pa.Array, column: Column, ids: ColumnIds) -> pa.Table:
+def _footer_rows(
+    footers: list[tuple[Footer, FileStats]], paths: pa.Array, rows: pa.Array, column: Column, ids: ColumnIds
+) -> pa.Table:
     kind = parse(column.logical_type)
     nulls: list[int | None] = []
     nans: list[int | None] = []
@@ -459,9 +495,10 @@ def _footer_rows(footers: list[Footer], paths: pa.Array, rows: pa.Array, column:
     lower_exact: list[bool | None] = []
     upper_exact: list[bool | None] = []
     kinds: list[LogicalType] = []
-    for footer in footers:
-        leaf = footer.leaf(column.name)
-        if leaf is None or not leaf.is_leaf:  # a file without the column reads as null
+    for footer, told in footers:
+        position = footer.positions.get(column.name)
+        stats = None if position is None else told[position]
+        if position is None or stats is None:  # a file without the column reads as null
             nulls.append(footer.row_count)
             nans.append(None)
             lowers.append(None)
@@ -470,7 +507,7 @@ def _footer_rows(footers: list[Footer], paths: pa.Array, rows: pa.Array, column:
             upper_exact.append(None)
             kinds.append(kind)
             continue
-        stats = footer.stats(leaf)
+        leaf = footer.leaves[position]
         nulls.append(footer.row_count if leaf.untyped else stats.null_count)
         nans.append(stats.nan_count)
         lowers.append(stats.lower)
