@@ -44,7 +44,8 @@ class Plan:
 
 def plan(node: Node | None, schema: pa.Schema) -> Plan:
     """How to answer a condition from a slice; a name of None says that it is not about exactly one table."""
-    if any(name not in schema.names for name in NAMES):
+    columns = set(schema.names)
+    if not columns.issuperset(NAMES):
         return Plan(None)
     names: dict[str, set[str]] = {}
     column, values, rest = None, (), []  # type: str | None, tuple[Any, ...], list[Node]
@@ -54,7 +55,7 @@ def plan(node: Node | None, schema: pa.Schema) -> Plan:
         if known in NAMES:
             kept = predicate.equal_values(part, known) or set()
             names[known] = names[known] & kept if known in names else kept
-        elif leaf is not None and column is None and known in INDEXED and known in schema.names:
+        elif leaf is not None and column is None and known in INDEXED and known in columns:
             type_ = schema.field(known).type
             typed = (predicate.typed_literal(value, type_) for value in leaf.values)
             column, values = known, tuple(dict.fromkeys(value for value in typed if value is not None))

@@ -7,18 +7,30 @@ read, so that nobody is shown less than what was acknowledged. That nothing is s
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from flight_server.cache import Bounded
+from flight_server.cache import Bounded, Plan, Slice
 from flight_server.changes import Changes
 from store.catalog_store import Catalog, TableEntry
+from store.puts import FLIGHT_OF
+from store.schemas import FLIGHTS, Flight
 from store.stats_store import DuckDBStatsStore
 from store.targets import Target, TargetKind
 
 KEPT: Final = 50_000  # records of about 2 kB
 _HIDDEN: Final = frozenset({"table_key", "from_pos", "to_pos", "snapshot_id", "generation", "created_at"})
+
+_BY_TABLE: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # kinds whose row a slice finds
+
+Ready = Callable[[Flight, TableEntry, int], Slice | None]
+"""What a flight shows of a table at a snapshot, if it is at hand."""
+
+
+def _not_ready(*_: Any) -> None:
+    """Of a store that is always asked."""
+
 
 Wanted = tuple[int, int, Target]
 """Table key, snapshot id, target."""
@@ -27,8 +39,10 @@ Wanted = tuple[int, int, Target]
 class Records:
     """The stored record of a target at exactly a snapshot, as a flat flight row that JSON can carry."""
 
-    def __init__(self, store: DuckDBStatsStore, catalog: Catalog, changes: Changes, kept: int = KEPT):
-        self._store, self._catalog, self._changes = store, catalog, changes
+    def __init__(
+        self, store: DuckDBStatsStore, catalog: Catalog, changes: Changes, ready: Ready = _not_ready, kept: int = KEPT
+    ):  # fmt: skip
+        self._store, self._catalog, self._changes, self._ready = store, catalog, changes, ready
         self._kept: Bounded[Wanted, tuple[int, Mapping[str, Any] | None]] = Bounded(kept)
 
     def find(self, wanted: Sequence[Wanted]) -> list[Mapping[str, Any] | None]:
@@ -53,8 +67,11 @@ class Records:
     def _read(
         self, table: TableEntry, snapshot_id: int, kind: TargetKind, targets: Sequence[Target]
     ) -> dict[str, Mapping[str, Any]]:
+        slice_ = self._ready(FLIGHTS[FLIGHT_OF[kind]], table, snapshot_id) if kind in _BY_TABLE else None
         rows: Mapping[str, Mapping[str, Any] | None]
-        if kind is TargetKind.COLUMN and len(targets) > 1:
+        if slice_ is not None:
+            rows = _of_slice(slice_, targets)
+        elif kind is TargetKind.COLUMN and len(targets) > 1:
             ids = [target.column_id for target in targets]
             with self._store.database.reading() as cursor:
                 read = cursor.sql(
@@ -65,6 +82,14 @@ class Records:
         else:
             rows = {target.storage_id: self._store.get(table, snapshot_id, target) for target in targets}
         return {key: _flat(table, snapshot_id, row) for key, row in rows.items() if row is not None}
+
+
+def _of_slice(slice_: Slice, targets: Sequence[Target]) -> dict[str, Mapping[str, Any]]:
+    """The rows, by storage id, of table or column targets that are exactly of the slice's snapshot."""
+    ids = tuple(target.column_id for target in targets if target.column_id is not None)
+    rows = slice_.select(Plan(None, "column_id", ids) if ids else Plan(None)).to_pylist()
+    exact = (row for row in rows if row["freshness"] == "EXACT")
+    return {Target.column(row["column_id"]).storage_id if ids else targets[0].storage_id: row for row in exact}
 
 
 def _flat(table: TableEntry, snapshot_id: int, row: Mapping[str, Any]) -> dict[str, Any]:

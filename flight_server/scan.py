@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.auth import ANONYMOUS, Principal
-from flight_server.cache import SliceCache, one_batch
+from flight_server.cache import Slice, SliceCache, one_batch
 from flight_server.changes import Changes
 from flight_server.descriptors import CURRENT, Part, ScanRequest
 from flight_server.hot import HotFlights
@@ -21,6 +21,7 @@ from store import predicate
 from store.catalog_store import Catalog, TableEntry
 from store.database import BY_SNAPSHOT, BY_SPAN, Connection, Database
 from store.errors import InvalidArgument
+from store.schemas import Flight
 from store.stats_store import IDENTITY
 
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics; fewer where single values are large
@@ -185,11 +186,7 @@ class Scanner:
             if pin is None:
                 return _none(request), None
             snapshot = pin
-        found = self.slices.get(
-            (request.flight.name, table.table_key, snapshot, request.allow_stale and snapshot is not None),
-            lambda: self.changes.generation(table.table_key),
-            lambda most: self._load(request, table, snapshot, most),
-        )
+        found = self.slice(request.flight, table, snapshot, request.allow_stale)
         if found is None:
             return None
         batch = found.select(plan, request.limit)
@@ -201,11 +198,24 @@ class Scanner:
             return request.pins.get(table.table_key)
         return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
 
-    def _load(self, request: ScanRequest, table: TableEntry, snapshot: int | None, most: int) -> pa.RecordBatch | None:
+    def slice(
+        self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False
+    ) -> Slice | None:  # fmt: skip
+        """What a flight shows of a table (all stored rows, or those valid for a snapshot), if it is kept ready."""
+        stale = allow_stale and snapshot is not None
+        return self.slices.get(
+            (flight.name, table.table_key, snapshot, stale),
+            lambda: self.changes.generation(table.table_key),
+            lambda most: self._load(flight, table, snapshot, stale, most),
+        )
+
+    def _load(
+        self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int
+    ) -> pa.RecordBatch | None:
         """All rows of a table as one batch, or None where they have too many bytes."""
-        whole = ScanRequest(request.flight)
+        whole = ScanRequest(flight)
         pins = None if snapshot is None else {table.table_key: snapshot}
-        scope = Scope([table.table_key], pins, request.allow_stale, table)
+        scope = Scope([table.table_key], pins, allow_stale, table)
         batches, size = [], 0
         with self.database.reading() as cursor:
             for batch in self._start(cursor, whole, scope):

@@ -60,7 +60,7 @@ class Service:
         self.scanner = Scanner(self.database, self.catalog, self.changes, self.slices, self.streams)
         self.hot = self.scanner.hot = HotFlights(settings.db, settings.hot_bytes, self.changes, self.scanner.batches)
         self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
-        self.records = Records(self.store, self.catalog, self.changes)
+        self.records = Records(self.store, self.catalog, self.changes, self.scanner.slice)
         self.orchestrator = Orchestrator(_Plane(self), settings.sync_enabled)
         self.usage = Usage(self.database, self.catalog)
         self.auto = AutoAnalyze(self, settings.auto_analyze, settings.auto_analyze_seconds)

@@ -219,6 +219,12 @@ def typed_literal(value: Scalar, type: pa.DataType) -> Any:
     text = literal_text(value)
     if text is None:
         return None
+    if _is_text(type):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return None  # a lone surrogate is in no column
+        return text
     if pa.types.is_integer(type):
         return _integer(text, type)
     if pa.types.is_floating(type):
@@ -234,12 +240,6 @@ def typed_literal(value: Scalar, type: pa.DataType) -> Any:
         except (binascii.Error, ValueError):
             return None
         return data if base64.b64encode(data).decode() == text else None  # surplus bits are no base64 either
-    if _is_text(type):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return None  # a lone surrogate is in no column
-        return text
     return None
 
 
