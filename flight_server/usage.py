@@ -26,9 +26,6 @@ class Usage:
         self._held: dict[Key, list[float]] = {}  # reads, time of the last
         self._lock = threading.Lock()
         self._flushed = time.monotonic()
-        database.write(lambda connection: connection.execute(
-            "CREATE TABLE IF NOT EXISTS column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,"
-            " table_name VARCHAR, column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ)"))  # fmt: skip
 
     def note(self, table_key: int, columns: tuple[Any, ...] = ()) -> None:
         """A read of the table, or of these columns of it by name or id."""

@@ -28,7 +28,7 @@ T = TypeVar("T")
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
 MEMORY = ":memory:"
-VERSION = 1  # of the layout
+VERSION = 2  # of the layout
 GROUP = 64  # writes that share one commit at the most
 OPEN_END = 2**62  # `to_pos` of a row that the newest file listing still holds
 
@@ -79,6 +79,8 @@ CREATE TABLE jobs (job_id VARCHAR, state VARCHAR, table_key BIGINT, table_catalo
 CREATE TABLE capture_decisions (decided_at TIMESTAMPTZ, correlation_id VARCHAR, table_key BIGINT,
     table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR, snapshot_id BIGINT, target_kind VARCHAR,
     storage_id VARCHAR, outcome VARCHAR, engine_id VARCHAR, detail VARCHAR, elapsed_ms DOUBLE);
+CREATE TABLE column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
+    column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ);
 """
 
 
@@ -116,7 +118,15 @@ def create(connection: Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
+def _add_column_usage(connection: Connection) -> None:
+    """Layout 2. Servers made the table themselves before it was part of the layout: what they counted stays."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,"
+        " table_name VARCHAR, column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ)"
+    )
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_column_usage}
 """Version → what brings a file of that version to the next one."""
 
 

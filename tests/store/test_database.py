@@ -171,14 +171,22 @@ def test_a_file_of_layout_1_opens_and_serves(tmp_path):
     database.close()
 
 
+@pytest.mark.parametrize("served", [False, True])
+def test_reads_counted_before_layout_2_stay(tmp_path, served):
+    database = Database(layout_1.build(tmp_path / "d.db", served=served))
+    assert database.rows("SELECT column_name, reads FROM column_usage") == ([("a", 7)] if served else [])
+    database.close()
+
+
 def test_the_newest_layout_is_that_of_a_new_file(tmp_path):
     """A file that was migrated has the tables that a new one has."""
     shapes = []
-    for path in (layout_1.build(tmp_path / "old.db"), tmp_path / "new.db"):
+    old = layout_1.build(tmp_path / "old.db"), layout_1.build(tmp_path / "served.db", served=True)
+    for path in (*old, tmp_path / "new.db"):
         database = Database(path)
         shapes.append(database.rows("SELECT table_name, column_name, data_type FROM duckdb_columns() ORDER BY ALL"))
         database.close()
-    assert shapes[0] == shapes[1]
+    assert shapes[0] == shapes[1] == shapes[2]
 
 
 def test_migrations_run_in_order_and_once(tmp_path, monkeypatch):
