@@ -108,15 +108,16 @@ class Spark:
         """Runs `job(session)` in a thread of its own under a tag, by which it is cancelled when `poll` raises."""
         session = self._acquire()
         tag = f"statflight-{uuid.uuid4().hex}"
+        # The tags of a classic session are its thread's: no other thread could interrupt them. A context's are not.
+        context = None if self.master.startswith("sc://") else session.sparkContext
 
         def tagged() -> pa.Table:
-            session.addTag(tag)
-            if not self.master.startswith("sc://"):
-                session.sparkContext.setInterruptOnCancel(True)  # else a cancelled task runs to its end
-            try:
+            if context is None:
+                session.addTag(tag)
                 return job(session)
-            finally:
-                session.removeTag(tag)
+            context.addJobTag(tag)
+            context.setInterruptOnCancel(True)  # else a cancelled task runs to its end
+            return job(session)
 
         pool = ThreadPoolExecutor(1, "spark-job")
         try:
@@ -130,7 +131,7 @@ class Spark:
                 try:
                     poll()
                 except BaseException:
-                    session.interruptTag(tag)
+                    session.interruptTag(tag) if context is None else context.cancelJobsWithTag(tag)
                     raise
         except Exception as trouble:
             if _is_sparks(trouble):

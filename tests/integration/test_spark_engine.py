@@ -1,5 +1,6 @@
 """The computing engine on a Spark session: the same bytes as in process, expressions, cancelling, warm captures."""
 
+import contextlib
 import datetime as dt
 import os
 import shutil
@@ -13,12 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from capture.connectors.spi import Column, ScanColumn, ScanTask, Schema
+from capture.engines.native import NativeEngine
 from capture.engines.spark import SparkEngine
+from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spi import CaptureRequest, Outcome, TableHandle
+from flight_server.worker import Server, Worker
 from store import records, schemas
 from store.errors import Cancelled, UpstreamError
 from store.targets import Target
+from tests.flight_server.live_server import serving
 
 pytestmark = pytest.mark.spark
 
@@ -189,21 +194,83 @@ def test_a_session_is_kept_warm(engine, table):
     assert engine.spark._session is session is not None
 
 
-def test_a_job_is_cancelled(engine):
+@contextlib.contextmanager
+def working(uri, engine):
+    """A worker of the server in this process, on its one Spark session."""
+    worker = Worker(Server(uri, None), Registry([engine, NativeEngine()]))
+    worker.start([("sync",), ("job", "light")])
+    try:
+        yield
+    finally:
+        worker.stopping.set()
+
+
+def eventually(probe, within=90.0):
+    """The deadline only ends a test that fails."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        if found := probe():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not so within {within} s")
+
+
+@pytest.fixture
+def tracker(engine):
+    engine.spark.ensure()
+    return engine.spark._session.sparkContext.statusTracker()
+
+
+def running(tracker):
+    """The id of the Spark job that runs, once one of its tasks does."""
+    (job,) = eventually(tracker.getActiveJobsIds)
+    eventually(lambda: sum(tracker.getStageInfo(stage).numActiveTasks for stage in tracker.getJobInfo(job).stageIds))
+    return job
+
+
+def stopped(tracker, job):
+    """Whether a Spark job was stopped before its end, which Spark calls a failure."""
+    eventually(lambda: not tracker.getActiveJobsIds())
+    return tracker.getJobInfo(job).status == "FAILED"
+
+
+def test_a_job_is_cancelled(engine, tracker):
+    jobs = []
+
     def slow(session):
         return session.range(0, 4, 1, 4).selectExpr("java_method('java.lang.Thread', 'sleep', 20000L) AS x").toArrow()
 
-    started = time.perf_counter()
-    calls = []
-
     def poll():
-        calls.append(1)
-        if len(calls) > 3:
-            raise Cancelled("cancelled")
+        jobs.append(running(tracker))
+        raise Cancelled("cancelled")
 
     with pytest.raises(Cancelled):
         engine.spark.call(slow, poll)
-    assert time.perf_counter() - started < 15  # the job itself would take forty
+    assert stopped(tracker, *jobs)
+
+
+def test_cancel_job_stops_the_spark_job(engine, tracker, tmp_path):
+    big, small = tmp_path / "lake/big", tmp_path / "lake/small"
+    big.mkdir(parents=True)
+    small.mkdir()
+    pq.write_table(pa.table({"word": [f"{i * 7919 % 10**9:040}" for i in range(1_000_000)]}), big / "0.parquet")
+    for number in range(1, 600):  # minutes of work in one file's space
+        os.link(big / "0.parquet", big / f"{number}.parquet")
+    pq.write_table(pa.table({"id": range(1000)}), small / "0.parquet")
+    request = {"mode": "ASYNC", "target": {"kind": "COLUMN", "column_id": 1}}
+    with serving(tmp_path) as server, server.connect() as client, working(server.uri, engine):
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake")})
+        client.act("discover", {"catalog": "lake"})
+        (queued,) = client.act("capture", {"requests": [request | {"table": "lake.default.big"}]})
+        spark_job = running(tracker)
+        client.act("cancel_job", {"job_id": queued["job_id"]})
+        (job,) = client.act("wait_job", {"job_id": queued["job_id"]})
+        assert job["state"] == "CANCELLED"
+        assert stopped(tracker, spark_job)
+        (queued,) = client.act("capture", {"requests": [request | {"table": "lake.default.small"}]})
+        (job,) = client.act("wait_job", {"job_id": queued["job_id"]})
+        assert (job["state"], job["degraded"]) == ("SUCCEEDED", False)
+        assert client.get({"table": "stats.columns"})["column_name"].to_pylist() == ["id"]
 
 
 def test_jobs_of_several_threads(engine, table):
