@@ -1,0 +1,241 @@
+"""Every table of the shared lakes against another reader of the same files: rows, nulls, bounds, and what a scan reads.
+
+The other reader is deltalake's query engine, DuckDB for Parquet, and for Iceberg pyiceberg, or DuckDB where pyiceberg
+refuses (equality deletes). A table that nobody else reads is captured too, and its files are read, or refused with one
+reason.
+"""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from capture.connectors import open_connector
+from capture.connectors.spi import ConnectorConfig, ScanTask
+from capture.spark.tasks import read
+from store.errors import StatflightError
+
+LAKES = Path(__file__).resolve().parents[3] / "shared/lakes"
+ICEBERG = LAKES / "iceberg/data/persistent"
+pytestmark = pytest.mark.skipif(not LAKES.exists(), reason="the shared lakes are elsewhere")
+
+DELTA = sorted(p.parent.relative_to(LAKES / "delta").as_posix() for p in LAKES.glob("delta/**/_delta_log"))
+FILES = sorted(p.relative_to(LAKES).as_posix() for p in LAKES.glob("parquet*/*.parquet"))
+TABLES = sorted(p.parent.relative_to(ICEBERG).as_posix() for p in ICEBERG.glob("**/metadata"))
+
+
+# Other readers. Each gives the table as it is now, or raises.
+
+
+def of_delta(path: Path) -> pa.Table:
+    import deltalake
+
+    table = deltalake.DeltaTable(str(path))
+    if path.name == "table_with_edge_timestamps":  # the year 9999 in nanoseconds, which overflow there
+        return of_duckdb(f"FROM read_parquet({table.file_uris()})")
+    return pa.table(deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t"))
+
+
+def of_duckdb(sql: str) -> pa.Table:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        return connection.sql(sql).to_arrow_table()
+
+
+def of_parquet(path: Path) -> pa.Table:
+    return of_duckdb(f"SELECT * FROM read_parquet('{path}', hive_partitioning = false)")
+
+
+def of_iceberg(name: str) -> pa.Table:
+    """In the directory that the paths of the metadata start from."""
+    from pyiceberg.table import StaticTable
+
+    table = StaticTable.from_metadata(str(max((ICEBERG / name / "metadata").glob("*.metadata.json"), key=_number)))
+    if name.startswith("equality_deletes"):
+        return _without_equal(table)
+    if name.startswith("partition_timestamptz"):  # the column is in the paths alone, which pyiceberg does not read
+        files = f"read_parquet('{ICEBERG / name}/data/*/*.parquet', hive_partitioning = true)"
+        return of_duckdb(f"SELECT * REPLACE (partition_col::TIMESTAMPTZ AS partition_col) FROM {files}")
+    return table.scan().to_arrow()
+
+
+def _number(metadata: Path) -> int:
+    return int(metadata.name.lstrip("v").partition("-")[0].partition(".")[0])
+
+
+def _without_equal(table: Any) -> pa.Table:
+    """Rows that no later delete file of the same partition equals in the columns that it names."""
+    entries = [e for m in table.current_snapshot().manifests(table.io) for e in m.fetch_manifest_entry(table.io)]
+    parts = []
+    for data in (e for e in entries if e.data_file.content == 0):
+        sql = f"FROM read_parquet('{data.data_file.file_path}') d"
+        for number, gone in enumerate(e for e in entries if e.data_file.content != 0):
+            if gone.data_file.partition != data.data_file.partition or gone.sequence_number <= data.sequence_number:
+                continue
+            names = [table.schema().find_field(i).name for i in gone.data_file.equality_ids]
+            equal = " AND ".join(f"d.{n} IS NOT DISTINCT FROM g{number}.{n}" for n in names)
+            sql += f" ANTI JOIN read_parquet('{gone.data_file.file_path}') g{number} ON {equal}"
+        parts.append(of_duckdb(f"SELECT d.* {sql}"))
+    return pa.concat_tables(parts)
+
+
+# Comparing.
+
+
+def leaves(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Columns and struct leaves by dotted path; lists and maps left out."""
+    while any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return {field.name: table.column(i) for i, field in enumerate(table.schema) if not pa.types.is_nested(field.type)}
+
+
+def plain(values: pa.ChunkedArray) -> list[Any]:
+    """Python values that compare, null and NaN left out: of one kind whatever reader they come from."""
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
+    if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
+        values = values.cast(pa.string() if pa.types.is_string_view(values.type) else pa.binary())
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.timestamp("us", values.type.tz), safe=False)
+    elif pa.types.is_time(values.type):
+        values = values.cast(pa.time64("us"), safe=False)
+    found = [_plain(value) for value in values.drop_null().unique().to_pylist()]
+    return [value for value in found if value == value]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+    return value.bytes if isinstance(value, UUID) else value
+
+
+def typed(text: str, logical_type: str) -> Any:
+    """A bound as a value that compares."""
+    match logical_type.partition("(")[0]:
+        case "BOOLEAN":
+            return text == "true"
+        case "INT":
+            return int(text)
+        case "FLOAT":
+            return pa.scalar(float(text), pa.float32()).as_py()
+        case "DOUBLE":
+            return float(text)
+        case "DECIMAL":
+            return Decimal(text)
+        case "DATE":
+            return date.fromisoformat(text)
+        case "TIME":
+            return time.fromisoformat(text)
+        case "TIMESTAMP" | "TIMESTAMPTZ":
+            return datetime.fromisoformat(text.removesuffix("Z"))
+        case "BINARY":
+            return base64.b64decode(text, validate=True)
+        case "UUID":
+            return UUID(text).bytes
+    return text
+
+
+def compare(config: ConnectorConfig, name: str, truth: pa.Table | None) -> None:
+    """Captures and scans the table; where nobody else reads it, it need only be refused or read."""
+    connector = open_connector(config)
+    ids = {c.name: c.field_id or i for i, c in enumerate(connector.describe("default", name).schema.columns, 1)}
+    current = connector.enumerate_snapshots("default", name).current_snapshot_id
+    assert current is not None
+    native = connector.capture_snapshot_target_stats("default", name, current, ids)
+    told: dict[str, list[dict[str, Any]]] = {}
+    for part in native.file_columns():
+        for row in part.to_pylist():
+            told.setdefault(row["column_name"], []).append(row)
+    scanned: dict[str, list[pa.ChunkedArray]] = {}
+    tasks = list(connector.plan_files("default", name, current, ids))
+    if not any(task.equality_deletes for task in tasks):
+        assert native.row_count == sum(task.row_count for task in tasks)
+    connector.close()
+    if truth is None:
+        for task in tasks:
+            readable(task)
+        return
+    for task in tasks:
+        for column, values in read(task, task.columns):
+            scanned.setdefault(column.name, []).append(values)
+    assert native.row_count == truth.num_rows
+    known = leaves(truth)
+    assert set(known) <= set(ids)
+    for column, values in known.items():
+        found = plain(values)
+        parts = scanned.get(column, [])
+        assert not tasks or column in scanned
+        assert sum(map(len, parts)) == truth.num_rows
+        assert sum(part.null_count for part in parts) == values.null_count, column
+        assert {value for part in parts for value in plain(part)} == set(found), column
+        if column in told:
+            check(column, told[column], native.data_file_count, found, values.null_count)
+
+
+def check(column: str, files: list[dict[str, Any]], of: int, values: list[Any], nulls: int) -> None:
+    """Counts add up to the truth, exact bounds are values, and bounds of all files enclose all values."""
+    counts = [row["null_count"] for row in files]
+    if len(files) == of and None not in counts:
+        assert sum(counts) == nulls, column
+    held = set(values)
+    for side, pick in (("min", min), ("max", max)):
+        bounds = [(row, typed(row[side], row["logical_type"])) for row in files if row[side] is not None]
+        bounds = [(row, bound) for row, bound in bounds if bound == bound]
+        assert all(bound in held for row, bound in bounds if row[f"{side}_is_exact"]), column
+        silent = [row for row in files if row[side] is None and row["null_count"] != row["row_count"]]
+        if not values or not bounds or silent or len(files) != of:
+            continue
+        best, true = pick(bound for _, bound in bounds), pick(values)
+        assert pick(best, true) == best, (column, side)
+        if all(row[f"{side}_is_exact"] for row, _ in bounds):
+            assert best == true, (column, side)
+
+
+def readable(task: ScanTask) -> None:
+    """It is read, or refused with one line that names the file first."""
+    try:
+        for _ in read(task, task.columns):
+            pass
+    except StatflightError as trouble:
+        assert trouble.message.startswith(f'file "{task.file_path}"') and "\n" not in trouble.message
+
+
+# The lakes.
+
+
+@pytest.mark.parametrize("name", DELTA)
+def test_delta(name):
+    path = LAKES / "delta" / name
+    # deltalake itself does not read what is widened by the preview of that feature
+    truth = None if name == "type-widening" else of_delta(path)
+    compare(ConnectorConfig("c", "delta", str(path)), path.name, truth)
+
+
+# Unread by DuckDB or pyarrow, or malformed: a scan may fail.
+ROUGH = {"parquet/large_string_map.brotli.parquet", "parquet/map_no_value.parquet"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_parquet(name):
+    path = LAKES / name
+    config = ConnectorConfig("c", "parquet", str(path))
+    truth = None if name in ROUGH or name.startswith("parquet_bad") else of_parquet(path)
+    compare(config, path.name.removesuffix(".parquet"), truth)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_iceberg(name, monkeypatch):
+    home = ICEBERG / "iceberg" if "lineitem" in name else LAKES / "iceberg"
+    was = "lineitem_iceberg" if "lineitem" in name else "data"
+    monkeypatch.chdir(home)
+    truth = None if "legacy_bare" in name else of_iceberg(name)
+    options = {"path_rewrite": f"{was}={home / was}"}
+    compare(ConnectorConfig("c", "iceberg", str(ICEBERG / name), options), Path(name).name, truth)
