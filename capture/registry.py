@@ -16,6 +16,7 @@ from capture.spi import (
     CaptureRequest,
     CaptureResult,
     Decision,
+    Listing,
     Mode,
     Outcome,
     Sink,
@@ -131,6 +132,9 @@ class _Guard:
             self._sink.put(flight, rows, extra=extra, whole=whole)
             return
         self.strays |= _targets(flight, rows)
+
+    def list_files(self, table: TableHandle, listing: Listing) -> bool:
+        return _key(table) in self._asked and self._sink.list_files(table, listing)
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
         return self._sink.stored(flight, table, columns)

@@ -133,6 +133,19 @@ class Capabilities:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a snapshot as a capture tells them; `mark` names all that it says of them.
+
+    With a base: those of snapshot `base_snapshot_id`, put under `base_mark`, but for the paths in `removed`.
+    """
+
+    mark: str
+    base_snapshot_id: int | None = None
+    base_mark: str = ""
+    removed: tuple[str, ...] = ()
+
+
 class Sink(Protocol):
     """Where captured rows go: a draft generation that is published as a whole, or a store."""
 
@@ -141,6 +154,12 @@ class Sink(Protocol):
 
         `extra` rows (not asked for) never replace a record that is there; `whole` rows are all there are at that
         snapshot: records of other targets of the flight go.
+        """
+
+    def list_files(self, table: TableHandle, listing: Listing) -> bool:
+        """Tells how the files of a snapshot are going to be put: all of them, or the changes from a base.
+
+        False when there is no such base, and all rows of `stats.files` and `stats.file_columns` must be put.
         """
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:

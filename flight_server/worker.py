@@ -28,7 +28,7 @@ from capture.connectors.credentials import redact_all, resolve
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema, Snapshot
 from capture.engines import default_engines, described
 from capture.registry import Registry
-from capture.spi import CaptureRequest, CaptureResult, Decision, Mode, Outcome, Sampling, TableHandle
+from capture.spi import CaptureRequest, CaptureResult, Decision, Listing, Mode, Outcome, Sampling, TableHandle
 from flight_server.config import CHILD_VARIABLE
 from store.errors import Cancelled, InvalidArgument, NotFound, StatflightError, UpstreamError, to_json
 from store.targets import Target
@@ -163,6 +163,19 @@ class DraftSink:
             text = base64.b64encode(stream.getvalue()).decode()
             items.append({"table": name, "extra": extra, "whole": whole, "ipc": text})
         return items
+
+    def list_files(self, table: TableHandle, listing: Listing) -> bool:
+        self.keeper.touched = time.monotonic()
+        body: dict[str, Any] = {"job_id": self.keeper.lease["job_id"], "lease_token": self.keeper.lease["lease_token"],
+                                "snapshot_id": table.snapshot_id, "mark": listing.mark}  # fmt: skip
+        if listing.base_snapshot_id is not None:
+            body["base"] = {"snapshot_id": listing.base_snapshot_id, "mark": listing.base_mark}
+            body["removed"] = list(listing.removed)
+        try:
+            (answer,) = self.server.act("declare_listing", body)
+            return bool(answer["accepted"])
+        except (pa.ArrowException, OSError, ValueError):  # then all rows are put, which tells what is wrong if anything
+            return False
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
         self.keeper.touched = time.monotonic()

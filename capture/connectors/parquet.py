@@ -217,7 +217,8 @@ class ParquetConnector:
             told = repr([(file.key, file.partition) for file in files])
             key = hashlib.sha256(f"{shape}{told}".encode("utf-8", "surrogatepass")).hexdigest()
             columns = partial(self._file_columns, namespace, name, files, layout, ids, None)
-            parts.append(FilePart(key, table.take(pa.array(positions, pa.int64())), columns))
+            times = pa.array([str(file.modified_ns) for file in files], pa.string())
+            parts.append(FilePart(key, table.take(pa.array(positions, pa.int64())), columns, times))
         return parts
 
     def _file_columns(

@@ -160,12 +160,14 @@ class FilePart:
     """Some files of a snapshot that the format keeps together, such as those of one manifest.
 
     `key` names what is told of them: parts of two snapshots with one key have the same rows, so a capture need not
-    look at them again. `files` and `file_columns()` are as in `NativeStats`, but of all leaf columns.
+    look at them again. `files` and `file_columns()` are as in `NativeStats`, but of all leaf columns. `marks` are
+    texts, one for each file, that change with its content where its row of `files` may not.
     """
 
     key: str
     files: pa.Table
     file_columns: Callable[[], Iterator[pa.Table]]
+    marks: pa.Array | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,11 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture import partitions
-from capture.connectors.spi import NativeStats
-from capture.spi import Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sink, TableHandle
-from store import bounds, logical_types
+from capture.connectors.spi import FilePart, NativeStats
+from capture.engines import listings
+from capture.engines.listings import Listings, Step, Told
+from capture.engines.rollup import Rollup, by_column
+from capture.spi import Capabilities, CaptureRequest, CaptureResult, Listing, Mode, Outcome, Sink, TableHandle
 from store.errors import StatflightError
-from store.schemas import FLIGHTS, KEY, RECORDED, SCALAR
+from store.schemas import FLIGHTS, KEY, RECORDED
 from store.targets import Target, TargetKind
 
 _COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX"})
@@ -38,6 +40,9 @@ class NativeEngine:
         partitions=True,
     )
 
+    def __init__(self) -> None:
+        self._listings = Listings()
+
     def supports(self, request: CaptureRequest) -> str:
         return self.capabilities.mismatch(request)
 
@@ -49,7 +54,7 @@ class NativeEngine:
         for members in groups.values():
             group = [requests[at] for at in members]
             try:
-                looked = _Pass(self.id, group, sink)
+                looked = _Pass(self.id, group, sink, self._listings)
                 answers = looked.run_scoped() if group[0].partitions else looked.run()
             except StatflightError as trouble:
                 told = {"retryable": trouble.retryable}
@@ -65,15 +70,16 @@ class NativeEngine:
 class _Pass:
     """One look at a table's metadata for all that is asked of it."""
 
-    def __init__(self, engine_id: str, requests: list[CaptureRequest], sink: Sink):
-        self.engine_id, self.requests, self.sink = engine_id, requests, sink
+    def __init__(self, engine_id: str, requests: list[CaptureRequest], sink: Sink, listings: Listings):
+        self.engine_id, self.requests, self.sink, self.listings = engine_id, requests, sink, listings
+        self.step: Step | None = None  # from the listing that the store has, where only changes are put
         self.table: TableHandle = requests[0].table
         self.mode: Mode = requests[0].mode
         self.now = datetime.now(UTC)
         self.schema_hash = self.table.columns.hash
         self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in requests)
-
         self.leaves = {c.name for c in self.table.columns.columns if c.is_leaf}
+        self.types = {c.name: c.logical_type for c in self.table.columns.columns}
 
     def run(self) -> list[CaptureResult]:
         native = self._look()
@@ -178,7 +184,11 @@ class _Pass:
 
     def _put_files(self, native: NativeStats) -> None:
         provenance = self._provenance(native, True) | {"files_scanned": None}
-        self.sink.put("stats.files", _with(native.files, provenance, "stats.files"), whole=True)
+        files, whole = native.files, True
+        if self.step is not None:
+            files, whole = files.filter(pc.is_in(files["file_path"], self.step.added)), False
+        if whole or files.num_rows:
+            self.sink.put("stats.files", _with(files, provenance, "stats.files"), whole=whole)
 
     def _put_file_columns(self, native: NativeStats, part: pa.Table) -> None:
         complete = pc.and_(pc.is_valid(part["null_count"]), pc.is_valid(part["row_count"]))
@@ -188,20 +198,61 @@ class _Pass:
         at = rows.schema.get_field_index("completeness")
         self.sink.put("stats.file_columns", rows.set_column(at, "completeness", labels), extra=True)
 
-    def _file_columns(self, native: NativeStats) -> dict[str, _Rollup]:
+    def _file_columns(self, native: NativeStats) -> dict[str, Rollup]:
         """Hands per-file statistics on as they come, and rolls them up by column."""
-        rollups: dict[str, _Rollup] = {}
-        types = {c.name: c.logical_type for c in self.table.columns.columns}
+        if self.whole and native.parts:
+            return self._parts(native)
+        rollups: dict[str, Rollup] = {}
         for part in native.file_columns():
-            if not part.num_rows:
-                continue
-            for name, rows in _by_column(part):
-                rollups.setdefault(name, _Rollup(name, types.get(name, "STRING"))).add(rows)
-            if self.whole:
+            self._roll_up(rollups, part)
+            if self.whole and part.num_rows:
                 self._put_file_columns(native, part)
         return rollups
 
-    def _columns(self, native: NativeStats, rollups: Mapping[str, _Rollup]) -> dict[int, dict[str, Any]]:
+    def _roll_up(self, rollups: dict[str, Rollup], part: pa.Table) -> None:
+        if part.num_rows:
+            for name, rows in by_column(part):
+                rollups.setdefault(name, Rollup(name, self.types.get(name, "STRING"))).add(rows)
+
+    def _parts(self, native: NativeStats) -> dict[str, Rollup]:
+        """As `_file_columns`, but of what was told before only the roll-ups are used, where the store still has it."""
+        table, last = self.table, self.listings.last(self.table)
+        mark = listings.mark_of(table, native.parts)
+        self.step = listings.step(last, table, native.parts, native.files)
+        if self.step is not None and not self.sink.list_files(table, listings.listing(mark, last, self.step)):
+            self.step = None
+        if self.step is None:
+            self.sink.list_files(table, Listing(mark))
+        known = {} if last is None else last.parts
+        told: dict[str, Told] = {}
+        for part in native.parts:
+            held = known.get(part.key)
+            if held is None or self.step is None:
+                held = self._put_part(native, part, held)
+            told[part.key] = held
+        self.listings.remember(table, mark, told)
+        names = dict.fromkeys(name for held in told.values() for name in held.rollups)
+        return {
+            name: Rollup.of(
+                name,
+                self.types.get(name, "STRING"),
+                (held.rollups[name] for held in told.values() if name in held.rollups),
+            )
+            for name in names
+        }
+
+    def _put_part(self, native: NativeStats, part: FilePart, known: Told | None) -> Told:
+        rollups: dict[str, Rollup] = {}
+        for rows in part.file_columns():
+            if known is None:
+                self._roll_up(rollups, rows)
+            if self.step is not None:
+                rows = rows.filter(pc.is_in(rows["file_path"], self.step.added))
+            if rows.num_rows:
+                self._put_file_columns(native, rows)
+        return known or Told(part.files, part.marks, rollups)
+
+    def _columns(self, native: NativeStats, rollups: Mapping[str, Rollup]) -> dict[int, dict[str, Any]]:
         """Column id → its record: what the format keeps at table level, else the roll-up of the files."""
         ids = self.table.column_ids
         found: dict[int, dict[str, Any]] = {}
@@ -233,82 +284,6 @@ class _Pass:
         ]  # fmt: skip
         if rows:
             self.sink.put("stats.sketches", _rows("stats.sketches", rows), extra=True)
-
-
-@dataclass
-class _Rollup:
-    """Per-file statistics of one column, summed up. Whatever one file leaves unknown is unknown of the whole."""
-
-    name: str
-    logical_type: str
-
-    def __post_init__(self) -> None:
-        self.files = 0
-        self.row_count: int | None = 0
-        self.null_count: int | None = 0
-        self.nan_count: int | None = 0
-        self.sides: dict[str, tuple[str, bool | None] | None] = {"min": None, "max": None}
-        self.known = {"min": True, "max": True}
-
-    def add(self, rows: pa.Table) -> None:
-        self.files += rows.num_rows
-        for name in ("row_count", "null_count", "nan_count"):
-            total = getattr(self, name)
-            missing = rows[name].null_count > 0
-            setattr(self, name, None if total is None or missing else total + (pc.sum(rows[name]).as_py() or 0))
-        has_values = pc.fill_null(pc.not_equal(rows["null_count"], rows["row_count"]), True)
-        live = rows.filter(has_values)
-        for side in ("min", "max"):
-            self._bound(side, live)
-
-    def _bound(self, side: str, rows: pa.Table) -> None:
-        if not rows.num_rows or not self.known[side]:
-            return
-        if rows[side].null_count:
-            self.known[side] = False
-            return
-        type = logical_types.parse(self.logical_type)
-        texts, exact = rows[side].combine_chunks(), rows[f"{side}_is_exact"].combine_chunks()
-        if (old := self.sides[side]) is not None:
-            texts = pa.concat_arrays([texts, pa.array([old[0]], pa.string())])
-            exact = pa.concat_arrays([exact, pa.array([old[1]], pa.bool_())])
-        keys = bounds.sort_keys(texts, type)
-        order = pc.array_sort_indices(keys, order="ascending" if side == "min" else "descending")
-        best = order[0].as_py()
-        ties = pc.equal(keys, keys[best])
-        # an exact bound among the outermost is attained, so the outermost is exact whatever the others are
-        told = exact.filter(ties).to_pylist()
-        self.sides[side] = (texts[best].as_py(), True if True in told else told[0])
-
-    def complete(self, files: int | None) -> bool:
-        return (files is None or self.files == files) and (self.known["min"] or self.known["max"])
-
-    def scalars(self, files: int | None, row_count: int | None, row_deletes: bool) -> dict[str, Any]:
-        """The scalar columns of the table-level record; with rows missing from the metadata, what is certain."""
-        partial = files is not None and self.files < files
-        row: dict[str, Any] = dict.fromkeys(SCALAR) | {"column_name": self.name, "logical_type": self.logical_type}
-        row["row_count"] = row_count if row_count is not None else None if partial else self.row_count
-        if not partial:
-            row["null_count"], row["nan_count"] = self.null_count, self.nan_count
-        for side in ("min", "max"):
-            found = self.sides[side]
-            if found is not None and self.known[side] and not partial:
-                row[side] = found[0]
-                row[f"{side}_is_exact"] = False if row_deletes else found[1]
-        return row
-
-
-def _by_column(part: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each column name, in their order."""
-    names = part["column_name"].combine_chunks()
-    order = pc.sort_indices(names)  # stable
-    if not pc.all(pc.equal(order, pa.array(range(len(order)), pa.uint64()))).as_py():
-        part, names = part.take(order), names.take(order)
-    ends = pc.run_end_encode(names)
-    start = 0
-    for end, name in zip(ends.run_ends.to_pylist(), ends.values.to_pylist(), strict=True):
-        yield name, part.slice(start, end - start)
-        start = end
 
 
 def _rows(flight: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:

@@ -38,6 +38,9 @@ class MemorySink:
         empty = FLIGHTS[flight].schema.empty_table()
         return empty if columns is None else empty.select(list(columns))
 
+    def list_files(self, table: Any, listing: Any) -> bool:
+        return False
+
     def progress(self, share: float, message: str = "") -> None:
         assert 0 <= share <= 1
         if self.cancelled:

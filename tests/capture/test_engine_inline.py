@@ -39,6 +39,9 @@ class MemorySink:
         found = pa.concat_tables(self.rows[flight]) if flight in self.rows else empty
         return found.select(columns) if columns else found
 
+    def list_files(self, table, listing):
+        return False
+
     def progress(self, share, message=""):
         self.shares.append(share)
         if self.cancel_after is not None and len(self.shares) > self.cancel_after:

@@ -67,6 +67,9 @@ class MemorySink:
         found = schemas.FLIGHTS[flight].schema.empty_table()
         return found.select(columns) if columns else found
 
+    def list_files(self, table, listing):
+        return False
+
     def progress(self, share, message=""):
         self.shares.append(share)
 
