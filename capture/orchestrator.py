@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -69,8 +70,10 @@ class ControlPlane(Protocol):
 class Orchestrator:
     plane: ControlPlane
     sync_enabled: bool = True
+    outcomes: Counter[str] = field(default_factory=Counter)  # of all answers so far
     _flying: dict[tuple[Any, ...], Running] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self, questions: Sequence[Question]) -> list[Answer]:
         """One answer per question, in order. Never raises for one question's trouble."""
@@ -92,6 +95,8 @@ class Orchestrator:
             else:
                 answers[at] = self._await(questions[at], running, started)
         final = [answer for answer in answers if answer is not None]
+        with self._counting:
+            self.outcomes.update([answer.outcome for answer in final])
         self._follow_up(questions, final)
         return final
 

@@ -6,6 +6,7 @@ of `sys.capture_decisions` (engine `policy`); one that repeats the last one abou
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from capture import policy
 from capture.policy import Facts, Policy, Rules, Verdict
 from store.catalog_store import EXTERNAL, TableEntry
-from store.errors import StatflightError
+from store.errors import NotFound, StatflightError
 from store.job_store import ACTIVE
 from store.targets import Target
 
@@ -100,7 +101,8 @@ class AutoAnalyze:
         while self._later:
             _, table = self._later.popitem()
             if table.format != EXTERNAL:
-                self.look(table.table_catalog, [self._service.catalog.by_key(table.table_key)])
+                with contextlib.suppress(NotFound):  # its connector was dropped since
+                    self.look(table.table_catalog, [self._service.catalog.by_key(table.table_key)])
 
     def _queue(self, table: TableEntry, snapshot_id: int, targets: Sequence[Target]) -> str:
         bodies: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import uuid
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from flight_server.tally import Tally
 from store.catalog_store import Catalog, TableEntry
 from store.database import Connection
 from store.errors import (
@@ -91,6 +92,7 @@ class Task:
     correlation_id: str = ""
     id: str = field(default_factory=lambda: f"task-{uuid.uuid4()}")
     token: str = ""
+    leased_at: float = 0.0
     lease_until: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
     result: Mapping[str, Any] | None = None
@@ -106,6 +108,7 @@ class _Held:
 
     lease: Lease
     requests: Sequence[Mapping[str, Any]] = ()
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -129,8 +132,7 @@ class Dispatcher:
         self._drafts: dict[str, Draft] = {}
         self._workers: dict[str, _Worker] = {}
         self._closing = False
-        self.lease_expiries = 0
-        self.outcomes: Counter[tuple[str, str]] = Counter()  # of captures, by engine and outcome
+        self.tally = Tally()
 
     # For those who want work done.
 
@@ -229,7 +231,8 @@ class Dispatcher:
                 if self._waiting[kind]:
                     task = self._waiting[kind].popleft()
                     task.token = uuid.uuid4().hex
-                    task.lease_until = time.monotonic() + self.jobs.lease_seconds
+                    task.leased_at = time.monotonic()
+                    task.lease_until = task.leased_at + self.jobs.lease_seconds
                     self._leased[task.token] = task
                     return {"job_id": task.id, "lease_token": task.token, "kind": kind,
                             "lease_seconds": self.jobs.lease_seconds, "payload": task.payload}  # fmt: skip
@@ -294,11 +297,12 @@ class Dispatcher:
                 raise _lost()
             draft = self._drafts.pop(token, Draft())
         outcomes = body.get("outcomes", [])
-        with self._ready:
-            self.outcomes.update((outcome["engine_id"] or "", outcome["outcome"]) for outcome in outcomes)
         if task is not None:
+            if task.kind != "control":
+                self.tally.ended(task.kind, time.monotonic() - task.leased_at, outcomes)
             return self._end_task(task, draft, body)
         assert held is not None
+        self.tally.ended("job", time.monotonic() - held.since, outcomes)
         retry = not body.get("final", False) and (body.get("error") or {}).get("retryable", True)
         return self._end_job(held, outcomes, body.get("message") or "", draft=draft,
                              decisions=body.get("decisions", []), retry=retry)  # fmt: skip
@@ -313,6 +317,7 @@ class Dispatcher:
                     self.jobs.record_decisions(connection, table, task.correlation_id, body.get("decisions", []))
 
                 self.store.database.write(publish)
+                self.tally.published(draft.merged())
                 self.on_published(table)
             task.result = body
             if body.get("error"):
@@ -367,6 +372,7 @@ class Dispatcher:
                 self._held.pop(lease.token, None)
                 self._ready.notify_all()
         if state == "SUCCEEDED":
+            self.tally.published(draft.merged() if draft is not None else ())
             self.on_published(table)
         return state
 
@@ -420,7 +426,7 @@ class Dispatcher:
                     self._drafts.pop(token, None)
                     task.token = ""
                     task.lost += 1
-                    self.lease_expiries += 1
+                    self.tally.lost(1)
                     if task.lost >= MAX_LOST:  # it may be what kills them
                         task.error = UpstreamError(f"{task.lost} workers were lost over it", code="WORKER_LOST")
                         task.done.set()
@@ -429,7 +435,7 @@ class Dispatcher:
             self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - 60}
             self._ready.notify_all()
         if self.jobs.expired():
-            self.lease_expiries += self.jobs.reclaim()
+            self.tally.lost(self.jobs.reclaim())
             with self._ready:
                 held = list(self._held.items())
             for token, job in held:

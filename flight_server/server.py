@@ -265,7 +265,7 @@ def serve(settings: Settings) -> int:
         if settings.metrics_port is not None:
             from flight_server.metrics import Metrics
 
-            metrics = Metrics(service, actions.release())
+            metrics = Metrics(service, actions.release(), guard.authenticate)
         listener = Listener(settings, start)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         if metrics is not None and settings.metrics_port is not None:

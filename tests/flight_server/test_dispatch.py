@@ -135,7 +135,7 @@ def test_a_lost_lease_takes_its_draft_along(house):
     house.work.add_to_draft(again["lease_token"], house.rows(8), False)
     assert house.finish(again, outcome()) == "SUCCEEDED"
     assert house.row_count() == 8
-    assert house.work.lease_expiries == 1
+    assert house.work.tally.lease_expiries == 1
 
 
 def test_a_renewed_lease_stays(house):

@@ -13,13 +13,17 @@ import pyarrow as pa
 import pytest
 
 from flight_server import audit
+from flight_server.auth import ANONYMOUS
+from store.targets import Target
 from tests.flight_server.live_server import STATFLIGHT, serving
 
 ROW = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": 5}
 
 
-def fetch(url: str, accept: str = "") -> tuple[int, str, str]:
-    request = urllib.request.Request(url, headers={"Accept": accept} if accept else {})
+def fetch(url: str, accept: str = "", token: str = "") -> tuple[int, str, str]:
+    headers = {"Accept": accept, "Authorization": f"Bearer {token}"}
+    used = {name: value for name, value in headers.items() if value.removeprefix("Bearer ")}
+    request = urllib.request.Request(url, headers=used)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
@@ -105,7 +109,7 @@ def test_the_age_of_tables(tmp_path):
         flight = FLIGHTS["stats.tables"]
         rows = [ROW | {"table_name": f"t.{n}", "snapshot_id": s} for n in range(MAX_TABLES + 20) for s in (1, 2)]
         service.store.put([Put(flight.name, records.prepare(flight, pa.Table.from_pylist(rows)))])
-        registry = Metrics(service, "1").registry
+        registry = Metrics(service, "1", lambda _: ANONYMOUS).registry
         found = {s.name + str(s.labels or ""): s.value for m in registry.collect() for s in m.samples}
         ages = [value for name, value in found.items() if name.startswith("statflight_table_age_seconds")]
         assert found["statflight_tables"] == MAX_TABLES + 20
@@ -144,11 +148,90 @@ def test_queue_leases_and_outcomes(tmp_path):
         outcome = {"outcome": "UNCAPTURABLE", "engine_id": "e", "detail": "", "attributes": {},
                    "snapshot_id": snapshot_id, "storage_id": "table"}  # fmt: skip
         key = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
+        outcome["attributes"] = {"rows_read": 7, "bytes_read": "many"}
         client.act("finish_job", key | {"outcomes": [outcome]})
         found = samples(base)
+        assert found['statflight_capture_read_rows_total{engine="e"}'] == 7
+        assert not any(name.startswith("statflight_capture_read_bytes_total") for name in found)
+        assert found['statflight_capture_seconds_count{kind="job"}'] == 1
         assert found['statflight_capture_outcomes_total{engine="e",outcome="UNCAPTURABLE"}'] == 1
         assert found['statflight_jobs{state="FAILED"}'] == 1
         assert found["statflight_leases"] == 0
+
+
+def test_what_captures_read_and_published_and_what_is_stale(tmp_path):
+    import pyarrow.parquet as pq
+
+    for name in ("a", "b"):
+        (tmp_path / "lake" / name).mkdir(parents=True)
+        pq.write_table(pa.table({"id": range(30)}), tmp_path / "lake" / name / "f.parquet")
+    flags = ("--workers", 1, "--metrics-port", 0)
+    with serving(tmp_path, *flags) as server, server.connect() as client:
+        base = server.log.read_text().partition("metrics on ")[2].partition("/metrics")[0]
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake")})
+        client.act("discover", {"catalog": "lake"})
+        asked = [{"table": "lake.default.a"}, {"table": "lake.default.a", "target": Target.column(1).to_json()}]
+        assert [o["outcome"] for o in client.act("capture", {"requests": asked})] == ["CAPTURED"] * 2
+        told = client.act("resolve", {"requests": [*asked, {"table": "lake.default.b", "mode": "ASYNC"}]})
+        assert [a["outcome"] for a in told] == ["HIT", "HIT", "SKIPPED"]
+        found = samples(base)
+        assert found['statflight_capture_read_rows_total{engine="spark"}'] == 30
+        assert found['statflight_capture_read_bytes_total{engine="spark"}'] > 0
+        assert found['statflight_capture_published_rows_total{flight="stats.tables"}'] == 1
+        assert found['statflight_capture_published_bytes_total{flight="stats.tables"}'] > 0
+        assert found['statflight_capture_seconds_count{kind="sync"}'] == 1
+        assert found['statflight_capture_seconds_sum{kind="sync"}'] > 0
+        assert found['statflight_resolve_outcomes_total{outcome="HIT"}'] == 2
+        assert found['statflight_resolve_outcomes_total{outcome="SKIPPED"}'] == 1
+
+
+def test_stale_tables(tmp_path):
+    from datetime import UTC, datetime, timedelta
+
+    from flight_server.metrics import Metrics
+    from tests.flight_server.serving import put, service_in
+
+    def discover(service, name: str, age: timedelta | None) -> None:
+        at = None if age is None else (datetime.now(UTC) - age).isoformat()
+        found = {"schema": "s", "name": name, "table_id": name, "location": "x", "schema_hash": "h",
+                 "schemas": {"h": [["a", "INT", True, None]]}, "current_snapshot_id": 1, "live_snapshot_ids": [1],
+                 "snapshots": [{"snapshot_id": 1, "ordinal": 1, "schema_hash": "h", "parent_snapshot_id": None,
+                                "sequence_number": None, "committed_at": at, "operation": None}]}  # fmt: skip
+        service.database.write(lambda c: service.catalog.discovered(c, "lake", "delta", found, ()))
+
+    with service_in(tmp_path) as service:
+        discover(service, "captured", timedelta(days=9))
+        discover(service, "stale", timedelta(hours=1))
+        discover(service, "undated", None)
+        key = {"table_catalog": "lake", "table_schema": "s", "snapshot_id": 1, "row_count": 1}
+        put(service, [key | {"table_name": "captured"}, key | {"table_name": "external"}], "stats.tables")
+        registry = Metrics(service, "1", lambda _: ANONYMOUS).registry
+        assert registry.get_sample_value("statflight_stale_tables") == 2
+        ages = {s.labels["table"]: s.value for m in registry.collect() for s in m.samples
+                if s.name == "statflight_table_stale_seconds"}  # fmt: skip
+        assert ages.keys() == {"lake.s.stale"} and 3600 <= ages["lake.s.stale"] < 3700
+
+
+def test_metrics_want_a_token_where_callers_do(tmp_path):
+    import hashlib
+
+    def entry(name: str, *lines: str) -> str:
+        return "\n".join(
+            ["[[token]]", f'name = "{name}"', f'sha256 = "{hashlib.sha256(name.encode()).hexdigest()}"', *lines]
+        )
+
+    tokens = [
+        entry("scraper", 'scopes = ["stats.read"]'),
+        entry("writer", 'scopes = ["stats.write"]'),
+        entry("some", 'scopes = ["stats.read"]', 'tables = ["lake.sales.*"]'),
+    ]
+    (tmp_path / "tokens.toml").write_text("\n".join(tokens))
+    with serving(tmp_path, "--metrics-port", 0, "--auth", tmp_path / "tokens.toml") as server:
+        base = server.log.read_text().partition("metrics on ")[2].partition("/metrics")[0]
+        for token, status in (("", 401), ("wrong", 401), ("writer", 403), ("some", 403), ("scraper", 200)):
+            answered, _, text = fetch(f"{base}/metrics", token=token)
+            assert (answered, "statflight_" in text) == (status, status == 200), token
+        assert fetch(f"{base}/health")[0] == 200
 
 
 def test_the_endpoint(base):

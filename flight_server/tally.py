@@ -1,0 +1,55 @@
+"""What captures did since the server started, counted for metrics."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from store.stats_store import Put
+
+READ: Final = ("rows", "bytes")  # what engines tell as attributes `rows_read`, `bytes_read`
+
+
+class Tally:
+    """Counters, safe to be added to by many threads.
+
+    Attributes:
+        outcomes: Requests by engine and outcome.
+        read: By engine and one of READ: what it read of the lake. A row counts once for each column.
+        rows, size_bytes: Of the statistics published, by flight; bytes as Arrow holds them.
+        seconds: By kind of lease, how many captures ended and how long they took together.
+        lease_expiries: Leases that ran out.
+    """
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        self.read: Counter[tuple[str, str]] = Counter()
+        self.rows: Counter[str] = Counter()
+        self.size_bytes: Counter[str] = Counter()
+        self.seconds: dict[str, tuple[int, float]] = {}
+        self.lease_expiries = 0
+        self._lock = threading.Lock()
+
+    def ended(self, kind: str, seconds: float, outcomes: Iterable[Mapping[str, Any]]) -> None:
+        with self._lock:
+            count, total = self.seconds.get(kind, (0, 0.0))
+            self.seconds[kind] = (count + 1, total + seconds)
+            for outcome in outcomes:
+                engine = outcome["engine_id"] or ""
+                self.outcomes[engine, outcome["outcome"]] += 1
+                for what in READ:
+                    told = (outcome.get("attributes") or {}).get(f"{what}_read")
+                    if isinstance(told, int) and told > 0:  # attributes are the worker's own words
+                        self.read[engine, what] += told
+
+    def published(self, puts: Sequence[Put]) -> None:
+        with self._lock:
+            for put in puts:
+                self.rows[put.flight] += put.rows.num_rows
+                self.size_bytes[put.flight] += put.rows.nbytes
+
+    def lost(self, leases: int) -> None:
+        with self._lock:
+            self.lease_expiries += leases
