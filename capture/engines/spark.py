@@ -7,13 +7,13 @@ are the union over its live files, so files that were scanned before are not rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from capture import incremental, partitions
 from capture.connectors.spi import ScanTask
 from capture.incremental import Fold, Known
-from capture.spark import expressions, job
+from capture.spark import dependencies, expressions, job
 from capture.spark.partial import HASHED, Wanted
 from capture.spark.rows import Coverage, Rows
 from capture.spark.scan import Answer, Work
@@ -198,6 +198,8 @@ class SparkEngine:
         attributes = attributes | {"files_read": read.files, "rows_read": read.rows, "bytes_read": read.size_bytes}
         if errors:
             attributes["files_failed"] = len(errors)
+        if found := scan.dependencies.get(key):
+            attributes["dependencies"] = found
         outcome = Outcome.DEGRADED if tasks and len(errors) == len(tasks) else Outcome.CAPTURED
         told = [*notes]
         if errors:
@@ -238,6 +240,8 @@ class _Scan:
     errors: dict[_Key, list[str]]
     row_groups: dict[_Key, int]
     read: dict[_Key, _Read]
+    members: dict[int, Fold]  # of groups: each column's values, null among them
+    dependencies: dict[_Key, list[dict[str, Any]]] = field(default_factory=dict)  # of groups, once all is folded
     taken: int = 0  # files folded, in order
     reused: frozenset[int] = frozenset()  # tasks whose answers, and thetas, are from the store
 
@@ -262,6 +266,7 @@ class _Scan:
             {key: [] for key in keys},
             dict.fromkeys(keys, 0),
             {key: _Read() for key in keys},
+            {i: Fold(LogicalType(Kind.STRUCT)) for group in groups for i in group},
         )
 
     @property
@@ -297,6 +302,9 @@ class _Scan:
             self.taken += 1
 
     def _fold(self, answer: Answer, task: ScanTask, rows: Rows) -> None:
+        if answer.column_id is None and len(answer.column_ids) == 1 and answer.partial:
+            self.members[answer.column_ids[0]].add(answer.partial)
+            return
         key = answer.column_ids if answer.column_id is None else (answer.column_id,)
         if answer.partial is None:
             self.errors[key].append(answer.error)
@@ -322,7 +330,10 @@ class _Scan:
             if len(key) == 1:
                 rows.column(key[0], self.types[key[0]], part, covers, files)
             else:
-                rows.group(key, part, covers)
+                if covers.complete and part.theta:  # of a sample the degree would be too high
+                    thetas = {i: self.members[i].result().theta or b"" for i in key}
+                    self.dependencies[key] = dependencies.degrees(key, part.theta, thetas)
+                rows.group(key, part, covers, self.dependencies.get(key, []))
 
 
 def _wanted(requests: Sequence[CaptureRequest]) -> Wanted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -90,15 +90,21 @@ class Rows:
         told: dict[str, Any] = _sampled(part, covers) or ({"files": files} if files else {})
         self._sketches(about, part, lt, told)
 
-    def group(self, column_ids: tuple[int, ...], part: Partial, covers: Coverage) -> None:
-        """A group of columns: rows, rows in which all are null, distinct tuples (a null is a value of a tuple)."""
+    def group(
+        self, column_ids: tuple[int, ...], part: Partial, covers: Coverage, dependencies: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """A group of columns: rows, rows in which all are null, distinct tuples (a null is a value of a tuple).
+
+        `dependencies` are kept with the sketch, as `capture.spark.dependencies` makes them.
+        """
         target = Target.column_group(column_ids)
         names = [self._names[i] for i in target.column_ids]
         place = {"column_ids": list(target.column_ids), "column_names": names}
         lt = LogicalType(Kind.STRUCT)
         self._add("stats.column_groups", place, part, lt, covers)
         about = {"target_kind": "COLUMN_GROUP", "storage_id": storage_id(target)}
-        self._sketches(about, part, lt, _sampled(part, covers), {"NDV": "TUPLE_NDV"})
+        told = _sampled(part, covers) | ({"dependencies": dependencies} if dependencies else {})
+        self._sketches(about, part, lt, told, {"NDV": "TUPLE_NDV"})
 
     def expression(self, target: Target, lt: LogicalType, part: Partial, covers: Coverage) -> None:
         """An expression, with its sketches."""

@@ -1,6 +1,7 @@
 """One task → one small Arrow batch: what a Spark executor, or this process, answers for a file.
 
-A row is the partial statistics of one column (`column_id`), or the sketch of the tuples of a group (`column_ids`).
+A row is the partial statistics of one column (`column_id`), or the sketch of the tuples of a group (`column_ids`): of a
+group asked for, and of each of its columns alone, where null is one more value.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from capture.connectors.spi import ScanColumn, ScanTask
@@ -63,7 +65,8 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
     try:
         columns = {column.column_id: column for column in task.columns}
         answers = list(_columns(number, task, reader, columns, work))
-        answers += [_group(number, task, reader, columns, group) for group in work.groups]
+        for group in work.groups:
+            answers += _group(number, task, reader, columns, group)
         return answers
     finally:
         reader.close()
@@ -113,9 +116,10 @@ def _columns(
 
 def _group(
     number: int, task: ScanTask, reader: tasks.TaskReader, columns: dict[int, ScanColumn], group: tuple[int, ...]
-) -> Answer:
+) -> list[Answer]:
+    """The answer for a group and those for its columns alone, or the one that says what is wrong."""
     if missing := [i for i in group if i not in columns]:
-        return Answer(number, None, group, f'file "{task.file_path}": column {missing[0]} was not planned')
+        return [Answer(number, None, group, f'file "{task.file_path}": column {missing[0]} was not planned')]
     hashes, size = {}, 0
     for found in reader.columns([columns[i] for i in group]):
         error = found.error
@@ -126,15 +130,18 @@ def _group(
             except (pa.ArrowException, ValueError, StatflightError) as trouble:
                 error = tasks.why(trouble, task)
         if error:
-            return Answer(number, None, group, f'file "{task.file_path}", column "{found.column.name}": {error}')
+            return [Answer(number, None, group, f'file "{task.file_path}", column "{found.column.name}": {error}')]
         size += found.size_bytes
-    parts = [hashes[i] for i in group]
-    combined = hashing.combine([part for part, _ in parts], [null for _, null in parts])
+    of_group = [(group, _tuples([hashes[i] for i in group])), *(((i,), _tuples([hashes[i]])) for i in group)]
+    return [Answer(number, None, ids, "", size, reader.row_groups, partial) for ids, partial in of_group]
+
+
+def _tuples(parts: Sequence[tuple[hashing.Hashes, npt.NDArray[np.bool_] | None]]) -> Partial:
+    """Rows, rows in which all columns are null, and the sketch of distinct tuples; from hashes and nulls by column."""
+    nulls = [null for _, null in parts]
+    combined = hashing.combine([hashes for hashes, _ in parts], nulls)
     theta = sketches.ThetaBuilder()
     for start in range(0, len(combined), kernels.HASH_STEP):
         theta.update(combined[start : start + kernels.HASH_STEP])
-    nulls = [null for _, null in parts]
     whole = 0 if any(n is None for n in nulls) else int(np.count_nonzero(np.logical_and.reduce(nulls)))
-    return Answer(
-        number, None, group, "", size, reader.row_groups, Partial(len(combined), whole, theta=theta.serialize())
-    )
+    return Partial(len(combined), whole, theta=theta.serialize())

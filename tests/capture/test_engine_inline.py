@@ -363,6 +363,37 @@ def test_groups_of_columns(engine, table):
     assert (row["ndv"], row["ndv_exact"], row["row_count"], row["min"]) == (2 * 91, True, 1500, None)
     (sketch,) = [row for row in sink.get("stats.sketches") if row["role"] == "TUPLE_NDV"]
     assert sketch["storage_id"] == Target.column_group([2, 4]).storage_id
+    # 91 words, null among them, of two parts; each part has all of them
+    assert [(d["determinant"], d["dependent"], d["degree"]) for d in result.attributes["dependencies"]] == [
+        ([2], [4], 91 / 182), ([4], [2], 2 / 182)
+    ]  # fmt: skip
+    assert json.loads(sketch["params"])["dependencies"] == result.attributes["dependencies"]
+
+
+def test_groups_that_share_columns_and_a_column_of_them(engine, table):
+    sink = MemorySink()
+    groups = [CaptureRequest(table, Target.column_group(ids)) for ids in ([1, 2], [2, 4], [1, 2, 4])]
+    results = engine.capture_batch([*groups, column(table, "word")], sink)
+    found = [{d["determinant"][0]: d["degree"] for d in r.attributes.get("dependencies", [])} for r in results]
+    assert found == [{1: 1.0, 2: 91 / 1500}, {2: 0.5, 4: 2 / 182}, {1: 1.0, 2: 91 / 1500, 4: 2 / 1500}, {}]
+    assert sink.columns()["word"]["ndv"] == 90
+
+
+@pytest.mark.parametrize("unknown", ["sampled", "damaged", "empty"])
+def test_a_degree_that_is_not_known_is_not_there(engine, table, lake, unknown):
+    sink = MemorySink()
+    lake.add("a.parquet", range(500), row_group_size=10)
+    if unknown == "damaged":
+        (lake.path / "b.parquet").write_bytes(b"PAR1 not at all PAR1")
+    if unknown == "empty":
+        for file in lake.path.glob("*"):
+            file.unlink()
+    sampling = Sampling.RANDOM_ROW_GROUP if unknown == "sampled" else Sampling.NONE
+    (result,) = engine.capture_batch([CaptureRequest(table, Target.column_group([1, 2]), sampling=sampling)], sink)
+    assert result.outcome is Outcome.CAPTURED
+    assert "dependencies" not in result.attributes
+    (sketch,) = sink.get("stats.sketches")
+    assert "dependencies" not in json.loads(sketch["params"])
 
 
 # Without Spark.
