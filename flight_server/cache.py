@@ -1,7 +1,7 @@
 """Arrow kept ready: the rows of one table at one snapshot as a batch, found again without asking DuckDB.
 
 A slice holds what a flight shows of one table for one way of asking (all stored rows, or those valid for a snapshot)
-as of a generation of the table (`flight_server.changes`). Lookups by column id, name or file path go through an index
+as of a generation of the table (`store.changes`). Lookups by column id, name or file path go through an index
 of the slice; any other condition through Arrow's own filter, which means the same as the SQL.
 """
 

@@ -19,8 +19,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from flight_server.changes import Changes
 from flight_server.descriptors import ScanRequest
+from store.changes import Changes
 
 log = logging.getLogger("statflight.hot")
 

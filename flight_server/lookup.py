@@ -1,6 +1,6 @@
 """Records found again without asking DuckDB: what `resolve` answers from.
 
-An entry holds as of a generation of its table (`flight_server.changes`): the generation is taken before the store is
+An entry holds as of a generation of its table (`store.changes`): the generation is taken before the store is
 read, so that nobody is shown less than what was acknowledged. That nothing is stored is remembered too.
 """
 
@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from flight_server.cache import Bounded, Plan, Slice
-from flight_server.changes import Changes
 from store.catalog_store import Catalog, TableEntry
+from store.changes import Changes
 from store.puts import FLIGHT_OF
 from store.schemas import FLIGHTS, Flight
 from store.stats_store import DuckDBStatsStore

@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 from flight_server.auth import ANONYMOUS, Principal
 from flight_server.cache import Slice, SliceCache, one_batch
-from flight_server.changes import Changes
 from flight_server.descriptors import CURRENT, Part, ScanRequest
 from flight_server.hot import HotFlights
 from flight_server.streams import Stream, Streams, never
 from flight_server.tables import SOURCES, Scope, Source, stats_source
 from store import predicate
 from store.catalog_store import Catalog, TableEntry
+from store.changes import Changes
 from store.database import BY_SNAPSHOT, BY_SPAN, Connection, Database
 from store.errors import InvalidArgument
 from store.schemas import Flight

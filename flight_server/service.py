@@ -16,7 +16,6 @@ from flight_server import derived
 from flight_server.auth import Principal
 from flight_server.auto import AutoAnalyze
 from flight_server.cache import SliceCache
-from flight_server.changes import TrackedCatalog, TrackedDatabase, TrackedStore
 from flight_server.config import Settings
 from flight_server.descriptors import CURRENT, ScanRequest
 from flight_server.dispatch import Dispatcher, Task
@@ -27,10 +26,12 @@ from flight_server.scan import Scanner
 from flight_server.secrets import Vault
 from flight_server.streams import Streams
 from flight_server.usage import Usage
-from store.catalog_store import EXTERNAL, TableEntry
+from store.catalog_store import EXTERNAL, Catalog, TableEntry
+from store.database import Database
 from store.errors import InvalidArgument, NotFound, PermissionDenied, StatflightError, UpstreamError
 from store.job_store import LIGHT, SCAN, JobStore, Lease
 from store.names import split_name
+from store.stats_store import DuckDBStatsStore
 from store.targets import Target
 
 log = logging.getLogger("statflight.server")
@@ -45,10 +46,10 @@ class Service:
     def __init__(self, settings: Settings):
         self.settings = settings
         self.started = time.time()
-        self.database = TrackedDatabase(settings.db)
+        self.database = Database(settings.db)
         self.changes = self.database.changes
-        self.catalog = TrackedCatalog(self.database)
-        self.store = TrackedStore(
+        self.catalog = Catalog(self.database)
+        self.store = DuckDBStatsStore(
             self.database, self.catalog, require_registered_tables=settings.require_registered_tables
         )
         self.jobs = JobStore(self.database, settings.lease_seconds)

@@ -207,6 +207,7 @@ class Catalog:
         return entry
 
     def _keep(self, entry: TableEntry) -> None:
+        self.database.touch(entry.table_key)
         draft, self._changed = self._draft, True
         old = draft.by_key.get(entry.table_key)
         if old is not None and (old.name != entry.name or entry.dropped) and draft.by_name.get(old.name) == old:
@@ -225,6 +226,7 @@ class Catalog:
                 " AND snapshot_id IN (SELECT unnest(?::BIGINT[]))", [entry.table_key, list(snapshots)],
             ).fetchall()
         )  # fmt: skip
+        self.database.touch(entry.table_key)
         external = entry.format == EXTERNAL
         for snapshot_id, schema_hash in snapshots.items():
             if snapshot_id not in known:
@@ -328,6 +330,7 @@ class Catalog:
         }  # fmt: skip
         if any(getattr(entry, field) != value for field, value in changes.items()):
             entry = self.change(connection, entry, **changes)
+        self.database.touch(entry.table_key)
         self._store_schemas(connection, entry, found)
         self._store_snapshots(connection, entry, found)
         return entry

@@ -3,7 +3,8 @@
 One process owns the file. Everything that writes is a function `(connection) -> result` handed to `Database.write`; a
 single thread runs it inside a transaction, together with whatever else is waiting, so that one fsync serves many
 callers. When one of them raises, the whole group is rolled back and each is run again on its own: functions must not
-have effects outside of the connection that a second run would repeat.
+have effects outside of the connection that a second run would repeat. They `touch` the tables whose readers they change
+something for, and `changes` tells.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 
+from store.changes import Changes
 from store.errors import InvalidArgument, ShuttingDown
 from store.schemas import FLIGHTS, KEY
 
@@ -194,6 +196,8 @@ class Database:
         self._closed = False
         self.on_rollback: list[Callable[[Connection], None]] = []
         self.on_commit: list[Callable[[], None]] = []
+        self.changes = Changes()
+        self._touched: set[int] = set()  # by the transaction that runs; the writer's thread alone uses it
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -232,6 +236,10 @@ class Database:
     def write(self, function: Callable[[Connection], T]) -> T:
         """Runs the function in a transaction and returns its result once it is on disk."""
         return self.submit(function).result()
+
+    def touch(self, table_key: int) -> None:
+        """Tells, inside of a write, that readers of this table will see another thing after it."""
+        self._touched.add(table_key)
 
     def backup(self, path: str | Path) -> int:
         """Writes a copy of the database to a new file, consistent and complete; its size in bytes.
@@ -293,6 +301,7 @@ class Database:
     def _commit(self, connection: Connection, group: Sequence[_Item]) -> None:
         if not group:
             return
+        self._touched = set()
         try:
             connection.execute("BEGIN")
             results = [item.function(connection) for item in group]
@@ -302,6 +311,7 @@ class Database:
                 connection.execute("ROLLBACK")
             for hook in self.on_rollback:
                 hook(connection)
+            self.changes.note(self._touched)  # it may have been the commit that failed
             if len(group) == 1:
                 group[0].future.set_exception(trouble)
             else:  # each on its own: only the one that failed hears of it
@@ -310,6 +320,7 @@ class Database:
             return
         for told in self.on_commit:
             told()
+        self.changes.note(self._touched)  # once all of it can be seen, and before any caller hears of it
         for item, result in zip(group, results, strict=True):
             item.future.set_result(result)
 

@@ -164,6 +164,7 @@ class DuckDBStatsStore:
                     hint="only registered tables may be put: connect its catalog first",
                 )
             entry = entry or self.catalog.register(connection, name, _first(rows, "table_id"))
+            self.database.touch(entry.table_key)
             yield from self._merges_of_table(connection, put, entry, rows)
 
     def _merges_of_table(self, connection: Connection, put: Put, entry: TableEntry, rows: pa.Table) -> Iterator[Merge]:
@@ -305,6 +306,7 @@ class DuckDBStatsStore:
     def delete_in(
         self, connection: Connection, table: TableEntry, snapshot_id: int | None, target: Target | None = None
     ) -> int:
+        self.database.touch(table.table_key)
         deleted = 0
         flights = [*FLIGHT_OF.values(), "stats.file_columns", "stats.sketches", "file_sketches"]
         if target is not None:

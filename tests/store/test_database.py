@@ -74,6 +74,34 @@ def test_a_group_is_one_commit(database):
     assert len({future.result(10) for future in seen}) == 1
 
 
+def test_who_touches_a_table_changes_its_generation(database):
+    """Once the commit can be seen, and before the writer hears of it."""
+    seen = []
+    database.on_commit.append(lambda: seen.append(database.changes.generation(7)))
+
+    def run(connection):
+        database.touch(7)
+        seen.append(database.changes.generation(7))
+
+    database.write(run)
+    assert (seen, database.changes.generation(7), database.changes.generation(8)) == ([0, 0], 1, 0)
+    database.write(insert(1))
+    assert (database.changes.generation(7), database.changes.epoch) == (1, 1), "nothing was touched"
+
+
+def test_each_of_a_group_that_failed_changes_its_own_table(database):
+    def touching(key, x):
+        return lambda connection: [database.touch(key), insert(x)(connection)]
+
+    release = held_up(database)
+    futures = [database.submit(touching(key, x)) for key, x in ((1, 1), (2, -2), (3, 3))]
+    release.set()
+    assert [futures[at].result(10)[1] for at in (0, 2)] == [1, 3]
+    with pytest.raises(ValueError, match="-2"):
+        futures[1].result(10)
+    assert min(map(database.changes.generation, (1, 3))) >= 1
+
+
 def test_a_statement_that_fails_is_rolled_back(database):
     def run(connection):
         connection.execute("INSERT INTO t VALUES (1)")

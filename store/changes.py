@@ -1,0 +1,31 @@
+"""Which tables a commit touched: what caches stand on.
+
+Every table has a generation. It grows after each commit that may have changed what a reader sees of the table, and
+before whoever asked for the commit hears of it. What was read at a generation may be served while it is still that one:
+nobody is then shown less than what was acknowledged to anybody. A generation is taken before reading, never after.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Set as AbstractSet
+
+
+class Changes:
+    """Generations by table key, and `epoch`: how many commits touched any table."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._generations: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def generation(self, table_key: int) -> int:
+        return self._generations.get(table_key, 0)
+
+    def note(self, table_keys: AbstractSet[int]) -> None:
+        if not table_keys:
+            return
+        with self._lock:
+            for key in table_keys:
+                self._generations[key] = self._generations.get(key, 0) + 1
+            self.epoch += 1
