@@ -59,8 +59,11 @@ class ControlPlane(Protocol):
     def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | None]:
         """For each question the record that answers it: at exactly that snapshot, with the kinds asked for."""
 
+    def is_light(self, question: Question) -> bool:
+        """Whether metadata answers it; such questions do not wait for those that a scan answers."""
+
     def start(self, questions: Sequence[Question]) -> Running:
-        """Begins one capture of questions about the same table."""
+        """Begins one capture of questions about the same table, all light or none."""
 
     def follow_up(self, questions: Sequence[Question]) -> None:
         """Queues one scoped job for questions about the same table, if an engine can take them."""
@@ -108,7 +111,8 @@ class Orchestrator:
         return None if self.sync_enabled else "sync_disabled"
 
     def _launch(self, questions: Sequence[Question], waits: Sequence[int]) -> dict[int, Running | Answer]:
-        """Joins captures under way and starts one per table for the rest; an Answer where there is none to wait for."""
+        """Joins captures under way and starts others for the rest, of a table one of what is light and one of what is
+        not; an Answer where there is none to wait for."""
         if not waits:
             return {}
         joined: dict[int, Running | Answer] = {}
@@ -122,12 +126,13 @@ class Orchestrator:
                     rest.append(at)
             # what was captured since the first look is no cause for another capture
             found = self.plane.lookup([questions[at] for at in rest])
-            new: dict[int, list[int]] = {}
+            new: dict[tuple[int, bool], list[int]] = {}
             for at, record in zip(rest, found, strict=True):
                 if record is not None:
                     joined[at] = Answer("HIT", "", record)
                 else:
-                    new.setdefault(questions[at].table_key, []).append(at)
+                    question = questions[at]
+                    new.setdefault((question.table_key, self.plane.is_light(question)), []).append(at)
             for members in new.values():
                 once = {questions[at].same: questions[at] for at in members}
                 try:

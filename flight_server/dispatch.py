@@ -1,8 +1,8 @@
 """Work for workers: durable jobs and tasks that somebody waits for, leased over Flight, results in draft generations.
 
-A worker asks for a lease of some kinds (`control`: look at a lake; `sync`: a capture somebody waits for; `light`: a
-durable one that reads metadata only; `job`: any durable one) and gets a token. Rows it puts under the token are a draft
-that nobody sees; finishing publishes the draft in one transaction. A lease that runs out takes its draft with it.
+A worker asks for a lease of some kinds (`control`: look at a lake; `sync`: a capture somebody waits for; `light`: one
+that metadata answers, waited for or durable; `job`: any durable one) and gets a token. Rows it puts under the token are
+a draft that nobody sees; finishing publishes the draft in one transaction. A lease that runs out takes its draft along.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +40,8 @@ from store.targets import Target
 
 log = logging.getLogger("statflight.server")
 
-KINDS: Final = ("control", "sync")  # of tasks
+LANES: Final = {"control": ("control",), "sync": ("light", "sync"), "light": ("light",)}
+"""Kind of lease → the queues of tasks it serves, in this order. What metadata answers waits for no scan."""
 MAX_TASKS: Final = 10_000
 MAX_LOST: Final = 3  # workers that may be lost over one task
 _TICK: Final = 0.05  # seconds between looks at whether a caller is still there
@@ -90,6 +91,7 @@ class Task:
     payload: Mapping[str, Any]
     table_key: int | None = None
     correlation_id: str = ""
+    light: bool = False  # metadata answers it
     id: str = field(default_factory=lambda: f"task-{uuid.uuid4()}")
     token: str = ""
     leased_at: float = 0.0
@@ -100,6 +102,11 @@ class Task:
     cancelled: bool = False
     lost: int = 0  # leases of it that ran out
     on_done: list[Callable[[Task], None]] = field(default_factory=list)
+
+    @property
+    def lane(self) -> str:
+        """The queue it waits in."""
+        return "light" if self.light else self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +132,7 @@ class Dispatcher:
         self.payload_of_job: Callable[[Lease], Mapping[str, Any]] = lambda lease: lease.request
         self.on_published: Callable[[TableEntry], None] = lambda _: None
         self._ready = threading.Condition()
-        self._waiting: dict[str, deque[Task]] = {kind: deque() for kind in KINDS}
+        self._waiting: dict[str, deque[Task]] = {lane: deque() for lane in LANES}
         self._leased: dict[str, Task] = {}  # by token
         self._held: dict[str, _Held] = {}  # durable jobs by token
         self._started = self._pruned = time.monotonic()
@@ -142,7 +149,7 @@ class Dispatcher:
                 raise ShuttingDown("the server is shutting down")
             if sum(map(len, self._waiting.values())) >= MAX_TASKS:
                 raise ResourceExhausted(f"{MAX_TASKS} tasks wait already", hint="try again later")
-            self._waiting[task.kind].append(task)
+            self._waiting[task.lane].append(task)
             self._ready.notify_all()
         return task
 
@@ -173,8 +180,8 @@ class Dispatcher:
         """Nobody waits any more: what has not begun never does, what runs is told to stop."""
         with self._ready:
             task.cancelled = True
-            if task in self._waiting[task.kind]:
-                self._waiting[task.kind].remove(task)
+            if task in self._waiting[task.lane]:
+                self._waiting[task.lane].remove(task)
 
     def notify(self) -> None:
         """A durable job may be ready."""
@@ -188,7 +195,7 @@ class Dispatcher:
         grace = time.monotonic() - 15
         with self._ready:
             return self._started > grace or any(
-                task.kind in w.kinds and (w.polling or w.last_seen > grace) for w in self._workers.values()
+                task.lane in _lanes(w.kinds) and (w.polling or w.last_seen > grace) for w in self._workers.values()
             )
 
     def engines(self) -> list[Mapping[str, Any]]:
@@ -217,7 +224,7 @@ class Dispatcher:
                     worker.last_seen = now = time.monotonic()
                     if now >= deadline or is_cancelled():
                         return None
-                    if not any(self._waiting.get(kind) for kind in kinds):
+                    if not any(self._waiting[lane] for lane in _lanes(kinds)):
                         self._ready.wait(min(0.25, deadline - now))
             raise ShuttingDown("the server is shutting down")
         finally:
@@ -227,14 +234,14 @@ class Dispatcher:
 
     def _next(self, kinds: Sequence[str]) -> dict[str, Any] | None:
         with self._ready:
-            for kind in (kind for kind in kinds if kind in self._waiting):
-                if self._waiting[kind]:
-                    task = self._waiting[kind].popleft()
+            for lane in _lanes(kinds):
+                if self._waiting[lane]:
+                    task = self._waiting[lane].popleft()
                     task.token = uuid.uuid4().hex
                     task.leased_at = time.monotonic()
                     task.lease_until = task.leased_at + self.jobs.lease_seconds
                     self._leased[task.token] = task
-                    return {"job_id": task.id, "lease_token": task.token, "kind": kind,
+                    return {"job_id": task.id, "lease_token": task.token, "kind": task.kind,
                             "lease_seconds": self.jobs.lease_seconds, "payload": task.payload}  # fmt: skip
             busy = [task.table_key for task in self._leased.values() if task.table_key is not None]
         if "job" in kinds:
@@ -431,7 +438,7 @@ class Dispatcher:
                         task.error = UpstreamError(f"{task.lost} workers were lost over it", code="WORKER_LOST")
                         task.done.set()
                     elif not task.cancelled:
-                        self._waiting[task.kind].appendleft(task)
+                        self._waiting[task.lane].appendleft(task)
             self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - 60}
             self._ready.notify_all()
         if self.jobs.expired():
@@ -448,9 +455,9 @@ class Dispatcher:
             self.jobs.prune()
 
     def depths(self) -> tuple[dict[str, int], int]:
-        """How much waits, by kind, durable jobs apart; and how many leases are held."""
+        """How much waits, by queue, durable jobs apart; and how many leases are held."""
         with self._ready:
-            waiting = {kind: len(tasks) for kind, tasks in self._waiting.items()}
+            waiting = {lane: len(tasks) for lane, tasks in self._waiting.items()}
             return waiting, len(self._leased) + len(self._held)
 
     def close(self) -> None:
@@ -466,6 +473,10 @@ class Dispatcher:
 def _lacks(outcome: Mapping[str, Any]) -> bool:
     """Whether a target was captured without some of its files."""
     return outcome["outcome"] == "CAPTURED" and bool(outcome.get("attributes", {}).get("files_failed"))
+
+
+def _lanes(kinds: Iterable[str]) -> list[str]:
+    return [lane for kind in kinds for lane in LANES.get(kind, ())]
 
 
 def _retryable(outcome: Mapping[str, Any]) -> bool:

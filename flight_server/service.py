@@ -264,7 +264,14 @@ class Service:
 
     def start_capture(self, table: TableEntry, requests: Sequence[Mapping[str, Any]], correlation_id: str) -> Task:
         payload = self.capture_payload(table, requests, "SYNC", correlation_id)
-        return self.dispatcher.submit(Task("sync", payload, table.table_key, correlation_id))
+        light = self.is_light(table, requests)
+        return self.dispatcher.submit(Task("sync", payload, table.table_key, correlation_id, light))
+
+    def is_light(self, table: TableEntry, bodies: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether engines that read metadata only are the first to take each of these requests."""
+        engines = derived.engine_rows(self)
+        able = (takers(engines, body["target"], table.format, body["kinds"], body["sampling"]) for body in bodies)
+        return all(not rows or rows[0]["priority"] >= NATIVE_PRIORITY for rows in able)
 
     def _payload_of_job(self, lease: Lease) -> Mapping[str, Any]:
         table = self.catalog.by_key(lease.table_key)
@@ -301,10 +308,8 @@ class Service:
         if missing_only:
             request["missing_only"] = True
         targets = [Target.parse(body["target"]).storage_id for body in bodies]
-        engines = derived.engine_rows(self)
-        able = [takers(engines, body["target"], table.format, body["kinds"], body["sampling"]) for body in bodies]
-        light = all(not rows or rows[0]["priority"] >= NATIVE_PRIORITY for rows in able)
-        job_id = self.jobs.enqueue(table, str(snapshot), "ASYNC", request, targets, LIGHT if light else SCAN)
+        priority = LIGHT if self.is_light(table, bodies) else SCAN
+        job_id = self.jobs.enqueue(table, str(snapshot), "ASYNC", request, targets, priority)
         self.dispatcher.notify()
         return job_id
 
@@ -353,6 +358,9 @@ class _Plane:
     def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | None]:
         found = self.service.records.find([(q.table_key, q.snapshot_id, q.target) for q in questions])
         return [r if r is not None and answers(r, q.kinds) else None for q, r in zip(questions, found, strict=True)]
+
+    def is_light(self, question: Question) -> bool:
+        return self.service.is_light(self.service.catalog.by_key(question.table_key), [question.body])
 
     def start(self, questions: Sequence[Question]) -> _RunningTask:
         table = self.service.catalog.by_key(questions[0].table_key)

@@ -15,6 +15,8 @@ from capture.spi import Mode
 from store.errors import NotFound, UpstreamError
 from store.targets import Target
 
+LIGHT = 99  # the column that metadata answers
+
 
 def ask(column: int = 1, table: int = 1, **fields: Any) -> Question:
     question = Question(table, 1, Target.column(column), (), Mode.SYNC, 1000, {"target": {"kind": "COLUMN"}})
@@ -50,6 +52,9 @@ class Plane:
 
     def lookup(self, questions):
         return [self.stored.get(q.same[:3]) for q in questions]
+
+    def is_light(self, question):
+        return question.target.column_id == LIGHT
 
     def start(self, questions):
         if self.refuses:
@@ -176,6 +181,13 @@ def test_a_batch_captures_each_table_once():
     answers = resolve(plane, ask(1), ask(1, table=2), ask(2), ask(1))
     assert [a.outcome for a in answers] == ["CAPTURED"] * 4
     assert [[q.target.column_id for q in members] for members in plane.started] == [[1, 2], [1]]
+
+
+def test_what_metadata_answers_does_not_wait_for_a_scan():
+    plane = Plane()
+    answers = resolve(plane, ask(1), ask(LIGHT), ask(2))
+    assert [a.outcome for a in answers] == ["CAPTURED"] * 3
+    assert [[q.target.column_id for q in members] for members in plane.started] == [[1, 2], [LIGHT]]
 
 
 def test_a_hundred_equal_misses_are_one_capture():

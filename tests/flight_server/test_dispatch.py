@@ -307,6 +307,22 @@ def test_a_thread_for_light_jobs_leaves_scans_alone(house):
     assert house.lease("light")["job_id"] == light
 
 
+def test_what_metadata_answers_is_waited_for_by_no_scan(house):
+    requests = {"requests": [{}]}
+    scan, light = (
+        house.work.submit(Task("sync", requests, house.table.table_key, light=told)) for told in (False, True)
+    )
+    found = house.lease("light")
+    assert (found["job_id"], found["kind"]) == (light.id, "sync")
+    assert house.lease("light") is None
+    assert house.lease("sync")["job_id"] == scan.id
+
+
+def test_a_thread_for_scans_takes_light_ones_first(house):
+    scan, light = (house.work.submit(Task("sync", {"requests": [{}]}, light=told)) for told in (False, True))
+    assert [house.lease("sync")["job_id"] for _ in range(2)] == [light.id, scan.id]
+
+
 # Tasks.
 
 

@@ -338,6 +338,30 @@ def test_small_jobs_are_not_starved_by_long_scans(tmp_path, lake):
             job(client, told["job_id"], "SUCCEEDED")
 
 
+def test_a_planner_hears_of_a_table_while_scans_go_on(tmp_path, lake):
+    release = threading.Event()
+
+    def scan(requests: Sequence[CaptureRequest]) -> list[CaptureResult]:
+        release.wait(WITHIN)
+        return captured(requests)
+
+    with (
+        serving(tmp_path, "--workers", 0) as server,
+        server.connect() as client,
+        working(server.uri, Engine(scan), NativeEngine()),
+    ):
+        connect(client, lake)
+        eventually(lambda: rows(client, "sys.engines"))
+        for table in TABLES[:3]:  # more than there are threads for it
+            (answer,) = client.act("resolve", {"requests": [of_column(table, latency_budget_ms=50)]})
+            assert answer["outcome"] == "TIMEOUT"
+        table = {"table": "lake.default.t3", "latency_budget_ms": 5000}
+        answers = client.act("resolve", {"requests": [of_column("t3", latency_budget_ms=50), table]})
+        assert [a["outcome"] for a in answers] == ["TIMEOUT", "CAPTURED"], answers
+        assert answers[1]["record"]["row_count"] == 10
+        release.set()
+
+
 def test_several_workers_share_the_queue(tmp_path, lake):
     """Each job is done once, and of one table one at a time."""
     lock = threading.Lock()
