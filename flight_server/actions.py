@@ -6,7 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -41,6 +41,7 @@ from store.errors import (
     Unimplemented,
 )
 from store.job_store import ENDED
+from store.listings import Listing
 from store.targets import Target
 
 Results = Iterator[Any]  # JSON values, or bytes as they are
@@ -278,6 +279,24 @@ def renew_lease(call: Call, body: bytes) -> Results:
         asked["job_id"], asked["lease_token"], asked.get("progress"), asked.get("message")
     )
     yield {"job_id": asked["job_id"], "wanted": wanted}
+
+
+@_action('{"job_id", "lease_token", "snapshot_id", "mark", "base"?, "removed"?}',
+         "For capture workers: tells how the files of a snapshot are going to be put")  # fmt: skip
+def declare_listing(call: Call, body: bytes) -> Results:
+    asked = parse_body(
+        body, {"job_id": str, "lease_token": str, "snapshot_id": int, "mark": str}, {"base": dict, "removed": list}
+    )
+    call.service.require_worker(call.principal)
+    removed = asked.get("removed") or []
+    if not all(isinstance(path, str) for path in removed):
+        raise InvalidField("removed", "are no paths", expected="a list of texts", actual=removed)
+    listing = Listing(int(check_snapshot(asked["snapshot_id"])), asked["mark"], removed=tuple(removed))
+    if asked.get("base") is not None:
+        base = parse_body(json.dumps(asked["base"]).encode(), {"snapshot_id": int, "mark": str})
+        listing = replace(listing, base_snapshot_id=base["snapshot_id"], base_mark=base["mark"])
+    accepted = call.service.dispatcher.declare_listing(asked["lease_token"], listing)
+    yield {"job_id": asked["job_id"], "accepted": accepted}
 
 
 @_action('{"job_id", "lease_token", "outcomes"?, "decisions"?, "result"?, "error"?, "message"?, "rows"?, "final"?}',

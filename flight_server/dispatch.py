@@ -34,6 +34,7 @@ from store.errors import (
     from_json,
 )
 from store.job_store import LIGHT, MAX_ATTEMPTS, JobStore, Lease
+from store.listings import Listing, can_continue, continue_listing, mark_listing
 from store.spool import Spool
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from store.targets import Target
@@ -55,9 +56,23 @@ class Draft:
         self._lock = threading.Lock()
         self._spools: dict[tuple[str, PutMode, pa.Schema], Spool] = {}
         self._merged: list[Put] | None = None
+        self._listings: dict[int, Listing] = {}  # by snapshot
 
     def __bool__(self) -> bool:
-        return bool(self._spools)
+        return bool(self._spools or self._listings)
+
+    def declare(self, listing: Listing) -> None:
+        with self._lock:
+            self._listings[listing.snapshot_id] = listing
+
+    def publish(self, connection: Connection, store: DuckDBStatsStore, table: TableEntry) -> None:
+        """Stores all of it."""
+        for listing in self._listings.values():
+            if listing.base_snapshot_id is not None:
+                continue_listing(connection, table.table_key, listing)
+        store.put_in(connection, self.merged())
+        for listing in self._listings.values():
+            mark_listing(connection, table.table_key, listing)
 
     def add(self, put: Put, whole: bool) -> None:
         """Takes rows; `whole`: they are all there are at their snapshots."""
@@ -291,6 +306,25 @@ class Dispatcher:
             draft = self._drafts.setdefault(token, Draft(self.store.database.directory))
         draft.add(put, whole)
 
+    def declare_listing(self, token: str, listing: Listing) -> bool:
+        """Takes how the files of a snapshot are going to be put; False when they cannot continue that base."""
+        with self._ready:
+            task, held = self._leased.get(token), self._held.get(token)
+            if task is None and held is None:
+                raise _lost()
+            table_key = task.table_key if task is not None else held.lease.table_key if held is not None else None
+            if table_key is None:
+                raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
+        if listing.base_snapshot_id is not None:
+            with self.store.database.reading() as cursor:
+                if not can_continue(cursor, table_key, listing):
+                    return False
+        with self._ready:
+            if token not in self._leased and token not in self._held:
+                raise _lost()
+            self._drafts.setdefault(token, Draft(self.store.database.directory)).declare(listing)
+        return True
+
     def finish(self, job_id: str, token: str, body: Mapping[str, Any]) -> str:
         """Publishes the draft with the outcome of the work, all in one transaction; the state of the job after it."""
         with self._ready:
@@ -320,7 +354,7 @@ class Dispatcher:
                 table = self.catalog.by_key(task.table_key)
 
                 def publish(connection: Connection) -> None:
-                    self.store.put_in(connection, draft.merged())
+                    draft.publish(connection, self.store, table)
                     self.jobs.record_decisions(connection, table, task.correlation_id, body.get("decisions", []))
 
                 self.store.database.write(publish)
@@ -368,7 +402,7 @@ class Dispatcher:
                 stats_processed=len({o["snapshot_id"] for o in captured}),
             )  # fmt: skip
             if state == "SUCCEEDED" and draft is not None:
-                self.store.put_in(connection, draft.merged())
+                draft.publish(connection, self.store, table)
             self.jobs.record_decisions(connection, table, correlation_id, decisions)
             return state
 
@@ -392,10 +426,11 @@ class Dispatcher:
         except Exception as trouble:
             log.exception("what job %s captured cannot be stored", lease.job_id)
             reason = str(trouble) if isinstance(trouble, StatflightError) else "what was captured could not be stored"
+            again = isinstance(trouble, StatflightError) and trouble.retryable
 
             def give_up(connection: Connection) -> str:
                 return self.jobs.finish_in(
-                    connection, lease.job_id, lease.token, captured=0, failed=1, retry=False, message=reason,
+                    connection, lease.job_id, lease.token, captured=0, failed=1, retry=again, message=reason,
                     stats_processed=0,
                 )  # fmt: skip
 

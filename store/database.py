@@ -30,7 +30,7 @@ T = TypeVar("T")
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
 MEMORY = ":memory:"
-VERSION = 2  # of the layout
+VERSION = 3  # of the layout
 GROUP = 64  # writes that share one commit at the most
 OPEN_END = 2**62  # `to_pos` of a row that the newest file listing still holds
 
@@ -72,6 +72,7 @@ CREATE TABLE table_constraints (table_key BIGINT, kind VARCHAR, name VARCHAR, or
 CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, parent_snapshot_id BIGINT,
     sequence_number BIGINT, committed_at TIMESTAMPTZ, operation VARCHAR, schema_hash VARCHAR, is_live BOOLEAN);
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT);
+CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR);
 CREATE TABLE idempotency (key VARCHAR, content_hash VARCHAR, answer VARCHAR, stored_at TIMESTAMPTZ);
 CREATE TABLE jobs (job_id VARCHAR, state VARCHAR, table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,
     table_name VARCHAR, snapshot VARCHAR, mode VARCHAR, targets VARCHAR, request VARCHAR, dedupe VARCHAR,
@@ -128,7 +129,12 @@ def _add_column_usage(connection: Connection) -> None:
     )
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_column_usage}
+def _add_file_marks(connection: Connection) -> None:
+    """Layout 3. Listings put before have no mark: the next capture of a table puts all its files once more."""
+    connection.execute("CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR)")
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_column_usage, 2: _add_file_marks}
 """Version → what brings a file of that version to the next one."""
 
 

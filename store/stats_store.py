@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import BY_SNAPSHOT, Connection, Database, insert_rows, stored_columns
 from store.errors import Conflict, NotFound
+from store.listings import FAMILIES, forget_mark
 from store.merge import Merge, SnapshotMerge, SpanMerge
 from store.names import join_name
 from store.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, digest, snapshots_of, split
@@ -169,6 +170,8 @@ class DuckDBStatsStore:
 
     def _merges_of_table(self, connection: Connection, put: Put, entry: TableEntry, rows: pa.Table) -> Iterator[Merge]:
         flight = put.flight
+        if put.mode is PutMode.REPLACE_SNAPSHOT and flight in FAMILIES:
+            forget_mark(connection, entry.table_key)
         if flight in ("stats.columns", "stats.file_columns"):
             rows = self._with_column_ids(connection, entry, rows, flight)
         snapshots = snapshots_of(rows)
@@ -307,6 +310,7 @@ class DuckDBStatsStore:
         self, connection: Connection, table: TableEntry, snapshot_id: int | None, target: Target | None = None
     ) -> int:
         self.database.touch(table.table_key)
+        forget_mark(connection, table.table_key)
         deleted = 0
         flights = [*FLIGHT_OF.values(), "stats.file_columns", "stats.sketches", "file_sketches"]
         if target is not None:

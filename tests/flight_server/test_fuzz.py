@@ -223,6 +223,8 @@ BODIES: dict[str, Any] = {
         {"engine_id": "e", "priority": 1, "connectors": [], "target_kinds": ["TABLE"], "statistic_kinds": "{}",
          "execution_modes": ["SYNC"], "sampling": ["NONE"]}]},
     "renew_lease": {"job_id": "x", "lease_token": "t", "progress": 0.5, "message": "m"},
+    "declare_listing": {"job_id": "x", "lease_token": "t", "snapshot_id": 1, "mark": "m", "removed": ["f"],
+                        "base": {"snapshot_id": 1, "mark": "m"}},
     "finish_job": {"job_id": "x", "lease_token": "t", "outcomes": [], "decisions": [], "result": {}, "final": True},
     "delete_stats": {"table": "c.s.none", "snapshot": 1, "target": {"kind": "COLUMN_GROUP", "column_ids": [1, 2]}},
     "expire": {"table": "c.s.t", "dry_run": True},

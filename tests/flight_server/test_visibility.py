@@ -176,6 +176,7 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "wait_job": [job],
         "lease_job": [{"worker_id": "w", "kinds": ["job"]}],
         "renew_lease": [key],
+        "declare_listing": [key | {"snapshot_id": 1, "mark": "m"}],
         "finish_job": [key],
         "delete_stats": [{"table": HIDDEN_NAME}],
         "expire": [{"table": HIDDEN_NAME, "dry_run": True}],

@@ -1,0 +1,215 @@
+"""Captures of tables that changed a little: what was read is not read again, what was put is not put again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from capture.connectors import cache, footers
+from capture.connectors.iceberg_io import LakeIO
+from capture.engines.native import NativeEngine
+from capture.registry import Registry
+from flight_server.worker import DraftSink, Server, Worker
+from tests.flight_server.live_server import Client, serving
+
+IGNORED = ("captured_at", "refreshed_at", "capture_mode", "freshness", "usable_for")
+
+
+@dataclass
+class Watch:
+    """What a worker opened and put, since it was last looked at."""
+
+    opened: Counter[str] = field(default_factory=Counter)
+    put: Counter[str] = field(default_factory=Counter)
+
+    def take(self) -> tuple[Counter[str], Counter[str]]:
+        found = self.opened, self.put
+        self.opened, self.put = Counter(), Counter()
+        return found
+
+
+@pytest.fixture
+def watch(monkeypatch) -> Watch:
+    """Counts what passes through the real file systems and the real sink."""
+    found = Watch()
+    new_input, put, read_footer = LakeIO.new_input_here, DraftSink.put, footers.read_footer
+
+    def opening(self, location):
+        found.opened["data" if location.endswith(".parquet") else _kind(location)] += 1
+        return new_input(self, location)
+
+    def putting(self, flight, rows, **more):
+        found.put[flight] += rows.num_rows
+        put(self, flight, rows, **more)
+
+    def reading(place):
+        found.opened["footer"] += 1
+        return read_footer(place)
+
+    monkeypatch.setattr(LakeIO, "new_input_here", opening)
+    monkeypatch.setattr(DraftSink, "put", putting)
+    monkeypatch.setattr(footers, "read_footer", reading)
+    for held in (cache.FILES, cache.COLUMNS):
+        held.clear()
+    return found
+
+
+def _kind(location: str) -> str:
+    name = location.rpartition("/")[2]
+    return "metadata" if name.endswith(".json") else "list" if name.startswith("snap-") else "manifest"
+
+
+@contextlib.contextmanager
+def house(directory: Path) -> Iterator[Client]:
+    """A server of its own, and a worker in this process."""
+    directory.mkdir()
+    with serving(directory) as live:
+        worker = Worker(Server(live.uri, None, None), Registry([NativeEngine()]))
+        thread = threading.Thread(target=worker.run, args=(("control", "sync", "light", "job"),), daemon=True)
+        thread.start()
+        try:
+            yield live.connect()
+        finally:
+            worker.stopping.set()
+    thread.join(30)
+
+
+def capture(client: Client, table: str) -> None:
+    (told,) = client.act("capture", {"requests": [{"table": table, "target": {"kind": "TABLE"}, "mode": "SYNC"}]})
+    assert told["outcome"] == "CAPTURED", told
+
+
+def stored(client: Client, table: str) -> dict[str, list[dict[str, Any]]]:
+    """All that is stored of the table's current snapshot."""
+    found = {}
+    for flight in ("stats.tables", "stats.columns", "stats.files", "stats.file_columns"):
+        rows = client.get({"table": flight, "snapshot": "current"}).drop_columns(
+            [name for name in IGNORED if name in client.get({"table": flight, "limit": 0}).column_names]
+        )
+        found[flight] = sorted(rows.to_pylist(), key=repr)
+    assert found["stats.files"] and all(row["table_name"] == table.rpartition(".")[2] for row in found["stats.files"])
+    return found
+
+
+def afresh(directory: Path, connector: dict[str, Any], table: str) -> dict[str, list[dict[str, Any]]]:
+    """What a server and a worker say that never saw the table before."""
+    for held in (cache.FILES, cache.COLUMNS):
+        held.clear()
+    with house(directory) as client:
+        client.act("register_connector", connector)
+        client.act("discover", {"catalog": connector["catalog"]})
+        capture(client, table)
+        return stored(client, table)
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    ids = range(start, stop)
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": [f"n{i:04}" for i in ids]})
+
+
+@pytest.fixture
+def iceberg(tmp_path):
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/wh")
+    catalog.create_namespace("db")
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+    table = catalog.create_table("db.t", schema)
+    for start in range(0, 50, 10):
+        table.append(rows(start, start + 10))
+    yield table
+    catalog.close()
+
+
+def test_iceberg(iceberg, tmp_path, watch):
+    connector = {"catalog": "lake", "format": "iceberg", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    with house(tmp_path / "server") as client:
+        client.act("register_connector", connector)
+        client.act("discover", {"catalog": "lake"})
+        watch.take()
+        capture(client, "lake.db.t")
+        opened, put = watch.take()
+        assert (opened["manifest"], opened["data"]) == (5, 0)
+        assert (put["stats.files"], put["stats.file_columns"]) == (5, 10)
+        first = stored(client, "lake.db.t")
+
+        capture(client, "lake.db.t")  # nothing changed
+        opened, put = watch.take()
+        assert (opened["manifest"], opened["data"]) == (0, 0)
+        assert (put["stats.files"], put["stats.file_columns"]) == (0, 0)
+        assert stored(client, "lake.db.t") == first
+
+        iceberg.append(rows(100, 110))
+        capture(client, "lake.db.t")
+        opened, put = watch.take()
+        assert (opened["manifest"], opened["data"]) == (1, 0)
+        assert (put["stats.files"], put["stats.file_columns"]) == (1, 2)
+        second = stored(client, "lake.db.t")
+        assert len(second["stats.files"]) == 6
+        assert {row["max"] for row in second["stats.columns"]} == {"109", "n0109"}
+
+        iceberg.delete("id >= 40 and id < 45")  # half a file: written anew
+        iceberg.delete("id < 10")  # a whole file
+        capture(client, "lake.db.t")
+        opened, put = watch.take()
+        assert opened["data"] == 0 and put["stats.files"] == 1 and put["stats.file_columns"] == 2
+        last = stored(client, "lake.db.t")
+        assert sorted(row["row_count"] for row in last["stats.files"]) == [5, 10, 10, 10, 10]
+        older = client.get({"table": "stats.file_columns", "snapshot": first["stats.tables"][0]["snapshot_id"]})
+        assert older.num_rows == 10  # of the first snapshot, as it was
+    assert last == afresh(tmp_path / "again", connector, "lake.db.t")
+
+
+def test_parquet(tmp_path, watch):
+    lake = tmp_path / "lake" / "t"
+    lake.mkdir(parents=True)
+    for n in range(6):
+        pq.write_table(rows(n * 10, n * 10 + 10), lake / f"{n}.parquet")
+    connector = {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake")}
+    with house(tmp_path / "server") as client:
+        client.act("register_connector", connector)
+        client.act("discover", {"catalog": "lake"})
+        capture(client, "lake.default.t")
+        opened, put = watch.take()
+        assert opened["footer"] == 6  # by discovery, and by no one else
+        assert put["stats.file_columns"] == 12
+        capture(client, "lake.default.t")
+        assert watch.take() == (Counter(), Counter({"stats.tables": 1, "stats.columns": 2}))
+        pq.write_table(rows(500, 510), lake / "7.parquet")
+        pq.write_table(rows(700, 710), lake / "3.parquet")  # another content, of the same rows and size
+        (lake / "0.parquet").unlink()
+        capture(client, "lake.default.t")
+        opened, put = watch.take()
+        assert opened["footer"] == 2
+        assert (put["stats.files"], put["stats.file_columns"]) == (2, 4)
+        last = stored(client, "lake.default.t")
+    assert last == afresh(tmp_path / "again", connector, "lake.default.t")
+
+
+def test_a_listing_that_somebody_changed_is_put_anew(iceberg, tmp_path, watch):
+    connector = {"catalog": "lake", "format": "iceberg", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    with house(tmp_path / "server") as client:
+        client.act("register_connector", connector)
+        client.act("discover", {"catalog": "lake"})
+        capture(client, "lake.db.t")
+        gone = stored(client, "lake.db.t")["stats.files"][0]["file_path"]
+        told = client.act("delete_stats", {"table": "lake.db.t", "target": {"kind": "FILE", "file_path": gone}})
+        assert told == [{"deleted": 3}]
+        iceberg.append(rows(100, 110))
+        watch.take()
+        capture(client, "lake.db.t")
+        opened, put = watch.take()
+        assert opened["manifest"] == 1  # what was read is known
+        assert (put["stats.files"], put["stats.file_columns"]) == (6, 12)
+        last = stored(client, "lake.db.t")
+    assert last == afresh(tmp_path / "again", connector, "lake.db.t")
