@@ -134,6 +134,7 @@ class Settings:
         cache_bytes: Memory for statistics kept ready as Arrow; 0 keeps none.
         hot_bytes: Disk beside the database for whole flights kept ready to be sent; 0 keeps none.
         max_streams: Large answers that may be under way at once.
+        max_queries: Queries that may look for their first rows at once, twice the processors when not given.
         max_stream_bytes: What one answer may hold.
         stream_seconds: How long one answer may take, its reader's pauses included.
         auto_analyze: Policy of tables whose connector gives none (see `capture.policy`).
@@ -163,6 +164,7 @@ class Settings:
     cache_bytes: int = 256 << 20
     hot_bytes: int = 6 << 30
     max_streams: int = 128
+    max_queries: int | None = None
     max_stream_bytes: int = 1 << 40
     stream_seconds: float = 3600.0
     auto_analyze: str = "off"
@@ -229,6 +231,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "cache_bytes": _whole(0),
     "hot_bytes": _whole(0),
     "max_streams": _whole(1),
+    "max_queries": _whole(1),
     "max_stream_bytes": _whole(1),
     "stream_seconds": _seconds,
     "auto_analyze": _auto,

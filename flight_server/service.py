@@ -24,7 +24,7 @@ from flight_server.lookup import Records
 from flight_server.requests import ALL, Ask
 from flight_server.scan import Scanner
 from flight_server.secrets import Vault
-from flight_server.streams import Streams
+from flight_server.streams import MAX_QUERIES, Streams
 from flight_server.usage import Usage
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Database
@@ -56,7 +56,12 @@ class Service:
         self.jobs.reclaim(everything=True)
         self.dispatcher = Dispatcher(self.jobs, self.store, self.catalog)
         self.dispatcher.payload_of_job = self._payload_of_job
-        self.streams = Streams(settings.max_streams, settings.stream_seconds, settings.max_stream_bytes)
+        self.streams = Streams(
+            settings.max_streams,
+            settings.stream_seconds,
+            settings.max_stream_bytes,
+            settings.max_queries or MAX_QUERIES,
+        )
         self.slices = SliceCache(settings.cache_bytes)
         self.scanner = Scanner(self.database, self.catalog, self.changes, self.slices, self.streams)
         self.hot = self.scanner.hot = HotFlights(settings.db, settings.hot_bytes, self.changes, self.scanner.batches)

@@ -2,12 +2,14 @@
 
 An answer that fits into a few batches is read to its end at once and holds nothing while its caller takes it. Anything
 larger is a stream: it takes one of a limited number of places until its last batch is sent, its caller leaves, or its
-time is over. A single thread watches over queries and streams, because a thread that waits inside of DuckDB or of gRPC
-cannot watch over itself.
+time is over. Only so many queries look for their first batches at once, and the others wait for their turn: DuckDB gets
+no more done by more of them, and what needs no query would wait for the processor behind them all. A single thread
+watches over queries and streams, because a thread that waits inside of DuckDB or of gRPC cannot watch over itself.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -22,6 +24,7 @@ from store.database import Connection
 from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 
 MAX_BATCH_BYTES: Final = 4 << 20
+MAX_QUERIES: Final = max(4, 2 * (os.cpu_count() or 1))  # unless the settings say otherwise
 SMALL_BATCHES: Final = 2  # an answer of no more is no stream
 _TICK: Final = 0.015
 
@@ -75,6 +78,11 @@ class Watched:
                 cursor.close()
         if on_end is not None:
             on_end()
+
+    def check(self) -> None:
+        """Raises once its caller has left or its time is over."""
+        if self._left or self._late:
+            raise self._reason()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -145,11 +153,56 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield from pieces(batch.slice(half))
 
 
-class Streams:
-    """The places for streams, and the thread that watches."""
+class Turns:
+    """So many at once; who has to wait gets a turn in the order of asking."""
 
-    def __init__(self, places: int, seconds: float, most_bytes: int):
+    def __init__(self, turns: int):
+        self._free = turns
+        self._waiting: deque[threading.Event] = deque()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def turn(self, check: Callable[[], None]) -> Iterator[None]:
+        """A turn; `check` raises when it is not worth waiting any more."""
+        called = None
+        with self._lock:
+            if self._free:
+                self._free -= 1
+            else:
+                called = threading.Event()
+                self._waiting.append(called)
+        try:
+            while called is not None and not called.wait(_TICK):
+                check()
+        except BaseException:
+            self._leave(called)
+            raise
+        try:
+            yield
+        finally:
+            self._give_on()
+
+    def _leave(self, called: threading.Event | None) -> None:
+        with self._lock:
+            if called is not None and not called.is_set():
+                self._waiting.remove(called)
+                return
+        self._give_on()
+
+    def _give_on(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._free += 1
+
+
+class Streams:
+    """The places for streams, the turns of queries, and the thread that watches."""
+
+    def __init__(self, places: int, seconds: float, most_bytes: int, queries: int = MAX_QUERIES):
         self.places, self.seconds, self.most_bytes = places, seconds, most_bytes
+        self.turns = Turns(queries)
         self.running = 0
         self._watched: set[Watched] = set()
         self._wake = threading.Condition()
@@ -162,7 +215,7 @@ class Streams:
         """Starts a query on its own cursor: the whole answer where it is small, else a stream of its shaped batches."""
         watched = self._watch_over(cursor, is_cancelled)
         try:
-            with watched.running():
+            with watched.running(), self.turns.turn(watched.check):
                 reader: Iterator[pa.RecordBatch] = iter(start())
                 first = [batch for _, batch in zip(range(SMALL_BATCHES + 1), reader, strict=False)]
             if len(first) <= SMALL_BATCHES and sum(batch.nbytes for batch in first) <= MAX_BATCH_BYTES:

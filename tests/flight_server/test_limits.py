@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from flight_server.streams import MAX_BATCH_BYTES, Streams, pieces
+from flight_server.streams import MAX_BATCH_BYTES, Streams, never, pieces
 from store.database import Database
 from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 from tests.flight_server.live_server import serving
@@ -112,6 +112,38 @@ def test_a_caller_who_leaves_stops_the_query(database):
             next(stream)
     assert time.monotonic() - gone < 5
     assert streams.running == 0
+
+
+def test_queries_take_turns(database):
+    """One turn: while a query looks for its first rows, the next ones wait, may leave, and follow in their order."""
+    streams = Streams(places=9, seconds=60, most_bytes=1 << 40, queries=1)
+    stop, left = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def ask(name: str, sql: str, is_cancelled) -> threading.Thread:
+        def work() -> None:
+            try:
+                run(streams, database, sql, is_cancelled)
+                ended.append(name)
+            except Cancelled:
+                ended.append(f"{name} left")
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        time.sleep(0.1)  # in this order
+        return thread
+
+    one = "SELECT 1::BIGINT AS n"
+    threads = [ask("long", NEVER, stop.is_set), ask("gone", one, left.is_set), ask("first", one, never)]
+    threads.append(ask("second", one, never))
+    left.set()
+    threads[1].join(10)
+    assert ended == ["gone left"]
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    assert ended[1:] == ["long left", "first", "second"]
+    assert run(streams, database, one).num_rows == 1
 
 
 def test_batches_are_cut_to_size():
