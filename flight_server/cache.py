@@ -33,12 +33,16 @@ _ROW_COST: Final = 256  # bytes that the indexes of a row may take besides the A
 
 @dataclass(frozen=True)
 class Plan:
-    """A condition taken apart: the one table it names, values of an indexed column, and what remains to be tested."""
+    """A condition taken apart: the one table it names, values of an indexed column, and what remains to be tested.
+
+    `unnamed` is all of it but the table's name.
+    """
 
     name: tuple[str, str, str] | None
     column: str | None = None
     values: tuple[Any, ...] = ()
     rest: Node | None = None
+    unnamed: Node | None = None
     expression: pc.Expression | None = field(default=None, compare=False)
 
 
@@ -49,13 +53,16 @@ def plan(node: Node | None, schema: pa.Schema) -> Plan:
         return Plan(None)
     names: dict[str, set[str]] = {}
     column, values, rest = None, (), []  # type: str | None, tuple[Any, ...], list[Node]
+    unnamed: list[Node] = []
     for part in _conjuncts(node):
         leaf = part if isinstance(part, Leaf) and part.op in (Op.EQ, Op.IN) else None
         known = leaf.column.strip().lower() if leaf is not None else ""
         if known in NAMES:
             kept = predicate.equal_values(part, known) or set()
             names[known] = names[known] & kept if known in names else kept
-        elif leaf is not None and column is None and known in INDEXED and known in columns:
+            continue
+        unnamed.append(part)
+        if leaf is not None and column is None and known in INDEXED and known in columns:
             type_ = schema.field(known).type
             typed = (predicate.typed_literal(value, type_) for value in leaf.values)
             column, values = known, tuple(dict.fromkeys(value for value in typed if value is not None))
@@ -65,10 +72,14 @@ def plan(node: Node | None, schema: pa.Schema) -> Plan:
     parts = [names[name] if name in names else predicate.equal_values(node, name) for name in NAMES]
     if not all(part is not None and len(part) == 1 for part in parts):
         return Plan(None)
-    left = rest[0] if len(rest) == 1 else And(tuple(rest)) if rest else None
+    left = _all(rest)
     expression = None if left is None else predicate.to_arrow(left, schema)
     name = tuple(next(iter(part or ())) for part in parts)
-    return Plan(name, column, values, left, expression)  # type: ignore[arg-type]
+    return Plan(name, column, values, left, _all(unnamed), expression)  # type: ignore[arg-type]
+
+
+def _all(parts: Sequence[Node]) -> Node | None:
+    return And(tuple(parts)) if len(parts) > 1 else parts[0] if parts else None
 
 
 def _conjuncts(node: Node | None) -> Iterator[Node]:

@@ -10,10 +10,13 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flight_server import known
 from flight_server.auth import ANONYMOUS, Principal
 from flight_server.cache import Slice, SliceCache, one_batch
 from flight_server.descriptors import CURRENT, Part, ScanRequest
 from flight_server.hot import HotFlights
+from flight_server.lone import FLIGHTS as LONE_FLIGHTS
+from flight_server.lone import LoneSnapshots
 from flight_server.streams import Stream, Streams, never
 from flight_server.tables import SOURCES, Scope, Source, stats_source
 from store import predicate
@@ -45,6 +48,7 @@ class Scanner:
         self.slices, self.streams = slices, streams
         self.arrow_sources: dict[str, ArrowSource] = {}
         self.hot: HotFlights | None = None
+        self.lone = LoneSnapshots(database, changes)
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
         """The request with "current" fixed to today's snapshot ids, for its ticket."""
@@ -240,8 +244,34 @@ class Scanner:
         return found.select(request.names) if hidden else found
 
     def _start(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
+        """The batches; what they are of is fixed once this returns."""
+        generation = self._lone(request, scope)
+        if generation is not None and scope.only is not None:
+            batches = self._begin(cursor, request, replace(scope, lone=True))
+            if self.changes.settled(scope.only.table_key) == generation:
+                return batches
+        return self._begin(cursor, request, scope)
+
+    def _lone(self, request: ScanRequest, scope: Scope) -> int | None:
+        """The generation of the one table asked about, if its only rows are those of the very snapshot asked for."""
+        name, table = request.flight.name, scope.only
+        if table is None or not scope.pins or name not in LONE_FLIGHTS:
+            return None
+        generation = self.changes.settled(table.table_key)
+        if generation is None:
+            return None
+        lone = self.lone.of(name, table.table_key, generation)
+        return generation if lone is not None and lone == scope.pins.get(table.table_key) else None
+
+    def _begin(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
+        stored = known.stored_part(request, scope)
+        if stored is None:
+            return self._query(cursor, request, scope)
+        return (known.completed(batch, request, scope) for batch in self._query(cursor, stored, scope))
+
+    def _query(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
         source = self._source(request, scope)
-        sql, parameters = self._query(request, source, scope)
+        sql, parameters = self._sql(request, source, scope)
         for name, table in source.arrow.items():
             cursor.register(name, table)
         batch_rows = _LARGE.get(request.flight.name) or _batch_rows(request.schema)
@@ -285,7 +315,7 @@ class Scanner:
         used = {*request.names, *(column.strip().lower() for column in predicate.columns_of(request.node))}
         return stats_source(request.flight, scope, used)
 
-    def _query(self, request: ScanRequest, source: Source, scope: Scope) -> tuple[str, list[Any]]:
+    def _sql(self, request: ScanRequest, source: Source, scope: Scope) -> tuple[str, list[Any]]:
         parameters = list(source.parameters)
         schema = request.flight.schema
         chosen = ", ".join(f'{source.columns[name]} AS "{name}"' for name in request.names) or "1"

@@ -23,13 +23,15 @@ class Scope:
     """Which tables a read is about, and at which snapshot of each.
 
     `keys` limits the tables (None = all). `pins` are table key → snapshot asked for; None reads every stored row.
-    `only` is the one table of a scope that is about no other: what is known of it need not be looked up.
+    `only` is the one table of a scope that is about no other: what is known of it need not be looked up. `lone` says
+    that its only rows are those of the snapshot it is pinned to.
     """
 
     keys: Sequence[int] | None = None
     pins: Mapping[int, int] | None = None
     allow_stale: bool = False
     only: TableEntry | None = None
+    lone: bool = False
 
 
 @dataclass
@@ -59,7 +61,7 @@ def stats_source(flight: Flight, scope: Scope, used: Set[str] | None = None) -> 
     """
     if flight.name == "stats.sketches":
         return _sketches(flight, scope)
-    if scope.pins is None:
+    if scope.pins is None or scope.lone:
         return _stored(flight, scope, used)
     inner, parameters = (_by_snapshot if flight.name in BY_SNAPSHOT else _by_span)(flight.name, scope)
     sql, parameters, columns = _with_names(flight, inner, parameters, scope)
@@ -97,6 +99,8 @@ def _stored(flight: Flight, scope: Scope, used: Set[str] | None) -> Source:
         sql += " ANTI JOIN (SELECT table_key FROM tables WHERE dropped) t ON t.table_key = s.table_key"
         where = _keys("s", scope, parameters)
     freshness = f"CASE WHEN {at}.snapshot_id = coalesce({current}, {at}.snapshot_id) THEN 'EXACT' ELSE 'STALE' END"
+    if scope.lone:
+        freshness = "'EXACT'"
     columns |= {"freshness": freshness, "usable_for": _USABLE.format(freshness=freshness)}
     return Source(sql, parameters, columns, _order(flight.name, at), where, names=names)
 

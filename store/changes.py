@@ -17,15 +17,35 @@ class Changes:
     def __init__(self) -> None:
         self.epoch = 0
         self._generations: dict[int, int] = {}
+        self._committing: AbstractSet[int] = frozenset()
         self._lock = threading.Lock()
 
     def generation(self, table_key: int) -> int:
         return self._generations.get(table_key, 0)
 
+    def generations(self) -> dict[int, int]:
+        """Those of all tables that were ever touched."""
+        with self._lock:
+            return dict(self._generations)
+
+    def settled(self, table_key: int) -> int | None:
+        """The table's generation; None while a commit that touches it is under way.
+
+        Two calls with the same answer: the table was the same to all who began to read it in between.
+        """
+        with self._lock:
+            return None if table_key in self._committing else self._generations.get(table_key, 0)
+
+    def begin(self, table_keys: AbstractSet[int]) -> None:
+        """What touched these tables is about to be committed; `note` ends it."""
+        with self._lock:
+            self._committing = table_keys
+
     def note(self, table_keys: AbstractSet[int]) -> None:
         if not table_keys:
             return
         with self._lock:
+            self._committing = frozenset()
             for key in table_keys:
                 self._generations[key] = self._generations.get(key, 0) + 1
             self.epoch += 1

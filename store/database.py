@@ -311,6 +311,7 @@ class Database:
         try:
             connection.execute("BEGIN")
             results = [item.function(connection) for item in group]
+            self.changes.begin(self._touched)
             connection.execute("COMMIT")
         except BaseException as trouble:
             with contextlib.suppress(duckdb.Error):
