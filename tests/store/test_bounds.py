@@ -301,6 +301,16 @@ def test_floats_print_as_the_javadoc_says(single):
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["double", "float"])
+def test_a_million_random_floats_round_trip(single):
+    kind, bits, type = (np.float32, np.uint32, "FLOAT") if single else (np.float64, np.uint64, "DOUBLE")
+    values = np.random.default_rng(13).integers(0, np.iinfo(bits).max, 1_000_000, dtype=bits, endpoint=True).view(kind)
+    values = values[~np.isnan(values) & (values != 0)]
+    printed = encode_array(pa.array(values), parse(type))
+    assert canonicalize_array(printed, parse(type)).equals(printed)
+    assert np.array_equal(printed.cast(pa.from_numpy_dtype(kind)).to_numpy().view(bits), values.view(bits))
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["double", "float"])
 def test_the_array_form_of_floats_is_the_scalar_form(single):
     kind, bits = (np.float32, np.uint32) if single else (np.float64, np.uint64)
     type, java = ("FLOAT", java_float) if single else ("DOUBLE", java_double)
