@@ -3,7 +3,8 @@
 `python rest_server.py FOLDER` keeps its tables below FOLDER and prints its port. While there is `FOLDER/token`, callers
 must send its text as bearer token; while there is `FOLDER/aws`, JSON of `access_key`, `secret`, `region` and `service`,
 they must sign their requests (Signature Version 4). `FOLDER/fault` is JSON about the next answers:
-`{"status": 500, "times": 2}` or `{"seconds": 5, "times": 1}`; answered requests are lines of `FOLDER/log`.
+`{"status": 500, "times": 2}` or `{"seconds": 5, "times": 1}`, with `"about"` only of paths that end so. Answered
+requests are lines of `FOLDER/log`.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class Handler(BaseHTTPRequestHandler):
             if not path.exists():
                 return
             fault = json.loads(path.read_text())
+            if not urlsplit(self.path).path.endswith(fault.get("about", "")):
+                return
             fault["times"] -= 1
             path.unlink() if fault["times"] <= 0 else path.write_text(json.dumps(fault))
         time.sleep(fault.get("seconds", 0))
