@@ -1,0 +1,115 @@
+"""Which row answers for a snapshot, what it is called, and what it may be used for; out of DuckDB and out of memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from flight_server.cache import SliceCache
+from tests.flight_server.serving import command, put, read, rows, service_in
+
+TOLD = ("column_id", "snapshot_id", "freshness")
+
+
+@pytest.fixture(scope="module", params=[0, 64 << 20], ids=["out of DuckDB", "out of memory"])
+def service(tmp_path_factory, request):
+    with service_in(tmp_path_factory.mktemp("fresh")) as made:
+        made.scanner.slices = SliceCache(request.param)
+        captured = {  # column → snapshot → schema hash it was captured under
+            1: {1: "h"},
+            2: {1: "h", 2: "h"},
+            3: {1: "g"},
+            4: {3: "h", 1: "h"},
+            5: {4: "h"},
+            6: {1: "h", 2: "g"},
+            7: {1: None},
+        }
+        for snapshot in (1, 2, 3, 4):
+            here = [
+                rows("t", snapshot, [column], schema_hash=captured[column][snapshot], completeness="COMPLETE")
+                for column in captured
+                if snapshot in captured[column]
+            ]
+            put(made, [row for part in here for row in part])
+        put(made, rows("unknown", 1, [1], schema_hash=None))
+        put(made, rows("unknown", 2, [2], schema_hash=None))
+        yield made
+
+
+def told(service, table="t", **more):
+    found = None
+    for _ in range(3):  # what is asked again comes out of memory
+        read_now = read(service, command(table, **more)).select(TOLD).to_pylist()
+        assert found in (None, read_now)
+        found = read_now
+    return {(row["column_id"], row["snapshot_id"]): row["freshness"] for row in found}
+
+
+OF_THE_SAME_SCHEMA = {
+    (1, 1): "INHERITED",
+    (2, 2): "INHERITED",  # the newest
+    (4, 3): "EXACT",
+    (6, 1): "INHERITED",  # not the newer one, which is of another schema
+    (7, 1): "INHERITED",  # of its snapshot's schema, having none of its own
+}
+
+
+def test_older_rows_answer_only_under_the_same_schema(service):
+    assert told(service, snapshot=3) == OF_THE_SAME_SCHEMA
+
+
+def test_stale_rows_answer_where_they_are_allowed(service):
+    assert told(service, snapshot=3, allow_stale=True) == OF_THE_SAME_SCHEMA | {(3, 1): "STALE"}
+
+
+def test_newer_rows_never_answer(service):
+    assert told(service, snapshot=1) == {(c, 1): "EXACT" for c in (1, 2, 3, 4, 6, 7)}
+    assert (5, 4) not in told(service, snapshot=3, allow_stale=True)
+    assert told(service, snapshot="current")[5, 4] == "EXACT"
+
+
+def test_stored_rows_are_exact_at_the_current_snapshot_alone(service):
+    stored = told(service)
+    assert stored.pop((5, 4)) == "EXACT"
+    assert len(stored) == 9 and set(stored.values()) == {"STALE"}
+
+
+def test_an_unknown_schema_is_not_the_same_schema(service):
+    assert told(service, "unknown", snapshot=2) == {(2, 2): "EXACT"}
+    assert told(service, "unknown", snapshot=2, allow_stale=True) == {(1, 1): "STALE", (2, 2): "EXACT"}
+
+
+def test_files_are_not_inherited_once_those_of_the_snapshot_are_known(service):
+    key = {"table_catalog": "lake", "table_schema": "s", "table_name": "f", "schema_hash": "h"}
+    for snapshot, paths in ((1, ("a", "b")), (3, ("b",))):
+        put(service, [key | {"snapshot_id": snapshot, "file_path": path} for path in paths], "stats.files")
+    put(service, [key | {"snapshot_id": 2, "row_count": 1}], "stats.tables")
+
+    def files(**more):
+        found = read(service, command("f", "stats.files", **more)).to_pylist()
+        return {row["file_path"]: row["freshness"] for row in found}
+
+    assert files(snapshot=2) == {"a": "INHERITED", "b": "INHERITED"}
+    assert files(snapshot=3) == {"b": "EXACT"}
+
+
+@pytest.mark.parametrize(
+    ("more", "asked", "expected"),
+    [
+        ({"completeness": "COMPLETE"}, {"snapshot": 1}, "PRUNING"),
+        ({"completeness": "COMPLETE", "row_groups_sampled": 0}, {"snapshot": 1}, "PRUNING"),
+        ({"completeness": "COMPLETE", "row_groups_sampled": 3}, {"snapshot": 1}, "PLANNING"),
+        ({"completeness": "PARTIAL"}, {"snapshot": 1}, "PLANNING"),
+        ({"completeness": "UNAVAILABLE"}, {"snapshot": 1}, "PLANNING"),
+        ({"completeness": None}, {"snapshot": 1}, "PLANNING"),
+        ({"completeness": "COMPLETE"}, {"snapshot": 2}, "PLANNING"),  # inherited
+        ({"completeness": "COMPLETE"}, {}, "PLANNING"),  # stale
+        # a bound that is not exact is outside of the values: files are still left out rightly
+        ({"completeness": "COMPLETE", "min_is_exact": False, "max_is_exact": False}, {"snapshot": 1}, "PRUNING"),
+    ],
+)
+def test_only_exact_and_complete_rows_are_for_pruning(service, more, asked, expected):
+    name = f"u{len(service.catalog.tables())}"
+    put(service, rows(name, 1, [1], schema_hash="h", **more))
+    put(service, rows(name, 2, [2], schema_hash="h"))
+    (row,) = (row for row in read(service, command(name, **asked)).to_pylist() if row["column_id"] == 1)
+    assert row["usable_for"] == expected
