@@ -250,6 +250,7 @@ class Scanner:
             batches = self._begin(cursor, request, replace(scope, lone=True))
             if self.changes.settled(scope.only.table_key) == generation:
                 return batches
+            del batches  # a cursor has one result at a time
         return self._begin(cursor, request, scope)
 
     def _lone(self, request: ScanRequest, scope: Scope) -> int | None:
