@@ -85,6 +85,15 @@ class CaptureRequest:
     correlation_id: str = ""
     sampling: Sampling = Sampling.NONE
     latency_budget_ms: int | None = None
+    def selected(self, selectors: Sequence[str]) -> frozenset[str]:
+        """Names of the leaves that selectors pick: `#<column_id>`, a name, or a struct's name for what is in it. They
+        are hints: what the snapshot does not have picks nothing."""
+        names = {
+            self.names.get(int(s[1:])) if s[:1] == "#" and s[1:].isdecimal() else s for s in map(str.strip, selectors)
+        }
+        leaves = (c.name for c in self.columns.columns if c.is_leaf)
+        return frozenset(n for n in leaves if n in names or any(n.startswith(f"{name}.") for name in names if name))
+
     partitions: tuple[Partition, ...] = ()  # empty = all; of some, file statistics alone are captured
 
 

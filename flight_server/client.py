@@ -327,7 +327,8 @@ class StatsClient:
         common: dict[str, Any] = {"table": table, "snapshot": snapshot, "mode": mode}
         if partitions is not None:
             common["partitions"] = list(partitions)
-        requests: list[dict[str, Any]] = [common | {"target": {"kind": "TABLE"}}]
+        selected = {} if columns is None else {"column_selectors": list(columns)}
+        requests: list[dict[str, Any]] = [common | {"target": {"kind": "TABLE"}} | selected]
         if of_columns == []:
             return requests
         for row in found.values():

@@ -80,6 +80,18 @@ class _Pass:
         self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in requests)
         self.leaves = {c.name for c in self.table.columns.columns if c.is_leaf}
         self.types = {c.name: c.logical_type for c in self.table.columns.columns}
+        self.wanted = self._wanted()
+
+    def _wanted(self) -> frozenset[str] | None:
+        """Names of the columns to look at: those asked for, and with a table or file those selected; None for all."""
+        asked = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
+        names = frozenset(n for i, n in self.table.names.items() if i in asked and n in self.leaves)
+        for request in self.requests:
+            if request.target.kind is not TargetKind.COLUMN:
+                if not request.column_selectors:
+                    return None
+                names |= self.table.selected(request.column_selectors)
+        return names
 
     def run(self) -> list[CaptureResult]:
         native = self._look()
@@ -123,10 +135,8 @@ class _Pass:
 
     def _look(self) -> NativeStats:
         table = self.table
-        asked = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
-        wanted = None if self.whole else frozenset(n for i, n in table.names.items() if i in asked and n in self.leaves)
         return table.connector.capture_snapshot_target_stats(
-            table.schema, table.name, table.snapshot_id, table.column_ids, wanted
+            table.schema, table.name, table.snapshot_id, table.column_ids, self.wanted
         )
 
     def _answer(self, request: CaptureRequest, native: NativeStats, columns: Mapping[int, Any]) -> CaptureResult:
@@ -200,7 +210,7 @@ class _Pass:
 
     def _file_columns(self, native: NativeStats) -> dict[str, Rollup]:
         """Hands per-file statistics on as they come, and rolls them up by column."""
-        if self.whole and native.parts:
+        if self.whole and native.parts and self.wanted is None:  # else it is not all that there is to tell
             return self._parts(native)
         rollups: dict[str, Rollup] = {}
         for part in native.file_columns():

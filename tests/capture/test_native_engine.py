@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -50,6 +51,32 @@ class TestNativeEngine(EngineContract):
         assert {row["column_id"] for row in sink.rows("stats.columns")} == {1, 2}
         # not asked for: never in place of a record that is there
         assert all(extra for flight, _, extra, _ in sink.puts if flight in ("stats.columns", "stats.file_columns"))
+
+    @pytest.mark.parametrize("selectors", [("b",), ("#2",), (" b ", "#2", "nosuch", "#77", "#x")])
+    def test_a_table_brings_the_columns_selected(self, engine, table, selectors):
+        sink = MemorySink()
+        (request,) = self.requests(table, Target.table())
+        engine.capture_batch([replace(request, column_selectors=selectors)], sink)
+        assert len(sink.rows("stats.tables")) == 1 and len(sink.rows("stats.files")) == 3
+        for flight, rows in (("stats.columns", 1), ("stats.file_columns", 3)):
+            assert [row["column_name"] for row in sink.rows(flight)] == ["b"] * rows
+
+    def test_selectors_and_columns_of_one_batch_are_united(self, engine, table):
+        sink = MemorySink()
+        narrow, column = self.requests(table, Target.table(), Target.column(1))
+        engine.capture_batch([replace(narrow, column_selectors=("#2",)), column], sink)
+        found = {row["column_id"]: extra for name, part, extra, _ in sink.puts if name == "stats.columns"
+                 for row in part.to_pylist()}  # fmt: skip
+        assert found == {1: False, 2: True}
+        sink = MemorySink()
+        engine.capture_batch([replace(narrow, column_selectors=("#2",)), narrow], sink)
+        assert {row["column_id"] for row in sink.rows("stats.columns")} == {1, 2}
+
+    def test_selectors_that_pick_nothing_leave_the_table(self, engine, table):
+        sink = MemorySink()
+        (request,) = self.requests(table, Target.table())
+        engine.capture_batch([replace(request, column_selectors=("nosuch",))], sink)
+        assert {name for name, *_ in sink.puts} == {"stats.tables", "stats.files"}
 
     def test_a_column_alone_brings_nothing_else(self, engine, table):
         sink = MemorySink()
@@ -191,3 +218,17 @@ def test_what_the_snapshot_lacks_is_not_retried(target):
     table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(file()))
     (result,) = NativeEngine().capture_batch([CaptureRequest(table, target)], MemorySink())
     assert result.outcome is Outcome.DEGRADED and result.attributes == {"retryable": False}
+
+
+def test_a_struct_selects_its_leaves():
+    columns = (
+        Column("s", "STRUCT"),
+        Column("s.a", "INT"),
+        Column("s.b", "INT"),
+        Column("sa", "INT"),
+        Column("l", "ARRAY"),
+    )
+    ids = {column.name: at for at, column in enumerate(columns, 1)}
+    table = TableHandle("c", "s", "t", "id", 1, Schema(columns), ids, Lake())
+    assert table.selected(["s"]) == table.selected(["#1"]) == {"s.a", "s.b"}
+    assert table.selected(["s.b", "l", ""]) == {"s.b"}

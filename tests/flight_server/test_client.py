@@ -170,7 +170,7 @@ def test_kinds_go_to_columns_only(server, client, orders):
     ((_, body),) = server.actions
     common = {"table": "lake.sales.orders", "snapshot": 4, "mode": "ASYNC"}
     assert body["requests"] == [
-        common | {"target": {"kind": "TABLE"}},
+        common | {"target": {"kind": "TABLE"}, "column_selectors": ["id"]},
         common | {"target": {"kind": "COLUMN", "column_id": 1}, "kinds": ["MIN_MAX"]},
     ]
 
