@@ -42,6 +42,21 @@ PARTITIONED: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # targets that may b
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """How much a sample may read; what is reached first ends it, None is no limit.
+
+    Attributes:
+        max_rows: Rows of the row groups read.
+        max_bytes: Bytes of the columns asked for, as they lie in the files.
+        max_seconds: From the start of the pass over the table.
+    """
+
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    max_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TableHandle:
     """A table at one snapshot, as an engine needs it: its name, its ids, its schema there and the lake it is in."""
 
@@ -70,6 +85,15 @@ class TableHandle:
         """Column id → dotted name, of the columns of this snapshot."""
         return {self.column_ids[c.name]: c.name for c in self.columns.columns if c.name in self.column_ids}
 
+    def selected(self, selectors: Sequence[str]) -> frozenset[str]:
+        """Names of the leaves that selectors pick: `#<column_id>`, a name, or a struct's name for what is in it. They
+        are hints: what the snapshot does not have picks nothing."""
+        names = {
+            self.names.get(int(s[1:])) if s[:1] == "#" and s[1:].isdecimal() else s for s in map(str.strip, selectors)
+        }
+        leaves = (c.name for c in self.columns.columns if c.is_leaf)
+        return frozenset(n for n in leaves if n in names or any(n.startswith(f"{name}.") for name in names if name))
+
 
 Partition = tuple[tuple[str, str | None], ...]
 """Field of the table's partitioning and its value as text, null for null; sorted by field. See `capture.partitions`."""
@@ -85,16 +109,8 @@ class CaptureRequest:
     correlation_id: str = ""
     sampling: Sampling = Sampling.NONE
     latency_budget_ms: int | None = None
-    def selected(self, selectors: Sequence[str]) -> frozenset[str]:
-        """Names of the leaves that selectors pick: `#<column_id>`, a name, or a struct's name for what is in it. They
-        are hints: what the snapshot does not have picks nothing."""
-        names = {
-            self.names.get(int(s[1:])) if s[:1] == "#" and s[1:].isdecimal() else s for s in map(str.strip, selectors)
-        }
-        leaves = (c.name for c in self.columns.columns if c.is_leaf)
-        return frozenset(n for n in leaves if n in names or any(n.startswith(f"{name}.") for name in names if name))
-
     partitions: tuple[Partition, ...] = ()  # empty = all; of some, file statistics alone are captured
+    budget: Budget | None = None  # of a sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +139,7 @@ class Capabilities:
     modes: frozenset[Mode] = frozenset(Mode)
     sampling: frozenset[Sampling] = frozenset({Sampling.NONE})
     partitions: bool = False  # whether it captures the files of some partitions alone
+    budgets: bool = False  # whether its samples keep to a budget
 
     def mismatch(self, request: CaptureRequest) -> str:
         """Why the request does not fit, or an empty string."""
@@ -137,6 +154,8 @@ class Capabilities:
             return f"mode {request.mode} unsupported"
         if request.sampling not in self.sampling:
             return f"sampling {request.sampling} unsupported"
+        if request.budget and not self.budgets:
+            return "budget of a sample unsupported"
         if request.partitions and not (self.partitions and request.target.kind in PARTITIONED):
             return f"partitions unsupported for target {request.target.kind}"
         return ""

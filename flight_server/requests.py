@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from capture import partitions
-from capture.spi import PARTITIONED, Mode, Outcome, Partition, Sampling
+from capture.spi import PARTITIONED, Budget, Mode, Outcome, Partition, Sampling
 from flight_server.descriptors import CURRENT, parse_json, refuse_unknown_keys
 from store.errors import InvalidArgument, InvalidField, nearest
 from store.names import split_name
@@ -21,6 +21,7 @@ from store.targets import Target
 E = TypeVar("E", bound=StrEnum)
 
 MAX_REQUESTS: Final = 100_000
+_LIMITS: Final = ("max_rows", "max_bytes", "max_seconds")  # of a sample, as the fields of `Budget`
 ALL: Final = "all"
 _KEYS: Final = (
     "table", "snapshot", "target", "kinds", "column_selectors", "mode", "latency_budget_ms", "sampling",
@@ -75,10 +76,13 @@ class Ask:
     latency_budget_ms: int | None
     sampling: Sampling
     partitions: tuple[Partition, ...] = ()
+    budget: Budget | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What a worker is told, less the table and snapshot."""
-        scope = {"partitions": partitions.to_json(self.partitions)} if self.partitions else {}
+        scope: dict[str, Any] = {"partitions": partitions.to_json(self.partitions)} if self.partitions else {}
+        if self.budget is not None:
+            scope["budget"] = {name: value for name, value in asdict(self.budget).items() if value is not None}
         return scope | {
             "target": self.target.to_json(), "kinds": list(self.kinds), "sampling": str(self.sampling),
             "column_selectors": sorted(self.column_selectors), "latency_budget_ms": self.latency_budget_ms,
@@ -107,15 +111,33 @@ def _ask(item: Any, where: str, allow_all: bool) -> Ask:
     budget = item.get("latency_budget_ms")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or not 0 <= budget < 2**31):
         raise InvalidField(f"{where}.latency_budget_ms", "is no time", expected="milliseconds ≥ 0", actual=budget)
+    sampling, sample_budget = _sampling(item.get("sampling"), f"{where}.sampling")
     ask = Ask(
         table, snapshot, target, kinds, _words(item.get("column_selectors"), "column_selectors", where),
         _enum(Mode, item.get("mode", "SYNC"), f"{where}.mode"), budget,
-        _enum(Sampling, item.get("sampling") or "NONE", f"{where}.sampling"),
-        partitions.parse(item.get("partitions"), f"{where}.partitions"),
+        sampling, partitions.parse(item.get("partitions"), f"{where}.partitions"), sample_budget,
     )  # fmt: skip
     if ask.partitions:
         _check_scope(ask, where, allow_all)
     return ask
+
+
+def _sampling(value: Any, where: str) -> tuple[Sampling, Budget | None]:
+    """A method by its name, or `{"method", "max_rows"?, "max_bytes"?, "max_seconds"?}`."""
+    if not isinstance(value, dict):
+        return _enum(Sampling, value or "NONE", where), None
+    refuse_unknown_keys(value, ("method", *_LIMITS), where)
+    method = _enum(Sampling, value.get("method"), f"{where}.method")
+    limits = {name: value[name] for name in _LIMITS if value.get(name) is not None}
+    for name, limit in limits.items():
+        whole = name != "max_seconds"
+        if not _is_number(limit) or not 0 < limit < 2**63 or (whole and not isinstance(limit, int)):
+            expected = "a whole number > 0" if whole else "a number of seconds > 0"
+            raise InvalidField(f"{where}.{name}", "is no limit", expected=expected, actual=limit)
+    if limits and method is Sampling.NONE:
+        expected = " | ".join(other for other in Sampling if other is not Sampling.NONE)
+        raise InvalidField(f"{where}.method", "has no budget: it reads everything", expected=expected, actual=method)
+    return method, Budget(**limits) if limits else None
 
 
 def _check_scope(ask: Ask, where: str, capture: bool) -> None:

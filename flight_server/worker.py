@@ -28,7 +28,7 @@ from capture.connectors.credentials import redact_all, resolve
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema, Snapshot
 from capture.engines import default_engines, described
 from capture.registry import Registry
-from capture.spi import CaptureRequest, CaptureResult, Decision, Listing, Mode, Outcome, Sampling, TableHandle
+from capture.spi import Budget, CaptureRequest, CaptureResult, Decision, Listing, Mode, Outcome, Sampling, TableHandle
 from flight_server.config import CHILD_VARIABLE
 from store.errors import Cancelled, InvalidArgument, NotFound, StatflightError, UpstreamError, to_json
 from store.targets import Target
@@ -402,6 +402,7 @@ def _request(payload: Mapping[str, Any], body: Mapping[str, Any], table: TableHa
         table, Target.parse(body["target"]), frozenset(body["kinds"]), Mode(payload["mode"]),
         tuple(body["column_selectors"]), payload["correlation_id"], Sampling(body["sampling"]),
         body["latency_budget_ms"], partitions.parse(body.get("partitions")),
+        Budget(**body["budget"]) if body.get("budget") else None,
     )  # fmt: skip
 
 

@@ -6,6 +6,8 @@ are the union over its live files, so files that were scanned before are not rea
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,12 +15,12 @@ from typing import Any, Final
 from capture import incremental, partitions
 from capture.connectors.spi import ScanTask
 from capture.incremental import Fold, Known
-from capture.spark import dependencies, expressions, job
+from capture.spark import dependencies, expressions, job, sampling
 from capture.spark.partial import HASHED, Wanted
 from capture.spark.rows import Coverage, Rows
 from capture.spark.scan import Answer, Work
 from capture.spark.session import Spark, SparkUnavailable
-from capture.spi import Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sampling, Sink, TableHandle
+from capture.spi import Budget, Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sampling, Sink, TableHandle
 from store import logical_types
 from store.errors import Cancelled, StatflightError
 from store.logical_types import Kind, LogicalType
@@ -49,8 +51,9 @@ class SparkEngine:
             TargetKind.EXPRESSION: _COLUMN_KINDS,
         },
         modes=frozenset({Mode.SYNC, Mode.ASYNC}),
-        sampling=frozenset({Sampling.NONE, Sampling.RANDOM_ROW_GROUP}),
+        sampling=frozenset(Sampling),
         partitions=True,
+        budgets=True,
     )
 
     def __init__(self, master: str | None = None, inline_max_cells: int = 1_000_000):
@@ -78,7 +81,8 @@ class SparkEngine:
             else:
                 # Each expression is a job of its own: Spark may refuse one of them.
                 alone = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
-                key = (*request.table.key.values(), request.mode, request.sampling, request.partitions, alone)
+                how = (request.mode, request.sampling, request.budget, request.partitions)
+                key = (*request.table.key.values(), *how, alone)
                 batches.setdefault(key, []).append(at)
         for done, places in enumerate(batches.values()):
             asked = [requests[at] for at in places]
@@ -108,6 +112,7 @@ class SparkEngine:
         self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
     ) -> list[CaptureResult]:
         """The requests of one table at one snapshot, in one mode and sampling: one pass over its files."""
+        begun = time.monotonic()
         scan = _Scan.of(requests)
         table = scan.table
         progress(0.0, f"planning {table.schema}.{table.name}")
@@ -118,6 +123,11 @@ class SparkEngine:
         if requests[0].partitions:
             total, tasks = len(tasks), partitions.within(table, tasks, requests[0].partitions)
             notes.append(partitions.detail(len(tasks), total))
+        scan.rows_total, scan.files_total = sum(task.row_count for task in tasks), len(tasks)
+        draw = self._draw(requests[0], scan, tasks, notes)
+        seconds = draw.budget.max_seconds if draw else None
+        if draw:
+            tasks = [] if seconds is not None else draw.take()  # those of a timed sample come while it runs
         known = Known()
         if not scan.sampled and tasks and scan.work.column_ids:
             known = incremental.known(sink, table, self.id, tasks, scan.types, scan.work.column_ids, scan.work.wanted)
@@ -130,14 +140,17 @@ class SparkEngine:
         def tell() -> None:
             progress(0.9 * seen / max(len(tasks), 1), f"{seen} of {len(tasks)} files")
 
-        cells = sum(task.row_count for _, task in new) * max(len(scan.all_ids), 1)
-        waves: Iterator[list[Answer]] = job.inline(new, scan.work, tell)
-        if cells > self.inline_max_cells:
+        expected = draw.rows_at_most if draw else sum(task.row_count for _, task in new)
+        if expected * max(len(scan.all_ids), 1) > self.inline_max_cells:
             try:
                 self.spark.ensure()
-                waves, execution = job.distributed(self.spark, new, scan.work, tell), "spark"
+                execution = "spark"
             except SparkUnavailable as trouble:
                 notes.append(f"computed without Spark: {trouble}")
+        if draw and seconds is not None:
+            waves = self._timed(draw, tasks, scan.work, tell, begun + seconds, execution == "spark")
+        else:
+            waves = self._waves(new, scan.work, tell, execution == "spark")
         for flight, found in known.tables(
             (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
         ).items():
@@ -157,8 +170,68 @@ class SparkEngine:
         if not requests[0].partitions:  # no record of the whole is made of a part
             scan.finish(tasks, rows)
         _flush(rows, sink)
-        attributes = {"execution": execution, "files": len(tasks), "files_reused": len(reused)}
-        return [self._answer(request, scan, tasks, notes, attributes) for request in requests]
+        attributes: dict[str, Any] = {"execution": execution, "files": scan.files_total, "files_reused": len(reused)}
+        if scan.sampled:
+            ended_by = (draw.ended_by if draw else "") or None
+            attributes["sample"] = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by}
+        return [self._answer(request, scan, notes, attributes) for request in requests]
+
+    def _waves(
+        self, numbered: Sequence[job.Numbered], work: Work, tell: Callable[[], None], on_spark: bool
+    ) -> Iterator[list[Answer]]:
+        return job.distributed(self.spark, numbered, work, tell) if on_spark else job.inline(numbered, work, tell)
+
+    def _draw(
+        self, request: CaptureRequest, scan: _Scan, tasks: Sequence[ScanTask], notes: list[str]
+    ) -> sampling.Draw | None:
+        """The row groups of a sample in their order; None where each file is asked for a share of its own, or for
+        all."""
+        if not scan.sampled or scan.work.share is not None or not scan.rows_total:
+            return None
+        budget = request.budget or Budget(max_rows=math.ceil(SAMPLE_SHARE * scan.rows_total))
+        if request.sampling is Sampling.RANDOM_ROW_GROUP:
+            return sampling.Draw(tasks, sampling.random_points(incremental.listing(tasks)), budget)
+        table, names = scan.table, frozenset(scan.table.names[i] for i in scan.all_ids)
+        try:
+            native = table.connector.capture_snapshot_target_stats(
+                table.schema, table.name, table.snapshot_id, table.column_ids, names
+            )
+            tasks = sampling.by_metadata(tasks, native, scan.types)
+        except StatflightError as trouble:
+            notes.append(f"sampled in the order of file names: {trouble}")
+        return sampling.Draw(tasks, sampling.spread_points(), budget)
+
+    def _timed(
+        self, draw: sampling.Draw, tasks: list[ScanTask], work: Work, tell: Callable[[], None], deadline: float,
+        on_spark: bool,
+    ) -> Iterator[list[Answer]]:  # fmt: skip
+        """The answers of a sample until the time is over; `tasks` grows by those of each wave.
+
+        The first wave is finished however long it takes: a sample is never empty. Spark is stopped in the middle of
+        any other, whose row groups then do not count.
+        """
+        count, first = self.spark.cores if on_spark else 1, True
+
+        def poll() -> None:
+            tell()
+            if not first and time.monotonic() >= deadline:
+                raise _TimeIsUpError
+
+        while chosen := draw.take(count):
+            begun = time.monotonic()
+            if not first and begun >= deadline:
+                draw.ended_by = "seconds"
+                return
+            numbered = list(enumerate(chosen, len(tasks)))
+            tasks += chosen
+            try:
+                yield from self._waves(numbered, work, poll, on_spark)
+            except _TimeIsUpError:
+                draw.ended_by = "seconds"
+                return
+            first, now = False, time.monotonic()
+            fits = int(0.8 * (deadline - now) / max(now - begun, 1e-3) * count)
+            count = min(max(fits, self.spark.cores if on_spark else 1), 4 * count)
 
     def _expression(
         self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
@@ -189,7 +262,6 @@ class SparkEngine:
         self,
         request: CaptureRequest,
         scan: _Scan,
-        tasks: Sequence[ScanTask],
         notes: Sequence[str],
         attributes: dict[str, object],
     ) -> CaptureResult:
@@ -200,10 +272,10 @@ class SparkEngine:
             attributes["files_failed"] = len(errors)
         if found := scan.dependencies.get(key):
             attributes["dependencies"] = found
-        outcome = Outcome.DEGRADED if tasks and len(errors) == len(tasks) else Outcome.CAPTURED
+        outcome = Outcome.DEGRADED if errors and not scan.folds[key].parts else Outcome.CAPTURED
         told = [*notes]
         if errors:
-            others = f" (and {len(errors) - 1} more of {len(tasks)} files)" if len(errors) > 1 else ""
+            others = f" (and {len(errors) - 1} more of {scan.files_total} files)" if len(errors) > 1 else ""
             told.append(f"{errors[0]}{others}")
         return self._result(request, outcome, "; ".join(told), attributes)
 
@@ -213,6 +285,10 @@ class SparkEngine:
         return CaptureResult(outcome, self.id, detail, attributes or {}, request.target, request.table)
 
 
+class _TimeIsUpError(Exception):
+    """Stops the wave of a timed sample that is under way."""
+
+
 _Key = tuple[int, ...]  # of a column or a group: its ids
 
 
@@ -220,12 +296,17 @@ _Key = tuple[int, ...]  # of a column or a group: its ids
 class _Read:
     """What one pass read itself, of a column or a group."""
 
-    files: int = 0
+    paths: set[str] = field(default_factory=set)
     rows: int = 0
     size_bytes: int = 0
 
-    def add(self, rows: int, size_bytes: int) -> None:
-        self.files, self.rows, self.size_bytes = self.files + 1, self.rows + rows, self.size_bytes + size_bytes
+    def add(self, path: str, rows: int, size_bytes: int) -> None:
+        self.paths.add(path)
+        self.rows, self.size_bytes = self.rows + rows, self.size_bytes + size_bytes
+
+    @property
+    def files(self) -> int:
+        return len(self.paths)
 
 
 @dataclass(slots=True)
@@ -233,6 +314,7 @@ class _Scan:
     """One pass over a table: what is asked, and what came of it so far."""
 
     table: TableHandle
+    sampling: Sampling
     work: Work
     types: dict[int, LogicalType]
     all_ids: tuple[int, ...]
@@ -242,16 +324,18 @@ class _Scan:
     read: dict[_Key, _Read]
     members: dict[int, Fold]  # of groups: each column's values, null among them
     dependencies: dict[_Key, list[dict[str, Any]]] = field(default_factory=dict)  # of groups, once all is folded
+    rows_total: int = 0
+    files_total: int = 0
     taken: int = 0  # files folded, in order
     reused: frozenset[int] = frozenset()  # tasks whose answers, and thetas, are from the store
 
     @classmethod
     def of(cls, requests: Sequence[CaptureRequest]) -> _Scan:
-        table, sampling = requests[0].table, requests[0].sampling
+        table, method = requests[0].table, requests[0].sampling
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
         groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
         wanted = _wanted([r for r in requests if r.target.kind is TargetKind.COLUMN])
-        share = None if sampling is Sampling.NONE else SAMPLE_SHARE
+        share = SAMPLE_SHARE if method is Sampling.RANDOM_ROW_GROUP and requests[0].budget is None else None
         all_ids = sorted({*columns, *(i for group in groups for i in group)})
         named = {c.name: c.logical_type for c in table.columns.columns}
         types = {i: logical_types.parse(named[table.names[i]]) for i in all_ids}
@@ -259,6 +343,7 @@ class _Scan:
         lts = [types[key[0]] if len(key) == 1 else LogicalType(Kind.STRUCT) for key in keys]
         return cls(
             table,
+            method,
             Work(tuple(columns), tuple(groups), wanted, share),
             types,
             tuple(all_ids),
@@ -271,7 +356,7 @@ class _Scan:
 
     @property
     def sampled(self) -> bool:
-        return self.work.share is not None
+        return self.sampling is not Sampling.NONE
 
     def reuse(self, tasks: Sequence[ScanTask], known: Known) -> dict[int, list[Answer]]:
         """The answers from the store, by task, for those it has all answers of."""
@@ -311,22 +396,23 @@ class _Scan:
             return
         reused = answer.task in self.reused
         self.folds[key].add(answer.partial, answer.size_bytes, reused)
-        self.row_groups[key] += answer.row_groups
+        self.row_groups[key] += max(answer.row_groups, 1)  # where a format has none, a file is one
         if not reused:
-            self.read[key].add(answer.partial.row_count, answer.size_bytes)
+            self.read[key].add(task.file_path, answer.partial.row_count, answer.size_bytes)
         if answer.column_id is not None and not self.sampled and not reused:
             lt = self.types[answer.column_id]
             rows.file_column(task.file_path, task.fingerprint, answer.column_id, lt, answer.partial, answer.size_bytes)
 
     def finish(self, tasks: Sequence[ScanTask], rows: Rows) -> None:
         """The rows of the table."""
-        total, files = sum(task.row_count for task in tasks), incremental.listing(tasks)
+        total, files = self.rows_total, incremental.listing(tasks)
         for key, fold in self.folds.items():
             if tasks and not fold.parts:
                 continue  # nothing could be read
             part = fold.result()
             row_groups = self.row_groups[key] if self.sampled and part.row_count < total else 0
-            covers = Coverage(total, fold.parts, fold.size_bytes, row_groups, len(self.errors[key]))
+            read = self.read[key].files if self.sampled else fold.parts
+            covers = Coverage(total, read, fold.size_bytes, row_groups, len(self.errors[key]))
             if len(key) == 1:
                 rows.column(key[0], self.types[key[0]], part, covers, files)
             else:

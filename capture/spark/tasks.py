@@ -137,6 +137,8 @@ class _ParquetReader:
         self._leaves = {schema.column(i).path: i for i in range(len(schema))}
         groups = range(self._metadata.num_row_groups)
         self._groups = None if share is None else _sample(groups, share, task.fingerprint)
+        if "row_groups" in task.arguments:
+            self._groups = [group for group in task.arguments["row_groups"] if group in groups]
         self.row_groups = 0 if self._groups is None else len(self._groups)
         if coded := self._coded({c.path for c in task.columns if c.path is not None}):
             self._file = self._open(metadata=self._metadata, read_dictionary=coded)

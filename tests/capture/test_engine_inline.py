@@ -285,7 +285,8 @@ def test_outcomes_keep_the_order_of_requests(engine, table):
         column(table, "tags"), column(table, "id"), CaptureRequest(table, Target.column(99)),
         CaptureRequest(table, Target.table()), column(table, "word"), column(table, "pause"),
         CaptureRequest(table, Target.expression("abacus", b"x")), column(table, "id", kinds=frozenset({"FILE_COUNT"})),
-        CaptureRequest(table, Target.column_group([1, 5])), column(table, "id", sampling=Sampling.METADATA_GUIDED),
+        CaptureRequest(table, Target.column_group([1, 5])),
+        CaptureRequest(table, Target.expression("spark", b"id"), sampling=Sampling.METADATA_GUIDED),
     ]  # fmt: skip
     results = engine.capture_batch(requests, MemorySink())
     assert [result.target for result in results] == [request.target for request in requests]
