@@ -45,6 +45,7 @@ from store.listings import Listing
 from store.targets import Target
 
 Results = Iterator[Any]  # JSON values, or bytes as they are
+Run = Callable[["Call", bytes], Results | list[Any]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Call:
 @dataclass(frozen=True)
 class Action:
     name: str
-    run: Callable[[Call, bytes], Results]
+    run: Run
     arguments: str
     description: str
     open: bool = False  # needs no credentials
@@ -70,8 +71,8 @@ class Action:
 ACTIONS: Final[dict[str, Action]] = {}
 
 
-def _action(arguments: str, description: str, open: bool = False) -> Callable[[Callable[[Call, bytes], Results]], Any]:
-    def add(run: Callable[[Call, bytes], Results]) -> Callable[[Call, bytes], Results]:
+def _action(arguments: str, description: str, open: bool = False) -> Callable[[Run], Run]:
+    def add(run: Run) -> Run:
         name = run.__name__
         ACTIONS[name] = Action(name, run, arguments, description, open)
         return run
@@ -190,7 +191,7 @@ def _worse(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> dict[str,
 
 @_action('{"requests": [{"table", "snapshot"?, "target"?, "kinds"?, "mode"?, "latency_budget_ms"?}]}',
          "The stored record, or a capture within the budget; one answer per request")  # fmt: skip
-def resolve(call: Call, body: bytes) -> Results:
+def resolve(call: Call, body: bytes) -> list[Any]:
     asks = parse_asks(body, allow_all=False)
     tables = _tables(call, asks)
     service = call.service
@@ -212,11 +213,11 @@ def resolve(call: Call, body: bytes) -> Results:
             noted.append(asked.target.column_id)
     for key, ids in columns.items():
         service.usage.note(key, tuple(ids))
-    for at in range(len(asks)):
-        if at in unpinned:
-            yield unpinned[at]
-        else:
-            yield {"outcome": answers[at].outcome, "detail": answers[at].detail, "record": answers[at].record}
+    return [
+        unpinned[at] if at in unpinned
+        else {"outcome": answers[at].outcome, "detail": answers[at].detail, "record": answers[at].record}
+        for at in range(len(asks))
+    ]  # fmt: skip
 
 
 # Jobs.
@@ -480,10 +481,10 @@ def publish(call: Call, body: bytes) -> Results:
 
 
 @_action("a JSON command", "What DoGet answers to the command, as one Arrow IPC stream in a single result")
-def read(call: Call, body: bytes) -> Results:
+def read(call: Call, body: bytes) -> list[Any]:
     request = of_command(body, call.query_id)
     call.service.require(call.principal, "stats.read")
-    yield call.service.scanner.message(request, call.principal, call.is_cancelled)
+    return [call.service.scanner.message(request, call.principal, call.is_cancelled)]
 
 
 @_action('{"query_id", "table", "required_columns"?, "predicates"?, "output_format"?}',

@@ -63,7 +63,7 @@ class _Headers(flight.ServerMiddleware):
 
 class _HeadersFactory(flight.ServerMiddlewareFactory):
     def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Headers:  # noqa: ARG002  Flight's own
-        return _Headers({name.lower(): values for name, values in headers.items()})
+        return _Headers(headers)  # HTTP/2 has their names in lower case
 
 
 class StatflightServer(flight.FlightServerBase):
@@ -174,7 +174,7 @@ class StatflightServer(flight.FlightServerBase):
                     self.metrics.put(request.flight.name, counts)
             writer.write(pa.py_buffer(json.dumps(answer).encode()))
 
-    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
         known = actions.ACTIONS.get(action.type)
         name = known.name if known is not None else "unknown"  # it labels a metric: callers do not make up labels
         with self._answering(context, "DoAction", name) as headers:
@@ -188,11 +188,18 @@ class StatflightServer(flight.FlightServerBase):
                 self.service, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
             )
             results = known.run(call, body)
+            if isinstance(results, list):  # all there already
+                made = [_result(item) for item in results]
+                self._audit(name, caller, headers, body)
+                return made
             # the first result is made before anything is sent, so that a refusal is a refusal and not a cut stream
             first = [_result(item) for item in islice(results, 1)]
-            if name in audit.WRITES:
-                audit.write(f"DoAction/{name}", caller.name, headers.correlation_id, **audit.of_body(body))
+            self._audit(name, caller, headers, body)
         return self._stream(context, name, first, results) if first else iter(())
+
+    def _audit(self, name: str, caller: Principal, headers: _Headers, body: bytes) -> None:
+        if name in audit.WRITES:
+            audit.write(f"DoAction/{name}", caller.name, headers.correlation_id, **audit.of_body(body))
 
     def _stream(
         self, context: flight.ServerCallContext, name: str, first: list[flight.Result], rest: Iterator[Any]
