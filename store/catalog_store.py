@@ -54,7 +54,7 @@ class SnapshotEntry:
     snapshot_id: int
     ordinal: int
     schema_hash: str | None
-    is_live: bool
+    is_live: bool | None  # None: a put spoke of it, and its lake was not looked at since
 
 
 @dataclass(slots=True)
@@ -232,8 +232,8 @@ class Catalog:
             if snapshot_id not in known:
                 connection.execute(
                     "INSERT INTO snapshots VALUES (?, ?, ?, NULL, NULL, NULL, NULL, ?, ?)",
-                    # a connector's own snapshots come from the connector: one that it never named is history
-                    [entry.table_key, snapshot_id, snapshot_id if external else -1, schema_hash, external],
+                    # a connector's own snapshots come from the connector: whether it has this one it will tell
+                    [entry.table_key, snapshot_id, snapshot_id if external else -1, schema_hash, external or None],
                 )
             elif known[snapshot_id] is None and schema_hash is not None:
                 connection.execute(
@@ -384,7 +384,7 @@ class Catalog:
         if (live := found.get("live_snapshot_ids")) is not None:
             connection.execute(
                 "UPDATE snapshots SET is_live = (snapshot_id IN (SELECT unnest(?::BIGINT[]))) WHERE table_key = ?"
-                " AND is_live <> (snapshot_id IN (SELECT unnest(?::BIGINT[])))",
+                " AND is_live IS DISTINCT FROM (snapshot_id IN (SELECT unnest(?::BIGINT[])))",
                 [list(live), entry.table_key, list(live)],
             )
 

@@ -331,11 +331,11 @@ class DuckDBStatsStore:
         return {snapshot_id for (snapshot_id,) in self.database.rows(each)}
 
     def expirable(self, table: TableEntry) -> Ids:
-        """Snapshots with records that the format itself no longer has; never of an external table."""
+        """Snapshots with records of which the format said that it no longer has them; never of an external table."""
         if table.format == EXTERNAL:
             return []
-        live = {s.snapshot_id for s in self.catalog.snapshots(table) if s.is_live}
-        return sorted(self.captured_snapshots(table) - live)
+        gone = {s.snapshot_id for s in self.catalog.snapshots(table) if s.is_live is False}
+        return sorted(self.captured_snapshots(table) & gone)
 
     def expire(self, table: TableEntry) -> dict[int, int]:
         """Deletes what `expirable` names: snapshot → records that went."""

@@ -146,7 +146,10 @@ def test_a_put_does_not_move_the_current_snapshot_of_a_connectors_table(catalog)
     entry = discover(catalog, snapshots=(10, 20))
     entry = write(catalog, catalog.sight_external_snapshots, entry, {99: None})
     assert entry.current_snapshot_id == 20
-    assert not catalog.snapshot(entry, 99).is_live
+    assert catalog.snapshot(entry, 99).is_live is None, "the lake was not looked at since"
+    for live, expected in (([10, 20], False), ([10, 20, 99], True)):
+        discover(catalog, snapshots=(10, 20), live_snapshot_ids=live)
+        assert catalog.snapshot(entry, 99).is_live is expected
     with pytest.raises(NotFound, match="has no snapshot 30"):
         catalog.snapshot(entry, 30)
 
