@@ -133,11 +133,22 @@ def diff(
             raise CommandError(
                 f"{name}: nothing captured at snapshot {at}; run: statflight capture {name} --snapshot {at}"
             )
+        _tell_inherited(at, known)
     changes = _changes(before, after)
     if not changes:
         say(f"{name}: the statistics of {ids[0]} and {ids[1]} are the same")
     schema = pa.schema([(word, pa.string()) for word in ("of", "statistic", "before", "after", "change")])
     render.write(pa.Table.from_pylist(changes, schema), format)
+
+
+def _tell_inherited(at: str | int, known: facts.Facts) -> None:
+    """That nothing differs means little where one side answers for the other."""
+    rows = [*known.rows, *([] if known.table is None else [known.table])]
+    older = {row["snapshot_id"] for row in rows if row["freshness"] == "INHERITED"}
+    if older:
+        count = sum(row["snapshot_id"] in older for row in rows)
+        of = ", ".join(map(str, sorted(older)))
+        say(f"{known.name}: at snapshot {at}, {count} of {len(rows)} records are inherited (of {of}), not its own")
 
 
 _OF_TABLE = ("row_count", "data_file_count", "total_size_bytes")

@@ -117,6 +117,15 @@ def test_diff_tells_what_changed(server, run, monkeypatch):
     }
 
 
+def test_diff_tells_what_is_inherited(server, run):
+    server.rows("stats.columns", of_column(snapshot_id=1, freshness="INHERITED"), of_column(column_id=2, snapshot_id=2))
+    server.rows("stats.tables", KEY | {"snapshot_id": 2, "row_count": 1, "freshness": "EXACT"})
+    status, _, err = run("diff", NAME, 2, "current")
+    assert status == 0
+    for at in ("2", "current"):
+        assert f"at snapshot {at}, 1 of 3 records are inherited (of 1), not its own" in err
+
+
 # query
 
 
