@@ -34,6 +34,7 @@ COLUMNS = (
 )  # fmt: skip
 IDS = {column.name: number for number, column in enumerate(COLUMNS, 1)}
 ROWS = 3000
+BIG_FILES, BIG_ROWS = 600, 1_000_000
 
 
 @dataclass
@@ -201,7 +202,7 @@ def test_a_session_is_kept_warm(engine, table):
 def working(uri, engine):
     """A worker of the server in this process, on its one Spark session."""
     worker = Worker(Server(uri, None), Registry([engine, NativeEngine()]))
-    worker.start([("sync",), ("job", "light")])
+    worker.start([("control",), ("sync",), ("job", "light")])
     try:
         yield
     finally:
@@ -252,18 +253,31 @@ def test_a_job_is_cancelled(engine, tracker):
     assert stopped(tracker, *jobs)
 
 
-def test_cancel_job_stops_the_spark_job(engine, tracker, tmp_path):
-    big, small = tmp_path / "lake/big", tmp_path / "lake/small"
-    big.mkdir(parents=True)
-    small.mkdir()
-    pq.write_table(pa.table({"word": [f"{i * 7919 % 10**9:040}" for i in range(1_000_000)]}), big / "0.parquet")
-    for number in range(1, 600):  # minutes of work in one file's space
-        os.link(big / "0.parquet", big / f"{number}.parquet")
-    pq.write_table(pa.table({"id": range(1000)}), small / "0.parquet")
-    request = {"mode": "ASYNC", "target": {"kind": "COLUMN", "column_id": 1}}
-    with serving(tmp_path) as server, server.connect() as client, working(server.uri, engine):
-        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake")})
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Tables `big`, of minutes of work in one file's space, and `small`."""
+    path = tmp_path_factory.mktemp("tables")
+    (path / "big").mkdir()
+    (path / "small").mkdir()
+    pq.write_table(pa.table({"word": [f"{i * 7919 % 10**9:040}" for i in range(BIG_ROWS)]}), path / "big/0.parquet")
+    for number in range(1, BIG_FILES):
+        os.link(path / "big/0.parquet", path / f"big/{number}.parquet")
+    pq.write_table(pa.table({"id": range(1000)}), path / "small/0.parquet")
+    return path
+
+
+@contextlib.contextmanager
+def connected(directory, lake, engine):
+    """A client of a server that knows the lake, and whose captures this process makes."""
+    with serving(directory) as server, server.connect() as client, working(server.uri, engine):
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake)})
         client.act("discover", {"catalog": "lake"})
+        yield client
+
+
+def test_cancel_job_stops_the_spark_job(engine, tracker, lake, tmp_path):
+    request = {"mode": "ASYNC", "target": {"kind": "COLUMN", "column_id": 1}}
+    with connected(tmp_path, lake, engine) as client:
         (queued,) = client.act("capture", {"requests": [request | {"table": "lake.default.big"}]})
         spark_job = running(tracker)
         client.act("cancel_job", {"job_id": queued["job_id"]})
@@ -274,6 +288,22 @@ def test_cancel_job_stops_the_spark_job(engine, tracker, tmp_path):
         (job,) = client.act("wait_job", {"job_id": queued["job_id"]})
         assert (job["state"], job["degraded"]) == ("SUCCEEDED", False)
         assert client.get({"table": "stats.columns"})["column_name"].to_pylist() == ["id"]
+
+
+def test_a_sample_ends_with_its_time(engine, tracker, lake, tmp_path):
+    sampling = {"method": "RANDOM_ROW_GROUP", "max_seconds": 4}
+    request = {"table": "lake.default.big", "target": {"kind": "COLUMN", "column_id": 1}, "sampling": sampling}
+    with connected(tmp_path, lake, engine) as client:
+        client.timeout = 120.0
+        (outcome,) = client.act("capture", {"requests": [request]})
+        assert (outcome["outcome"], outcome["detail"], outcome["attributes"]["execution"]) == ("CAPTURED", "", "spark")
+        assert outcome["attributes"]["sample"]["ended_by"] == "seconds"
+        (row,) = client.get({"table": "stats.columns"}).to_pylist()
+    assert not tracker.getActiveJobsIds()
+    assert (row["completeness"], row["usable_for"], row["row_count"]) == ("PARTIAL", "PLANNING", BIG_FILES * BIG_ROWS)
+    assert 2 <= row["row_groups_sampled"] < BIG_FILES
+    assert row["rows_scanned"] == row["row_groups_sampled"] * BIG_ROWS
+    assert row["ndv_lower"] <= BIG_ROWS <= row["ndv_upper"]
 
 
 def test_jobs_of_several_threads(engine, table):
