@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from capture.connectors.cache import scope
 from capture.connectors.credentials import PathRewrite, check_options, patient
 from capture.connectors.delta_log import (
     Commit,
@@ -34,7 +35,8 @@ from capture.connectors.delta_log import (
     parse_schema,
     read_commits,
 )
-from capture.connectors.delta_slices import LargeLog, NotSliced
+from capture.connectors.delta_slices import LargeLog, NotSliced, Slice
+from capture.connectors.delta_vectors import deleted_rows, identity
 from capture.connectors.footers import Footer, batched, read_footers
 from capture.connectors.layout import (
     Folder,
@@ -51,6 +53,7 @@ from capture.connectors.spi import (
     FILE_SCHEMA,
     ColumnIds,
     ConnectorConfig,
+    FilePart,
     NativeStats,
     ScanColumn,
     ScanTask,
@@ -72,26 +75,35 @@ _WIDE: Final = Context(prec=60)
 
 @dataclass(slots=True)
 class _Version:
-    """A table at one version, its files side by side: arrays of one value per live data file."""
+    """A table at one version, its files side by side: arrays of one value per live data file.
+
+    Of a large log it is a slice of the files, whose `vectors` tell what `deleted` tells of others.
+    """
 
     table: DeltaTable
     schema: DeltaSchema
     storage: Mapping[str, str] = field(repr=False)
     partitions: tuple[str, ...]
     actions: pa.Table
-    places: list[Place]
+    paths: pa.Array  # of the files as they are named to others
+    rows: pa.Array  # live rows, as far as they are known
     deleted: dict[int, pa.Array] = field(default_factory=dict)  # file → positions of rows that are gone
-    rows: pa.Array | None = None  # live rows
-    large: LargeLog | None = None  # has the statistics that `actions` then lacks
+    vectors: pa.Array | None = None
 
-    @property
-    def paths(self) -> pa.Array:
-        return pa.array([place.name for place in self.places], pa.string())
+    def __len__(self) -> int:
+        return len(self.paths)
 
     def column(self, name: str) -> pa.Array | None:
         if name not in self.actions.column_names:
             return None
         return _one(self.actions[name])
+
+    @property
+    def has_deletes(self) -> pa.Array:
+        """Which files lost rows."""
+        if self.vectors is not None:
+            return pc.is_valid(self.vectors)
+        return pa.array([i in self.deleted for i in range(len(self))], pa.bool_())
 
     def statistic(self, name: str, path: tuple[str, ...]) -> pa.Array | None:
         """`null_count`, `min` or `max` of a column by its physical path; None where the log has none."""
@@ -116,6 +128,7 @@ class DeltaConnector:
 
     def __init__(self, config: ConnectorConfig):
         check_options(self.format, config.options)
+        self._scope = scope(config)
         self._rewrite = PathRewrite.of(config.options)
         self._lake: Lake | UnityCatalog
         if isinstance(config.uri, str) and config.uri.lower().startswith("uc://"):
@@ -216,109 +229,153 @@ class DeltaConnector:
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
-        version = self._version(namespace, name, snapshot_id, sliced=True)
-        assert version.rows is not None
-        sizes = version.actions["size_bytes"].cast(pa.int64())
-        files = len(version.places)
-        columns = {
-            "file_path": version.paths,
-            "file_format": pa.repeat("PARQUET", files),
-            "file_content": pa.repeat("DATA", files),
-            "row_count": version.rows,
-            "size_bytes": _one(sizes),
-            "partition_data_json": _partition_json(version),
-            "partition_spec_id": pa.nulls(files, pa.int32()),
-            "sequence_number": pa.nulls(files, pa.int64()),
-        }
+        place = self._lake.find(namespace, name)
+        with self._reading(place, namespace, name, snapshot_id):
+            large = self._large(place, namespace, name, snapshot_id)
+            if large is not None:
+                with suppress(NotSliced):
+                    return self._sliced_stats(large, place, namespace, name, ids, column_names)
+        version = self._version(place, namespace, name, snapshot_id)
+        files = _files(version)
         return NativeStats(
-            row_count=None if version.rows.null_count else (pc.sum(version.rows).as_py() or 0),
-            data_file_count=files,
-            total_size_bytes=pc.sum(sizes).as_py() or 0,
-            files=pa.table([columns[item.name] for item in FILE_SCHEMA], FILE_SCHEMA),
+            row_count=_total(files["row_count"]),
+            data_file_count=len(files),
+            total_size_bytes=_total(files["size_bytes"]),
+            files=files,
             file_columns=lambda: self._file_columns(version, ids, column_names),
             row_deletes=bool(version.deleted),
         )
 
+    def _sliced_stats(
+        self, large: LargeLog, place: Place, namespace: str, name: str, ids: ColumnIds,
+        column_names: frozenset[str] | None,
+    ) -> NativeStats:  # fmt: skip
+        """Of a log that is read in slices: each is a part."""
+        parts, deletes = [], False
+        shape = repr((self._scope, place.name, sorted(ids.items())))
+        for piece, version in self._pieces(large, place, namespace, name):
+            deletes = deletes or piece.vectors.null_count < len(piece.vectors)
+
+            def file_columns(piece: Slice = piece, version: _Version = version) -> Iterator[pa.Table]:
+                with self._reading(place, namespace, name):
+                    told = replace(version, actions=piece.statistics())
+                yield from self._file_columns(told, ids, column_names)
+
+            key = hashlib.sha256(f"{shape}\0{piece.key}".encode("utf-8", "surrogatepass")).hexdigest()
+            parts.append(FilePart(key, _files(version), file_columns, _marks(piece)))
+        if not parts:
+            raise NotSliced("no file is live")
+        files = pa.concat_tables([part.files for part in parts])
+        return NativeStats(
+            row_count=_total(files["row_count"]),
+            data_file_count=len(files),
+            total_size_bytes=_total(files["size_bytes"]),
+            files=files,
+            file_columns=lambda: (rows for part in parts for rows in part.file_columns()),
+            row_deletes=deletes,
+            parts=parts if column_names is None else (),
+        )
+
+    def _pieces(self, large: LargeLog, place: Place, namespace: str, name: str) -> Iterator[tuple[Slice, _Version]]:
+        """The slices of a log, and each as a version that has no statistics yet."""
+        outline = large.outline()
+        schema, storage = self._schema(outline), self._lake.storage_of(place)
+        partitions = tuple(outline.metadata().partition_columns or ())
+        unknown = 0
+        for piece in large.slices():
+            paths = self._paths(place, _one(piece.files["path"]))
+            told = _one(piece.files["num_records"])
+            unknown += told.null_count
+            rows = self._live_rows(place, piece, told, namespace, name) if unknown <= MAX_FOOTERS else told
+            yield piece, _Version(outline, schema, storage, partitions, piece.files, paths, rows, vectors=piece.vectors)
+
+    def _live_rows(self, place: Place, piece: Slice, told: pa.Array, namespace: str, name: str) -> pa.Array:
+        """Live rows of each file of a slice."""
+        if told.null_count:
+            told = self._count_rows(place, piece.files["path"], told.to_pylist(), namespace, name)
+        if piece.vectors.null_count == len(piece.vectors):
+            return told
+        lost = pc.fill_null(pc.struct_field(piece.vectors, ["cardinality"]), 0)
+        return pc.max_element_wise(pc.subtract(told, lost), 0, skip_nulls=False)
+
     def _file_columns(
         self, version: _Version, ids: ColumnIds, column_names: frozenset[str] | None
     ) -> Iterator[pa.Table]:
-        if version.large is not None:
-            yield from self._sliced_columns(version, ids, column_names)
-            return
-        rows, paths, files = version.rows, version.paths, len(version.places)
-        has_deletes = pa.array([i in version.deleted for i in range(files)], pa.bool_())
+        has_deletes, files = version.has_deletes, len(version)
         wanted = _wanted(version.schema, column_names)
-        step = max(1, ROWS_PER_TABLE // max(1, len(wanted)))
-        if not files:
+        if not files or not wanted:
             yield FILE_COLUMN_SCHEMA.empty_table()
+            return
+        step = min(files, ROWS_PER_TABLE)
         for start in range(0, files, step):
 
             def cut(values: pa.Array | None, start: int = start) -> pa.Array | None:
                 return None if values is None else values.slice(start, step)
 
-            tables = []
-            for known in wanted:
-                kind = parse(known.column.logical_type)
-                if known.logical[0] in version.partitions:
-                    values = cut(version.partition(known))
-                    facts = _of_partition(values, cut(rows)) if values is not None else {}
-                else:
-                    facts = _of_log(
-                        kind,
-                        cut(version.statistic("null_count", known.physical)),
-                        cut(version.statistic("min", known.physical)),
-                        cut(version.statistic("max", known.physical)),
-                        cut(rows),
-                        cut(version.column("num_records")),
-                        cut(has_deletes),
-                    )
-                tables.append(column_rows(cut(paths), known.column, ids, cut(rows), **facts))
-            yield pa.concat_tables(tables) if tables else FILE_COLUMN_SCHEMA.empty_table()
-
-    def _sliced_columns(
-        self, version: _Version, ids: ColumnIds, column_names: frozenset[str] | None
-    ) -> Iterator[pa.Table]:
-        assert version.large is not None and version.rows is not None
-        start = 0
-        for actions in version.large.slices(statistics=True):
-            count = len(actions)
-            part = replace(
-                version,
-                actions=actions,
-                places=version.places[start : start + count],
-                rows=version.rows.slice(start, count),
-                large=None,
-            )
-            if actions["path"].to_pylist() != version.actions["path"].slice(start, count).to_pylist():
-                raise Unreadable("its log changed while it was read")
-            yield from self._file_columns(part, ids, column_names)
-            start += count
+            paths, rows, lost = cut(version.paths), cut(version.rows), cut(has_deletes)
+            # few columns of many files, not the other way round: it is the calls that cost
+            for some in batched(wanted, max(1, ROWS_PER_TABLE // step)):
+                tables = []
+                for known in some:
+                    if known.logical[0] in version.partitions:
+                        values = cut(version.partition(known))
+                        facts = _of_partition(values, rows) if values is not None else {}
+                    else:
+                        facts = _of_log(
+                            parse(known.column.logical_type),
+                            cut(version.statistic("null_count", known.physical)),
+                            cut(version.statistic("min", known.physical)),
+                            cut(version.statistic("max", known.physical)),
+                            rows,
+                            cut(version.column("num_records")),
+                            lost,
+                        )
+                    tables.append(column_rows(paths, known.column, ids, rows, **facts))
+                yield pa.concat_tables(tables)
 
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> Iterator[ScanTask]:
-        version = self._version(namespace, name, snapshot_id)
+        place = self._lake.find(namespace, name)
+        with self._reading(place, namespace, name, snapshot_id):
+            large = self._large(place, namespace, name, snapshot_id)
+            pieces = None
+            if large is not None:
+                with suppress(NotSliced):
+                    pieces = list(self._pieces(large, place, namespace, name))
+        if pieces is None:
+            whole = self._version(place, namespace, name, snapshot_id)
+            yield from self._tasks(whole, place, namespace, name, ids, column_names)
+        else:
+            for piece, version in pieces:
+                with self._reading(place, namespace, name, snapshot_id):
+                    told = replace(version, actions=piece.statistics())
+                yield from self._tasks(told, place, namespace, name, ids, column_names)
+
+    def _tasks(
+        self, version: _Version, table: Place, namespace: str, name: str, ids: ColumnIds,
+        column_names: frozenset[str] | None,
+    ) -> Iterator[ScanTask]:  # fmt: skip
         wanted = [
             known
             for known in _wanted(version.schema, column_names)
             if known.column.name in ids and parse(known.column.logical_type).kind is not Kind.INTERVAL
         ]
         constants = {
-            known.column.name: _constants(
-                version.partition(known), parse(known.column.logical_type), len(version.places)
-            )
+            known.column.name: _constants(version.partition(known), parse(known.column.logical_type), len(version))
             for known in wanted
             if known.logical[0] in version.partitions
         }
         held = [known for known in wanted if known.column.name not in constants]
         told = _told(version, held)
-        assert version.rows is not None
-        rows = version.rows.to_pylist()
-        sizes = version.actions["size_bytes"].to_pylist()
-        times = version.actions["modification_time"].to_pylist()
-        for group in batched(range(len(version.places)), 256):
+        columns_of = ("path", "size_bytes", "modification_time")
+        logged, sizes, times = (version.actions[column].to_pylist() for column in columns_of)
+        paths, rows = version.paths.to_pylist(), version.rows.to_pylist()
+        vectors = [None] * len(version) if version.vectors is None else version.vectors.to_pylist()
+        for group in batched(range(len(version)), 256):
             unsure = [i for i in group if not told[i]]
-            footers = dict(zip(unsure, self._footers(version, unsure, namespace, name), strict=True))
+            places = [self._file(table, logged[i]) for i in unsure]
+            footers = dict(zip(unsure, self._footers(places, namespace, name), strict=True))
             for i in group:
                 columns = []
                 for known in wanted:
@@ -332,14 +389,16 @@ class DeltaConnector:
                         ScanColumn(ids[column.name], column.name, column.logical_type, path=path, constant=constant)
                     )
                 gone = version.deleted.get(i)
-                place = version.places[i]
-                mark = hashlib.sha256(f"{place.name}\0{sizes[i]}\0{times[i]}\0".encode("utf-8", "surrogatepass"))
+                if (vector := vectors[i]) is not None:
+                    with self._reading(table, namespace, name):
+                        gone = deleted_rows(vector, table, lambda there: self._file(table, there))
+                mark = hashlib.sha256(f"{paths[i]}\0{sizes[i]}\0{times[i]}\0".encode("utf-8", "surrogatepass"))
                 if gone is not None:
                     mark.update(gone.to_numpy().tobytes())
                 yield ScanTask(
                     reader="parquet",
-                    file_path=place.name,
-                    location=place.name,
+                    file_path=paths[i],
+                    location=paths[i],
                     row_count=-1 if rows[i] is None else rows[i],
                     size_bytes=sizes[i],
                     columns=tuple(columns),
@@ -361,8 +420,8 @@ class DeltaConnector:
         """A table for its metadata, schema and protocol: without its files where there are very many."""
         with self._reading(place, namespace, name, version):
             live = list_log(place).live() if version is None else [version]
-            if live and (large := LargeLog.of(place, live[-1])) is not None:
-                with suppress(NotSliced):
+            with suppress(NotSliced):
+                if live and (large := LargeLog.of(place, live[-1], self._scope)) is not None:
                     return large.outline()
         return self._open(place, namespace, name, version)
 
@@ -413,51 +472,50 @@ class DeltaConnector:
             self._schemas[key] = parse_schema(text, mapped)
         return self._schemas[key]
 
-    def _version(self, namespace: str, name: str, snapshot_id: int, *, sliced: bool = False) -> _Version:
-        """A version's files; `sliced` leaves the statistics of very many in the log until they are asked for."""
-        place = self._lake.find(namespace, name)
-        with self._reading(place, namespace, name):
-            if snapshot_id not in set(list_log(place).live()):
-                raise unknown_snapshot(namespace, name, snapshot_id)
-            if sliced and (large := LargeLog.of(place, snapshot_id)) is not None:
-                with suppress(NotSliced):
-                    return self._sliced(large, place, namespace, name)
+    def _large(self, place: Place, namespace: str, name: str, snapshot_id: int) -> LargeLog | None:
+        """The log of a version, None where deltalake can well take it whole."""
+        if snapshot_id not in set(list_log(place).live()):
+            raise unknown_snapshot(namespace, name, snapshot_id)
+        try:
+            return LargeLog.of(place, snapshot_id, self._scope)
+        except NotSliced:
+            return None
+
+    def _version(self, place: Place, namespace: str, name: str, snapshot_id: int) -> _Version:
+        """A version as deltalake has it, whole."""
         table = self._open(place, namespace, name, snapshot_id)
         with self._reading(place, namespace, name, snapshot_id):
             actions = pa.table(table.get_add_actions(flatten=False))
             if actions.num_columns and actions.column(0).num_chunks != 1:
                 actions = actions.combine_chunks()
-            metadata = table.metadata()
+            logged = _one(actions["path"])
+            told = _one(actions["num_records"]) if "num_records" in actions.column_names else None
             version = _Version(
                 table,
                 self._schema(table),
                 self._lake.storage_of(place),
-                tuple(metadata.partition_columns or ()),
+                tuple(table.metadata().partition_columns or ()),
                 actions,
-                [self._file(place, path) for path in actions["path"].to_pylist()],
+                self._paths(place, logged),
+                pa.nulls(len(actions), pa.int64()) if told is None else told,
             )
             self._read_deletes(version, place)
-        self._count_rows(version, namespace, name)
-        return version
+        rows = version.rows
+        if rows.null_count and rows.null_count <= MAX_FOOTERS:
+            rows = self._count_rows(place, logged, rows.to_pylist(), namespace, name)
+        if version.deleted:
+            counts = rows.to_pylist()
+            for i, gone in version.deleted.items():
+                if (count := counts[i]) is not None:
+                    counts[i] = max(0, count - len(gone))
+            rows = pa.array(counts, pa.int64())
+        return replace(version, rows=rows)
 
-    def _sliced(self, large: LargeLog, place: Place, namespace: str, name: str) -> _Version:
-        """As `_version`, statistics left in the log."""
-        outline = large.outline()
-        parts = list(large.slices(statistics=False))
-        if not parts:
-            raise NotSliced("no file is live")
-        actions = pa.concat_tables(parts, promote_options="default").combine_chunks()
-        version = _Version(
-            outline,
-            self._schema(outline),
-            self._lake.storage_of(place),
-            tuple(outline.metadata().partition_columns or ()),
-            actions,
-            [self._file(place, path) for path in actions["path"].to_pylist()],
-            large=large,
-        )
-        self._count_rows(version, namespace, name)
-        return version
+    def _paths(self, table: Place, logged: pa.Array) -> pa.Array:
+        """Paths of data files as others know them, from what the log has."""
+        if not pc.any(pc.match_substring_regex(logged, "[%:]|^/")).as_py():  # nothing to decode, all within the table
+            return pc.binary_join_element_wise(f"{table.name.rstrip('/')}/", logged, "")
+        return pa.array([self._file(table, path).name for path in logged.to_pylist()], pa.string())
 
     def _file(self, table: Place, path: str) -> Place:
         """The place of a data file: the log has it percent-encoded, relative to the table or as a full URI."""
@@ -473,9 +531,9 @@ class DeltaConnector:
 
     def _read_deletes(self, version: _Version, place: Place) -> None:
         features = version.table.protocol().reader_features or []
-        if "deletionVectors" not in features or not version.places:
+        if "deletionVectors" not in features or not len(version):
             return
-        numbers = {_real(item.name): i for i, item in enumerate(version.places)}
+        numbers = {_real(path): i for i, path in enumerate(version.paths.to_pylist())}
         for batch in version.table.deletion_vectors():
             batch = pa.record_batch(batch)
             for path, keep in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
@@ -488,22 +546,19 @@ class DeltaConnector:
                 if len(gone):
                     version.deleted[number] = gone
 
-    def _count_rows(self, version: _Version, namespace: str, name: str) -> None:
-        """Live rows of each file: what the log says, or the footer where it does not, less what is deleted."""
-        told = version.column("num_records")
-        counts = [None] * len(version.places) if told is None else told.to_pylist()
+    def _count_rows(
+        self, table: Place, logged: pa.Array, counts: list[int | None], namespace: str, name: str
+    ) -> pa.Array:
+        """Rows of each file: what the log says, or the footer where it does not."""
         missing = [i for i, count in enumerate(counts) if count is None]
-        if missing and len(missing) <= MAX_FOOTERS:
-            for i, footer in zip(missing, self._footers(version, missing, namespace, name), strict=True):
-                counts[i] = footer.row_count
-        for i, gone in version.deleted.items():
-            if (count := counts[i]) is not None:
-                counts[i] = max(0, count - len(gone))
-        version.rows = pa.array(counts, pa.int64())
+        places = [self._file(table, logged[i].as_py()) for i in missing]
+        for i, footer in zip(missing, self._footers(places, namespace, name), strict=True):
+            counts[i] = footer.row_count
+        return pa.array(counts, pa.int64())
 
-    def _footers(self, version: _Version, numbers: list[int], namespace: str, name: str) -> Iterator[Footer]:
+    def _footers(self, places: list[Place], namespace: str, name: str) -> Iterator[Footer]:
         try:
-            yield from read_footers([version.places[i] for i in numbers])
+            yield from read_footers(places)
         except UpstreamError as trouble:
             message = f'table "{namespace}.{name}": {trouble.message}'
             raise type(trouble)(message, hint=trouble.hint, params=trouble.params) from None
@@ -515,6 +570,36 @@ class DeltaConnector:
 def _real(path: str) -> str:
     """A local path without symbolic links: deltalake names deletion vectors' files by it, whatever the table's uri."""
     return os.path.realpath(path) if path.startswith("/") else path
+
+
+def _files(version: _Version) -> pa.Table:
+    """The files as rows of FILE_SCHEMA."""
+    files = len(version)
+    columns = {
+        "file_path": version.paths,
+        "file_format": pa.repeat("PARQUET", files),
+        "file_content": pa.repeat("DATA", files),
+        "row_count": version.rows,
+        "size_bytes": _one(version.actions["size_bytes"].cast(pa.int64())),
+        "partition_data_json": _partition_json(version),
+        "partition_spec_id": pa.nulls(files, pa.int32()),
+        "sequence_number": pa.nulls(files, pa.int64()),
+    }
+    return pa.table([columns[item.name] for item in FILE_SCHEMA], FILE_SCHEMA)
+
+
+def _marks(piece: Slice) -> pa.Array:
+    """What changes with the content of each file of a slice."""
+    times = _one(piece.files["modification_time"]).cast(pa.string())
+    if piece.vectors.null_count == len(piece.vectors):
+        return times
+    vectors = pa.array([identity(vector) for vector in piece.vectors.to_pylist()], pa.string())
+    return pc.binary_join_element_wise(times, vectors, " ")
+
+
+def _total(counts: pa.ChunkedArray) -> int | None:
+    """The sum, None where one is not known."""
+    return None if counts.null_count else pc.sum(counts).as_py() or 0
 
 
 def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -625,7 +710,7 @@ def _constants(values: pa.Array | None, kind: LogicalType, files: int) -> pa.Arr
 
 def _told(version: _Version, columns: list[DeltaColumn]) -> list[bool]:
     """Files whose statistics name every column: only of the others one must look whether a column is there."""
-    sure: Any = np.ones(len(version.places), dtype=bool)
+    sure: Any = np.ones(len(version), dtype=bool)
     for known in columns:
         nulls = version.statistic("null_count", known.physical)
         sure &= False if nulls is None else pc.is_valid(nulls).to_numpy(zero_copy_only=False)
@@ -647,7 +732,7 @@ def _path(known: DeltaColumn, footer: Footer | None) -> str | None:
 def _partition_json(version: _Version) -> pa.Array:
     values = version.column("partition")
     if values is None or not version.partitions:
-        return pa.nulls(len(version.places), pa.string())
+        return pa.nulls(len(version), pa.string())
     return pa.array([json.dumps(row, ensure_ascii=False, default=_json) for row in values.to_pylist()], pa.string())
 
 

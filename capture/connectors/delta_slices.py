@@ -2,42 +2,66 @@
 
 The log is replayed here as far as names go: which adds are live. What an add says is then read by deltalake, from a log
 of a few thousand adds that is written to a temporary directory. So values are the same, and memory is bounded.
+
+Commits and checkpoints never change. What they say of files as wholes is kept, so the next version of a table costs
+its own commit; a checkpoint that is known is preferred to a newer one, as long as the commits since are there.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from capture.connectors.cache import FILES
 from capture.connectors.footers import batched
-from capture.connectors.layout import Place
+from capture.connectors.layout import Place, plain_path
 
 LARGE: Final = 16 << 20
 """From so many bytes of log on it is read in slices."""
 
 SLICE: Final = 10_000  # adds
+SLICE_BYTES: Final = 96 << 20  # of their statistics
+MAX_COMMITS: Final = 500  # read upon a known checkpoint, instead of a newer one
 _ROWS: Final = 2_000  # of a checkpoint read at once
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
 _TEXTS = pa.map_(pa.string(), pa.string())
+_VECTOR = pa.struct([
+    ("storageType", pa.string()), ("pathOrInlineDv", pa.string()), ("offset", pa.int32()), ("sizeInBytes", pa.int32()),
+    ("cardinality", pa.int64()),
+])  # fmt: skip
 _FIELDS: Final = {
     "path": pa.string(), "partitionValues": _TEXTS, "size": pa.int64(), "modificationTime": pa.int64(),
-    "dataChange": pa.bool_(), "stats": pa.string(),
+    "dataChange": pa.bool_(), "stats": pa.string(), "deletionVector": _VECTOR,
 }  # fmt: skip
-_STATISTICS: Final = ("null_count", "min", "max")
 _ADD = pa.struct(list(_FIELDS.items()))
+_STATISTICS: Final = ("null_count", "min", "max")
 _NUMBER = r'"numRecords"\s*:\s*(?P<rows>\d+)'
+_OWN_FEATURES: Final = ("deletionVectors", "v2Checkpoint", "v2Checkpoint-preview")  # seen to here
+_PROTOCOL = pa.struct([
+    ("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32()), ("readerFeatures", pa.list_(pa.string())),
+    ("writerFeatures", pa.list_(pa.string())),
+])  # fmt: skip
+_METADATA = pa.struct([
+    ("id", pa.string()), ("name", pa.string()), ("description", pa.string()),
+    ("format", pa.struct([("provider", pa.string()), ("options", _TEXTS)])), ("schemaString", pa.string()),
+    ("partitionColumns", pa.list_(pa.string())), ("configuration", _TEXTS), ("createdTime", pa.int64()),
+])  # fmt: skip
 
 
 class NotSliced(Exception):
@@ -52,25 +76,76 @@ class _Source:
     size: int
     is_commit: bool
 
+    @property
+    def is_lines(self) -> bool:
+        return self.place.path.endswith(".json")
+
+
+@dataclass(frozen=True, slots=True)
+class _Brief:
+    """Adds of one source as wholes: `files` as deltalake has them without statistics, and their vectors."""
+
+    files: pa.Table
+    vectors: pa.Array
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.files.nbytes) + int(self.vectors.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A source that was read: its adds in slices, and all the paths it speaks of."""
+
+    briefs: tuple[_Brief, ...]
+    paths: pa.Array
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Some live files. `files` is what `get_add_actions(flatten=False)` tells, without statistics but row counts.
+
+    `vectors` are the descriptors of their deletion vectors; equal keys mean equal rows and statistics.
+    """
+
+    key: str
+    files: pa.Table
+    vectors: pa.Array
+    _log: LargeLog = field(repr=False)
+    _source: _Source
+    _number: int
+    _live: pa.Array | None  # of the adds in the source's slice
+
+    def statistics(self) -> pa.Table:
+        """As `files`, with the statistics of all columns."""
+        adds = self._log.adds(self._source, self._number)
+        adds = adds if self._live is None else adds.filter(self._live)
+        try:
+            found = self._log.told(adds)
+        except NotSliced as trouble:
+            raise ValueError(f"its log changed while it was read: {trouble}") from None
+        if found["path"].to_pylist() != self.files["path"].to_pylist():
+            raise ValueError("its log changed while it was read")
+        return found
+
 
 class LargeLog:
     """The log of one version of a table."""
 
-    def __init__(self, sources: list[_Source]):
-        self._sources = sources  # newest first
-        self._head: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+    def __init__(self, sources: Sequence[_Source], scope: str):
+        self._sources, self._scope = sources, scope  # newest first
+        self._reading: tuple[_Source, int, Iterator[pa.StructArray]] | None = None
 
     @classmethod
-    def of(cls, table: Place, version: int) -> LargeLog | None:
-        """The log, None where it is small or of a kind that is not read here.
+    def of(cls, table: Place, version: int, scope: str) -> LargeLog | None:
+        """The log, None where it is small or has a gap.
 
         Raises:
             OSError: It cannot be listed.
         """
         log = table.below("_delta_log")
         commits: dict[int, _Source] = {}
-        checkpoints: dict[tuple[int, int], list[_Source]] = {}
-        newest_other = -1  # checkpoints of the second version
+        parts: dict[tuple[int, int], list[_Source]] = {}
         for info in log.file_system.get_file_info(pafs.FileSelector(log.path, recursive=False)):
             if info.type != pafs.FileType.File or not info.size:
                 continue
@@ -78,16 +153,21 @@ class LargeLog:
             if found := _COMMIT.fullmatch(info.base_name):
                 commits[int(found[1])] = _Source(held, info.size, True)
             elif found := _CHECKPOINT.fullmatch(info.base_name):
-                checkpoints.setdefault((int(found[1]), int(found[3] or 1)), []).append(_Source(held, info.size, False))
-            elif (found := re.match(r"(\d{20})\.checkpoint\.", info.base_name)) and int(found[1]) <= version:
-                newest_other = max(newest_other, int(found[1]))
-        whole = [key for key, files in checkpoints.items() if len(files) == key[1] and key[0] <= version]
-        base = max(whole, default=(-1, 0))
-        later = range(version, base[0], -1)
-        if newest_other > base[0] or any(number not in commits for number in later):
+                parts.setdefault((int(found[1]), int(found[3] or 1)), []).append(_Source(held, info.size, False))
+            elif found := _NAMED.fullmatch(info.base_name):
+                parts[int(found[1]), 1] = [_Source(held, info.size, False)]
+        whole = sorted(key for key, files in parts.items() if len(files) == key[1] and key[0] <= version)
+        choices = [whole[-1]] if whole else [(-1, 0)]
+        choices += [key for key in reversed(whole[:-1]) if version - key[0] <= MAX_COMMITS]
+        choices = [key for key in choices if all(n in commits for n in range(key[0] + 1, version + 1))]
+        if not choices:
             return None
-        sources = [commits[number] for number in later] + checkpoints.get(base, [])
-        return cls(sources) if sum(source.size for source in sources) >= LARGE else None
+        known = (key for key in choices if key in parts and all(_known(source, scope) for source in parts[key]))
+        base = next(known, choices[0])
+        sources = [commits[n] for n in range(version, base[0], -1)]
+        for source in parts.get(base, []):
+            sources += [source, *_sidecars(source, log)]
+        return cls(sources, scope) if sum(source.size for source in sources) >= LARGE else None
 
     def outline(self) -> DeltaTable:
         """The table without a file: its metadata, schema and protocol.
@@ -98,94 +178,195 @@ class LargeLog:
         with TemporaryDirectory(prefix="statflight-") as folder:
             return self._table(folder, None)
 
-    def slices(self, *, statistics: bool) -> Iterator[pa.Table]:
-        """What `get_add_actions(flatten=False)` tells of the live files; without statistics but row counts if asked.
+    def slices(self) -> Iterator[Slice]:
+        """The live files.
 
         Raises:
             NotSliced: The log holds what only deltalake can replay.
         """
-        for adds in self._live():
-            if not statistics:
-                rows = pc.struct_field(pc.extract_regex(adds.field("stats"), _NUMBER), [0])
-                brief = pc.binary_join_element_wise('{"numRecords":', rows, "}", "")
-                adds = _with_stats(adds, brief)
-            with TemporaryDirectory(prefix="statflight-") as folder:
-                found = pa.table(self._table(folder, adds).get_add_actions(flatten=False))
-            if len(found) != len(adds):
-                raise NotSliced("deltalake counts other files")
-            if not statistics:  # columns of nothing but nulls are large too
-                found = found.select([name for name in found.column_names if name not in _STATISTICS])
-            yield found.combine_chunks() if found.column(0).num_chunks > 1 else found
+        seen: list[pa.Array] = []
+        for source in self._sources:
+            read = self._read(source)
+            gone = pa.concat_arrays(seen) if seen else None
+            for number, brief in enumerate(read.briefs):
+                live = None
+                if gone is not None and len(gone):
+                    live = pc.invert(pc.is_in(_one(brief.files["path"]), gone))
+                    live = None if pc.all(live).as_py() else live
+                told = b"" if live is None else np.packbits(live.to_numpy(zero_copy_only=False)).tobytes()
+                key = hashlib.sha256(f"{self._key(source)}\0{number}\0".encode("utf-8", "surrogatepass") + told)
+                files = brief.files if live is None else brief.files.filter(live)
+                vectors = brief.vectors if live is None else brief.vectors.filter(live)
+                if len(files):
+                    yield Slice(key.hexdigest(), files, vectors, self, source, number, live)
+            if source.is_commit:  # newer than what follows
+                seen.append(read.paths)
+
+    # Reading.
+
+    def _key(self, source: _Source) -> tuple[Any, ...]:
+        return (*_source_key(source, self._scope), self._head_digest)
+
+    def _read(self, source: _Source) -> _Read:
+        held: _Read | None = FILES.get(self._key(source))
+        if held is not None:
+            return held
+        paths: list[pa.Array] = []
+        briefs = []
+        for adds in _slices(source, paths):
+            rows = pc.struct_field(pc.extract_regex(adds.field("stats"), _NUMBER), [0])
+            brief = pc.binary_join_element_wise('{"numRecords":', rows, "}", "")
+            found = self.told(_with(adds, "stats", brief))
+            # columns of nothing but nulls are large too
+            found = found.select([name for name in found.column_names if name not in _STATISTICS])
+            briefs.append(_Brief(found, adds.field("deletionVector")))
+        told = pa.concat_arrays(paths) if paths else pa.array([], pa.string())
+        read = _Read(tuple(briefs), told if source.is_commit else pa.array([], pa.string()))
+        size = read.paths.nbytes + sum(brief.size_bytes for brief in briefs)
+        FILES.put(self._key(source), read, size)
+        FILES.put(_source_key(source, self._scope), True, 0)
+        return read
+
+    def adds(self, source: _Source, number: int) -> pa.StructArray:
+        """One slice of a source as it stands there. Slices that are asked for in order are read at one go."""
+        at = self._reading
+        if at is None or at[0] != source or at[1] > number:
+            at = source, 0, _slices(source, [])
+        _, position, slices = at
+        for adds in slices:
+            position += 1
+            if position > number:
+                self._reading = source, position, slices
+                return adds
+        raise ValueError("its log changed while it was read")
+
+    def told(self, adds: pa.StructArray) -> pa.Table:
+        """What deltalake tells of some adds, in their order."""
+        # by number: whatever order it has them in, and however it writes paths
+        numbers = pa.array(np.arange(len(adds))).cast(pa.string())
+        with TemporaryDirectory(prefix="statflight-") as folder:
+            found = pa.table(self._table(folder, _with(adds, "path", numbers)).get_add_actions(flatten=False))
+        found = found.combine_chunks()
+        order = pc.index_in(numbers, value_set=_one(found["path"]))
+        if len(found) != len(adds) or order.null_count:
+            raise NotSliced("deltalake counts other files")
+        if not _one(found["path"]).equals(numbers):
+            found = found.take(order)
+        return found.set_column(found.schema.get_field_index("path"), "path", adds.field("path"))
 
     def _table(self, folder: str, adds: pa.StructArray | None) -> DeltaTable:
-        protocol, metadata = self._heads()
+        """A table whose log is a checkpoint of these adds: much faster to read than a commit."""
+        protocol, metadata = self._heads
         log = Path(folder) / "_delta_log"
         log.mkdir()
+        count = 0 if adds is None else len(adds)
+        held = pa.nulls(2, _ADD)
+        if adds is not None:
+            held = pa.concat_arrays([held, _with(adds, "deletionVector", pa.nulls(count, _VECTOR))])
+        columns = {
+            "protocol": _first(_of(protocol, _PROTOCOL), 0, count),
+            "metaData": _first(_of(metadata, _METADATA), 1, count),
+            "add": held,
+        }
         head = f"{json.dumps({'protocol': protocol})}\n{json.dumps({'metaData': metadata})}\n"
-        with (log / f"{0:020}.json").open("w", encoding="utf-8") as out:
-            out.write(head)
-            for held in [] if adds is None else adds.to_pylist():
-                held["partitionValues"] = dict(held["partitionValues"] or ())
-                out.write(json.dumps({"add": held}) + "\n")
+        (log / f"{0:020}.json").write_text(head, encoding="utf-8")
+        checkpoint = log / f"{0:020}.checkpoint.parquet"
+        pq.write_table(pa.table(columns), checkpoint, compression="none", use_dictionary=False, write_statistics=False)
+        (log / "_last_checkpoint").write_text(json.dumps({"version": 0, "size": count + 2}))
         return DeltaTable(folder)
 
+    @cached_property
     def _heads(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The newest protocol and metadata."""
-        if self._head is None:
-            found: dict[str, Mapping[str, Any]] = {}
-            for source in self._sources:
-                for action in _commit_heads(source) if source.is_commit else _checkpoint_heads(source):
-                    for name in ("protocol", "metaData"):
-                        if action.get(name) and name not in found:
-                            found[name] = action[name]
-                if len(found) == 2:
-                    break
-            else:
-                raise NotSliced("the log tells no protocol or no metadata")
-            if '"numRecords"' in str(found["metaData"].get("schemaString")):
-                raise NotSliced("a column is called as the count of rows is")
-            self._head = found["protocol"], found["metaData"]
-        return self._head
-
-    def _live(self) -> Iterator[pa.StructArray]:
-        """The adds that no newer commit takes back, in slices."""
-        seen: set[str] = set()
-        held: list[pa.StructArray] = []
-        count = 0
-        for part in self._parts(seen):
-            held.append(part)
-            count += len(part)
-            if count >= SLICE:
-                yield pa.concat_arrays(held)
-                held, count = [], 0
-        if held:
-            yield pa.concat_arrays(held)
-
-    def _parts(self, seen: set[str]) -> Iterator[pa.StructArray]:
+        found: dict[str, Mapping[str, Any]] = {}
         for source in self._sources:
-            if not source.is_commit:
-                yield from _checkpoint_adds(source, seen)
-                continue
-            here: set[str] = set()  # of two actions of one commit on one file neither undoes the other
-            for lines in batched(_lines(source), _ROWS):
-                adds = []
-                for action in map(json.loads, lines):
-                    add, gone = action.get("add"), action.get("remove")
-                    for held in (add, gone):
-                        if held and held.get("deletionVector"):
-                            raise NotSliced("files have deletion vectors")
-                    if add and add["path"] not in seen:
-                        adds.append({name: add.get(name) for name in _FIELDS} | {"partitionValues": list((add.get("partitionValues") or {}).items())})  # fmt: skip  # noqa: E501
-                    if add or gone:
-                        here.add((add or gone)["path"])
-                if adds:
-                    yield pa.array(adds, _ADD)
-            seen |= here
+            for action in _line_heads(source) if source.is_lines else _checkpoint_heads(source):
+                for name in ("protocol", "metaData"):
+                    if action.get(name) and name not in found:
+                        found[name] = action[name]
+            if len(found) == 2:
+                break
+        else:
+            raise NotSliced("the log tells no protocol or no metadata")
+        if '"numRecords"' in str(found["metaData"].get("schemaString")):
+            raise NotSliced("a column is called as the count of rows is")
+        protocol = dict(found["protocol"])
+        for name in ("readerFeatures", "writerFeatures"):
+            if protocol.get(name):
+                protocol[name] = [feature for feature in protocol[name] if feature not in _OWN_FEATURES]
+        return protocol, found["metaData"]
+
+    @cached_property
+    def _head_digest(self) -> str:
+        return hashlib.sha256(json.dumps(self._heads, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _with_stats(adds: pa.StructArray, stats: pa.Array) -> pa.StructArray:
-    columns = [stats if name == "stats" else adds.field(name) for name in _FIELDS]
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _source_key(source: _Source, scope: str) -> tuple[Any, ...]:
+    return "delta", scope, source.place.path, source.size
+
+
+def _known(source: _Source, scope: str) -> bool:
+    return FILES.get(_source_key(source, scope)) is not None
+
+
+def _of(action: Mapping[str, Any], type: pa.StructType) -> pa.Array:
+    """An action of a commit as a checkpoint has it."""
+    held = {type.field(i).name: action.get(type.field(i).name) for i in range(type.num_fields)}
+    if "configuration" in held:
+        held["configuration"] = list((held["configuration"] or {}).items())
+        format = held["format"] or {}
+        held["format"] = {
+            "provider": format.get("provider") or "parquet", "options": list((format.get("options") or {}).items()),
+        }  # fmt: skip
+    return pa.array([held], type)
+
+
+def _first(action: pa.Array, position: int, count: int) -> pa.Array:
+    """A column of nulls but for an action in one of the first two rows."""
+    before, after = pa.nulls(position, action.type), pa.nulls(1 - position + count, action.type)
+    return pa.concat_arrays([before, action, after])
+
+
+def _with(adds: pa.StructArray, field: str, values: pa.Array) -> pa.StructArray:
+    """The adds with another field."""
+    columns = [values if name == field else adds.field(name) for name in _FIELDS]
     return pa.StructArray.from_arrays(columns, fields=list(_ADD))
+
+
+# Sources.
+
+
+def _slices(source: _Source, paths: list[pa.Array]) -> Iterator[pa.StructArray]:
+    """The adds of a source, so many at a time; `paths` takes the paths of all it adds or removes."""
+    held: list[pa.StructArray] = []
+    count = size = 0
+    for adds in _line_adds(source, paths) if source.is_lines else _checkpoint_adds(source):
+        held.append(adds)
+        count, size = count + len(adds), size + adds.field("stats").nbytes
+        if count >= SLICE or size >= SLICE_BYTES:
+            yield pa.concat_arrays(held)
+            held, count, size = [], 0, 0
+    if held:
+        yield pa.concat_arrays(held)
+
+
+def _line_adds(source: _Source, paths: list[pa.Array]) -> Iterator[pa.StructArray]:
+    for lines in batched(_lines(source), _ROWS):
+        adds, named = [], []
+        for action in map(json.loads, lines):
+            add, gone = action.get("add"), action.get("remove")
+            if add:
+                partition = list((add.get("partitionValues") or {}).items())
+                adds.append({name: add.get(name) for name in _FIELDS} | {"partitionValues": partition})
+            if add or gone:
+                named.append((add or gone)["path"])
+        paths.append(pa.array(named, pa.string()))
+        if adds:
+            yield pa.array(adds, _ADD)
 
 
 def _lines(source: _Source) -> Iterator[bytes]:
@@ -198,7 +379,7 @@ def _lines(source: _Source) -> Iterator[bytes]:
             yield rest
 
 
-def _commit_heads(source: _Source) -> Iterator[Mapping[str, Any]]:
+def _line_heads(source: _Source) -> Iterator[Mapping[str, Any]]:
     for line in _lines(source):
         if b'"protocol"' in line[:64] or b'"metaData"' in line[:64]:
             yield json.loads(line)
@@ -207,7 +388,7 @@ def _commit_heads(source: _Source) -> Iterator[Mapping[str, Any]]:
 def _checkpoint_heads(source: _Source) -> Iterator[Mapping[str, Any]]:
     with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
         names = [name for name in ("protocol", "metaData") if name in parquet.schema_arrow.names]
-        for batch in parquet.iter_batches(65_536, columns=names, use_threads=False):
+        for batch in parquet.iter_batches(65_536, columns=names, use_threads=False) if names else ():
             for name in names:
                 for held in batch.column(name).filter(pc.is_valid(batch.column(name))).to_pylist():
                     yield {name: _plain(held)}
@@ -227,30 +408,65 @@ def _plain(held: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _checkpoint_adds(source: _Source, seen: set[str]) -> Iterator[pa.StructArray]:
+def _sidecars(source: _Source, log: Place) -> list[_Source]:
+    """The files that a checkpoint of the second version keeps its adds in."""
+    if source.is_lines:
+        told = [action["sidecar"] for action in map(json.loads, _lines(source)) if action.get("sidecar")]
+    else:
+        with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
+            if "sidecar" not in parquet.schema_arrow.names:
+                return []
+            column = parquet.read(columns=["sidecar"], use_threads=False)["sidecar"]
+            told = [held for held in column.to_pylist() if held]
+    found = []
+    for held in told:
+        path = plain_path(str(held["path"]))
+        if "/" in path:  # none that we know of is not beside the others
+            raise NotSliced("a sidecar is somewhere else")
+        found.append(_Source(log.below(f"_sidecars/{path}"), int(held["sizeInBytes"]), False))
+    return found
+
+
+def _checkpoint_adds(source: _Source) -> Iterator[pa.StructArray]:
     with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
         known = parquet.schema_arrow
         if "add" not in known.names:
             return
         add = known.field("add").type
         have = {add.field(i).name for i in range(add.num_fields)}
-        if not set(_FIELDS) - {"dataChange"} <= have:
+        if not set(_FIELDS) - {"dataChange", "deletionVector", "stats"} <= have:
+            raise NotSliced("adds are in another form")
+        if "stats" not in have and "stats_parsed" in have:
             raise NotSliced("statistics are in another form")
-        asked = [f"add.{name}" for name in (*_FIELDS, "deletionVector") if name in have]
+        asked = [f"add.{name}" for name in _FIELDS if name in have]
         for batch in parquet.iter_batches(_ROWS, columns=asked, use_threads=False):
             adds = batch.column("add")
             adds = adds.filter(pc.is_valid(adds))
             if not len(adds):
                 continue
-            if "deletionVector" in have and pc.any(pc.is_valid(adds.field("deletionVector"))).as_py():
-                raise NotSliced("files have deletion vectors")
             if "stats_parsed" in have and adds.field("stats").null_count == len(adds):
                 raise NotSliced("statistics are in another form")
-            if seen:
-                gone = pa.array(sorted(seen), pa.string())
-                adds = adds.filter(pc.invert(pc.is_in(adds.field("path").cast(pa.string()), gone)))
-            columns = [
-                adds.field(name).cast(type) if name in have else pa.repeat(pa.scalar(False, type), len(adds))
-                for name, type in _FIELDS.items()
-            ]
+            columns = [_field(adds, name, type) if name in have else _blank(name, type, len(adds))
+                       for name, type in _FIELDS.items()]  # fmt: skip
             yield pa.StructArray.from_arrays(columns, fields=list(_ADD))
+
+
+def _field(adds: pa.StructArray, name: str, type: pa.DataType) -> pa.Array:
+    return _vectors(adds.field(name)) if name == "deletionVector" else adds.field(name).cast(type)
+
+
+def _blank(name: str, type: pa.DataType, count: int) -> pa.Array:
+    """A field that a checkpoint leaves out."""
+    return pa.repeat(pa.scalar(False if name == "dataChange" else None, type), count)
+
+
+def _vectors(column: pa.StructArray) -> pa.Array:
+    """Descriptors in the order of ours, whatever order the writer had."""
+    held = {column.type.field(i).name for i in range(column.type.num_fields)}
+    names = [_VECTOR.field(i).name for i in range(_VECTOR.num_fields)]
+    types = [_VECTOR.field(name).type for name in names]
+    columns = [
+        column.field(name).cast(type) if name in held else pa.nulls(len(column), type)
+        for name, type in zip(names, types, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(_VECTOR), mask=pc.is_null(column))
