@@ -1,0 +1,148 @@
+"""Floating point as Java 19 and later prints it: a value, and a whole column."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def java_double(value: float) -> str:
+    """The text of a double: `1.0`, `1.0E7`, `4.9E-324`, `NaN`; both zeros are `0`."""
+    return _special(value) or _java(value, repr(abs(value)), float)
+
+
+def java_float(value: float) -> str:
+    """The text of the float nearest to `value`."""
+    value = ctypes.c_float(value).value  # overflows to infinity, where NumPy would warn and struct raise
+    return _special(value) or _java(value, pa.scalar(abs(value), pa.float32()).cast(pa.string()).as_py(), read_float)
+
+
+def _special(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return "" if value else "0"
+
+
+def _java(value: float, shortest: str, read: Callable[[str], float]) -> str:
+    sign, value = "-" if value < 0 else "", abs(value)
+    digits, exponent = _scientific(shortest)
+    if len(digits) == 1:
+        # Java picks among texts of at least two digits the nearest, which near the smallest numbers is another one.
+        nearer = f"{value:.1e}"
+        if read(nearer) == value:
+            digits, exponent = _scientific(nearer)
+    if not 1e-3 <= value < 1e7:
+        return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
+    if exponent < 0:
+        return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
+    digits = digits.ljust(exponent + 1, "0")
+    return f"{sign}{digits[: exponent + 1]}.{digits[exponent + 1 :] or '0'}"
+
+
+def _scientific(text: str) -> tuple[str, int]:
+    """Significant digits and the exponent of the first one."""
+    mantissa, _, exponent = text.partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    return digits.rstrip("0"), int(exponent or 0) + len(whole) - 1 - (len(whole + fraction) - len(digits))
+
+
+def read_float(text: str) -> float:
+    """The float nearest to what a text says."""
+    # Not float() and then rounded: two roundings may end one float away from the nearest.
+    value: float = pa.scalar(text.lstrip("+")).cast(pa.float32()).as_py()
+    return value
+
+
+# Columns.
+
+
+def print_floats(array: pa.Array, single: bool) -> pa.Array:
+    """The text of each number of a column, read as floats or as doubles; null stays null."""
+    array = array.cast(pa.float32() if single else pa.float64(), safe=False)
+    return _shape(array, java_float if single else java_double, 1e-42 if single else 1e-320)
+
+
+def _shape(array: pa.Array, java: Callable[[float], str], tiny: float) -> pa.Array:
+    """Arrow's shortest digits in Java's form.
+
+    Both print the shortest digits that read back; they differ in where exponents begin, in how these look, and near
+    the smallest numbers, where Java insists on two digits. Each class of rows is shaped by kernels of its own, so a
+    column that is all of one class costs one pass.
+    """
+    text = array.cast(pa.string())
+    values = array.fill_null(0).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    size = np.abs(values)
+    finite = np.isfinite(values) & (size > 0)
+    plain = finite & (size >= 1e-3) & (size < 1e7)
+    exponents = pc.match_substring(text, "e").fill_null(False).to_numpy(zero_copy_only=False) & finite
+
+    def shaped(rows: np.ndarray, how: Callable[[pa.Array], pa.Array], text: pa.Array) -> pa.Array:
+        count = np.count_nonzero(rows)
+        if not count:
+            return text
+        if count == len(text):
+            return how(text)
+        mask = pa.array(rows)
+        return pc.replace_with_mask(text, mask, how(text.filter(mask)))
+
+    text = shaped(plain, _with_point, text)
+    text = shaped(finite & exponents, _java_exponent, text)
+    text = shaped(finite & ~exponents & (size >= 1e7), _large, text)
+    text = shaped(finite & ~exponents & (size < 1e-3), _small, text)
+    special = ~finite | (size < tiny)
+    if special.any():
+        mask = pa.array(special & array.is_valid().to_numpy(zero_copy_only=False))
+        coded = array.filter(mask).dictionary_encode()
+        texts = pa.array([java(value) for value in coded.dictionary.to_pylist()], pa.string())
+        text = pc.replace_with_mask(text, mask, texts.take(coded.indices))
+    return text
+
+
+def join(*parts: pa.Array | str) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def _with_point(text: pa.Array) -> pa.Array:
+    """`5` is `5.0`."""
+    return pc.if_else(pc.match_substring(text, "."), text, join(text, ".0"))
+
+
+def _java_exponent(text: pa.Array) -> pa.Array:
+    """`1e+21` is `1.0E21`, `1.5e-9` is `1.5E-9`."""
+    text = pc.replace_substring(pc.replace_substring(text, "e+", "E"), "e", "E")
+    return pc.if_else(pc.match_substring(text, "."), text, pc.replace_substring(text, "E", ".0E"))
+
+
+def _large(text: pa.Array) -> pa.Array:
+    """`-12345678.5` is `-1.23456785E7`."""
+    sign, text = signed(text)
+    point = pc.find_substring(text, ".")
+    whole = pc.if_else(pc.less(point, 0), pc.binary_length(text), point)
+    digits = pc.utf8_rtrim(pc.replace_substring(text, ".", "", max_replacements=1), "0")
+    return _mantissa(sign, digits, pc.subtract(whole, 1))
+
+
+def _small(text: pa.Array) -> pa.Array:
+    """`0.00015` is `1.5E-4`."""
+    sign, text = signed(text)
+    digits = pc.utf8_ltrim(text, "0.")
+    return _mantissa(sign, digits, pc.subtract(pc.binary_length(digits), pc.subtract(pc.binary_length(text), 1)))
+
+
+def signed(text: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Sign and the rest."""
+    return pc.if_else(pc.starts_with(text, "-"), "-", ""), pc.utf8_ltrim(text, "-")
+
+
+def _mantissa(sign: pa.Array, digits: pa.Array, exponent: pa.Array) -> pa.Array:
+    rest = pc.utf8_slice_codeunits(digits, 1)
+    rest = pc.if_else(pc.equal(rest, ""), "0", rest)
+    return join(sign, pc.utf8_slice_codeunits(digits, 0, 1), ".", rest, "E", exponent.cast(pa.string()))
