@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, version
 from os import environ
@@ -42,17 +42,19 @@ class Finding:
     remedy: str = ""
 
 
-def examine(server: str, token: str | None = None, tls_roots: bytes | None = None) -> int:
+def examine(
+    server: str, token: str | None = None, tls_roots: bytes | None = None, own: Mapping[str, bytes] | None = None
+) -> int:
     """Writes every finding on standard output; 0 when the server answers."""
     answers = False
-    for finding in _findings(server, token, tls_roots):
+    for finding in _findings(server, token, tls_roots, own or {}):
         answers = finding.good
         line = f"{'ok     ' if finding.good else 'missing'}  {finding.what:<17} {finding.detail}"
         sys.stdout.write(line + (f"\n{'':27}→ {finding.remedy}" if finding.remedy else "") + "\n")
     return 0 if answers else 1
 
 
-def _findings(server: str, token: str | None, tls_roots: bytes | None) -> Iterator[Finding]:
+def _findings(server: str, token: str | None, tls_roots: bytes | None, own: Mapping[str, bytes]) -> Iterator[Finding]:
     """The findings, that about the server last."""
     yield Finding(sys.version_info >= (3, 11), "python", sys.version.split()[0])
     yield java()
@@ -63,7 +65,7 @@ def _findings(server: str, token: str | None, tls_roots: bytes | None) -> Iterat
         except PackageNotFoundError:
             wanted = f"'statflight[{extra}]'" if extra in extras else distribution
             yield Finding(False, name, f"{distribution} is not installed", f"pip install {wanted}")
-    health = _health(server, token, tls_roots)
+    health = _health(server, token, tls_roots, own)
     if not health.good and server == DEFAULT_URI:
         yield _port(server)
     yield health
@@ -99,9 +101,9 @@ def _port(server: str) -> Finding:
     return Finding(True, "port", f"{where.port} is free")
 
 
-def _health(server: str, token: str | None, tls_roots: bytes | None) -> Finding:
+def _health(server: str, token: str | None, tls_roots: bytes | None, own: Mapping[str, bytes]) -> Finding:
     try:
-        with StatsClient(server, token, tls_roots, timeout=HEALTH_SECONDS) as client:
+        with StatsClient(server, token, tls_roots, **own, timeout=HEALTH_SECONDS) as client:
             health = client.actions.health()
     except (pa.ArrowException, flight.FlightError, OSError) as error:
         return Finding(False, "server", f"{server}: {reason(error)}", "statflight serve")

@@ -46,9 +46,13 @@ _NAME = ("table_catalog", "table_schema", "table_name")
 class Server:
     """The server as a worker sees it."""
 
-    def __init__(self, uri: str, token: str | None, tls_roots: bytes | None = None):
+    def __init__(
+        self, uri: str, token: str | None, tls_roots: bytes | None = None,
+        tls_cert: bytes | None = None, tls_key: bytes | None = None,
+    ):  # fmt: skip
         self.uri = uri
-        self._client = flight.connect(uri, **({} if tls_roots is None else {"tls_root_certs": tls_roots}))
+        certificates = {"tls_root_certs": tls_roots, "cert_chain": tls_cert, "private_key": tls_key}
+        self._client = flight.connect(uri, **{name: given for name, given in certificates.items() if given is not None})
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
@@ -481,13 +485,17 @@ def _publish(connector: Connector, payload: Mapping[str, Any]) -> dict[str, Any]
 def run_worker(
     server_uri: str, *, token: str | None = None, spark_master: str | None = None, tls_roots: bytes | None = None,
     inline_max_cells: int | None = None, control_only: bool = False, follow_parent: bool = False,
+    tls_cert: bytes | None = None, tls_key: bytes | None = None,
 ) -> int:  # fmt: skip
     """Works until SIGTERM or SIGINT; 0 when told to stop, 1 when the server refuses it."""
     if follow_parent:
         _die_with_parent()
     # pyarrow imports pandas with the first value it converts, and threads that meet half of it fail: now, then
     pa.scalar(0)
-    worker = Worker(Server(server_uri, token, tls_roots), Registry(default_engines(spark_master, inline_max_cells)))
+    worker = Worker(
+        Server(server_uri, token, tls_roots, tls_cert, tls_key),
+        Registry(default_engines(spark_master, inline_max_cells)),
+    )
     told = threading.Event()
 
     def stop(*_: Any) -> None:

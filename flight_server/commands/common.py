@@ -69,12 +69,24 @@ def certificates(path: Path | None) -> bytes | None:
         misuse(f"--tls-roots {path}: {error.strerror}")
 
 
+def own_certificate() -> dict[str, bytes]:
+    """The client's certificate and key, for a server that asks for one: files that two variables name."""
+    variables = {"tls_cert": "STATFLIGHT_TLS_CLIENT_CERT", "tls_key": "STATFLIGHT_TLS_CLIENT_KEY"}
+    paths = {name: path for name, variable in variables.items() if (path := os.environ.get(variable, "").strip())}
+    if len(paths) == 1:
+        misuse(" and ".join(variables.values()) + " go together")
+    try:
+        return {name: Path(path).expanduser().read_bytes() for name, path in paths.items()}
+    except OSError as error:
+        misuse(f"{error.filename}: {error.strerror}")
+
+
 @contextmanager
 def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[StatsClient]:
     """A client for the length of a block."""
     check_server(server)
     try:
-        with StatsClient(server, token, certificates(tls_roots)) as client:
+        with StatsClient(server, token, certificates(tls_roots), **own_certificate()) as client:
             yield client
     except flight.FlightUnavailableError as error:
         message = reason(error)

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flight_server.commands.common import SERVER, Server, TlsRoots, Token, certificates, check_server, misuse, say
+from flight_server.commands.common import (
+    SERVER,
+    Server,
+    TlsRoots,
+    Token,
+    certificates,
+    check_server,
+    misuse,
+    own_certificate,
+    say,
+)
 
 if TYPE_CHECKING:
     from flight_server.config import Settings
@@ -65,7 +75,7 @@ def worker(
 ) -> None:
     """Run another capture worker, here or on any machine that reaches the server and the lake."""
     check_server(server)
-    roots = certificates(tls_roots)
+    roots, own = certificates(tls_roots), own_certificate()
     settings = _settings(None, {"spark_master": spark_master})
     from flight_server.worker import run_worker
 
@@ -75,6 +85,8 @@ def worker(
         spark_master=settings.spark_master,
         tls_roots=roots,
         inline_max_cells=settings.inline_max_cells,
+        tls_cert=own.get("tls_cert"),
+        tls_key=own.get("tls_key"),
     )
     raise typer.Exit(status)
 
@@ -84,7 +96,7 @@ def doctor(server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = N
     from flight_server.doctor import examine
 
     check_server(server)
-    raise typer.Exit(examine(server, token, certificates(tls_roots)))
+    raise typer.Exit(examine(server, token, certificates(tls_roots), own_certificate()))
 
 
 def demo(

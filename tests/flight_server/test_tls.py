@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import signal
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,7 @@ from flight_server.config import Settings
 from flight_server.listener import tls_options
 from store.errors import InvalidArgument
 from tests.flight_server import certificates
-from tests.flight_server.live_server import LiveServer, serving
+from tests.flight_server.live_server import STATFLIGHT, LiveServer, serving
 
 FIRST, SECOND, CLIENT, STRANGER = (certificates.make(name) for name in ("first", "second", "client", "stranger"))
 ROOTS = FIRST.cert + SECOND.cert
@@ -125,6 +127,15 @@ def test_clients_need_a_certificate_and_own_workers_none(tmp_path):
             client.actions.call("register_connector", lake)
             (found,) = client.actions.call("discover", {"catalog": "lake"})
             assert found["table"] == "lake.default.t"
+        cert, key = CLIENT.write(tmp_path, "client")
+        (tmp_path / "roots.pem").write_bytes(ROOTS)
+        told = {"STATFLIGHT_TLS_CLIENT_CERT": str(cert), "STATFLIGHT_TLS_CLIENT_KEY": str(key)}
+        command = [STATFLIGHT, "query", "sys.flights", "--server", server.uri, "--tls-roots", tmp_path / "roots.pem"]
+        done = subprocess.run(command, env=os.environ | told, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "stats.columns" in done.stdout, done.stderr
+        del told["STATFLIGHT_TLS_CLIENT_KEY"]
+        done = subprocess.run(command, env=os.environ | told, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "go together" in done.stderr
         for own in ({}, {"tls_cert": STRANGER.cert, "tls_key": STRANGER.key}):
             with (
                 StatsClient(server.uri, tls_roots=ROOTS, timeout=5, **own) as stranger,
