@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -128,7 +128,7 @@ def discover(call: Call, body: bytes) -> Results:
 # Captures.
 
 
-def _tables(call: Call, asks: list[Ask]) -> list[TableEntry]:
+def _tables(call: Call, asks: Sequence[Ask]) -> list[TableEntry]:
     """The tables asked about; an unknown table or snapshot fails the whole request."""
     by_name = {
         name: call.service.table(name, call.principal, "capture.run") for name in dict.fromkeys(a.table for a in asks)
@@ -161,13 +161,13 @@ def capture(call: Call, body: bytes) -> Results:
             now.setdefault(table.table_key, []).extend((at, snapshot_id) for snapshot_id in ids)
     for (key, snapshot), members in queued.items():
         job_id = service.enqueue(
-            service.catalog.by_key(key), snapshot, [asks[at].to_json() for at in members], call.correlation_id
+            service.catalog.by_key(key), snapshot, [asks[at].told for at in members], call.correlation_id
         )
         for at in members:
             outcomes[at] = _outcome("QUEUED", "", job_id=job_id)
     started = []
     for key, pairs in now.items():
-        requests = [{**asks[at].to_json(), "snapshot_id": snapshot_id} for at, snapshot_id in pairs]
+        requests = [{**asks[at].told, "snapshot_id": snapshot_id} for at, snapshot_id in pairs]
         table = service.catalog.by_key(key)
         started.append((pairs, service.start_capture(table, requests, call.correlation_id)))
     for pairs, task in started:

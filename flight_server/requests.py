@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from capture import partitions
 from capture.spi import PARTITIONED, Budget, Mode, Outcome, Partition, Sampling
+from flight_server.cache import Bounded
 from flight_server.descriptors import CURRENT, parse_json, refuse_unknown_keys
 from store.errors import InvalidArgument, InvalidField, nearest
 from store.names import split_name
@@ -21,6 +23,8 @@ from store.targets import Target
 E = TypeVar("E", bound=StrEnum)
 
 MAX_REQUESTS: Final = 100_000
+REMEMBERED: Final = 10_000  # bodies whose meaning is kept
+REMEMBERED_UP_TO: Final = 2048  # bytes of one of them
 _LIMITS: Final = ("max_rows", "max_bytes", "max_seconds")  # of a sample, as the fields of `Budget`
 ALL: Final = "all"
 _KEYS: Final = (
@@ -63,9 +67,9 @@ def _told(type_: type) -> str:
             list: "a list"}.get(type_, "a value")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ask:
-    """One request of `capture` or `resolve`, checked but not yet looked up."""
+    """One request of `capture` or `resolve`, checked but not yet looked up. It is kept and shared between calls."""
 
     table: str
     snapshot: str | int
@@ -78,7 +82,8 @@ class Ask:
     partitions: tuple[Partition, ...] = ()
     budget: Budget | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    @cached_property
+    def told(self) -> Mapping[str, Any]:
         """What a worker is told, less the table and snapshot."""
         scope: dict[str, Any] = {"partitions": partitions.to_json(self.partitions)} if self.partitions else {}
         if self.budget is not None:
@@ -89,11 +94,24 @@ class Ask:
         }  # fmt: skip
 
 
-def parse_asks(data: bytes, *, allow_all: bool) -> list[Ask]:
+_remembered: Bounded[tuple[bytes, bool], tuple[Ask, ...]] = Bounded(REMEMBERED)
+
+
+def parse_asks(data: bytes, *, allow_all: bool) -> tuple[Ask, ...]:
+    """The requests of a body; what was understood before is known again."""
+    found = _remembered.get((data, allow_all))
+    if found is None:
+        found = _parse_asks(data, allow_all)
+        if len(data) <= REMEMBERED_UP_TO:
+            _remembered.put((data, allow_all), found)
+    return found
+
+
+def _parse_asks(data: bytes, allow_all: bool) -> tuple[Ask, ...]:
     body = parse_body(data, {"requests": list})
     if len(body["requests"]) > MAX_REQUESTS:
         raise InvalidArgument(f"{len(body['requests'])} requests; at most {MAX_REQUESTS} are taken at once")
-    return [_ask(item, f"requests[{at}]", allow_all) for at, item in enumerate(body["requests"])]
+    return tuple(_ask(item, f"requests[{at}]", allow_all) for at, item in enumerate(body["requests"]))
 
 
 def _ask(item: Any, where: str, allow_all: bool) -> Ask:

@@ -238,10 +238,13 @@ class StatflightServer(flight.FlightServerBase):
         return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
+
 def _result(item: Any) -> flight.Result:
     if isinstance(item, pa.Buffer):
         return flight.Result(item)
-    body = item if isinstance(item, bytes) else json.dumps(item, ensure_ascii=False, default=str).encode()
+    body = item if isinstance(item, bytes) else _encode(item).encode()
     return flight.Result(pa.py_buffer(body))
 
 

@@ -389,5 +389,5 @@ class _Plane:
 def question(ask: Ask, table: TableEntry, snapshot_id: int) -> Question:
     return Question(
         table.table_key, snapshot_id, ask.target, ask.kinds, Mode(ask.mode), ask.latency_budget_ms,
-        ask.to_json(), table.format != EXTERNAL,
+        ask.told, table.format != EXTERNAL,
     )  # fmt: skip

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 
 def split_name(name: str) -> tuple[str, str, str]:
     """`lake."my.schema".t` → ("lake", "my.schema", "t"); what lies between catalog and table is the schema."""
+    return _split_again(name) if len(name) <= 200 else _split(name)
+
+
+def _split(name: str) -> tuple[str, str, str]:
     parts = []
     rest = name.strip()
     while True:
@@ -20,6 +25,9 @@ def split_name(name: str) -> tuple[str, str, str]:
     if len(parts) < 3:
         raise ValueError(f"not a full table name: {name!r}; expected catalog.schema.table")
     return parts[0], ".".join(parts[1:-1]), parts[-1]
+
+
+_split_again = lru_cache(maxsize=10_000)(_split)
 
 
 def join_name(catalog: str, schema: str, table: str) -> str:
