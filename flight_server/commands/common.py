@@ -85,8 +85,11 @@ def own_certificate() -> dict[str, bytes]:
 def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[StatsClient]:
     """A client for the length of a block."""
     check_server(server)
+    own = own_certificate()
     try:
-        with StatsClient(server, token, certificates(tls_roots), **own_certificate()) as client:
+        with StatsClient(
+            server, token, certificates(tls_roots), tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key")
+        ) as client:
             yield client
     except flight.FlightUnavailableError as error:
         message = reason(error)
