@@ -29,7 +29,7 @@ def ask(sampling):
 def test_methods_and_budgets(told, method, budget):
     found = ask(told)
     assert (found.sampling, found.budget) == (Sampling(method), budget)
-    body = found.to_json()
+    body = found.told
     assert body["sampling"] == method
     assert body.get("budget") == (budget and {k: v for k, v in told.items() if k != "method" and v is not None})
     assert budget is None or Budget(**body["budget"]) == budget
