@@ -386,6 +386,7 @@ class _Children:
         told = {
             "server_uri": self._uri, "token": self._token, "spark_master": self._settings.spark_master,
             "inline_max_cells": self._settings.inline_max_cells, "control_only": self._settings.workers == 0,
+            "parent_pid": os.getpid(),
         }  # fmt: skip
         return subprocess.Popen(
             [sys.executable, "-m", "flight_server.worker"], stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),

@@ -484,11 +484,12 @@ def _publish(connector: Connector, payload: Mapping[str, Any]) -> dict[str, Any]
 
 def run_worker(
     server_uri: str, *, token: str | None = None, spark_master: str | None = None, tls_roots: bytes | None = None,
-    inline_max_cells: int | None = None, control_only: bool = False, follow_parent: bool = False,
+    inline_max_cells: int | None = None, control_only: bool = False, parent_pid: int | None = None,
     tls_cert: bytes | None = None, tls_key: bytes | None = None,
 ) -> int:  # fmt: skip
-    """Works until SIGTERM or SIGINT; 0 when told to stop, 1 when the server refuses it."""
-    if follow_parent:
+    """Works until SIGTERM or SIGINT, or the end of the process that is named its parent; 0 when told to stop, 1 when
+    the server refuses it."""
+    if parent_pid is not None:
         _die_with_parent()
     # pyarrow imports pandas with the first value it converts, and threads that meet half of it fail: now, then
     pa.scalar(0)
@@ -505,15 +506,14 @@ def run_worker(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     worker.start([("control",)] * 2 if control_only else ROLES)
-    parent = os.getppid()
     while not worker.stopping.wait(0.5):
         worker.look_after()
-        if follow_parent and os.getppid() != parent:
+        if parent_pid is not None and os.getppid() != parent_pid:  # it may have died before this one was to know
             break
     worker.stopping.set()
     # threads are in long polls or in the middle of work whose lease will lapse: nothing is lost by leaving
     sys.stderr.flush()
-    os._exit(0 if told.is_set() or follow_parent else 1)
+    os._exit(0 if told.is_set() or parent_pid is not None else 1)
 
 
 def _die_with_parent() -> None:
@@ -531,4 +531,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker(**json.loads(os.environ.pop(CHILD_VARIABLE)), follow_parent=True))
+    sys.exit(run_worker(**json.loads(os.environ.pop(CHILD_VARIABLE))))
