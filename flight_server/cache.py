@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store import predicate
+from store import literals, predicate
 from store.predicate import And, Leaf, Node, Op
 
 K = TypeVar("K", bound=Hashable)
@@ -64,7 +64,7 @@ def plan(node: Node | None, schema: pa.Schema) -> Plan:
         unnamed.append(part)
         if leaf is not None and column is None and known in INDEXED and known in columns:
             type_ = schema.field(known).type
-            typed = (predicate.typed_literal(value, type_) for value in leaf.values)
+            typed = (literals.typed_literal(value, type_) for value in leaf.values)
             column, values = known, tuple(dict.fromkeys(value for value in typed if value is not None))
         else:
             rest.append(part)

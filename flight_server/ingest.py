@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 
 from flight_server.auth import Principal
 from flight_server.descriptors import find_flight, parse_json, path_name, refuse_unknown_keys
-from store import records
+from store import records, storage_ids
 from store.bounds import ZonePolicy
 from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied
 from store.names import join_name
@@ -120,7 +120,7 @@ def read_rows(
     if is_cancelled():
         raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")
     rows = spool.table()
-    return records.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
+    return storage_ids.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
 
 
 def _whole(read: Callable[[], Any]) -> Any:

@@ -8,13 +8,8 @@ them together.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cache, reduce
 from operator import and_, or_
@@ -24,14 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.errors import InvalidArgument, nearest
+from store.literals import Scalar, is_binary, typed_literal
 
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 4096
 MAX_VALUES: Final = 65_536  # of one IN
 MAX_LITERAL_BYTES: Final = 1 << 20  # of all literals of one tree
 _LISTED: Final = 64  # members of an IN written one by one; more go as a single list parameter
-
-Scalar = str | int | float | bool | None
 
 
 class Op(StrEnum):
@@ -194,90 +188,7 @@ def _keys(keys: Any) -> str:
     return _cut(", ".join(f'"{_cut(key)}"' for key in sorted(keys, key=str)) or "none")
 
 
-# Literals as the type of a column.
-
-_BLANKS: Final = " \t\n\r\f\v"
-_INT: Final = re.compile(r"([+-]?)0*([0-9]+)")
-_FLOAT: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_FLOAT_NAMES: Final = {sign + name for sign in ("", "+", "-") for name in ("NaN", "Infinity")}
-_INSTANT: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:(?<=:[0-9]{2}:[0-9]{2})\.([0-9]{1,100}))?"
-    r"(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)"
-)
-_EPOCH: Final = datetime(1970, 1, 1)  # wall clock of UTC; a literal's offset is taken off apart
-_MICROSECOND: Final = timedelta(microseconds=1)
-_TRUTHS: Final = {"true": True, "t": True, "false": False, "f": False}
-
-
-def literal_text(value: Scalar) -> str | None:
-    """A literal as text: strings verbatim, numbers and truths as JSON writes them, null as None."""
-    return value if value is None or isinstance(value, str) else json.dumps(value)
-
-
-def typed_literal(value: Scalar, type: pa.DataType) -> Any:
-    """The literal as a value of the Arrow type, instants as microseconds since 1970; None where it is no such value."""
-    text = literal_text(value)
-    if text is None:
-        return None
-    if _is_text(type):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return None  # a lone surrogate is in no column
-        return text
-    if pa.types.is_integer(type):
-        return _integer(text, type)
-    if pa.types.is_floating(type):
-        text = text.strip(_BLANKS)
-        return float(text) if text in _FLOAT_NAMES or _FLOAT.fullmatch(text) else None
-    if pa.types.is_boolean(type):
-        return _TRUTHS.get(text.lower())
-    if pa.types.is_timestamp(type) and type.unit == "us" and type.tz:
-        return _instant(text)
-    if _is_binary(type):
-        try:
-            data = base64.b64decode(text, validate=True)
-        except (binascii.Error, ValueError):
-            return None
-        return data if base64.b64encode(data).decode() == text else None  # surplus bits are no base64 either
-    return None
-
-
-def _integer(text: str, type: pa.DataType) -> int | None:
-    match = _INT.fullmatch(text.strip(_BLANKS))
-    if not match or len(match[2]) > 19:
-        return None
-    number = int(match[1] + match[2])
-    bits = type.bit_width - pa.types.is_signed_integer(type)
-    low, high = (-(1 << bits) if bits % 2 else 0), (1 << bits) - 1
-    return number if low <= number <= high else None
-
-
-def _instant(text: str) -> int | None:
-    """Microseconds since 1970 of an ISO-8601 instant with its zone; None for a finer fraction: it equals no value."""
-    match = _INSTANT.fullmatch(text)
-    if not match:
-        return None
-    fraction = (match[2] or "").ljust(6, "0")
-    if fraction[6:].strip("0"):
-        return None
-    hours, minutes = int(match[4] or 0), int(match[5] or 0)
-    if hours > 18 or minutes > 59:
-        return None
-    try:
-        wall = datetime.fromisoformat(match[1])
-    except ValueError:
-        return None
-    offset = (hours * 60 + minutes) * 60_000_000 * (-1 if match[3] == "-" else 1)
-    return (wall - _EPOCH) // _MICROSECOND + int(fraction[:6]) - offset
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
-
-
-def _is_binary(type: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_binary_view(type))
+# Leaves over the columns that are there.
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +299,7 @@ def _sql_type(type: pa.DataType) -> str:
         return "BOOLEAN"
     if pa.types.is_timestamp(type):
         return "BIGINT"
-    return "BLOB" if _is_binary(type) else "VARCHAR"
+    return "BLOB" if is_binary(type) else "VARCHAR"
 
 
 def _parameter_sql(type: pa.DataType) -> str:

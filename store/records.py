@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store import bounds, logical_types, schemas, targets
+from store import bounds, logical_types, schemas, storage_ids, targets
 from store.errors import InvalidArgument, InvalidField, nearest
 from store.logical_types import Kind, LogicalType
 from store.schemas import Flight
@@ -305,7 +305,7 @@ class _Batch:
         """A sketch names its target: by storage_id, or by kind and what the kind needs; both must agree."""
         kinds = self.columns.get("target_kind", pa.nulls(self.length, pa.string()))
         given = self.columns.get("storage_id", pa.nulls(self.length, pa.string()))
-        for kind, column in _NAMED_BY.items():
+        for kind, column in storage_ids.NAMED_BY.items():
             value = self.columns.get(column)
             named = given.is_valid() if value is None else pc.or_(given.is_valid(), value.is_valid())
             lacking = pc.and_(pc.equal(kinds, str(kind)).fill_null(False), pc.invert(named))
@@ -314,20 +314,23 @@ class _Batch:
         if given.null_count == len(given):
             return
         column_range = pc.and_(
-            pc.greater_equal(given, _column_storage_id(1)), pc.less_equal(given, _column_storage_id(targets.MAX_ID))
+            pc.greater_equal(given, storage_ids.of_column(1)),
+            pc.less_equal(given, storage_ids.of_column(targets.MAX_ID)),
         )
         fine = pc.and_(
-            pc.match_substring_regex(given, _STORAGE_ID),
+            pc.match_substring_regex(given, storage_ids.PATTERN),
             pc.or_(pc.invert(pc.starts_with(given, "column-")), column_range),
         )
         self._hold(fine, "storage_id", "is none", "table, column-…, file-…, expression-… or composite-…")
         if "target_kind" in self.columns:
-            self._hold(pc.equal(kinds, _kinds_of(given)), "storage_id", "is of another kind", "one of target_kind")
+            self._hold(
+                pc.equal(kinds, storage_ids.kinds_of(given)), "storage_id", "is of another kind", "one of target_kind"
+            )
         if "column_id" in self.columns:
-            ids = pc.if_else(pc.starts_with(given, "column-"), _column_storage_ids(self.columns["column_id"]), None)
+            ids = pc.if_else(pc.starts_with(given, "column-"), storage_ids.of_columns(self.columns["column_id"]), None)
             self._hold(pc.equal(given, ids), "storage_id", "is of another column", "that of column_id")
         if "file_path" in self.columns:
-            ids = pc.if_else(pc.starts_with(given, "file-"), _file_storage_ids(self.columns["file_path"]), None)
+            ids = pc.if_else(pc.starts_with(given, "file-"), storage_ids.of_files(self.columns["file_path"]), None)
             self._hold(pc.equal(given, ids), "storage_id", "is of another file", "that of file_path")
 
     def _check_types_and_bounds(self) -> None:
@@ -446,115 +449,3 @@ def _lists(lengths: np.ndarray, values: pa.Array, type: pa.DataType, null: np.nd
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     mask = None if null is None else pa.array(null)
     return pa.ListArray.from_arrays(offsets, values.cast(type.value_type), type, mask=mask)
-
-
-# Storage ids, by the rules of `store.targets`.
-
-_STORAGE_ID: Final = r"^(?s:table|column-[0-9]{19}|(?:file|expression-.+|composite)-[0-9a-f]{64})$"
-_KIND_OF: Final = {
-    "table": targets.TargetKind.TABLE,
-    "column": targets.TargetKind.COLUMN,
-    "file": targets.TargetKind.FILE,
-    "expression": targets.TargetKind.EXPRESSION,
-    "composite": targets.TargetKind.COLUMN_GROUP,
-}
-_NAMED_BY: Final = {  # what tells a sketch's target where storage_id does not
-    targets.TargetKind.COLUMN: "column_id",
-    targets.TargetKind.FILE: "file_path",
-    targets.TargetKind.EXPRESSION: "storage_id",
-    targets.TargetKind.COLUMN_GROUP: "storage_id",
-}
-
-
-def with_storage_ids(flight: Flight, table: pa.Table) -> pa.Table:
-    """The prepared table with the storage id of each row's target in a last utf8 column `storage_id`.
-
-    A row of `stats.columns` that has a name but no id yet gets null. Rows of `stats.file_columns` get the id of their
-    file. Of `stats.sketches` the column is in its own place, and target_kind and column_id are filled from it.
-    """
-    parts = [_with_storage_ids(flight, batch) for batch in table.to_batches()]
-    if parts:
-        return pa.Table.from_batches(parts)
-    return pa.Table.from_batches([_with_storage_ids(flight, pa.RecordBatch.from_pylist([], table.schema))])
-
-
-def _with_storage_ids(flight: Flight, batch: pa.RecordBatch) -> pa.RecordBatch:
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    size = batch.num_rows
-    match flight.name:
-        case "stats.tables":
-            ids = _repeated("table", size)
-        case "stats.columns":
-            ids = _column_storage_ids(columns.get("column_id", pa.nulls(size, pa.int64())))
-        case "stats.files" | "stats.file_columns":
-            ids = _file_storage_ids(columns["file_path"])
-        case "stats.expressions":
-            ids = _expression_storage_ids(columns["engine_kind"], columns["engine_expression_key"])
-        case "stats.column_groups":
-            ids = _group_storage_ids(columns["column_ids"])
-        case "stats.sketches":
-            return _with_sketch_targets(flight, columns, size)
-        case _:
-            raise ValueError(f"{flight.name} has no targets")
-    return batch.append_column(pa.field("storage_id", pa.string()), ids)
-
-
-def _repeated(text: str, size: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text, pa.string()), size)
-
-
-def _column_storage_id(column_id: int) -> str:
-    return targets.Target.column(column_id).storage_id
-
-
-def _column_storage_ids(ids: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise("column", pc.utf8_lpad(ids.cast(pa.string()), 19, "0"), "-")
-
-
-def _file_storage_ids(paths: pa.Array) -> pa.Array:
-    return _by_distinct(paths, lambda path: targets.Target.file(path).storage_id)
-
-
-def _group_storage_ids(groups: pa.Array) -> pa.Array:
-    texts = pc.binary_join(groups.cast(pa.list_(pa.string())), ",")
-    return _by_distinct(texts, lambda text: targets.Target.column_group([*map(int, text.split(","))]).storage_id)
-
-
-def _expression_storage_ids(kinds: pa.Array, keys: pa.Array) -> pa.Array:
-    kinds, keys = kinds.dictionary_encode(), keys.dictionary_encode()
-    names, secrets = kinds.dictionary.to_pylist(), keys.dictionary.to_pylist()
-    pairs = kinds.indices.to_numpy().astype(np.int64) * max(len(secrets), 1) + keys.indices.to_numpy()
-    distinct, places = np.unique(pairs, return_inverse=True)
-    ids = [targets.Target.expression(names[p // len(secrets)], secrets[p % len(secrets)]).storage_id for p in distinct]
-    return pa.array(ids, pa.string()).take(pa.array(places))
-
-
-def _by_distinct(column: pa.Array, how: Callable[[str], str]) -> pa.Array:
-    coded = column.dictionary_encode()
-    return pa.array(map(how, coded.dictionary.to_pylist()), pa.string()).take(coded.indices)
-
-
-def _kinds_of(storage_ids: pa.Array) -> pa.Array:
-    words = pc.list_element(pc.split_pattern(storage_ids, "-", max_splits=1), 0)
-    kinds = pa.array([str(kind) for kind in _KIND_OF.values()])
-    return kinds.take(pc.index_in(words, pa.array(list(_KIND_OF))))
-
-
-def _with_sketch_targets(flight: Flight, columns: dict[str, pa.Array], size: int) -> pa.RecordBatch:
-    kinds = columns.get("target_kind", pa.nulls(size, pa.string()))
-    ids = columns.get("storage_id", pa.nulls(size, pa.string()))
-    column_ids = columns.get("column_id", pa.nulls(size, pa.int64()))
-    paths = columns.get("file_path", pa.nulls(size, pa.string()))
-    none = pa.scalar(None, pa.string())
-    derived = pc.if_else(pc.equal(kinds, "TABLE"), "table", none)
-    derived = pc.coalesce(derived, pc.if_else(pc.equal(kinds, "COLUMN"), _column_storage_ids(column_ids), none))
-    derived = pc.coalesce(derived, pc.if_else(pc.equal(kinds, "FILE"), _file_storage_ids(paths), none))
-    ids = pc.coalesce(ids, derived)
-    digits = pc.if_else(pc.starts_with(ids, "column-"), pc.utf8_slice_codeunits(ids, len("column-")), none)
-    filled = columns | {
-        "storage_id": ids,
-        "target_kind": pc.coalesce(kinds, _kinds_of(ids)),
-        "column_id": pc.coalesce(column_ids, digits.cast(pa.int64())),
-    }
-    fields = [field for field in flight.schema if field.name in filled]
-    return pa.RecordBatch.from_arrays([filled[field.name] for field in fields], schema=pa.schema(fields))

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from store.errors import InvalidArgument
-from store.predicate import And, Leaf, Op, Or, equal_values, parse, parse_predicates, to_arrow, to_sql, typed_literal
+from store.literals import typed_literal
+from store.predicate import And, Leaf, Op, Or, equal_values, parse, parse_predicates, to_arrow, to_sql
 
 BIG = 2**53 + 1
 INSTANT = pa.timestamp("us", "UTC")

@@ -11,8 +11,9 @@ import pytest
 
 from store.bounds import ZonePolicy
 from store.errors import InvalidArgument, InvalidField
-from store.records import prepare, required, with_storage_ids
+from store.records import prepare, required
 from store.schemas import FLIGHTS
+from store.storage_ids import with_storage_ids
 from store.targets import Target
 
 KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
