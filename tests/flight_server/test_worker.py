@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +16,7 @@ import pytest
 
 from capture.registry import Registry
 from flight_server import worker as module
+from flight_server.config import CHILD_VARIABLE
 from flight_server.worker import Connectors, DraftSink, LeaseKeeper, Worker
 from store.errors import Cancelled, InvalidArgument
 
@@ -191,3 +196,13 @@ def test_few_rows_go_with_the_outcome():
     (item,) = sink.inline()
     assert (item["table"], item["extra"], item["whole"]) == ("stats.columns", False, False)
     assert not server.calls
+
+
+def test_a_worker_ends_whose_server_died_before_it_began():
+    told = {"server_uri": "grpc://127.0.0.1:1", "control_only": True, "parent_pid": os.getppid()}
+    command = [sys.executable, "-m", "flight_server.worker"]
+    with subprocess.Popen(command, env=os.environ | {CHILD_VARIABLE: json.dumps(told)}) as orphan:
+        try:
+            assert orphan.wait(60) == 0
+        finally:
+            orphan.kill()
