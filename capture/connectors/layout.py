@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from capture.connectors import google
 from capture.connectors.credentials import mask_uri, redact, storage_options, timeout_of
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
 
@@ -170,16 +172,26 @@ def _s3(options: _Options) -> pafs.FileSystem:
 
 
 def _gcs(options: _Options) -> pafs.FileSystem:
-    from datetime import UTC, datetime, timedelta
+    def of(*names: str) -> str | None:
+        return options.text(*(p + n for n in names for p in ("google_", "")))
 
     settings: dict[str, Any] = {"retry_time_limit": timedelta(seconds=options.timeout)}
+    given = of("service_account_key", "service_account", "service_account_path", "application_credentials")
+    key = google.parse_key(given) if given else {}
+    anonymous = options.flag("google_skip_signature", "skip_signature", "anonymous", "gcs.anonymous")
     if token := options.text("google_access_token", "gcs.oauth2.token", "token"):
         expires = datetime.now(UTC) + timedelta(hours=1)
         settings |= {"access_token": token, "credential_token_expiration": expires}
-    elif options.flag("google_skip_signature", "skip_signature", "anonymous", "gcs.anonymous"):
+    elif anonymous or key.get("disable_oauth"):
         settings["anonymous"] = True
-    if endpoint := options.text("google_endpoint", "gcs.service.host", "gcs.endpoint", "endpoint"):
-        scheme, separator, host = endpoint.rpartition("://")
+    elif key:
+        token, expires = google.access_token(key, options.timeout)
+        settings |= {"access_token": token, "credential_token_expiration": expires}
+    endpoint = options.text("google_endpoint", "gcs.service.host", "gcs.endpoint", "endpoint") or key.get(
+        "gcs_base_url"
+    )
+    if endpoint:
+        scheme, separator, host = str(endpoint).rpartition("://")
         settings |= {"endpoint_override": host.rstrip("/"), "scheme": scheme if separator else "https"}
     return pafs.GcsFileSystem(**settings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,10 +80,11 @@ def test_lance(aws):
     walk(ConnectorConfig("c", "lance", f"s3://{aws.bucket}/lake", aws.options), "default", "points", bounds=False)
 
 
-@pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")
-def test_paimon(aws, tmp_path):
-    pypaimon = pytest.importorskip("pypaimon")
-    catalog = pypaimon.CatalogFactory.create({"warehouse": str(tmp_path)})
+def write_paimon(warehouse: Path) -> None:
+    """Table `sales.points`."""
+    import pypaimon
+
+    catalog = pypaimon.CatalogFactory.create({"warehouse": str(warehouse)})
     catalog.create_database("sales", True)
     catalog.create_table(
         "sales.points", pypaimon.Schema.from_pyarrow_schema(ROWS.schema, options={"metadata.stats-mode": "full"}), False
@@ -93,6 +95,12 @@ def test_paimon(aws, tmp_path):
     writer.write_arrow(ROWS)
     builder.new_commit().commit(writer.prepare_commit())
     writer.close()
+
+
+@pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")
+def test_paimon(aws, tmp_path):
+    pytest.importorskip("pypaimon")
+    write_paimon(tmp_path)
     system = aws.file_system()
     for path in tmp_path.rglob("*"):
         if path.is_file():

@@ -1,0 +1,119 @@
+"""Access tokens for the key of a Google service account: pyarrow takes a token, and finds keys only in the environment.
+
+A key is JSON, given as option `google_service_account_key` or as the file that `google_service_account` names. One with
+`disable_oauth`, as for emulators, needs no token; its `gcs_base_url` is where the store is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from capture.connectors.retry import retried
+from store.errors import InvalidArgument, UpstreamError
+
+SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
+_GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_LIFE: Final = 3600  # seconds that Google gives a token at most
+_SPARE: Final = 600  # seconds before its end when a token is renewed
+
+Token = tuple[str, datetime]
+"""A token and when it ends."""
+
+_held: dict[str, Token] = {}
+_lock = threading.Lock()
+
+
+def parse_key(text: str) -> Mapping[str, Any]:
+    """The key in a text, or in the file that it names.
+
+    Raises:
+        InvalidArgument: It is neither; never repeats it.
+    """
+    try:
+        held = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as trouble:
+        raise InvalidArgument(
+            f"options: the key of a Google service account cannot be read ({type(trouble).__name__})",
+            params={"field": "options"},
+        ) from None
+    if not isinstance(held, dict) or not (held.get("disable_oauth") or held.get("private_key")):
+        raise InvalidArgument(
+            "options: this is no key of a Google service account, which has a private_key", params={"field": "options"}
+        )
+    return held
+
+
+def access_token(key: Mapping[str, Any], timeout: float) -> Token:
+    """A token for the key, got once and used until shortly before it ends.
+
+    Args:
+        key: Of a service account.
+        timeout: Seconds to wait for an answer.
+
+    Raises:
+        InvalidArgument: The key cannot sign.
+        UpstreamError: Google refuses it, or does not answer.
+    """
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    with _lock:
+        token = _held.get(name)
+        if token is None or (token[1] - datetime.now(UTC)).total_seconds() < _SPARE:
+            token = _held[name] = retried(lambda: _asked(key, timeout), _may_recover)
+        return token
+
+
+class _Unwell(UpstreamError):
+    """Google answers that it is not well, which another try may mend."""
+
+
+def _may_recover(trouble: Exception) -> bool:
+    return isinstance(trouble, _Unwell)
+
+
+def _asked(key: Mapping[str, Any], timeout: float) -> Token:
+    home = str(key.get("token_uri") or "https://oauth2.googleapis.com/token")
+    if not home.startswith(("https://", "http://")):
+        raise InvalidArgument("options: the key's token_uri is no web address", params={"field": "options"})
+    body = urlencode({"grant_type": _GRANT, "assertion": _assertion(key, home)}).encode()
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    try:
+        with urlopen(Request(home, body, headers), timeout=timeout) as response:  # noqa: S310  checked above
+            answer = json.loads(response.read(1 << 20))
+            return str(answer["access_token"]), datetime.fromtimestamp(time.time() + int(answer["expires_in"]), UTC)
+    except HTTPError as refusal:
+        with refusal:
+            message = f"Google gives no token for the service account's key ({refusal.code})"
+        if refusal.code < 500 and refusal.code != 429:
+            raise InvalidArgument(f"options: {message}", params={"field": "options"}) from None
+        raise _Unwell(message) from None
+    except (OSError, ValueError, KeyError, TypeError) as trouble:
+        raise UpstreamError(f"Google gives no token for the service account's key ({type(trouble).__name__})") from None
+
+
+def _assertion(key: Mapping[str, Any], home: str) -> str:
+    try:
+        import jwt
+    except ModuleNotFoundError:
+        raise InvalidArgument(
+            "options: the key of a Google service account needs PyJWT and cryptography, which are not installed here",
+            hint="pip install 'statflight[server]'",
+        ) from None
+    now = int(time.time())
+    claims = {"iss": key.get("client_email"), "scope": SCOPE, "aud": home, "iat": now, "exp": now + _LIFE}
+    try:
+        return jwt.encode(claims, key["private_key"], "RS256", {"kid": key.get("private_key_id", "")})
+    except (jwt.PyJWTError, ValueError, TypeError, NotImplementedError) as trouble:
+        raise InvalidArgument(
+            f"options: the private key of the Google service account cannot sign ({type(trouble).__name__})",
+            params={"field": "options"},
+        ) from None

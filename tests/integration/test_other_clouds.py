@@ -1,0 +1,187 @@
+"""Every format in Google's and Azure's store, from the uri to the rows.
+
+The servers are small ones of ours. With `STATFLIGHT_TEST_GOOGLE` or `STATFLIGHT_TEST_AZURE`, the URL of an emulator
+such as fake-gcs-server or Azurite, it takes the place of ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pyarrow.parquet as pq
+import pytest
+
+from capture.connectors import open_connector
+from capture.connectors.layout import open_place
+from capture.connectors.spi import ConnectorConfig
+from store.errors import InvalidArgument, StatflightError
+from tests.integration import cloud_servers
+from tests.integration.aws_server import process
+from tests.integration.test_object_stores import ROWS, walk, write_paimon
+
+SERVER = Path(cloud_servers.__file__).read_text()
+AZURITE = "devstoreaccount1"  # and the key that everybody knows
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+FORMATS = {"parquet": "default", "delta": "default", "lance": "default", "paimon": "sales", "iceberg": "sales"}
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A store that holds a lake of each format below `root`."""
+
+    root: str
+    options: dict[str, str]
+    folder: Path  # of the objects, where the server is ours
+
+    def config(self, format: str, **more: str) -> ConnectorConfig:
+        options = self.options | more
+        if format == "iceberg":
+            options["path_rewrite"] = f"{self.folder}/lake={self.root}"
+        return ConnectorConfig("c", format, f"{self.root}/{format}", options)
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory):
+    """The lakes as files: a bucket `lake`."""
+    folder = tmp_path_factory.mktemp("objects")
+    home = folder / "lake"
+    (home / "parquet/points").mkdir(parents=True)
+    pq.write_table(ROWS, home / "parquet/points/a.parquet")
+    import deltalake
+    import lance
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    deltalake.write_deltalake(home / "delta/points", ROWS)
+    lance.write_dataset(ROWS, home / "lance/points.lance")
+    write_paimon(home / "paimon")
+    catalog = SqlCatalog("c", uri="sqlite://", warehouse=f"file://{home}/iceberg")
+    catalog.create_namespace("sales")
+    catalog.create_table(("sales", "points"), ROWS.schema).append(ROWS)
+    catalog.close()
+    return folder
+
+
+def upload(cloud: Cloud, objects: Path) -> None:
+    place = open_place(cloud.root, cloud.options)
+    for file in (objects / "lake").rglob("*"):
+        if file.is_file():
+            with place.file_system.open_output_stream(place.below(str(file.relative_to(objects / "lake"))).path) as out:
+                out.write(file.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def google(objects):
+    def cloud(endpoint: str, root: str) -> Cloud:
+        key = {"gcs_base_url": endpoint, "disable_oauth": True}
+        key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        return Cloud(root, {"google_service_account_key": json.dumps(key), "google_allow_http": "true"}, objects)
+
+    if endpoint := os.environ.get("STATFLIGHT_TEST_GOOGLE"):
+        bucket = f"lake-{uuid.uuid4().hex[:8]}"
+        body = json.dumps({"name": bucket}).encode()
+        urlopen(Request(f"{endpoint}/storage/v1/b?project=p", body, {"Content-Type": "application/json"})).close()
+        found = cloud(endpoint, f"gs://{bucket}/lake")
+        upload(found, objects)
+        yield found
+        return
+    with process(SERVER, "google", str(objects)) as port:
+        yield cloud(f"http://127.0.0.1:{port}", "gs://lake")
+
+
+@pytest.fixture(scope="module")
+def azure(objects):
+    def cloud(endpoint: str, root: str, account: str, key: str) -> Cloud:
+        options = {"azure_storage_account_name": account, "azure_storage_account_key": key, "azure_allow_http": "true",
+                   "azure_endpoint": f"{endpoint}/{account}"}  # fmt: skip
+        return Cloud(f"abfss://{root}@{account}.dfs.core.windows.net", options, objects)
+
+    if endpoint := os.environ.get("STATFLIGHT_TEST_AZURE"):
+        found = cloud(endpoint, f"lake{uuid.uuid4().hex[:8]}", AZURITE, AZURITE_KEY)
+        place = open_place(found.root, found.options)
+        place.file_system.create_dir(place.path.strip("/"))
+        upload(found, objects)
+        yield found
+        return
+    with process(SERVER, "azure", str(objects)) as port:
+        yield cloud(f"http://127.0.0.1:{port}", "lake", cloud_servers.ACCOUNT, cloud_servers.KEY)
+
+
+@pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")
+@pytest.mark.parametrize("store", ["google", "azure"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_lake(store, format, request):
+    cloud = request.getfixturevalue(store)
+    walk(cloud.config(format), FORMATS[format], "points", bounds=format not in ("parquet", "lance"))
+
+
+@pytest.mark.parametrize("store", ["google", "azure"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_not_there(store, format, request):
+    cloud = request.getfixturevalue(store)
+    config = cloud.config(format)
+    with pytest.raises(StatflightError, match="points") as refused:
+        open_connector(config).describe("nowhere", "points")
+    assert refused.value.code == "UNKNOWN_TABLE"
+    nowhere = ConnectorConfig("c", format, f"{cloud.root}/nowhere", cloud.options)
+    with pytest.raises(StatflightError, match=r"/nowhere\" "):
+        open_connector(nowhere).list_namespaces()
+
+
+def test_a_wrong_key_of_azure_is_one_clear_reason(azure):
+    if "STATFLIGHT_TEST_AZURE" in os.environ:
+        pytest.skip("asks the server of ours")
+    wrong = azure.config("parquet", azure_storage_account_key=base64.b64encode(b"another key").decode())
+    with pytest.raises(StatflightError, match=r"AuthenticationFailed") as refused:
+        open_connector(wrong).list_namespaces()
+    assert cloud_servers.KEY not in str(refused.value)
+
+
+def make_key() -> tuple[str, str]:
+    """A private and a public key, PEM."""
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(65537, 2048)
+    private = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+    public = key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
+    return private.decode(), public.decode()
+
+
+@pytest.mark.parametrize("given", ["google_service_account_key", "google_service_account"])
+def test_the_key_of_a_service_account_signs_for_a_token(objects, tmp_path, given):
+    """The server checks the signature of what asks for the token, and the token on every request."""
+    private, public = make_key()
+    told = objects.with_name(f"{objects.name}.tokens")
+    with process(SERVER, "google", str(objects)) as port:
+        key = {"type": "service_account", "client_email": "reader@project", "private_key": private,
+               "private_key_id": "1", "token_uri": f"http://127.0.0.1:{port}/token"}  # fmt: skip
+        options = {"google_endpoint": f"http://127.0.0.1:{port}", "google_allow_http": "true"}
+
+        def config(key: dict) -> ConnectorConfig:
+            text = json.dumps(key)
+            if given == "google_service_account":
+                (tmp_path / "key.json").write_text(text)
+                text = str(tmp_path / "key.json")
+            return ConnectorConfig("c", "parquet", "gs://lake/parquet", {**options, given: text})
+
+        told.write_text(json.dumps({"key": public, "token": "a-hush-hush-token"}))
+        try:
+            walk(config(key), "default", "points", bounds=False)
+            with pytest.raises(InvalidArgument, match=r"no token .*\(400\)") as refused:
+                open_connector(config(key | {"private_key": make_key()[0]}))
+            assert "PRIVATE" not in str(refused.value)
+            with pytest.raises(InvalidArgument, match="cannot sign"):
+                open_connector(config(key | {"private_key": "no key"}))
+            with pytest.raises(InvalidArgument, match="no key of a Google service account"):
+                open_connector(config({"type": "authorized_user"}))
+            nobody = {**options, "google_skip_signature": "true"}
+            with pytest.raises(StatflightError, match=r"gs://lake/parquet"):
+                open_connector(ConnectorConfig("c", "parquet", "gs://lake/parquet", nobody)).list_namespaces()
+        finally:
+            told.unlink()
