@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.spark import numbers, texts
+from capture.spark import numbers, texts, wide_decimals
 from capture.spark.partial import ALL, FLOATING, HASHED, NUMERIC, TEXTUAL, Frame, Partial, Wanted, width
 from store import bounds, hashing, sketches
 from store.hashing import Hashes, Longs
@@ -114,6 +114,8 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
         return hashing.hash_booleans(numbers.flat(values)), None
     if lt.kind in FLOATING:
         return hash_floats(lt)(numbers.floats(values, lt)), None
+    if lt.kind is Kind.DECIMAL and wide_decimals.is_wide(lt):
+        return wide_decimals.hashes(wide_decimals.words(values, lt)), None
     if lt.kind is Kind.DECIMAL:
         low, high = numbers.unscaled(values, lt)
         return (
@@ -169,12 +171,21 @@ def _of_floats(values: pa.ChunkedArray, frame: Frame) -> Partial:
 
 def _of_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
     lt = frame.lt
+    if wide_decimals.is_wide(lt):
+        found, counts = wide_decimals.count(wide_decimals.words(values, lt))
+        builder = ThetaBuilder()
+        builder.update(wide_decimals.hashes(found))
+        doubles = wide_decimals.doubles(found, lt)
+        return _finished(lambda at: wide_decimals.to_arrow(found[at], lt), builder, counts, doubles, frame, None, 32)
     low, high = numbers.unscaled(values, lt)
     if high is None:
         distinct, counts = numbers.count_integers(low.view(np.int64))
         return _of_numbers(distinct, counts, hashing.hash_decimals, frame)
     low, high, counts = numbers.count_pairs(low, high)
-    doubles = (high.astype(np.float64) * 2.0**64 + low.astype(np.float64)) / 10.0 ** (lt.scale or 0)
+    # Of the magnitude: the words of a small negative value are large ones that nearly cancel.
+    negative = high < 0
+    doubles = np.where(negative, ~high, high).astype(np.float64) * 2.0**64 + np.where(negative, ~low, low)
+    doubles = np.where(negative, -doubles - 1, doubles) / 10.0 ** (lt.scale or 0)
     builder = ThetaBuilder()
     builder.update(hashing.hash_wide_decimals(low, high))
     return _finished(lambda at: numbers.decimals(low[at], high[at], lt), builder, counts, doubles, frame, None, 16)

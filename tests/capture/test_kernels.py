@@ -39,6 +39,8 @@ COLUMNS = {
     "DOUBLE": (pa.float64(), [1e300, -0.5, None, math.inf], 8),
     "DECIMAL(10,2)": (pa.decimal128(10, 2), [Decimal("1.10"), Decimal("-99999999.99"), None], 8),
     "DECIMAL(38,10)": (pa.decimal128(38, 10), [Decimal(10**27), Decimal(-(10**20)), None, Decimal("0.1")], 16),
+    "DECIMAL(50,10)": (pa.decimal256(50, 10), [Decimal(10**39), Decimal("-1E-10"), None, Decimal(-(10**39))], 32),
+    "DECIMAL(76,0)": (pa.decimal256(76, 0), [Decimal(10**76 - 1), Decimal(1 - 10**76), Decimal(0), None], 32),
     "STRING": (pa.string(), ["é", "", "z", None, "Z" * 40, "~", "z"], None),
     "BINARY": (pa.binary(), [b"\xff\x00", b"", None, b"a"], None),
     "UUID": (pa.binary(16), [uuid.UUID(int=9).bytes, uuid.UUID(int=2**127).bytes, None], 16),

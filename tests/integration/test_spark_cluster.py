@@ -1,0 +1,142 @@
+"""A Spark standalone cluster of real processes, on loopback: a master, two workers and an executor on each.
+
+The executors' Python has the libraries and not the project: its code comes with the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+from capture.spark.session import java_home
+from tests.flight_server.live_server import serving
+
+pytestmark = pytest.mark.spark
+
+SPARK_HOME = Path(pyspark.__file__).parent
+WITHIN = 300.0  # seconds: only ends a test that fails
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> dict[str, str]:
+    """Of every process of the cluster and of its driver."""
+    path = tmp_path_factory.mktemp("cluster")
+    python = path / "python"
+    # Without `site` the project's own entry among the site packages is not followed.
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{sysconfig.get_path("purelib")}:$PYTHONPATH" exec "{sys.executable}" -S "$@"\n'
+    )
+    python.chmod(0o755)
+    missing = subprocess.run([python, "-c", "import pyarrow, capture"], capture_output=True, text=True, cwd=path)
+    assert "No module named 'capture'" in missing.stderr
+    return {
+        "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": java_home() or "",
+        "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false", "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_WORKER_DIR": str(path / "work"), "PYSPARK_PYTHON": str(python),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def master(environment, tmp_path_factory) -> Iterator[str]:
+    """The URL of a master that two workers of one core each have registered with."""
+    path = tmp_path_factory.mktemp("daemons")
+    with contextlib.ExitStack() as stack:
+        anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        log = stack.enter_context(daemon(environment, path / "master", "master.Master", *anywhere))
+        url = said(log, r"Starting Spark master at (spark://\S+)")
+        size = ("--cores", "1", "--memory", "1g")
+        workers = [
+            stack.enter_context(daemon(environment, path / f"worker{n}", "worker.Worker", *anywhere, *size, url))
+            for n in range(2)
+        ]
+        for log in workers:
+            said(log, "(Successfully registered) with master")
+        yield url
+
+
+@contextlib.contextmanager
+def daemon(environment: dict[str, str], log: Path, name: str, *arguments: str) -> Iterator[Path]:
+    command = [SPARK_HOME / "bin/spark-class", f"org.apache.spark.deploy.{name}", *arguments]
+    with log.open("wb") as output, subprocess.Popen(
+        command, env=os.environ | environment, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent
+    ) as process:  # fmt: skip
+        try:
+            yield log
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def said(log: Path, pattern: str) -> str:
+    deadline = time.monotonic() + WITHIN
+    while time.monotonic() < deadline:
+        if found := re.search(pattern, log.read_text()):
+            return found[1]
+        time.sleep(0.1)
+    raise AssertionError(f"{pattern} is not in {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("lake")
+    (path / "t").mkdir()
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    for number in range(6):
+        ids = range(number * 2000, number * 2000 + 2000)
+        rows = pa.table({
+            "id": pa.array(ids, pa.int64()),
+            "word": [None if i % 9 == 0 else f"w{i % 5000}" for i in ids],
+            "ratio": pa.array([i / 7 for i in ids]),
+            "day": [date(2026, 1, 1) + timedelta(days=i % 300) for i in ids],
+            "at": pa.array([start + timedelta(seconds=i) for i in ids], pa.timestamp("us", "UTC")),
+            "place": [{"zip": i % 100} for i in ids],
+        })  # fmt: skip
+        pq.write_table(rows, path / "t" / f"{number}.parquet")
+    return path
+
+
+def captured(directory: Path, lake: Path, settings: str, **options: Any) -> tuple[str, list[Any]]:
+    """Where a server with these settings computed, and what it stores then, less times."""
+    directory.mkdir()
+    (directory / "statflight.toml").write_text(settings)
+    with serving(directory, "--workers", 1, **options) as server, server.connect() as client:
+        client.timeout = WITHIN
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake)})
+        client.act("discover", {"catalog": "lake"})
+        columns = client.get({"table": "information_schema.columns"}).to_pylist()
+        targets = [{"kind": "COLUMN", "column_id": c["column_id"]} for c in columns if c["data_type"] != "STRUCT"]
+        targets.append({"kind": "COLUMN_GROUP", "column_ids": [1, 2]})
+        requests = [{"table": "lake.default.t", "target": target} for target in targets]
+        outcomes = client.act("capture", {"requests": requests})
+        assert {(o["outcome"], o["detail"]) for o in outcomes} == {("CAPTURED", "")}
+        flights = ("stats.columns", "stats.file_columns", "stats.column_groups", "stats.sketches")
+        stored = [row for flight in flights for row in client.get({"table": flight}).to_pylist()]
+    for row in stored:
+        row.pop("captured_at"), row.pop("refreshed_at", None)
+    (execution,) = {outcome["attributes"]["execution"] for outcome in outcomes}
+    return execution, sorted(stored, key=repr)
+
+
+def test_a_cluster_computes_what_this_process_does(master, environment, lake, tmp_path):
+    settings = f'spark_master = "{master}"\ninline_max_cells = 0\n'
+    execution, there = captured(tmp_path / "cluster", lake, settings, env=environment)
+    assert execution == "spark"
+    execution, here = captured(tmp_path / "alone", lake, "")
+    assert execution == "inline"
+    assert there == here and len(there) > 100
+    shipped = list(Path(environment["SPARK_WORKER_DIR"]).glob("app-*/*/statflight-capture.zip"))
+    assert shipped, "the executors fetched no code"
