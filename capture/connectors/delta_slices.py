@@ -13,11 +13,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -112,21 +113,21 @@ class Slice:
     files: pa.Table
     vectors: pa.Array
     _log: LargeLog = field(repr=False)
-    _source: _Source
-    _number: int
-    _live: pa.Array | None  # of the adds in the source's slice
+    _position: int
 
     def statistics(self) -> pa.Table:
         """As `files`, with the statistics of all columns."""
-        adds = self._log.adds(self._source, self._number)
-        adds = adds if self._live is None else adds.filter(self._live)
         try:
-            found = self._log.told(adds)
+            found = self._log.statistics(self._position)
         except NotSliced as trouble:
             raise ValueError(f"its log changed while it was read: {trouble}") from None
         if found["path"].to_pylist() != self.files["path"].to_pylist():
             raise ValueError("its log changed while it was read")
         return found
+
+
+_Where: TypeAlias = tuple[_Source, int, pa.Array | None]
+"""A slice: a source, the number of its slice, and which adds of that are live (None: all)."""
 
 
 class LargeLog:
@@ -135,6 +136,10 @@ class LargeLog:
     def __init__(self, sources: Sequence[_Source], scope: str):
         self._sources, self._scope = sources, scope  # newest first
         self._reading: tuple[_Source, int, Iterator[pa.StructArray]] | None = None
+        self._order: list[_Where] = []  # of the slices
+        self._asked = -2  # the slice whose statistics were asked for last
+        self._ahead: tuple[int, Future[pa.Table]] | None = None  # what is read before it is asked for
+        self._reader = ThreadPoolExecutor(1, "delta-log")
 
     @classmethod
     def of(cls, table: Place, version: int, scope: str) -> LargeLog | None:
@@ -184,6 +189,7 @@ class LargeLog:
         Raises:
             NotSliced: The log holds what only deltalake can replay.
         """
+        self._order = []
         seen: list[pa.Array] = []
         for source in self._sources:
             read = self._read(source)
@@ -198,7 +204,8 @@ class LargeLog:
                 files = brief.files if live is None else brief.files.filter(live)
                 vectors = brief.vectors if live is None else brief.vectors.filter(live)
                 if len(files):
-                    yield Slice(key.hexdigest(), files, vectors, self, source, number, live)
+                    self._order.append((source, number, live))
+                    yield Slice(key.hexdigest(), files, vectors, self, len(self._order) - 1)
             if source.is_commit:  # newer than what follows
                 seen.append(read.paths)
 
@@ -227,7 +234,26 @@ class LargeLog:
         FILES.put(_source_key(source, self._scope), True, 0)
         return read
 
-    def adds(self, source: _Source, number: int) -> pa.StructArray:
+    def statistics(self, position: int) -> pa.Table:
+        """The statistics of one slice. Once slices are asked for one after the other, the next is read meanwhile."""
+        ahead, self._ahead = self._ahead, None
+        found = None
+        if ahead is not None:  # two do not read at once
+            wait([ahead[1]])
+            found = ahead[1].result() if ahead[0] == position else None
+        if found is None:
+            found = self._statistics(position)
+        if self._asked == position - 1 and position + 1 < len(self._order):
+            self._ahead = position + 1, self._reader.submit(self._statistics, position + 1)
+        self._asked = position
+        return found
+
+    def _statistics(self, position: int) -> pa.Table:
+        source, number, live = self._order[position]
+        adds = self._adds(source, number)
+        return self.told(adds if live is None else adds.filter(live))
+
+    def _adds(self, source: _Source, number: int) -> pa.StructArray:
         """One slice of a source as it stands there. Slices that are asked for in order are read at one go."""
         at = self._reading
         if at is None or at[0] != source or at[1] > number:
@@ -260,18 +286,21 @@ class LargeLog:
         log = Path(folder) / "_delta_log"
         log.mkdir()
         count = 0 if adds is None else len(adds)
-        held = pa.nulls(2, _ADD)
-        if adds is not None:
-            held = pa.concat_arrays([held, _with(adds, "deletionVector", pa.nulls(count, _VECTOR))])
         columns = {
-            "protocol": _first(_of(protocol, _PROTOCOL), 0, count),
-            "metaData": _first(_of(metadata, _METADATA), 1, count),
-            "add": held,
+            "protocol": pa.concat_arrays([_of(protocol, _PROTOCOL), pa.nulls(1, _PROTOCOL)]),
+            "metaData": pa.concat_arrays([pa.nulls(1, _METADATA), _of(metadata, _METADATA)]),
+            "add": pa.nulls(2, _ADD),
         }
         head = f"{json.dumps({'protocol': protocol})}\n{json.dumps({'metaData': metadata})}\n"
         (log / f"{0:020}.json").write_text(head, encoding="utf-8")
+        first = pa.table(columns)
         checkpoint = log / f"{0:020}.checkpoint.parquet"
-        pq.write_table(pa.table(columns), checkpoint, compression="none", use_dictionary=False, write_statistics=False)
+        plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        with pq.ParquetWriter(checkpoint, first.schema, **plain) as out:
+            out.write_table(first)
+            if adds is not None:
+                held = _with(adds, "deletionVector", pa.nulls(count, _VECTOR))
+                out.write_table(pa.table([pa.nulls(count, _PROTOCOL), pa.nulls(count, _METADATA), held], first.schema))
         (log / "_last_checkpoint").write_text(json.dumps({"version": 0, "size": count + 2}))
         return DeltaTable(folder)
 
@@ -323,12 +352,6 @@ def _of(action: Mapping[str, Any], type: pa.StructType) -> pa.Array:
             "provider": format.get("provider") or "parquet", "options": list((format.get("options") or {}).items()),
         }  # fmt: skip
     return pa.array([held], type)
-
-
-def _first(action: pa.Array, position: int, count: int) -> pa.Array:
-    """A column of nulls but for an action in one of the first two rows."""
-    before, after = pa.nulls(position, action.type), pa.nulls(1 - position + count, action.type)
-    return pa.concat_arrays([before, action, after])
 
 
 def _with(adds: pa.StructArray, field: str, values: pa.Array) -> pa.StructArray:
