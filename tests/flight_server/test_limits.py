@@ -118,31 +118,40 @@ def test_queries_take_turns(database):
     """One turn: while a query looks for its first rows, the next ones wait, may leave, and follow in their order."""
     streams = Streams(places=9, seconds=60, most_bytes=1 << 40, queries=1)
     stop, left = threading.Event(), threading.Event()
-    ended: list[str] = []
+    began: list[str] = []
+    gone: list[str] = []
 
-    def ask(name: str, sql: str, is_cancelled) -> threading.Thread:
+    def ask(name: str, sql: str, is_cancelled, waiting: int) -> threading.Thread:
+        cursor = database.read()
+
+        def start():
+            began.append(name)
+            return cursor.sql(sql).to_arrow_reader(8192)
+
         def work() -> None:
             try:
-                run(streams, database, sql, is_cancelled)
-                ended.append(name)
+                streams.run(cursor, start, SCHEMA, is_cancelled)
             except Cancelled:
-                ended.append(f"{name} left")
+                gone.append(name)
 
         thread = threading.Thread(target=work)
         thread.start()
-        time.sleep(0.1)  # in this order
+        until = time.monotonic() + 10
+        while len(streams.turns._waiting) < waiting or not began:
+            assert time.monotonic() < until
+            time.sleep(0.001)
         return thread
 
     one = "SELECT 1::BIGINT AS n"
-    threads = [ask("long", NEVER, stop.is_set), ask("gone", one, left.is_set), ask("first", one, never)]
-    threads.append(ask("second", one, never))
+    threads = [ask("long", NEVER, stop.is_set, 0), ask("leaves", one, left.is_set, 1)]
+    threads += [ask("first", one, never, 2), ask("second", one, never, 3)]
     left.set()
     threads[1].join(10)
-    assert ended == ["gone left"]
+    assert (began, gone) == (["long"], ["leaves"])
     stop.set()
     for thread in threads:
         thread.join(10)
-    assert ended[1:] == ["long left", "first", "second"]
+    assert (began, gone) == (["long", "first", "second"], ["leaves", "long"])
     assert run(streams, database, one).num_rows == 1
 
 
