@@ -34,6 +34,7 @@ _C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
 _F1, _F2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _A1, _A2, _FIVE = np.uint64(0x52DCE729), np.uint64(0x38495AB5), np.uint64(5)
 _ONE, _33 = np.uint64(1), np.uint64(33)
+_MAX_LONG: Final = (1 << 63) - 1
 
 # The bytes of the last, incomplete 16-byte block that count, by its length: for its first and its second word.
 _FULL = (1 << 64) - 1
@@ -127,12 +128,17 @@ def _slices(count: int) -> Iterator[slice]:
 
 def _decimals(unscaled: Longs) -> Hashes:
     # The sign bit counts: a byte holds -128 … 127. Of m ≥ 0, bits = ⌊log2 m⌋ + 1; ~v maps negatives onto that.
-    magnitude = np.where(unscaled < 0, ~unscaled, unscaled).view(np.uint64)
-    lengths: Hashes = np.ones(len(unscaled), np.uint64)
-    for size in range(1, 8):
-        lengths += magnitude >= np.uint64(1 << (8 * size - 1))
-    words = unscaled.byteswap().view(np.uint64) >> (np.uint64(64) - np.uint64(8) * lengths)
-    return _short(words, lengths)
+    magnitude = unscaled ^ (unscaled >> 63)
+    least, most = (int(m).bit_length() // 8 + 1 for m in (magnitude.min(initial=_MAX_LONG), magnitude.max(initial=0)))
+    length: Hashes | np.uint64 = np.uint64(most)
+    if least < most:  # ordered values mostly have one length
+        sizes: npt.NDArray[np.uint8] = np.full(len(unscaled), least, np.uint8)
+        for size in range(least, most):
+            sizes += magnitude >= 1 << (8 * size - 1)
+        length = sizes.astype(np.uint64)
+    words = unscaled.byteswap().view(np.uint64)
+    words >>= np.uint64(64) - np.uint64(8) * length
+    return _short(words, length)
 
 
 def _wide_decimals(low: Hashes, high: Longs) -> Hashes:
@@ -166,7 +172,8 @@ def _strings(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
     # Long strings first: a block is then mixed into the states of a prefix only.
     order = None
     if most and int(blocks.min()) != most:
-        order = np.argsort((most - blocks).astype(np.uint16 if most < 65536 else np.uint64), kind="stable")
+        kind = np.uint8 if most < 256 else np.uint16 if most < 65536 else np.uint64
+        order = np.argsort((most - blocks).astype(kind), kind="stable")
         starts, lengths, blocks = starts[order], lengths[order], blocks[order]
     shift = ((starts & 7) << 3).view(np.uint64)
     places = starts >> 3
@@ -236,7 +243,7 @@ def _finish(h1: Hashes, h2: Hashes, k1: Hashes, k2: Hashes, length: Hashes | np.
     return _last_rounds(h1, h2)
 
 
-def _short(words: Hashes, length: Hashes | int) -> Hashes:
+def _short(words: Hashes, length: Hashes | np.uint64 | int) -> Hashes:
     """The hash of values of at most eight bytes, given as words whose unused bytes are zero; overwrites them."""
     length = np.uint64(length) if isinstance(length, int) else length
     _scramble(words, _C1, 31, _C2)

@@ -368,10 +368,14 @@ def heaviest(counts: Longs, keep: int = FREQUENT_ITEMS_KEPT) -> tuple[Longs, int
 
 def _ranked(counts: Longs, rank: int) -> int:
     """The count that `rank` counts are greater than or equal to, of more than `rank` positive ones."""
-    if int(counts.max()) < len(counts):  # many small counts: count them rather than sort them
-        above = np.cumsum(np.bincount(counts)[::-1])
-        return len(above) - 1 - int(np.searchsorted(above, rank, "right"))
-    return int(np.partition(counts, len(counts) - rank - 1)[len(counts) - rank - 1])
+    # Mostly it is small: a power of two above it is found by looking a few times, rather than by sorting.
+    limit = 1
+    while np.count_nonzero(counts > limit) > rank:
+        limit *= 2
+    if limit == 1:
+        return 1
+    high = counts[counts > limit // 2]
+    return int(np.partition(high, len(high) - rank - 1)[len(high) - rank - 1])
 
 
 def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: int) -> bytes:

@@ -113,32 +113,80 @@ def to_arrow(values: npt.NDArray[Any], lt: LogicalType) -> pa.Array:
 def count_integers(values: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.integer[Any]], Longs]:
     """The distinct values, ascending, and how often each occurs; of at least one value."""
     count = len(values)
+    if _is_ascending(values):
+        return runs(values)
     if count >= _COUNTED_ROWS:
         low = values.min()
         span = int(values.max()) - int(low) + 1
         if span <= 2 * count:
-            # A range that fits the cache is counted slice by slice, which needs no copy of the column.
-            step = _COUNT_STEP if span <= _COUNT_STEP else count
-            counts: Longs = np.zeros(span, np.int64)
-            for start in range(0, count, step):
-                counts += np.bincount(_above(values[start : start + step], low), minlength=span)
+            counts = _count_range(values, low, span)
             places = np.flatnonzero(counts)
             return places.astype(values.dtype) + low, counts[places]  # wraps to the right value
     return runs(np.sort(values))
 
 
+def _count_range(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], span: int) -> Longs:
+    if _in_pairs(len(values), span):
+        return _count_pairs_of(np.subtract(values, low, out=np.empty(len(values), np.uint8), casting="unsafe"), span)
+    # A range that fits the cache is counted slice by slice, which needs no copy of the column.
+    step = _COUNT_STEP if span <= _COUNT_STEP else len(values)
+    counts: Longs = np.zeros(span, np.int64)
+    for start in range(0, len(values), step):
+        counts += np.bincount(_above(values[start : start + step], low), minlength=span)
+    return counts
+
+
+def count_codes(codes: npt.NDArray[np.integer[Any]], span: int) -> Longs:
+    """How often each of the numbers below `span` occurs among codes that are all below it; shape (span,)."""
+    if _in_pairs(len(codes), span):
+        return _count_pairs_of(codes.astype(np.uint8), span)
+    return np.bincount(codes, minlength=span)
+
+
+def _in_pairs(count: int, span: int) -> bool:
+    return span <= 256 and span << 8 <= count
+
+
+def _count_pairs_of(codes: npt.NDArray[np.uint8], span: int) -> Longs:
+    # Two codes at once are half as many steps, in a table that is still small.
+    pairs = np.bincount(codes[: len(codes) & ~1].view("<u2"), minlength=span << 8).reshape(span, 256)
+    counts: Longs = pairs.sum(axis=0)[:span] + pairs.sum(axis=1)
+    if len(codes) & 1:
+        counts[codes[-1]] += 1
+    return counts
+
+
 def runs(ordered: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Longs]:
     """The distinct values of an ascending array and how often each occurs."""
-    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)])
-    return ordered[first], np.diff(np.append(first, len(ordered)))
+    first = _starts(ordered[1:] != ordered[:-1], len(ordered))
+    return ordered[first], _lengths(first, len(ordered))
 
 
 def count_pairs(low: Hashes, high: Longs) -> tuple[Hashes, Longs, Longs]:
     """The distinct 128-bit values, ascending, as two words each, and how often each occurs."""
     order = np.lexsort((low, high))
     low, high = low[order], high[order]
-    first = np.flatnonzero(np.concatenate([[True], (low[1:] != low[:-1]) | (high[1:] != high[:-1])]))
-    return low[first], high[first], np.diff(np.append(first, len(low)))
+    first = _starts((low[1:] != low[:-1]) | (high[1:] != high[:-1]), len(low))
+    return low[first], high[first], _lengths(first, len(low))
+
+
+def _starts(differs: npt.NDArray[np.bool_], count: int) -> Longs:
+    """Where runs begin among `count` values, each after the first told apart from the one before it or not."""
+    fresh: npt.NDArray[np.bool_] = np.ones(count, np.bool_)
+    fresh[1:] = differs
+    return np.flatnonzero(fresh)
+
+
+def _lengths(starts: Longs, count: int) -> Longs:
+    lengths: Longs = np.empty_like(starts)
+    np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
+    lengths[-1:] = count - starts[-1:]
+    return lengths
+
+
+def _is_ascending(values: npt.NDArray[np.integer[Any]]) -> bool:
+    """Keys mostly are; of other columns the first few values tell."""
+    return all(bool((part[1:] >= part[:-1]).all()) for part in (values[:_COUNTED_ROWS], values))
 
 
 def _above(values: npt.NDArray[np.integer[Any]], low: np.integer[Any]) -> Longs:

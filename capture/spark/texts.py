@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.spark.numbers import runs
+from capture.spark.numbers import count_codes, runs
 from capture.spark.partial import Frame, Partial
 from store import bounds, hashing, sketches
 from store.hashing import Hashes, Longs
@@ -71,7 +71,7 @@ def _entries(chunk: pa.Array) -> _Entries:
     if not pa.types.is_dictionary(chunk.type):
         values = _binary(chunk)
         return _Entries(values, *_hashed(values), None)
-    counts = np.bincount(chunk.indices.to_numpy(), minlength=len(chunk.dictionary))
+    counts = count_codes(chunk.indices.to_numpy(), len(chunk.dictionary))
     values = _binary(chunk.dictionary)
     if not counts.all():  # entries of rows that are deleted, or of another slice
         values, counts = values.filter(pa.array(counts > 0)), counts[counts > 0]
@@ -88,6 +88,12 @@ def _binary(values: pa.Array) -> pa.Array:
 
 def _hashed(values: pa.Array) -> tuple[Hashes, Longs]:
     """Hash and length in bytes of each value."""
+    data, offsets = _layout(values)
+    return hashing.hash_bytes(data, offsets), np.diff(offsets)
+
+
+def _layout(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
+    """The bytes of all values, and where each begins and the last one ends: shape (n + 1,)."""
     buffers, count = values.buffers(), len(values)
     if pa.types.is_fixed_size_binary(values.type):
         size = values.type.byte_width
@@ -95,19 +101,29 @@ def _hashed(values: pa.Array) -> tuple[Hashes, Longs]:
     else:
         large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
         kind = np.dtype(np.int64 if large else np.int32)
-        offsets = np.frombuffer(buffers[1], kind, count + 1, kind.itemsize * values.offset).astype(np.int64)
-    data = np.frombuffer(buffers[-1] or b"", np.uint8)
-    return hashing.hash_bytes(data, offsets), np.diff(offsets)
+        offsets = np.frombuffer(buffers[1], kind, count + 1, kind.itemsize * values.offset).astype(np.int64, copy=False)
+    return np.frombuffer(buffers[-1] or b"", np.uint8), offsets
 
 
 def _bounds(chunks: Sequence[_Entries], lt: LogicalType) -> tuple[str | None, str | None]:
     if not lt.orderable:
         return None, None
-    ends = [pc.min_max(chunk.values) for chunk in chunks]
+    ends = [pc.min_max(_outermost(chunk.values)) for chunk in chunks]
     low = min(_octets(end["min"]) for end in ends)
     high = max(_octets(end["max"]) for end in ends)
     low_text, high_text = bounds.encode_array(_as_kind([low, high], lt), lt).to_pylist()
     return low_text, high_text
+
+
+def _outermost(values: pa.Array) -> pa.Array:
+    """Those among which the least and the greatest are, by their first bytes; all where these tell little."""
+    data, offsets = _layout(values)
+    if not len(data):
+        return values
+    firsts = data.take(offsets[:-1], mode="clip")
+    firsts[offsets[1:] == offsets[:-1]] = 0  # nothing is less than an empty one
+    rows = np.flatnonzero((firsts == firsts.min()) | (firsts == firsts.max()))
+    return values.take(pa.array(rows)) if len(rows) < len(firsts) // 4 else values
 
 
 def _octets(value: pa.Scalar) -> bytes:
