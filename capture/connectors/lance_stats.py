@@ -150,7 +150,7 @@ def analyzed_columns(
         return None
     if told.get("computedAtVersion") != str(version) or told.get("numRows", str(rows)) != str(rows):
         return None
-    if told.get("schemaHash") != schema_hash(schema):
+    if not told.get("schemaHash") or told["schemaHash"] != schema_hash(schema):
         return None
     found = [row for column in wanted if (row := _analyzed(told, column, rows, ids)) is not None]
     return pa.Table.from_pylist(found, ANALYZED_SCHEMA) if found else None

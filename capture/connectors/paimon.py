@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 from pypaimon.common.options import Options
@@ -103,13 +103,14 @@ class PaimonConnector:
         target_snapshot_ids: frozenset[int] | None = None,
     ) -> SnapshotListing:
         with self._opened(namespace, name) as (table, _):
-            manager = table.snapshot_manager()
-            live = frozenset(_snapshot_ids(table))
+            tagged = _tagged(table)
+            live = frozenset(_snapshot_ids(table)) | tagged.keys()
             asked = live if target_snapshot_ids is None else live & target_snapshot_ids
             new = sorted(asked if full_rescan else asked - known_snapshot_ids)
             schemas: dict[int, Schema] = {}
             found = []
-            for snapshot_id, held in sorted(manager.get_snapshots_batch(new).items()):
+            for snapshot_id, held in sorted(table.snapshot_manager().get_snapshots_batch(new).items()):
+                held = held or (tagged[snapshot_id].snapshot if snapshot_id in tagged else None)
                 if held is None:  # it expired just now
                     live -= {snapshot_id}
                     continue
@@ -122,7 +123,7 @@ class PaimonConnector:
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
         with self._opened(namespace, name) as (table, place):
-            version = _Version(table, place, self._snapshot_of(table, namespace, name, snapshot_id))
+            version = self._version(table, place, namespace, name, snapshot_id)
             analyzed, current = version.analyzed()
             rows = version.known_rows()
             if rows is None and analyzed and current:
@@ -154,7 +155,7 @@ class PaimonConnector:
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> Iterator[ScanTask]:
         with self._opened(namespace, name) as (table, place):
-            version = _Version(table, place, self._snapshot_of(table, namespace, name, snapshot_id))
+            version = self._version(table, place, namespace, name, snapshot_id)
             columns = tuple(
                 ScanColumn(ids[column.name], column.name, column.logical_type, column.name)
                 for column in _wanted(to_schema(version.table.fields), column_names)
@@ -183,11 +184,13 @@ class PaimonConnector:
             yield open_table(place), place
 
     @staticmethod
-    def _snapshot_of(table: Any, namespace: str, name: str, snapshot_id: int) -> Any:
-        held = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
-        if held is None:
-            raise unknown_snapshot(namespace, name, snapshot_id)
-        return held
+    def _version(table: Any, place: Place, namespace: str, name: str, snapshot_id: int) -> _Version:
+        """The table at a snapshot, or at the tag that keeps a snapshot which has expired."""
+        if (held := table.snapshot_manager().get_snapshot_by_id(snapshot_id)) is not None:
+            return _Version(table.copy({"scan.snapshot-id": str(snapshot_id)}), place, held)
+        if (tag := _tagged(table).get(snapshot_id)) is not None:
+            return _Version(table.copy({"scan.tag-name": tag.name}), place, tag.snapshot)
+        raise unknown_snapshot(namespace, name, snapshot_id)
 
     @contextmanager
     def _translated(self, namespace: str, name: str, place: Place) -> Iterator[None]:
@@ -259,10 +262,10 @@ class _File:
 
 
 class _Version:
-    """A table at one snapshot."""
+    """A table that reads one snapshot."""
 
     def __init__(self, table: Any, place: Place, snapshot: Any):
-        self.table = table.copy({"scan.snapshot-id": str(snapshot.id)})
+        self.table = table
         self.place = place
         self.snapshot = snapshot
 
@@ -552,6 +555,21 @@ def _snapshot_ids(table: Any) -> list[int]:
         return []
     names = (str(held.path).rpartition("/")[2] for held in table.file_io.list_status(manager.snapshot_dir) or ())
     return [int(found[1]) for name in names if (found := re.fullmatch(r"snapshot-(\d{1,18})", name))]
+
+
+class _Tag(NamedTuple):
+    name: str
+    snapshot: Any
+
+
+def _tagged(table: Any) -> dict[int, _Tag]:
+    """Snapshots that have a tag, by their id: a tag keeps its snapshot's files when it expires."""
+    manager = table.tag_manager()
+    if not table.file_io.exists(manager.tag_directory()):
+        return {}
+    names = sorted(str(name) for name in manager.list_tags())
+    tags = (_Tag(name, held) for name in names if (held := manager.get(name)) is not None)
+    return {int(tag.snapshot.id): tag for tag in tags}
 
 
 def _snapshot(held: Any, schema: Schema, live: frozenset[int]) -> Snapshot:

@@ -23,7 +23,7 @@ from capture.connectors.spi import Constraint
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 API: Final = "/api/2.1/unity-catalog"
-_LEASE: Final = 600  # seconds for which credentials are used again; catalogs give them for an hour
+_LEASE: Final = 600  # seconds for which credentials are used again at most; catalogs give them for an hour
 _MAX_ANSWER: Final = 64 * 1024 * 1024
 
 
@@ -124,7 +124,7 @@ class UnityCatalog:
         except NotFound:
             return {}  # an open store, or credentials given as options
         found = _storage_credentials(answer)
-        self._leased[table_id] = time.monotonic() + _LEASE, found
+        self._leased[table_id] = time.monotonic() + _lease(answer), found
         return found
 
     def _pages(self, path: str, **query: str) -> Iterator[Mapping[str, Any]]:
@@ -180,6 +180,13 @@ class _TimedOut(UpstreamError):
 
 def _may_recover(trouble: Exception) -> bool:
     return isinstance(trouble, UpstreamError) and trouble.retryable and not isinstance(trouble, _TimedOut)
+
+
+def _lease(answer: Mapping[str, Any]) -> float:
+    """Seconds for which lent credentials are used: at most ours, and not in the last minute before they end."""
+    ends = answer.get("expiration_time")  # milliseconds since 1970
+    left = ends / 1000 - time.time() - 60 if isinstance(ends, int | float) and ends > 0 else _LEASE
+    return min(_LEASE, left)
 
 
 def _is_delta(table: Mapping[str, Any]) -> bool:

@@ -202,6 +202,26 @@ def test_keys_are_constraints_and_ids_are_the_format_s_and_one(keyed, warehouse)
     assert connect(warehouse.path).describe("sales", "users").partition_keys == ()
 
 
+def test_a_tag_keeps_a_snapshot_that_has_expired(append, warehouse):
+    warehouse.catalog.create_tag("sales.events", "first", 1)
+    warehouse.catalog.create_tag("sales.events", "now", 2)
+    (append / "snapshot/snapshot-1").unlink()
+    (append / "snapshot/EARLIEST").write_text("2")
+    connector = connect(warehouse.path)
+    listing = connector.enumerate_snapshots("sales", "events")
+    assert (listing.live_snapshot_ids, listing.current_snapshot_id) == ({1, 2}, 2)
+    assert [(s.snapshot_id, s.parent_snapshot_id, len(s.schema.columns)) for s in listing.snapshots] == [
+        (1, None, 3), (2, 1, 3)]  # fmt: skip
+    native = stats(connector, "events", 1)
+    assert (native.row_count, native.data_file_count) == (100, 2)
+    assert {r["null_count"] for r in held(native) if r["column_name"] == "label"} == {10}
+    assert sorted(contents(connector, "events", 1)["id"]) == list(range(100))
+    warehouse.catalog.delete_tag("sales.events", "first")
+    assert connector.enumerate_snapshots("sales", "events").live_snapshot_ids == {2}
+    with pytest.raises(NotFound, match="snapshot 1"):
+        stats(connector, "events", 1)
+
+
 # Rows and bounds.
 
 

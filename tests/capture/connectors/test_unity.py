@@ -1,5 +1,6 @@
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -57,7 +58,7 @@ def catalog(tmp_path):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append(body["table_id"])
             keys = {"access_key_id": "a", "secret_access_key": "hush-hush", "session_token": "s"}
-            self.answer({"aws_temp_credentials": keys})
+            self.answer({"aws_temp_credentials": keys, "expiration_time": int((time.time() + server.lent) * 1000)})
 
         def log_message(self, *args):
             pass
@@ -66,6 +67,7 @@ def catalog(tmp_path):
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     server.asked = asked
+    server.lent = 3600  # seconds
     yield server
     server.shutdown()
     thread.join()
@@ -101,6 +103,14 @@ def test_credentials_are_vended_once(catalog):
     assert "token" not in found.storage_of(place)
     assert found.reason(OSError("hush-hush")) == "hush-hush"
     assert found.reason(OSError("hush-hush"), place) == "****"
+
+
+def test_credentials_that_end_soon_are_lent_anew(catalog):
+    catalog.lent = 30
+    found = connect(catalog)._lake
+    for _ in range(2):
+        found.find("sales", "far")
+    assert catalog.asked.count("t-3") == 2
 
 
 def test_credentials_of_other_clouds():
