@@ -24,6 +24,7 @@ $(INSTALLED): pyproject.toml .ci/constraints.txt
 	$(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
 	$(BIN)/uv pip install --python $(BIN)/python --constraints .ci/constraints.txt --compile-bytecode --group dev \
 		--editable '.[all,paimon]'
+	$(BIN)/python -m compileall -q store capture flight_server
 	@touch $@
 
 demo: install
