@@ -66,7 +66,7 @@ def rows(count: int) -> pa.Table:
 
 
 def test_a_renewed_certificate_cuts_no_stream(tmp_path):
-    count = 100_000
+    count = 60_000
     flags = flags_of(tmp_path, FIRST)
     with serving(tmp_path, *flags, env={"STATFLIGHT_HOT_BYTES": "0"}) as server:
         with StatsClient(server.uri, tls_roots=ROOTS) as client:
