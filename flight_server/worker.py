@@ -6,7 +6,6 @@ different kinds of work, so that a look at a lake never waits behind a long scan
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import ctypes
 import json
@@ -25,12 +24,14 @@ import pyarrow.flight as flight
 from capture import partitions
 from capture.connectors import open_connector
 from capture.connectors.credentials import redact_all, resolve
-from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema, Snapshot
+from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
 from capture.engines import default_engines, described
 from capture.registry import Registry
-from capture.spi import Budget, CaptureRequest, CaptureResult, Decision, Listing, Mode, Outcome, Sampling, TableHandle
+from capture.spi import Budget, CaptureRequest, CaptureResult, Decision, Mode, Outcome, Sampling, TableHandle
 from flight_server.config import CHILD_VARIABLE
-from store.errors import Cancelled, InvalidArgument, NotFound, StatflightError, UpstreamError, to_json
+from flight_server.lakes import look
+from flight_server.leases import DraftSink, LeaseKeeper, Server, first_line
+from store.errors import InvalidArgument, StatflightError, UpstreamError, to_json
 from store.targets import Target
 
 WAIT_SECONDS: Final = 20.0
@@ -38,160 +39,7 @@ STALL_SECONDS: Final = 600.0
 MAX_LEFT_BEHIND: Final = 8
 CONNECTOR_SECONDS: Final = 300.0  # that a connector stays open: credentials may be renewed
 MAX_CONNECTORS: Final = 8  # of one thread
-INLINE_BYTES: Final = 1 << 20
 ROLES: Final = (("control",), ("sync", "control"), ("sync",), ("light",), ("job",))
-_NAME = ("table_catalog", "table_schema", "table_name")
-
-
-class Server:
-    """The server as a worker sees it."""
-
-    def __init__(
-        self, uri: str, token: str | None, tls_roots: bytes | None = None,
-        tls_cert: bytes | None = None, tls_key: bytes | None = None,
-    ):  # fmt: skip
-        self.uri = uri
-        certificates = {"tls_root_certs": tls_roots, "cert_chain": tls_cert, "private_key": tls_key}
-        self._client = flight.connect(uri, **{name: given for name, given in certificates.items() if given is not None})
-        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
-
-    def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
-
-    def act(self, name: str, body: Mapping[str, Any], timeout: float = 60.0) -> list[dict[str, Any]]:
-        action = flight.Action(name, json.dumps(body).encode())
-        return [json.loads(r.body.to_pybytes()) for r in self._client.do_action(action, self.options(timeout))]
-
-    def put(self, command: Mapping[str, Any], rows: pa.Table) -> None:
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-        writer, reader = self._client.do_put(descriptor, rows.schema, self.options())
-        with writer:
-            writer.write_table(rows, max_chunksize=65_536)
-            writer.done_writing()
-            while reader.read() is not None:
-                pass
-
-    def get(self, command: Mapping[str, Any]) -> pa.Table:
-        ticket = flight.Ticket(json.dumps(command).encode())
-        return self._client.do_get(ticket, self.options()).read_all()
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class LeaseKeeper:
-    """Keeps a lease alive while its work goes on, and hears when the work is not wanted any more."""
-
-    def __init__(self, server: Server, lease: Mapping[str, Any]):
-        self.server, self.lease = server, lease
-        self.touched = time.monotonic()  # when the work last showed that it lives
-        self.unwanted = threading.Event()  # cancelled, or the lease is lost
-        self._progress: tuple[float | None, str | None] = (None, None)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    def progress(self, share: float, message: str) -> None:
-        self.touched = time.monotonic()
-        self._progress = (min(max(share, 0.0), 1.0), message or None)
-        if self.unwanted.is_set():
-            raise Cancelled("the job was cancelled")
-
-    def _keep(self) -> None:
-        """Renews at a third of the lease, when there is progress to tell, and every few seconds to hear of a cancel."""
-        every = min(max(0.3, float(self.lease["lease_seconds"]) / 3), 2.0)
-        told: tuple[float | None, str | None] = (None, None)
-        renewed = time.monotonic()
-        while not self._stop.wait(0.25):
-            news = self._progress != told and time.monotonic() - renewed >= 1.0
-            if not news and time.monotonic() - renewed < every:
-                continue
-            told, renewed = self._progress, time.monotonic()
-            body = {"job_id": self.lease["job_id"], "lease_token": self.lease["lease_token"],
-                    "progress": told[0], "message": told[1]}  # fmt: skip
-            try:
-                (answer,) = self.server.act("renew_lease", {k: v for k, v in body.items() if v is not None})
-                if not answer["wanted"]:
-                    self.unwanted.set()
-            except pa.ArrowInvalid as refusal:
-                if "LEASE_LOST" in str(refusal):
-                    self.unwanted.set()
-                    return
-            except (pa.ArrowException, OSError):
-                continue
-
-
-class DraftSink:
-    """Puts rows under a lease. Few rows wait until the end and go with the outcome, in one call."""
-
-    def __init__(self, server: Server, keeper: LeaseKeeper):
-        self.server, self.keeper = server, keeper
-        self._held: dict[tuple[str, bool, bool], list[pa.Table]] = {}  # flight, extra, whole
-        self._bytes = 0
-
-    def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
-        self.keeper.touched = time.monotonic()
-        if rows.num_rows or whole:
-            self._held.setdefault((flight, extra, whole), []).append(rows)
-            self._bytes += rows.nbytes
-            if self._bytes > INLINE_BYTES:
-                self._flush()
-
-    def _flush(self) -> None:
-        held, self._held, self._bytes = self._held, {}, 0
-        for (name, extra, whole), parts in held.items():
-            command = {"table": name, "draft": self.keeper.lease["lease_token"], "extra": extra, "whole": whole}
-            try:
-                self.server.put(command, pa.concat_tables(parts, promote_options="default"))
-            except pa.ArrowInvalid as refusal:
-                if "LEASE_LOST" in str(refusal):
-                    self.keeper.unwanted.set()
-                    raise Cancelled("the lease is lost") from None
-                raise InvalidArgument(f"what was captured for {name} is refused: {_first_line(refusal)}") from None
-            except (pa.ArrowException, OSError) as trouble:
-                raise UpstreamError(f"the server could not be reached: {_first_line(trouble)}") from None
-
-    def inline(self) -> list[dict[str, Any]]:
-        """The rows not sent yet, for `finish_job`."""
-        items = []
-        for (name, extra, whole), parts in self._held.items():
-            rows = pa.concat_tables(parts, promote_options="default")
-            stream = pa.BufferOutputStream()
-            with pa.ipc.new_stream(stream, rows.schema) as writer:
-                writer.write_table(rows)
-            text = base64.b64encode(stream.getvalue()).decode()
-            items.append({"table": name, "extra": extra, "whole": whole, "ipc": text})
-        return items
-
-    def list_files(self, table: TableHandle, listing: Listing) -> bool:
-        self.keeper.touched = time.monotonic()
-        body: dict[str, Any] = {"job_id": self.keeper.lease["job_id"], "lease_token": self.keeper.lease["lease_token"],
-                                "snapshot_id": table.snapshot_id, "mark": listing.mark}  # fmt: skip
-        if listing.base_snapshot_id is not None:
-            body["base"] = {"snapshot_id": listing.base_snapshot_id, "mark": listing.base_mark}
-            body["removed"] = list(listing.removed)
-        try:
-            (answer,) = self.server.act("declare_listing", body)
-            return bool(answer["accepted"])
-        except (pa.ArrowException, OSError, ValueError):  # then all rows are put, which tells what is wrong if anything
-            return False
-
-    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
-        self.keeper.touched = time.monotonic()
-        predicates = [{"column": column, "op": "EQ", "values": [table.key[column]]} for column in _NAME]
-        command: dict[str, Any] = {"table": flight, "predicates": predicates, "snapshot": table.snapshot_id,
-                                   "allow_stale": True}  # fmt: skip
-        if columns is not None:
-            command["columns"] = list(columns)
-        return self.server.get(command)
-
-    def progress(self, share: float, message: str = "") -> None:
-        self.keeper.progress(share, message)
 
 
 class Connectors:
@@ -295,14 +143,14 @@ class Worker:
                 for lease in leases:
                     self._work(hand, lease)
             except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as refusal:
-                _say(f"the server refuses this worker: {_first_line(refusal)}")
+                _say(f"the server refuses this worker: {first_line(refusal)}")
                 self.stopping.set()
                 return
             except (pa.ArrowException, OSError):
                 away = min(2.0, away * 2 or 0.2)
                 self.stopping.wait(away)
             except BaseException as trouble:  # not even a library's panic ends a thread
-                _say(f"{type(trouble).__name__} in a worker's thread: {_first_line(trouble)}")
+                _say(f"{type(trouble).__name__} in a worker's thread: {first_line(trouble)}")
                 self.stopping.wait(1.0)
 
     def _work(self, hand: _Hand, lease: Mapping[str, Any]) -> None:
@@ -316,7 +164,7 @@ class Worker:
             body = {"error": to_json(trouble), "message": str(trouble)}
         except BaseException as trouble:  # a bug, a library's surprise or panic: the job hears of it, the log too
             _say(f"{type(trouble).__name__} in {lease['kind']} {lease['job_id']}: {trouble}")
-            reason = UpstreamError(f"the worker failed: {type(trouble).__name__}: {_first_line(trouble)}")
+            reason = UpstreamError(f"the worker failed: {type(trouble).__name__}: {first_line(trouble)}")
             body = {"error": to_json(reason), "message": str(reason)}
         finally:
             keeper.stop()
@@ -340,7 +188,7 @@ class Worker:
             except pa.ArrowException as refusal:
                 if "LEASE_LOST" in str(refusal) or "error" in told:
                     return
-                reason = InvalidArgument(f"what was captured is refused: {_first_line(refusal)}")
+                reason = InvalidArgument(f"what was captured is refused: {first_line(refusal)}")
                 ids = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
                 told = ids | {"error": to_json(reason), "message": str(reason)}
 
@@ -349,13 +197,7 @@ class Worker:
     def _control(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
         with hand.connectors.opened(payload["connector"]) as connector:
-            match payload["operation"]:
-                case "validate":
-                    return {"result": {"namespaces": connector.list_namespaces()}}
-                case "discover":
-                    return {"result": _discover(connector, payload)}
-                case _:
-                    return {"result": _publish(connector, payload)}
+            return {"result": look(connector, payload)}
 
     # Capturing.
 
@@ -428,60 +270,6 @@ def _decision(decision: Decision) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _discover(connector: Connector, payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables with their new snapshots; a table in trouble is an error of its own, the others go on."""
-    only = payload["only"]
-    names = [tuple(only)] if only else [(n, t) for n in connector.list_namespaces() for t in connector.list_tables(n)]
-    tables, errors = [], []
-    for namespace, name in names:
-        known = frozenset(payload["known"].get(f"{namespace}\0{name}", ()))
-        try:
-            tables.append(_table(connector, namespace, name, known, payload["full_rescan"]))
-        except StatflightError as trouble:
-            if only:
-                raise
-            errors.append({"schema": namespace, "name": name, "reason": str(trouble)})
-        except Exception as trouble:  # a library's surprise stays with its table
-            if only:
-                raise
-            reason = f"{type(trouble).__name__}: {_first_line(trouble)}"
-            errors.append({"schema": namespace, "name": name, "reason": reason})
-    return {"tables": tables, "errors": errors}
-
-
-def _table(connector: Connector, namespace: str, name: str, known: frozenset[int], full: bool) -> dict[str, Any]:
-    described_ = connector.describe(namespace, name)
-    listing = connector.enumerate_snapshots(namespace, name, full_rescan=full, known_snapshot_ids=known)
-    schemas = {s.schema.hash: s.schema for s in listing.snapshots} | {described_.schema.hash: described_.schema}
-    told = {h: [[c.name, c.logical_type, c.nullable, c.field_id] for c in s.columns] for h, s in schemas.items()}
-    return {
-        "schema": namespace, "name": name, "table_id": described_.table_id, "location": described_.location,
-        "schema_hash": described_.schema.hash,
-        "schemas": told,
-        "snapshots": [_snapshot(s) for s in listing.snapshots],
-        "live_snapshot_ids": sorted(listing.live_snapshot_ids), "current_snapshot_id": listing.current_snapshot_id,
-        "constraints": [[c.kind, c.name, list(c.columns), c.clause] for c in described_.constraints],
-    }  # fmt: skip
-
-
-def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    return {
-        "snapshot_id": snapshot.snapshot_id, "ordinal": snapshot.ordinal, "schema_hash": snapshot.schema.hash,
-        "parent_snapshot_id": snapshot.parent_snapshot_id, "sequence_number": snapshot.sequence_number,
-        "committed_at": snapshot.committed_at and snapshot.committed_at.isoformat(), "operation": snapshot.operation,
-    }  # fmt: skip
-
-
-def _publish(connector: Connector, payload: Mapping[str, Any]) -> dict[str, Any]:
-    from capture.connectors.iceberg import IcebergConnector
-    from capture.publish import puffin
-
-    if payload["to"] != "iceberg" or not isinstance(connector, IcebergConnector):
-        raise NotFound(f"nothing publishes {connector.format} tables to {payload['to']}")
-    blobs = [(column_id, base64.b64decode(data), ndv) for column_id, data, ndv in payload["sketches"]]
-    return dict(puffin.publish(connector, payload["schema"], payload["name"], payload["snapshot_id"], blobs))
-
-
 def run_worker(
     server_uri: str, *, token: str | None = None, spark_master: str | None = None, tls_roots: bytes | None = None,
     inline_max_cells: int | None = None, control_only: bool = False, parent_pid: int | None = None,
@@ -520,10 +308,6 @@ def _die_with_parent() -> None:
     """Asks Linux for a SIGTERM when the server dies, however it dies; elsewhere the parent is looked at."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
-def _first_line(trouble: BaseException) -> str:
-    return next(iter(str(trouble).strip().splitlines()), type(trouble).__name__)[:500]
 
 
 def _say(text: str) -> None:

@@ -17,7 +17,8 @@ import pytest
 from capture.registry import Registry
 from flight_server import worker as module
 from flight_server.config import CHILD_VARIABLE
-from flight_server.worker import Connectors, DraftSink, LeaseKeeper, Worker
+from flight_server.leases import DraftSink, LeaseKeeper
+from flight_server.worker import Connectors, Worker
 from store.errors import Cancelled, InvalidArgument
 
 

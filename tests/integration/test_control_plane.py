@@ -23,7 +23,8 @@ import pytest
 from capture.engines.native import NativeEngine
 from capture.registry import Registry
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Outcome, Sink
-from flight_server.worker import ROLES, Server, Worker
+from flight_server.leases import Server
+from flight_server.worker import ROLES, Worker
 from store.targets import Target, TargetKind
 from tests.flight_server.live_server import STATFLIGHT, Client, serving
 
@@ -96,7 +97,8 @@ def test_a_thousand_queued_jobs_survive_a_kill(tmp_path, lake):
 
 SLOW_WORKER = """
 import sys, time
-from flight_server.worker import Server, Worker
+from flight_server.leases import Server
+from flight_server.worker import Worker
 from capture.registry import Registry
 from capture.engines.native import NativeEngine
 class Slow(NativeEngine):

@@ -19,7 +19,8 @@ from capture.engines.spark import SparkEngine
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spi import CaptureRequest, Outcome, TableHandle
-from flight_server.worker import Server, Worker
+from flight_server.leases import Server
+from flight_server.worker import Worker
 from store import records, schemas
 from store.errors import Cancelled, UpstreamError
 from store.targets import Target

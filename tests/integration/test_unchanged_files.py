@@ -21,7 +21,8 @@ from capture.connectors import cache, footers
 from capture.connectors.iceberg_io import LakeIO
 from capture.engines.native import NativeEngine
 from capture.registry import Registry
-from flight_server.worker import DraftSink, Server, Worker
+from flight_server.leases import DraftSink, Server
+from flight_server.worker import Worker
 from tests.flight_server.live_server import Client, serving
 
 IGNORED = ("captured_at", "refreshed_at", "capture_mode", "freshness", "usable_for")
