@@ -77,6 +77,9 @@ def mark_listing(connection: Connection, table_key: int, listing: Listing) -> No
         connection.execute("INSERT INTO file_marks VALUES (?, ?, ?)", [table_key, listing.snapshot_id, listing.mark])
 
 
-def forget_mark(connection: Connection, table_key: int) -> None:
-    """To be called whenever rows of files are deleted, or replaced as a whole."""
-    connection.execute("DELETE FROM file_marks WHERE table_key = ?", [table_key])
+def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None = None) -> None:
+    """To be called whenever rows of files are deleted, or replaced as a whole; of one snapshot or of all (None)."""
+    connection.execute(
+        "DELETE FROM file_marks WHERE table_key = ? AND (snapshot_id = ? OR ?)",
+        [table_key, snapshot_id, snapshot_id is None],
+    )

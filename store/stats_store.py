@@ -310,7 +310,7 @@ class DuckDBStatsStore:
         self, connection: Connection, table: TableEntry, snapshot_id: int | None, target: Target | None = None
     ) -> int:
         self.database.touch(table.table_key)
-        forget_mark(connection, table.table_key)
+        forget_mark(connection, table.table_key, snapshot_id)
         deleted = 0
         flights = [*FLIGHT_OF.values(), "stats.file_columns", "stats.sketches", "file_sketches"]
         if target is not None:

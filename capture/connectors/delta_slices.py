@@ -220,10 +220,8 @@ class LargeLog:
             return held
         paths: list[pa.Array] = []
         briefs = []
-        for adds in _slices(source, paths):
-            rows = pc.struct_field(pc.extract_regex(adds.field("stats"), _NUMBER), [0])
-            brief = pc.binary_join_element_wise('{"numRecords":', rows, "}", "")
-            found = self.told(_with(adds, "stats", brief))
+        for adds in _slices(source, paths, brief=True):
+            found = self.told(adds)
             # columns of nothing but nulls are large too
             found = found.select([name for name in found.column_names if name not in _STATISTICS])
             briefs.append(_Brief(found, adds.field("deletionVector")))
@@ -363,18 +361,26 @@ def _with(adds: pa.StructArray, field: str, values: pa.Array) -> pa.StructArray:
 # Sources.
 
 
-def _slices(source: _Source, paths: list[pa.Array]) -> Iterator[pa.StructArray]:
-    """The adds of a source, so many at a time; `paths` takes the paths of all it adds or removes."""
+def _slices(source: _Source, paths: list[pa.Array], *, brief: bool = False) -> Iterator[pa.StructArray]:
+    """The adds of a source, so many at a time; `paths` takes the paths of all it adds or removes.
+
+    `brief` leaves of the statistics but the row count.
+    """
     held: list[pa.StructArray] = []
     count = size = 0
     for adds in _line_adds(source, paths) if source.is_lines else _checkpoint_adds(source):
-        held.append(adds)
+        held.append(_briefly(adds) if brief else adds)
         count, size = count + len(adds), size + adds.field("stats").nbytes
         if count >= SLICE or size >= SLICE_BYTES:
             yield pa.concat_arrays(held)
             held, count, size = [], 0, 0
     if held:
         yield pa.concat_arrays(held)
+
+
+def _briefly(adds: pa.StructArray) -> pa.StructArray:
+    rows = pc.struct_field(pc.extract_regex(adds.field("stats"), _NUMBER), [0])
+    return _with(adds, "stats", pc.binary_join_element_wise('{"numRecords":', rows, "}", ""))
 
 
 def _line_adds(source: _Source, paths: list[pa.Array]) -> Iterator[pa.StructArray]:
@@ -464,7 +470,8 @@ def _checkpoint_adds(source: _Source) -> Iterator[pa.StructArray]:
         asked = [f"add.{name}" for name in _FIELDS if name in have]
         for batch in parquet.iter_batches(_ROWS, columns=asked, use_threads=False):
             adds = batch.column("add")
-            adds = adds.filter(pc.is_valid(adds))
+            if adds.null_count:  # a copy of all there is
+                adds = adds.filter(pc.is_valid(adds))
             if not len(adds):
                 continue
             if "stats_parsed" in have and adds.field("stats").null_count == len(adds):

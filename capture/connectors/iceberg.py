@@ -220,7 +220,7 @@ class _View:
             raise unknown_snapshot(table.namespace, table.name, snapshot_id)
         self._snapshot = snapshot
         self._schema = _schema_of(table.metadata, snapshot)
-        self._leaves = leaves(self._schema, column_names)
+        self._leaves, self._whole = leaves(self._schema, column_names), column_names is None
         self._specs = table.metadata.specs()
         self._manifests = Manifests(self._io, snapshot, scope)
         self._deletes = self._manifests.deletes()
@@ -257,7 +257,7 @@ class _View:
             file_columns,
             row_deletes=rows != before,
             sketches=self._sketches(),
-            parts=parts,
+            parts=parts if self._whole else (),
         )
 
     def _part(self, manifest: ManifestFile, reading: Callable[[], Any]) -> FilePart:

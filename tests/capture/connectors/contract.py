@@ -170,6 +170,30 @@ class ConnectorContract:
                 assert row["column_id"] == ids.get(row["column_name"])
                 self.check(row, truth, whole=data.num_rows == 1 and not stats.row_deletes)
 
+    def test_parts_tell_the_same(self, connector, truth, config):
+        """Where a connector has parts, they are all files and columns, and another look has the same parts."""
+        ids = self.ids(connector, truth)
+        place = truth.namespace, truth.name, self.current(connector, truth), ids
+        stats = connector.capture_snapshot_target_stats(*place)
+        if not stats.parts:
+            return
+        parts = [part.files for part in stats.parts]
+        assert sorted(map(repr, pa.concat_tables(parts).to_pylist())) == sorted(map(repr, stats.files.to_pylist()))
+        whole, told = (
+            sorted(repr(row) for rows in tables for row in rows.to_pylist())
+            for tables in (stats.file_columns(), (rows for part in stats.parts for rows in part.file_columns()))
+        )
+        assert told == whole
+        assert all(part.marks is None or len(part.marks) == part.files.num_rows for part in stats.parts)
+        keys = [part.key for part in stats.parts]
+        assert len(set(keys)) == len(keys)
+        again = open_connector(config)
+        try:
+            assert [part.key for part in again.capture_snapshot_target_stats(*place).parts] == keys
+            assert not again.capture_snapshot_target_stats(*place, frozenset(list(ids)[:1])).parts
+        finally:
+            again.close()
+
     def check(self, row: dict[str, Any], truth: Truth, *, whole: bool) -> None:
         """Bounds enclose; exact ones are the truth where the file is the table."""
         for name in ("null_count", "nan_count"):

@@ -418,9 +418,9 @@ def in_slices(monkeypatch):
     read = []
     real = delta_slices._slices
 
-    def slices(source, paths):
+    def slices(source, paths, **named):
         read.append(source.place.stem)
-        return real(source, paths)
+        return real(source, paths, **named)
 
     def turn_on():
         cache.FILES.clear()
