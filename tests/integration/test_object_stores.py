@@ -150,6 +150,88 @@ def test_what_is_not_there_and_who_may_not_see_it(aws, format, monkeypatch):
     assert SECRET not in str(refused.value)
 
 
+_UNWELL = """
+import sys, threading
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+port, status = int(sys.argv[1]), int(sys.argv[2])
+seen = set()
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        asked = (self.command, self.path, self.headers.get("Range"))
+        if asked not in seen:
+            seen.add(asked)
+            return self.answer(status, b"", [])
+        upstream = HTTPConnection("127.0.0.1", port)
+        upstream.request(self.command, self.path, body, dict(self.headers))
+        answer = upstream.getresponse()
+        self.answer(answer.status, answer.read(), answer.getheaders())
+        upstream.close()
+
+    def answer(self, status, content, headers):
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in ("transfer-encoding", "connection", "content-length") or (
+                    name.lower() == "content-length" and self.command == "HEAD"):
+                self.send_header(name, value)
+        if self.command != "HEAD" or not headers:
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    do_HEAD = do_POST = do_GET
+
+    def log_message(self, *args):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+server.daemon_threads = True
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(server.server_port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta", "lance", "iceberg"])
+def test_a_store_that_recovers_is_asked_again(aws, format):
+    """Every request fails at first."""
+    write = {"parquet": _write_parquet, "delta": _write_delta, "lance": _write_lance, "iceberg": _write_warehouse}
+    pytest.importorskip(
+        {"delta": "deltalake", "iceberg": "pyiceberg"}.get(format, format.replace("parquet", "pyarrow"))
+    )
+    write[format](aws)
+    with process(_UNWELL, str(aws.port), "500") as port:
+        options = {**aws.options, "aws_endpoint": f"http://127.0.0.1:{port}"}
+        config = ConnectorConfig("c", format, f"s3://{aws.bucket}/lake", options)
+        namespace = "sales" if format == "iceberg" else "default"
+        walk(config, namespace, "points", bounds=format in ("delta", "iceberg"))
+
+
+def _write_parquet(aws) -> None:
+    pq.write_table(ROWS, f"{aws.bucket}/lake/points/a.parquet", filesystem=aws.file_system())
+
+
+def _write_delta(aws) -> None:
+    import deltalake
+
+    deltalake.write_deltalake(f"s3://{aws.bucket}/lake/points", ROWS, storage_options=aws.options)
+
+
+def _write_lance(aws) -> None:
+    import lance
+
+    lance.write_dataset(ROWS, f"s3://{aws.bucket}/lake/points.lance", storage_options=aws.options)
+
+
+def _write_warehouse(aws) -> None:
+    _write_iceberg("sql", uri="sqlite://", warehouse=f"s3://{aws.bucket}/lake", **aws.iceberg).close()
+
+
 _HANGING = """
 import socket, sys, threading
 server = socket.create_server(("127.0.0.1", 0))
