@@ -147,11 +147,11 @@ def table(lake):
     connector.close()
 
 
-def handle(connector: Any) -> TableHandle:
-    schema = connector.describe("default", "t").schema
-    snapshot = connector.enumerate_snapshots("default", "t").current_snapshot_id
+def handle(connector: Any, name: str = "t") -> TableHandle:
+    schema = connector.describe("default", name).schema
+    snapshot = connector.enumerate_snapshots("default", name).current_snapshot_id
     ids = {column.name: at for at, column in enumerate(schema.columns, 1)}
-    return TableHandle("c", "default", "t", "id", snapshot, schema, ids, connector)
+    return TableHandle("c", "default", name, "id", snapshot, schema, ids, connector)
 
 
 def capture(table: TableHandle, method: Sampling, budget: Budget | None = None, targets: tuple[Target, ...] = ()):
@@ -280,6 +280,19 @@ def test_damaged_files_of_a_sample_are_named(table, lake, method):
         ROWS,
     )
     assert row["rows_scanned"] < 1200
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_where_there_are_no_row_groups_files_are_sampled(tmp_path, method):
+    lance = pytest.importorskip("lance")
+    lance.write_dataset(pa.table({"v": range(1000)}), tmp_path / "t.lance", max_rows_per_file=100)
+    connector = open_connector(ConnectorConfig("c", "lance", str(tmp_path), {}))
+    (name,) = connector.list_tables("default")
+    result, sink = capture(handle(connector, name), method, Budget(max_rows=350), (Target.column(1),))
+    row = column(sink, "v")
+    assert (result.attributes["sample"]["ended_by"], row["completeness"]) == ("rows", "PARTIAL")
+    assert (row["rows_scanned"], row["row_groups_sampled"], row["files_scanned"], row["row_count"]) == (300, 3, 3, 1000)
+    connector.close()
 
 
 def test_a_table_without_rows(tmp_path):
