@@ -1,4 +1,4 @@
-"""Kill -9 again and again during puts; readers against writers for longer than a test may take.
+"""Kill -9 again and again during puts and publications; readers against writers for longer than a test may take.
 
 STATFLIGHT_BENCH_KILLS (200) and STATFLIGHT_BENCH_SECONDS (30).
 """
@@ -22,7 +22,7 @@ SECONDS = float(os.environ.get("STATFLIGHT_BENCH_SECONDS", "30"))
 def test_kills(tmp_path: Path) -> None:
     starts, acknowledged = kill_loop(tmp_path, KILLS)
     first, later = starts[0], starts[1:]
-    print(f"\n{KILLS} kills, {acknowledged} puts acknowledged, none lost, none in part")
+    print(f"\n{KILLS} kills, {acknowledged} puts and publications acknowledged, none lost, none in part")
     print(f"start to first answer: p50 {statistics.median(later):.2f} s, longest {max(later):.2f} s, new {first:.2f} s")
 
 

@@ -17,6 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from store.catalog_store import Catalog
+from store.database import Database
+
 STATFLIGHT = Path(sys.executable).with_name("statflight")
 KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t"}
 
@@ -59,8 +62,8 @@ class Client:
     def __init__(self, uri: str):
         self.flight = flight.connect(uri)
 
-    def put(self, table: str, rows: pa.Table, mode: str = "create") -> dict[str, int]:
-        descriptor = flight.FlightDescriptor.for_command(json.dumps({"table": table, "mode": mode}))
+    def put(self, table: str, rows: pa.Table, mode: str = "create", **more: Any) -> dict[str, int]:
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({"table": table, "mode": mode} | more))
         writer, reader = self.flight.do_put(descriptor, rows.schema)
         with writer:
             writer.write_table(rows, max_chunksize=1000)
@@ -72,8 +75,9 @@ class Client:
         return self.flight.do_get(flight.Ticket(command)).read_all()
 
     def act(self, name: str, **body: Any) -> Any:
-        (result,) = self.flight.do_action(flight.Action(name, json.dumps(body).encode()))
-        return json.loads(result.body.to_pybytes())
+        """The one answer of an action; None where it has none."""
+        results = list(self.flight.do_action(flight.Action(name, json.dumps(body).encode())))
+        return json.loads(results[0].body.to_pybytes()) if results else None
 
 
 def of_table(name: str = "t") -> list[dict[str, Any]]:
@@ -108,11 +112,50 @@ class Publisher(threading.Thread):
             client = Client(self.uri)
             while not self.stop.is_set():
                 self.sent = self.number
-                client.put("stats.columns", generation(self.number, self.rows, self.table_name), "replace_snapshot")
+                self.publish(client)
                 self.acknowledged = self.number
                 self.number += 1
         except BaseException as trouble:
             self.trouble = trouble
+
+    def publish(self, client: Client) -> None:
+        client.put("stats.columns", generation(self.number, self.rows, self.table_name), "replace_snapshot")
+
+
+class Capturer(Publisher):
+    """Publishes a generation as a worker does: half of it, then the other, into the draft of a job that it ends."""
+
+    def publish(self, client: Client) -> None:
+        # each asks for another column: a job like the one that a kill cut off would wait as that one does
+        target = {"kind": "COLUMN", "column_id": self.number + 1}
+        asked = {"table": f"c.s.{self.table_name}", "snapshot": 1, "target": target, "mode": "ASYNC"}
+        client.act("capture", requests=[asked])
+        lease = client.act("lease_job", worker_id="w", kinds=["job"], wait_seconds=10)
+        rows = generation(self.number, self.rows, self.table_name)
+        for part in (rows.slice(0, self.rows // 2), rows.slice(self.rows // 2)):
+            client.put("stats.columns", part, draft=lease["lease_token"], whole=True)
+        outcomes = [{"outcome": "CAPTURED", "engine_id": "e", "snapshot_id": 1, "storage_id": "table"}]
+        done = client.act("finish_job", job_id=lease["job_id"], lease_token=lease["lease_token"], outcomes=outcomes)
+        assert done["state"] == "SUCCEEDED", done
+
+
+def make_lake(db: Path, name: str) -> None:
+    """A database that knows a table of a lake, so that it can be captured."""
+    found = {
+        "schema": KEY["table_schema"], "name": name, "table_id": "id", "location": "/nowhere", "schema_hash": "h",
+        "schemas": {"h": [["a", "INT", True, 1]]}, "current_snapshot_id": 1, "live_snapshot_ids": [1],
+        "snapshots": [{"snapshot_id": 1, "ordinal": 1, "parent_snapshot_id": None, "sequence_number": 1,
+                       "committed_at": None, "operation": None, "schema_hash": "h"}],
+    }  # fmt: skip
+    database = Database(db)
+    catalog = Catalog(database)
+
+    def run(connection: Any) -> None:
+        catalog.put_connector(connection, KEY["table_catalog"], "iceberg", "/nowhere", {})
+        catalog.discovered(connection, KEY["table_catalog"], "iceberg", found, ())
+
+    database.write(run)
+    database.close()
 
 
 def check_whole(found: pa.Table, rows: int = 300) -> int | None:
@@ -125,12 +168,17 @@ def check_whole(found: pa.Table, rows: int = 300) -> int | None:
 
 
 def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[float], int]:
-    """Kills a server during puts again and again. Seconds of each start until the first answer, and puts acknowledged.
+    """Kills a server during puts and publications again and again.
 
-    After each start every acknowledged put is there or a newer one that was being sent, and none in part.
+    After each start every acknowledged one is there or a newer one that was being sent, and none in part.
+
+    Returns:
+        Seconds of each start until the first answer, and how many puts and publications were acknowledged.
     """
     db, starts, acknowledged = directory / "kill.db", [], 0
-    last = {"a": (0, 0), "b": (0, 0)}  # table → acknowledged, sent
+    writers = {"a": Publisher, "b": Publisher, "drafts": Capturer}
+    last = dict.fromkeys(writers, (0, 0))  # table → acknowledged, sent
+    make_lake(db, "drafts")
     for number in range(kills + 1):
         begun = time.perf_counter()
         server = Server(db)
@@ -144,12 +192,12 @@ def kill_loop(directory: Path, kills: int, busy: float = 0.3) -> tuple[list[floa
                 last[name] = (seen, seen)
             if number == kills:
                 break
-            publishers = [Publisher(server.uri, name, last[name][0] + 1) for name in last]
+            publishers = [writer(server.uri, name, last[name][0] + 1) for name, writer in writers.items()]
             for publisher in publishers:
                 publisher.start()
-            # the moment of the kill wanders, but not to before anything was put
+            # the moment of the kill wanders, but not to before each has put something
             until = time.monotonic() + 10
-            while time.monotonic() < until and all(p.acknowledged < p.first for p in publishers):
+            while time.monotonic() < until and any(p.acknowledged < p.first for p in publishers):
                 time.sleep(0.01)
             time.sleep(busy * (number % 8) / 8)
         finally:
