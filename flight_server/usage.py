@@ -71,16 +71,16 @@ class Usage:
 
     def _named(self, held: dict[Key, list[float]]) -> dict[tuple[int, str], list[float]]:
         """What was noted by column name; of what the table lacks nothing is kept."""
-        names: dict[int, dict[str, int]] = {}
+        names: dict[Key, list[str]] = {}
+        for key, name, number in self._database.rows(
+            "SELECT table_key, column_name, column_id FROM column_ids WHERE table_key IN (SELECT unnest(?::BIGINT[]))",
+            sorted({key for key, _ in held}),
+        ):  # fmt: skip
+            names[key, name] = [name]
+            names.setdefault((key, number), []).append(name)
         found: dict[tuple[int, str], list[float]] = {}
         for (key, column), (reads, last) in held.items():
-            if key not in names:
-                names[key] = self._catalog.column_ids(self._catalog.by_key(key))
-            if isinstance(column, int):
-                matching = [name for name, number in names[key].items() if number == column]
-            else:
-                matching = [column] if column == WHOLE or column in names[key] else []
-            for name in matching:
+            for name in [WHOLE] if column == WHOLE else names.get((key, column), ()):
                 before = found.get((key, name), [0, 0.0])
                 found[key, name] = [before[0] + reads, max(before[1], last)]
         return found
