@@ -116,7 +116,6 @@ class Task:
     error: StatflightError | None = None
     cancelled: bool = False
     lost: int = 0  # leases of it that ran out
-    on_done: list[Callable[[Task], None]] = field(default_factory=list)
 
     @property
     def lane(self) -> str:
@@ -374,8 +373,6 @@ class Dispatcher:
                 self._leased.pop(task.token, None)
                 task.done.set()
                 self._ready.notify_all()
-            for callback in task.on_done:
-                callback(task)
         return "SUCCEEDED"
 
     def _end_job(
