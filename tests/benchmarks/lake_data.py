@@ -89,10 +89,7 @@ def footers(folder: Path, files: int, columns: int = 20) -> Path:
 def iceberg_manifests(folder: Path, files: int, columns: int = 20, per_manifest: int = 5000) -> tuple[str, str]:
     """A table of a SQL catalog whose data files are in its manifests only; gives the catalog's uri and warehouse."""
     from pyiceberg.catalog.sql import SqlCatalog
-    from pyiceberg.conversions import to_bytes
-    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.schema import Schema
-    from pyiceberg.typedef import Record
     from pyiceberg.types import LongType, NestedField, StringType
 
     folder.mkdir(parents=True)
@@ -102,16 +99,25 @@ def iceberg_manifests(folder: Path, files: int, columns: int = 20, per_manifest:
     types = [LongType() if i % 2 else StringType() for i in range(columns)]
     table = catalog.create_table("db.t", Schema(*(NestedField(i, f"c{i}", t) for i, t in enumerate(types, 1))))
     for start in range(0, files, per_manifest):
-        with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
-            for n in range(start, min(start + per_manifest, files)):
-                low = {
-                    i: to_bytes(t, n * 10 if isinstance(t, LongType) else f"v{n:08}") for i, t in enumerate(types, 1)
-                }
-                append.append_data_file(DataFile.from_args(
-                    content=DataFileContent.DATA, file_path=f"file://{folder}/wh/db/t/data/part-{n:08}.parquet",
-                    file_format=FileFormat.PARQUET, partition=Record(), record_count=1000, file_size_in_bytes=10_000,
-                    column_sizes=dict.fromkeys(low, 1000), value_counts=dict.fromkeys(low, 1000),
-                    null_value_counts=dict.fromkeys(low, 0), nan_value_counts={}, lower_bounds=low, upper_bounds=low,
-                    key_metadata=None, split_offsets=[4], equality_ids=None, sort_order_id=None, spec_id=0,
-                ))  # fmt: skip
+        append_files(table, start, min(start + per_manifest, files))
     return uri, f"file://{folder}/wh"
+
+
+def append_files(table, start: int, stop: int) -> None:
+    """One commit of files that are nowhere else than in its manifest."""
+    from pyiceberg.conversions import to_bytes
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+    from pyiceberg.types import LongType
+
+    types = {field.field_id: field.field_type for field in table.schema().fields}
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        for n in range(start, stop):
+            low = {i: to_bytes(t, n * 10 if isinstance(t, LongType) else f"v{n:08}") for i, t in types.items()}
+            append.append_data_file(DataFile.from_args(
+                content=DataFileContent.DATA, file_path=f"{table.location()}/data/part-{n:08}.parquet",
+                file_format=FileFormat.PARQUET, partition=Record(), record_count=1000, file_size_in_bytes=10_000,
+                column_sizes=dict.fromkeys(low, 1000), value_counts=dict.fromkeys(low, 1000),
+                null_value_counts=dict.fromkeys(low, 0), nan_value_counts={}, lower_bounds=low, upper_bounds=low,
+                key_metadata=None, split_offsets=[4], equality_ids=None, sort_order_id=None, spec_id=0,
+            ))  # fmt: skip
