@@ -124,6 +124,30 @@ def test_a_partition_and_then_the_whole(client, lake):
     assert after == row  # the record of the whole stays
 
 
+def test_a_part_of_a_new_snapshot_leaves_the_rest_to_the_next_capture(client, tmp_path):
+    """What a worker remembers of the snapshot before does not pass for what is stored of this one."""
+    from deltalake import write_deltalake
+
+    name = f"delta_{uuid.uuid4().hex}"
+    client.act("register_connector", {"catalog": name, "format": "delta", **delta(tmp_path / "lake")})
+    client.act("discover", {"catalog": name})
+    table = {"table": f"{name}.default.events"}
+    assert client.act("capture", {"requests": [table]})[0]["outcome"] == "CAPTURED"
+    write_deltalake(tmp_path / "lake" / "events", rows(), mode="append")
+    (outcome,) = client.act("capture", {"requests": [table | {"partitions": FIRST_DAY}]})
+    assert outcome["detail"].startswith("statistics of 4 of 12 files")
+
+    def files(flight: str) -> int:
+        (snapshot,) = [r["snapshot_id"] for r in stored(client, "sys.snapshots", name)
+                       if r["is_current"] and r["table_name"] == "events"]  # fmt: skip
+        return len({r["file_path"] for r in stored(client, flight, name) if r["snapshot_id"] == snapshot})
+
+    assert (files("stats.files"), files("stats.file_columns")) == (12, 4)
+    assert client.act("capture", {"requests": [table]})[0]["outcome"] == "CAPTURED"
+    assert (files("stats.files"), files("stats.file_columns")) == (12, 12)
+    assert sorted(r["row_count"] for r in stored(client, "stats.tables", name)) == [60, 120]
+
+
 WRONG = {
     'not partitioned by "dya"; did you mean "day"': ("events", [{"dya": "2024-05-01"}]),
     'its partitions are {"day": "2024-05-0': ("events", [{"day": "1999-01-01"}]),
