@@ -124,7 +124,7 @@ class SparkEngine:
             total, tasks = len(tasks), partitions.within(table, tasks, requests[0].partitions)
             notes.append(partitions.detail(len(tasks), total))
         scan.rows_total, scan.files_total = sum(task.row_count for task in tasks), len(tasks)
-        draw = self._draw(requests[0], scan, tasks, notes)
+        whole, draw = tasks, self._draw(requests[0], scan, tasks, notes)
         seconds = draw.budget.max_seconds if draw else None
         if draw:
             tasks = [] if seconds is not None else draw.take()  # those of a timed sample come while it runs
@@ -168,7 +168,7 @@ class SparkEngine:
         scan.take(held, tasks, rows)
         assert not held, "a task without an answer"
         if not requests[0].partitions:  # no record of the whole is made of a part
-            scan.finish(tasks, rows)
+            scan.finish(whole, rows)
         _flush(rows, sink)
         attributes: dict[str, Any] = {"execution": execution, "files": scan.files_total, "files_reused": len(reused)}
         if scan.sampled:
@@ -217,9 +217,9 @@ class SparkEngine:
             if not first and time.monotonic() >= deadline:
                 raise _TimeIsUpError
 
-        while chosen := draw.take(count):
-            begun = time.monotonic()
-            if not first and begun >= deadline:
+        begun = time.monotonic()
+        while chosen := draw.take(count, deadline):
+            if not first and time.monotonic() >= deadline:
                 draw.ended_by = "seconds"
                 return
             numbered = list(enumerate(chosen, len(tasks)))
@@ -231,7 +231,7 @@ class SparkEngine:
                 return
             first, now = False, time.monotonic()
             fits = int(0.8 * (deadline - now) / max(now - begun, 1e-3) * count)
-            count = min(max(fits, self.spark.cores if on_spark else 1), 4 * count)
+            begun, count = now, min(max(fits, self.spark.cores if on_spark else 1), 4 * count)
 
     def _expression(
         self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
@@ -404,7 +404,7 @@ class _Scan:
             rows.file_column(task.file_path, task.fingerprint, answer.column_id, lt, answer.partial, answer.size_bytes)
 
     def finish(self, tasks: Sequence[ScanTask], rows: Rows) -> None:
-        """The rows of the table."""
+        """The rows of the table; `tasks` are all its files, whatever was read of them."""
         total, files = self.rows_total, incremental.listing(tasks)
         for key, fold in self.folds.items():
             if tasks and not fold.parts:

@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -69,10 +70,11 @@ class Draw:
         total = sum(task.row_count for task in self._tasks)
         return total if self.budget.max_rows is None else min(total, max(self.budget.max_rows, self.rows))
 
-    def take(self, count: int | None = None) -> list[ScanTask]:
+    def take(self, count: int | None = None, until: float = math.inf) -> list[ScanTask]:
         """The next so many row groups, all that the budget allows when None; one task per file.
 
-        The first row group of all is handed out whatever the budget: a sample is never empty.
+        The first row group of all is handed out whatever the budget: a sample is never empty. At `until`, a reading of
+        `time.monotonic()`, it stops to look for more: footers may be far away.
         """
         chosen: dict[int, list[int | None]] = {}
         for unit in itertools.islice(self._units, count):
@@ -83,6 +85,8 @@ class Draw:
             self.rows += unit.rows
             self.size_bytes += unit.size_bytes
             chosen.setdefault(unit.file, []).append(unit.group)
+            if time.monotonic() >= until:
+                break
         return [_task_of(self._tasks[file], groups) for file, groups in chosen.items()]
 
     def _would_spend(self, unit: _Unit) -> str:

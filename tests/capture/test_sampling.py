@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -53,8 +54,8 @@ def files(tmp_path_factory) -> list[ScanTask]:
     return found
 
 
-def chosen(draw: Draw, count: int | None = None) -> list[tuple[str, int]]:
-    return [(task.file_path, group) for task in draw.take(count) for group in task.arguments.get("row_groups", [0])]
+def chosen(draw: Draw, *how: Any) -> list[tuple[str, int]]:
+    return [(task.file_path, group) for task in draw.take(*how) for group in task.arguments.get("row_groups", [0])]
 
 
 @pytest.mark.parametrize("count", [2, 5, 16, 100, 1000])
@@ -100,6 +101,13 @@ def test_a_budget_of_bytes_is_kept(files, method, most):
     sizes = [m.row_group(i).column(0).total_compressed_size for m in metadata for i in range(m.num_row_groups)]
     assert draw.size_bytes <= max(most, max(sizes))
     assert draw.ended_by == ("bytes" if most < sum(sizes) else "")
+
+
+def test_at_a_time_it_stops_to_look_for_more(files):
+    draw = Draw(files, spread_points(), Budget())
+    found = [unit for _ in range(3) for unit in chosen(draw, 100, time.monotonic())]
+    assert len(found) == len(set(found)) == 3
+    assert len(chosen(draw, 100, time.monotonic() + 3600)) == 13
 
 
 def test_a_row_groups_chance_is_its_share_of_the_rows(files):
@@ -234,6 +242,10 @@ def test_a_sample_that_met_all_rows_is_none(table, method, budget):
     for name in ("v", "w"):
         both = [{k: v for k, v in column(s, name).items() if k not in times} for s in (sink, whole)]
         assert both[0] == both[1]
+    # what a later capture takes for the union over these files, told apart by their listing
+    unions = [[(r["column_id"], r["data"], r["params"]) for r in s.rows("stats.sketches")
+               if (r["role"], r["target_kind"]) == ("NDV", "COLUMN")] for s in (sink, whole)]  # fmt: skip
+    assert unions[0] == unions[1] != []
 
 
 @pytest.mark.parametrize("method", METHODS)
