@@ -14,11 +14,9 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
+from flight_server.drafts import Draft
 from flight_server.tally import Tally
 from store.catalog_store import Catalog, TableEntry
 from store.database import Connection
@@ -34,9 +32,8 @@ from store.errors import (
     from_json,
 )
 from store.job_store import LIGHT, MAX_ATTEMPTS, JobStore, Lease
-from store.listings import Listing, can_continue, continue_listing, mark_listing
-from store.spool import Spool
-from store.stats_store import DuckDBStatsStore, Put, PutMode
+from store.listings import Listing, can_continue
+from store.stats_store import DuckDBStatsStore, Put
 from store.targets import Target
 
 log = logging.getLogger("statflight.server")
@@ -46,56 +43,6 @@ LANES: Final = {"control": ("control",), "sync": ("light", "sync"), "light": ("l
 MAX_TASKS: Final = 10_000
 MAX_LOST: Final = 3  # workers that may be lost over one task
 _TICK: Final = 0.05  # seconds between looks at whether a caller is still there
-
-
-class Draft:
-    """Rows put under a lease, unseen until they are published; many of them wait in files in the directory."""
-
-    def __init__(self, directory: Path | None = None):
-        self._directory = directory
-        self._lock = threading.Lock()
-        self._spools: dict[tuple[str, PutMode, pa.Schema], Spool] = {}
-        self._merged: list[Put] | None = None
-        self._listings: dict[int, Listing] = {}  # by snapshot
-
-    def __bool__(self) -> bool:
-        return bool(self._spools or self._listings)
-
-    def declare(self, listing: Listing) -> None:
-        with self._lock:
-            self._listings[listing.snapshot_id] = listing
-
-    def publish(self, connection: Connection, store: DuckDBStatsStore, table: TableEntry) -> None:
-        """Stores all of it."""
-        for listing in self._listings.values():
-            if listing.base_snapshot_id is not None:
-                continue_listing(connection, table.table_key, listing)
-        store.put_in(connection, self.merged())
-        for listing in self._listings.values():
-            mark_listing(connection, table.table_key, listing)
-
-    def add(self, put: Put, whole: bool) -> None:
-        """Takes rows; `whole`: they are all there are at their snapshots."""
-        mode = PutMode.REPLACE_SNAPSHOT if whole else put.mode
-        with self._lock:
-            key = (put.flight, mode, put.rows.schema)
-            if key not in self._spools:
-                self._spools[key] = Spool(put.rows.schema, self._directory)
-            self._spools[key].add(put.rows)
-
-    def merged(self) -> list[Put]:
-        """Puts in the order of publishing: what was asked for first, then what was found besides."""
-        with self._lock:
-            if self._merged is None:  # a write may be tried twice, a spool gives its rows once
-                groups: dict[tuple[str, PutMode], list[pa.Table]] = {}
-                for (flight, mode, _), spool in self._spools.items():
-                    groups.setdefault((flight, mode), []).append(spool.table())
-                ordered = sorted(groups.items(), key=lambda item: item[0][1] is PutMode.FILL)
-                self._merged = [
-                    Put(flight, pa.concat_tables(tables, promote_options="default"), mode)
-                    for (flight, mode), tables in ordered
-                ]
-            return self._merged
 
 
 @dataclass
