@@ -142,6 +142,21 @@ def test_a_wrong_key_of_azure_is_one_clear_reason(azure):
     assert cloud_servers.KEY not in str(refused.value)
 
 
+@pytest.mark.parametrize("store", ["google", "azure"])
+def test_without_credentials_there_is_one_clear_reason(store, request, monkeypatch, tmp_path):
+    cloud = request.getfixturevalue(store)
+    for name in [name for name in os.environ if name.startswith(("GOOGLE_", "AZURE_", "GCE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if store == "google":
+        nothing = {"google_endpoint": json.loads(cloud.options["google_service_account_key"])["gcs_base_url"]}
+    else:
+        nothing = {"azure_endpoint": cloud.options["azure_endpoint"]}
+    config = ConnectorConfig("c", "parquet", cloud.root, {**nothing, "timeout": "0.5"})
+    with pytest.raises(StatflightError, match=rf"{cloud.root[:5]}.* cannot be reached .*(?i:token)"):
+        open_connector(config).list_namespaces()
+
+
 def make_key() -> tuple[str, str]:
     """A private and a public key, PEM."""
     from cryptography.hazmat.primitives import serialization as s
