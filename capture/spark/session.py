@@ -17,7 +17,7 @@ import threading
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from store.errors import UpstreamError
 
 IDLE_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 0.2
+_STOP_TRIES: Final = 150  # half a minute
 ROOT: Final = Path(__file__).resolve().parents[2]  # where `store` and `capture` lie
 
 NO_JAVA: Final = (
@@ -119,7 +120,7 @@ class Spark:
             context.setInterruptOnCancel(True)  # else a cancelled task runs to its end
             return job(session)
 
-        pool = ThreadPoolExecutor(1, "spark-job")
+        pool = futures.ThreadPoolExecutor(1, "spark-job")
         try:
             future = pool.submit(tagged)
             while True:
@@ -131,7 +132,11 @@ class Spark:
                 try:
                     poll()
                 except BaseException:
-                    session.interruptTag(tag) if context is None else context.cancelJobsWithTag(tag)
+                    # More than once: Spark stops what runs, not what is about to.
+                    for _ in range(_STOP_TRIES):
+                        session.interruptTag(tag) if context is None else context.cancelJobsWithTag(tag)
+                        if futures.wait([future], _POLL_SECONDS).done:
+                            break
                     raise
         except Exception as trouble:
             if _is_sparks(trouble):

@@ -276,6 +276,26 @@ def connected(directory, lake, engine):
         yield client
 
 
+def test_a_job_that_is_about_to_start_is_cancelled(engine, tracker):
+    ended = []
+
+    def slow(session):
+        time.sleep(1)
+        try:
+            session.range(0, 4, 1, 4).selectExpr("java_method('java.lang.Thread', 'sleep', 60000L) AS x").toArrow()
+        except Exception as trouble:
+            ended.append(str(trouble))
+            raise
+
+    def poll():
+        assert not tracker.getActiveJobsIds()
+        raise Cancelled("cancelled")
+
+    with pytest.raises(Cancelled):
+        engine.spark.call(slow, poll)
+    assert "cancelled" in ended[0]
+
+
 def test_cancel_job_stops_the_spark_job(engine, tracker, lake, tmp_path):
     request = {"mode": "ASYNC", "target": {"kind": "COLUMN", "column_id": 1}}
     with connected(tmp_path, lake, engine) as client:
