@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,10 +34,7 @@ def column_rows(
     What contradicts itself is unknown: a null count below zero or above the row count, a lower bound above the upper.
     """
     rows = len(file_paths)
-    columns = {
-        name: pa.nulls(rows, field.type)
-        for name, field in zip(FILE_COLUMN_SCHEMA.names, FILE_COLUMN_SCHEMA, strict=True)
-    }
+    columns = dict(_blank(rows))
     columns["file_path"] = file_paths
     if (column_id := ids.get(column.name)) is not None:
         columns["column_id"] = pa.repeat(pa.scalar(column_id, pa.int64()), rows)
@@ -50,6 +50,12 @@ def column_rows(
         columns["min"], columns["min_is_exact"] = _bound(lower, kind, lower_exact, rows)
         columns["max"], columns["max_is_exact"] = _bound(upper, kind, upper_exact, rows)
     return pa.table([columns[name] for name in FILE_COLUMN_SCHEMA.names], FILE_COLUMN_SCHEMA)
+
+
+@lru_cache(maxsize=8)
+def _blank(rows: int) -> Mapping[str, pa.Array]:
+    """Columns of nulls. Tables of many columns ask for the same ones again and again."""
+    return {item.name: pa.nulls(rows, item.type) for item in FILE_COLUMN_SCHEMA}
 
 
 def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:

@@ -40,6 +40,7 @@ from pyiceberg.types import (
 
 from capture.connectors.iceberg import IcebergConnector
 from capture.connectors.iceberg_deletes import matching, parse_vector
+from capture.connectors.iceberg_io import LakeIO
 from capture.connectors.layout import Unreadable
 from capture.connectors.spi import ConnectorConfig
 from capture.publish import puffin
@@ -255,6 +256,36 @@ def test_a_fingerprint_follows_the_deletes(table):
     built.commit_deletes(table, built.position_deletes(table, [(paths(table)[0], 1)]))
     after = fingerprints()
     assert [path for path in before if before[path] != after[path]] == [paths(table)[0].removeprefix("file://")]
+
+
+def test_another_look_opens_no_manifest_no_deletes_and_no_data(table, monkeypatch):
+    opened = []
+    real = LakeIO.new_input_here
+
+    def counting(self, place):
+        opened.append(Path(place).name)
+        return real(self, place)
+
+    monkeypatch.setattr(LakeIO, "new_input_here", counting)
+    data = [path for path, _ in built.data_paths(table)]
+    positions = built.position_deletes(table, [(data[0], 3), (data[1], 7)])
+    built.commit_deletes(table, positions, built.equality_deletes(table, {"id": [9]}))
+
+    def look():
+        """Live rows, and how many files of each kind the statistics and then the plan opened."""
+        opened.clear()
+        connector = directory(home(table))
+        told = stats(connector)
+        assert sum(rows.num_rows for rows in told.file_columns()) == 6
+        kinds = Counter(Path(name).suffix for name in opened if not name.startswith("snap-"))
+        opened.clear()
+        assert len(list(connector.plan_files("default", "t", current(connector), {}))) == 2
+        return told.row_count, kinds, {Path(path).name for path in data} & set(opened)
+
+    rows_before, kinds, _ = look()
+    assert (rows_before, kinds[".avro"]) == (147, 3) and kinds[".parquet"]
+    rows_after, kinds, data_opened = look()
+    assert (rows_after, set(kinds), data_opened) == (147, {".json"}, set())
 
 
 def test_matching_treats_null_and_nan_as_values():
