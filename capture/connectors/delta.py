@@ -58,8 +58,10 @@ from capture.connectors.spi import (
     ScanColumn,
     ScanTask,
     Snapshot,
+    SnapshotLister,
     SnapshotListing,
     TableDescriptor,
+    Wanted,
 )
 from capture.connectors.unity import UnityCatalog
 from store.errors import StatflightError, UpstreamError
@@ -121,7 +123,7 @@ class _Version:
         return None
 
 
-class DeltaConnector:
+class DeltaConnector(SnapshotLister):
     """Delta tables below a directory or object store prefix, or of a Unity Catalog (`uc://host/catalog`)."""
 
     format: ClassVar[str] = "delta"
@@ -171,15 +173,7 @@ class DeltaConnector:
             constraints=constraints(schema, configuration) + declared,
         )
 
-    def enumerate_snapshots(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        full_rescan: bool = False,
-        known_snapshot_ids: frozenset[int] = frozenset(),
-        target_snapshot_ids: frozenset[int] | None = None,
-    ) -> SnapshotListing:
+    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
         place = self._lake.find(namespace, name)
         with self._reading(place, namespace, name):
             log = list_log(place)
@@ -187,11 +181,8 @@ class DeltaConnector:
         if not live:
             raise Unreadable(f'table "{namespace}.{name}": its log holds no version that can be read')
         current = live[-1]
-        wanted = live if full_rescan else [version for version in live if version not in known_snapshot_ids]
-        if target_snapshot_ids is not None:
-            wanted = [version for version in live if version in target_snapshot_ids]
         snapshots = []
-        schemas = self._schemas_of(place, namespace, name, wanted)
+        schemas = self._schemas_of(place, namespace, name, [version for version in live if version in wanted])
         for version, commit, schema in schemas:
             written = log.commits.get(version) or log.checkpoints.get(version)
             parent = version - 1 if version - 1 in log.commits or version - 1 in log.checkpoints else None

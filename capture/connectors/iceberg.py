@@ -57,8 +57,10 @@ from capture.connectors.spi import (
     ScanTask,
     Schema,
     Snapshot,
+    SnapshotLister,
     SnapshotListing,
     TableDescriptor,
+    Wanted,
 )
 from capture.publish import puffin
 from store.schemas import THETA
@@ -69,7 +71,7 @@ BATCH_ROWS = 60_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class IcebergConnector:
+class IcebergConnector(SnapshotLister):
     """See `spi.Connector`. A namespace is a schema; in directories it is `default` or the dotted directories above."""
 
     format: ClassVar[str] = "iceberg"
@@ -102,15 +104,7 @@ class IcebergConnector:
                 constraints(schema, name),
             )
 
-    def enumerate_snapshots(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        full_rescan: bool = False,
-        known_snapshot_ids: frozenset[int] = frozenset(),
-        target_snapshot_ids: frozenset[int] | None = None,
-    ) -> SnapshotListing:
+    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
         with self.reading(namespace, name):
             metadata = self.load(namespace, name).metadata
             schemas: dict[int | None, Schema] = {}
@@ -118,8 +112,7 @@ class IcebergConnector:
             for held in sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0):
                 # A clock may step back, history does not.
                 ordinal = max(held.timestamp_ms * 1000, ordinal + 1)
-                asked = target_snapshot_ids is None or held.snapshot_id in target_snapshot_ids
-                if not asked or (held.snapshot_id in known_snapshot_ids and not full_rescan):
+                if held.snapshot_id not in wanted:
                     continue
                 if held.schema_id not in schemas:
                     schemas[held.schema_id] = to_schema(_schema_of(metadata, held))

@@ -24,8 +24,10 @@ from capture.connectors.spi import (
     ScanTask,
     Schema,
     Snapshot,
+    SnapshotLister,
     SnapshotListing,
     TableDescriptor,
+    Wanted,
 )
 from store.errors import NotFound, StatflightError
 from store.logical_types import from_arrow
@@ -33,7 +35,7 @@ from store.logical_types import from_arrow
 SUFFIX = ".lance"
 
 
-class LanceConnector:
+class LanceConnector(SnapshotLister):
     """See `spi.Connector`. A snapshot is a version; Lance has neither a table identity nor ids that columns keep."""
 
     format: ClassVar[str] = "lance"
@@ -57,26 +59,13 @@ class LanceConnector:
                 namespace, name, None, str(dataset.uri), to_schema(dataset.schema), properties=properties
             )
 
-    def enumerate_snapshots(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        full_rescan: bool = False,
-        known_snapshot_ids: frozenset[int] = frozenset(),
-        target_snapshot_ids: frozenset[int] | None = None,
-    ) -> SnapshotListing:
+    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
         with self._reading(namespace, name):
             dataset = self._open(namespace, name)
             versions = sorted(dataset.versions(), key=lambda held: held["version"])
             live = frozenset(int(held["version"]) for held in versions)
-            found = []
-            for held in versions:
-                version = int(held["version"])
-                asked = target_snapshot_ids is None or version in target_snapshot_ids
-                if asked and (full_rescan or version not in known_snapshot_ids):
-                    found.append(self._snapshot(dataset, held, live))
-            return SnapshotListing(tuple(found), live, max(live, default=None))
+            found = tuple(self._snapshot(dataset, held, live) for held in versions if int(held["version"]) in wanted)
+            return SnapshotListing(found, live, max(live, default=None))
 
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None

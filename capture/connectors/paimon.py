@@ -44,8 +44,10 @@ from capture.connectors.spi import (
     ScanTask,
     Schema,
     Snapshot,
+    SnapshotLister,
     SnapshotListing,
     TableDescriptor,
+    Wanted,
 )
 from store.errors import StatflightError, UpstreamError
 from store.logical_types import from_arrow
@@ -61,7 +63,7 @@ _SAME_ROWS: Final = frozenset({"ANALYZE", "COMPACT"})
 logging.getLogger("pypaimon").setLevel(logging.ERROR)
 
 
-class PaimonConnector:
+class PaimonConnector(SnapshotLister):
     """See `spi.Connector`. Paimon's field ids begin at 0, ours at 1: a column's id is its field id and one more."""
 
     format: ClassVar[str] = "paimon"
@@ -93,20 +95,11 @@ class PaimonConnector:
                 _constraints(name, held),
             )
 
-    def enumerate_snapshots(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        full_rescan: bool = False,
-        known_snapshot_ids: frozenset[int] = frozenset(),
-        target_snapshot_ids: frozenset[int] | None = None,
-    ) -> SnapshotListing:
+    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
         with self._opened(namespace, name) as (table, _):
             tagged = _tagged(table)
             live = frozenset(_snapshot_ids(table)) | tagged.keys()
-            asked = live if target_snapshot_ids is None else live & target_snapshot_ids
-            new = sorted(asked if full_rescan else asked - known_snapshot_ids)
+            new = sorted(snapshot_id for snapshot_id in live if snapshot_id in wanted)
             schemas: dict[int, Schema] = {}
             found = []
             for snapshot_id, held in sorted(table.snapshot_manager().get_snapshots_batch(new).items()):

@@ -35,8 +35,10 @@ from capture.connectors.spi import (
     ScanTask,
     Schema,
     Snapshot,
+    SnapshotLister,
     SnapshotListing,
     TableDescriptor,
+    Wanted,
 )
 from store.errors import InvalidArgument, NotFound, UpstreamError
 from store.logical_types import Kind, LogicalType, parse, to_arrow
@@ -88,7 +90,7 @@ class Layout:
     partitions: dict[str, LogicalType]
 
 
-class ParquetConnector:
+class ParquetConnector(SnapshotLister):
     """Tables that are nothing but Parquet files. `hive_partitioning`: `k=v` directories are columns."""
 
     format: ClassVar[str] = "parquet"
@@ -152,22 +154,11 @@ class ParquetConnector:
             properties={"format": "parquet"},
         )
 
-    def enumerate_snapshots(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        full_rescan: bool = False,
-        known_snapshot_ids: frozenset[int] = frozenset(),
-        target_snapshot_ids: frozenset[int] | None = None,
-    ) -> SnapshotListing:
+    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
         listing = self._listing(namespace, name)
         current = listing.snapshot_id
-        wanted = full_rescan or current not in known_snapshot_ids
-        if target_snapshot_ids is not None:
-            wanted = current in target_snapshot_ids
         snapshots: tuple[Snapshot, ...] = ()
-        if wanted:
+        if current in wanted:
             schema = self._layout(namespace, name, listing).schema
             now = time.time_ns() // 1000
             snapshots = (Snapshot(current, now, schema, None, None, listing.committed_at, "listing"),)

@@ -12,6 +12,7 @@ and the connector is told that mapping as `ColumnIds` when it captures.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -206,6 +207,38 @@ class ConnectorConfig:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The snapshots that a listing tells: those named as targets; without targets all, or those not known yet."""
+
+    full_rescan: bool = False
+    known_snapshot_ids: frozenset[int] = frozenset()
+    target_snapshot_ids: frozenset[int] | None = None
+
+    def __contains__(self, snapshot_id: int) -> bool:
+        if self.target_snapshot_ids is not None:
+            return snapshot_id in self.target_snapshot_ids
+        return self.full_rescan or snapshot_id not in self.known_snapshot_ids
+
+
+class SnapshotLister(ABC):
+    """What our connectors share: they list snapshots given which ones are wanted."""
+
+    def enumerate_snapshots(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        full_rescan: bool = False,
+        known_snapshot_ids: frozenset[int] = frozenset(),
+        target_snapshot_ids: frozenset[int] | None = None,
+    ) -> SnapshotListing:
+        return self._snapshots(namespace, name, Wanted(full_rescan, known_snapshot_ids, target_snapshot_ids))
+
+    @abstractmethod
+    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing: ...
+
+
 class Connector(Protocol):
     """One lake, opened. `format` is the name it is registered under in the `statflight.connectors` entry points."""
 
@@ -230,7 +263,8 @@ class Connector(Protocol):
         full_rescan: bool = False,
         known_snapshot_ids: frozenset[int] = frozenset(),
         target_snapshot_ids: frozenset[int] | None = None,
-    ) -> SnapshotListing: ...
+    ) -> SnapshotListing:
+        """Tells the snapshots named as targets; without targets all on a full rescan, else those not known yet."""
 
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None

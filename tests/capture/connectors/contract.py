@@ -148,6 +148,10 @@ class ConnectorContract:
         one = frozenset({first.current_snapshot_id})
         chosen = connector.enumerate_snapshots(truth.namespace, truth.name, target_snapshot_ids=one)
         assert {s.snapshot_id for s in chosen.snapshots} == one
+        chosen = connector.enumerate_snapshots(
+            truth.namespace, truth.name, known_snapshot_ids=known, target_snapshot_ids=one
+        )
+        assert {s.snapshot_id for s in chosen.snapshots} == one  # who names it wants it, known or not
 
     # Statistics.
 
