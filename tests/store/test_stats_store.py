@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store import merge
 from store.catalog_store import Catalog
 from store.database import OPEN_END, Database
 from store.errors import Conflict, NotFound, StatflightError
@@ -106,6 +107,14 @@ def test_expire_takes_what_the_format_no_longer_has(duck):
     assert duck.captured_snapshots(discovered) == {3, 9}
     assert duck.expirable(discovered) == [] and duck.expire(discovered) == {}
     assert duck.database.rows("SELECT file_path FROM stats_files") == [("f3",)]
+
+
+def test_a_put_larger_than_a_piece_is_stored_whole(duck, monkeypatch):
+    monkeypatch.setattr(merge, "_PIECE_BYTES", 2000)
+    for mode, factor in (("create", 1), ("upsert", 2)):
+        put(duck, "stats.columns", columns(*((i, i * factor) for i in range(1, 500))), mode)
+        found = duck.database.rows("SELECT column_id, row_count FROM stats_columns ORDER BY ALL")
+        assert found == [(i, i * factor) for i in range(1, 500)]
 
 
 def test_puts_at_once_are_all_kept(duck):
