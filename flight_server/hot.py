@@ -94,7 +94,9 @@ class HotFlights:
     def _write(self, path: Path, epoch: int, whole: ScanRequest) -> bool:
         """Whether all of it was written; a commit or the end of the server stops it."""
         free = shutil.disk_usage(self._directory).free
-        most = min(self._most - sum(table.nbytes for _, table in self._tables.values()), free // 2)
+        with self._lock:  # readers drop what is outdated meanwhile
+            kept = sum(table.nbytes for _, table in self._tables.values())
+        most = min(self._most - kept, free // 2)
         size = 0
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
             for batch in self._read(whole):
