@@ -622,7 +622,10 @@ def _of_log(
 ) -> dict[str, Any]:
     """Null counts and bounds of the log, in the sense that rows deleted since leave them."""
     facts: dict[str, Any] = {}
-    if nulls is not None:
+    intact = None if not pc.any(has_deletes).as_py() else pc.invert(has_deletes)
+    if nulls is not None and intact is None:
+        facts["null_count"] = nulls
+    elif nulls is not None:
         # Which of the deleted rows were null is not known, unless none or all of them are.
         nothing = pa.scalar(None, pa.int64())
         all_null = (
@@ -632,11 +635,10 @@ def _of_log(
         facts["null_count"] = pc.if_else(has_deletes, after, nulls)
     if not kind.orderable:
         return facts
-    intact = pc.invert(has_deletes)
     for side, values, outwards in (("lower", lower, _down), ("upper", upper, _up)):
         if values is not None:
             facts[side], exact = outwards(values, kind)
-            facts[f"{side}_exact"] = pc.and_(exact, intact)
+            facts[f"{side}_exact"] = exact if intact is None else pc.and_(exact, intact)
     return facts
 
 

@@ -60,6 +60,10 @@ def _blank(rows: int) -> Mapping[str, pa.Array]:
 
 def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:
     count = count.cast(pa.int64())
+    if len(count) and not (count.null_count or row_count.null_count):  # nearly always, and then all at once
+        told, most = pc.min_max(count).as_py(), pc.min(row_count).as_py()
+        if told["min"] >= 0 and told["max"] <= most:
+            return count
     sound = pc.and_kleene(
         pc.greater_equal(count, 0), pc.or_kleene(pc.is_null(row_count), pc.less_equal(count, row_count))
     )
@@ -85,4 +89,6 @@ def _bound(
     if exact is None:
         return text, pa.nulls(rows, pa.bool_())
     flags = pa.repeat(pa.scalar(exact, pa.bool_()), rows) if isinstance(exact, bool) else exact
+    if not text.null_count:
+        return text, flags
     return text, pc.if_else(pc.is_valid(text), flags, pa.scalar(None, pa.bool_()))
