@@ -211,6 +211,21 @@ def readable(task: ScanTask) -> None:
 # The lakes.
 
 
+def listed(format: str, path: Path) -> list[str]:
+    connector = open_connector(ConnectorConfig("c", format, str(path)))
+    return [f"{n}.{table}" for n in connector.list_namespaces() for table in connector.list_tables(n)]
+
+
+def test_whole_lakes():
+    assert len(listed("delta", LAKES / "delta")) == len(DELTA)
+    assert len(listed("iceberg", ICEBERG)) == len(TABLES)
+    with pytest.raises(StatflightError, match="holds no lance table"):
+        listed("lance", LAKES)
+    together = open_connector(ConnectorConfig("c", "parquet", str(LAKES / "parquet")))
+    with pytest.raises(StatflightError, match=r'table "default.parquet": column .* is .* in file ".*" and'):
+        together.describe("default", "parquet")
+
+
 @pytest.mark.parametrize("name", DELTA)
 def test_delta(name):
     path = LAKES / "delta" / name
