@@ -1,10 +1,4 @@
-"""Delta Lake, read with deltalake: versions, file statistics of the log, deletion vectors, column mapping.
-
-What the log's statistics are worth (`_bounds`): timestamps are cut to milliseconds, so an upper bound is moved up by
-one and neither is exact; decimals of more than 15 digits went through a double and are widened, of more than 18 they
-are dropped; strings of 32 characters and more may be cut; everything is inexact in a file with deleted rows. There are
-no NaN counts, and bounds of floats skip NaN.
-"""
+"""Delta Lake, read with deltalake: versions, file statistics of the log, deletion vectors, column mapping."""
 
 from __future__ import annotations
 
@@ -15,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -26,6 +19,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from capture.connectors.cache import scope
 from capture.connectors.credentials import PathRewrite, check_options, patient
+from capture.connectors.delta_bounds import of_log, of_partition
 from capture.connectors.delta_log import (
     Commit,
     DeltaColumn,
@@ -67,12 +61,7 @@ from capture.connectors.unity import UnityCatalog
 from store.errors import StatflightError, UpstreamError
 from store.logical_types import Kind, LogicalType, parse, to_arrow
 
-CUT_STRING: Final = 32  # characters; the log's strings are cut there
-EXACT_DIGITS: Final = 15  # decimals that survive a double
-WIDENED_DIGITS: Final = 18  # beyond, what deltalake makes of the double may be anything
 MAX_FOOTERS: Final = 10_000  # read for row counts the log lacks; beyond, the count is unknown
-_TICK: Final = 1000  # µs: the log's timestamps are cut to milliseconds
-_WIDE: Final = Context(prec=60)
 
 
 @dataclass(slots=True)
@@ -310,9 +299,9 @@ class DeltaConnector(SnapshotLister):
                 for known in some:
                     if known.logical[0] in version.partitions:
                         values = cut(version.partition(known))
-                        facts = _of_partition(values, rows) if values is not None else {}
+                        facts = of_partition(values, rows) if values is not None else {}
                     else:
-                        facts = _of_log(
+                        facts = of_log(
                             parse(known.column.logical_type),
                             cut(version.statistic("null_count", known.physical)),
                             cut(version.statistic("min", known.physical)),
@@ -601,100 +590,6 @@ def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 def _wanted(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:
     return [k for k in schema.columns if k.column.is_leaf and (names is None or k.column.name in names)]
-
-
-def _of_partition(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
-    """A partition column has one value per file, or is all null there."""
-    nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
-    if pa.types.is_floating(values.type):
-        values = _numbers(values)
-    return {"null_count": nulls, "lower": values, "upper": values, "lower_exact": True, "upper_exact": True}
-
-
-def _of_log(
-    kind: LogicalType,
-    nulls: pa.Array | None,
-    lower: pa.Array | None,
-    upper: pa.Array | None,
-    rows: pa.Array | None,
-    records: pa.Array | None,
-    has_deletes: pa.Array,
-) -> dict[str, Any]:
-    """Null counts and bounds of the log, in the sense that rows deleted since leave them."""
-    facts: dict[str, Any] = {}
-    intact = None if not pc.any(has_deletes).as_py() else pc.invert(has_deletes)
-    if nulls is not None and intact is None:
-        facts["null_count"] = nulls
-    elif nulls is not None:
-        # Which of the deleted rows were null is not known, unless none or all of them are.
-        nothing = pa.scalar(None, pa.int64())
-        all_null = (
-            pc.if_else(pc.fill_null(pc.equal(nulls, records), False), rows, nothing) if records is not None else nothing
-        )
-        after = pc.if_else(pc.equal(nulls, 0), nulls, all_null)
-        facts["null_count"] = pc.if_else(has_deletes, after, nulls)
-    if not kind.orderable:
-        return facts
-    for side, values, outwards in (("lower", lower, _down), ("upper", upper, _up)):
-        if values is not None:
-            facts[side], exact = outwards(values, kind)
-            facts[f"{side}_exact"] = exact if intact is None else pc.and_(exact, intact)
-    return facts
-
-
-def _down(values: pa.Array, kind: LogicalType) -> tuple[pa.Array, pa.Array]:
-    return _bounds(values, kind, upwards=False)
-
-
-def _up(values: pa.Array, kind: LogicalType) -> tuple[pa.Array, pa.Array]:
-    return _bounds(values, kind, upwards=True)
-
-
-def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
-    """The log's bounds moved outwards as far as they may be off, and where they are exact."""
-    sure = pa.repeat(True, len(values))
-    match kind.kind:
-        case Kind.STRING:
-            return values, pc.fill_null(pc.less(pc.utf8_length(values), CUT_STRING), False)
-        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
-            ticks = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
-            rest = pc.subtract(ticks, pc.multiply(pc.divide(ticks, _TICK), _TICK))
-            cut = pc.fill_null(pc.equal(rest, 0), True)
-            if upwards:
-                room = pc.less(ticks, np.iinfo(np.int64).max - _TICK)
-                ticks = pc.if_else(pc.and_(cut, pc.fill_null(room, False)), pc.add(ticks, _TICK), ticks)
-            return ticks.cast(to_arrow(kind)), pc.invert(cut)
-        case Kind.DECIMAL:
-            digits = kind.precision or 0
-            if digits <= EXACT_DIGITS:
-                return values, sure
-            wide = _widened(values, kind, upwards) if digits <= WIDENED_DIGITS else pa.nulls(len(values), values.type)
-            return wide, pa.repeat(False, len(values))
-        case Kind.FLOAT | Kind.DOUBLE:
-            return _numbers(values), sure
-        case Kind.INT | Kind.DATE | Kind.BOOLEAN:
-            return values, sure
-    return values, pa.repeat(False, len(values))
-
-
-def _numbers(values: pa.Array) -> pa.Array:
-    """Without NaN: bounds are about numbers."""
-    return pc.if_else(pc.fill_null(pc.is_nan(values), False), pa.scalar(None, values.type), values)
-
-
-def _widened(values: pa.Array, kind: LogicalType, upwards: bool) -> pa.Array:
-    """Decimals that went through a double: four units in its last place, and one in their own."""
-    step = Decimal(1).scaleb(-(kind.scale or 0))
-    limit = Decimal(10) ** ((kind.precision or 0) - (kind.scale or 0)) - step
-    sign, rounding = (1, ROUND_CEILING) if upwards else (-1, ROUND_FLOOR)
-
-    def widened(value: Decimal | None) -> Decimal | None:
-        if value is None:
-            return None
-        moved = value + sign * (_WIDE.multiply(abs(value), Decimal(2) ** -50) + step)
-        return max(-limit, min(limit, moved.quantize(step, rounding, _WIDE)))
-
-    return pa.array([widened(value) for value in values.to_pylist()], to_arrow(kind))
 
 
 def _constants(values: pa.Array | None, kind: LogicalType, files: int) -> pa.Array:

@@ -18,18 +18,10 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from capture.connectors.cache import FILES, scope
 from capture.connectors.footers import batched
+from capture.connectors.iceberg_bounds import cut_length, decode_all, decoder
 from capture.connectors.iceberg_catalogs import LoadedTable, open_tables, upstream
 from capture.connectors.iceberg_deletes import DeleteIndex, EqualityCounter, open_parquet
-from capture.connectors.iceberg_manifests import (
-    Columns,
-    Entry,
-    Files,
-    Manifests,
-    Metrics,
-    cut_length,
-    decode_all,
-    decoder,
-)
+from capture.connectors.iceberg_manifests import Columns, Entry, Files, Manifests, Metrics
 from capture.connectors.iceberg_schema import (
     FileLayout,
     Leaf,
