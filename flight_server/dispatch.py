@@ -368,9 +368,12 @@ class Dispatcher:
         except Conflict:  # the lease is lost
             raise
         except Exception as trouble:
-            log.exception("what job %s captured cannot be stored", lease.job_id)
-            reason = str(trouble) if isinstance(trouble, StatflightError) else "what was captured could not be stored"
-            again = isinstance(trouble, StatflightError) and trouble.retryable
+            reason, again = "what was captured could not be stored", False
+            if isinstance(trouble, StatflightError):
+                reason, again = str(trouble), trouble.retryable
+                log.warning("what job %s captured is not stored: %s", lease.job_id, reason)
+            else:
+                log.exception("what job %s captured cannot be stored", lease.job_id)
 
             def give_up(connection: Connection) -> str:
                 return self.jobs.finish_in(

@@ -41,7 +41,7 @@ class LoneSnapshots:
             if flight not in self._known:
                 before = self._changes.generations()
                 rows = self._read(flight, "")
-                self._known[flight] = {key: (before.get(key, 0), snapshot) for key, snapshot in rows.items()}
+                self._known[flight] = {key: (before[key], snapshot) for key, snapshot in rows.items()}
             return self._known[flight]
 
     def _read(self, flight: str, where: str, *parameters: int) -> dict[int, int | None]:

@@ -7,26 +7,35 @@ nobody is then shown less than what was acknowledged to anybody. A generation is
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import defaultdict
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 
 class Changes:
-    """Generations by table key, and `epoch`: how many commits touched any table."""
+    """Generations by table key, and `epoch`: how many commits touched any table.
+
+    No two of them have a generation in common: what was kept of one database is never taken for another's.
+    """
+
+    _first = itertools.count(0, 1 << 40)
 
     def __init__(self) -> None:
         self.epoch = 0
-        self._generations: dict[int, int] = {}
+        self._generations: defaultdict[int, int] = defaultdict(partial(int, next(self._first)))
         self._committing: AbstractSet[int] = frozenset()
         self._lock = threading.Lock()
 
     def generation(self, table_key: int) -> int:
-        return self._generations.get(table_key, 0)
+        return self._generations[table_key]
 
-    def generations(self) -> dict[int, int]:
-        """Those of all tables that were ever touched."""
+    def generations(self) -> Mapping[int, int]:
+        """Those of all tables, as of now."""
         with self._lock:
-            return dict(self._generations)
+            return self._generations.copy()
 
     def settled(self, table_key: int) -> int | None:
         """The table's generation; None while a commit that touches it is under way.
@@ -34,7 +43,7 @@ class Changes:
         Two calls with the same answer: the table was the same to all who began to read it in between.
         """
         with self._lock:
-            return None if table_key in self._committing else self._generations.get(table_key, 0)
+            return None if table_key in self._committing else self._generations[table_key]
 
     def begin(self, table_keys: AbstractSet[int]) -> None:
         """What touched these tables is about to be committed; `note` ends it."""
@@ -47,5 +56,5 @@ class Changes:
         with self._lock:
             self._committing = frozenset()
             for key in table_keys:
-                self._generations[key] = self._generations.get(key, 0) + 1
+                self._generations[key] += 1
             self.epoch += 1
