@@ -94,6 +94,12 @@ class ScanRequest:
         """The last small answers by form: table key, its generation then, the answer."""
         return {}
 
+    def with_columns(self, columns: tuple[str, ...]) -> ScanRequest:
+        """The same request for other columns."""
+        other = replace(self, columns=columns)
+        other.__dict__["plan"] = self.plan
+        return other
+
     def asked_as(self, query_id: str | None) -> ScanRequest:
         """The same request under another query id."""
         if query_id == self.query_id:

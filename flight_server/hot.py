@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from flight_server.descriptors import ScanRequest
+from flight_server.streams import MAX_BATCH_BYTES
 from store.changes import Changes
 
 log = logging.getLogger("statflight.hot")
@@ -99,7 +100,7 @@ class HotFlights:
         most = min(self._most - kept, free // 2)
         size = 0
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
-            for batch in self._read(whole):
+            for batch in _grouped(self._read(whole)):
                 if self._closed or self._changes.epoch != epoch:
                     return False
                 size += batch.nbytes
@@ -107,3 +108,17 @@ class HotFlights:
                     raise OSError(f"more than {most} bytes")
                 writer.write_batch(batch)
         return True
+
+
+def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches put together to about as much as is sent at once: few large ones cost less than many small ones."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if held and size + batch.nbytes > MAX_BATCH_BYTES:
+            yield pa.concat_batches(held)
+            held, size = [], 0
+        held.append(batch)
+        size += batch.nbytes
+    if held:
+        yield pa.concat_batches(held)

@@ -233,7 +233,7 @@ class Scanner:
         cursor = self.database.read()
         keys = _sort_keys(request, scope)
         hidden = [key for key in keys if key not in request.names]
-        wanted = request if not hidden else replace(request, columns=(*request.names, *hidden))
+        wanted = request if not hidden else request.with_columns((*request.names, *hidden))
         strip = (lambda batch: batch.select(request.names)) if hidden else None
         found = self.streams.run(
             cursor, lambda: self._start(cursor, wanted, scope), wanted.schema, is_cancelled, strip
