@@ -200,6 +200,7 @@ class Database:
             raise
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._closed = False
+        self._opening = threading.Lock()  # a connection refuses to be closed while a cursor of it is made
         self.on_rollback: list[Callable[[Connection], None]] = []
         self.on_commit: list[Callable[[], None]] = []
         self.changes = Changes()
@@ -214,9 +215,10 @@ class Database:
 
     def read(self) -> Connection:
         """A cursor for one reader: it sees what was committed when its query began."""
-        if self._closed:
-            raise ShuttingDown("the store is closed")
-        return self._root.cursor()
+        with self._opening:
+            if self._closed:
+                raise ShuttingDown("the store is closed")
+            return self._root.cursor()
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """All rows of a small query."""
@@ -282,7 +284,8 @@ class Database:
             self._closed = True
             self._queue.put(None)
             self._thread.join()
-            self._root.close()
+            with self._opening:
+                self._root.close()
 
     def _run(self) -> None:
         connection = self._root.cursor()
