@@ -12,10 +12,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from capture import partitions
+from capture.orchestrator import Answer
 from capture.spi import Mode
 from flight_server import ingest
 from flight_server.auth import Principal
 from flight_server.descriptors import CURRENT, check_query_id, of_command, of_json, parse_json
+from flight_server.lookup import Record
 from flight_server.requests import (
     Ask,
     check_decisions,
@@ -213,11 +215,13 @@ def resolve(call: Call, body: bytes) -> list[Any]:
             noted.append(asked.target.column_id)
     for key, ids in columns.items():
         service.usage.note(key, tuple(ids))
-    return [
-        unpinned[at] if at in unpinned
-        else {"outcome": answers[at].outcome, "detail": answers[at].detail, "record": answers[at].record}
-        for at in range(len(asks))
-    ]  # fmt: skip
+    return [unpinned[at] if at in unpinned else _told(answers[at]) for at in range(len(asks))]
+
+
+def _told(answer: Answer) -> dict[str, Any] | bytes:
+    if isinstance(answer.record, Record) and not answer.detail:
+        return f'{{"outcome": "{answer.outcome}", "detail": "", "record": {answer.record.text}}}'.encode()
+    return {"outcome": answer.outcome, "detail": answer.detail, "record": answer.record}
 
 
 # Jobs.

@@ -7,8 +7,10 @@ read, so that nobody is shown less than what was acknowledged. That nothing is s
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final
 
 from flight_server.cache import Bounded, Plan, Slice
@@ -34,6 +36,15 @@ def _not_ready(*_: Any) -> None:
 
 Wanted = tuple[int, int, Target]
 """Table key, snapshot id, target."""
+
+
+class Record(dict[str, Any]):
+    """A stored record as a flat flight row that JSON can carry."""
+
+    @cached_property
+    def text(self) -> str:
+        """It as JSON: a record that is kept is asked for again and again."""
+        return json.dumps(self, ensure_ascii=False, default=str)
 
 
 class Records:
@@ -92,12 +103,12 @@ def _of_slice(slice_: Slice, targets: Sequence[Target]) -> dict[str, Mapping[str
     return {Target.column(row["column_id"]).storage_id if ids else targets[0].storage_id: row for row in exact}
 
 
-def _flat(table: TableEntry, snapshot_id: int, row: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(table: TableEntry, snapshot_id: int, row: Mapping[str, Any]) -> Record:
     names = {"table_catalog": table.table_catalog, "table_schema": table.table_schema,
              "table_name": table.table_name, "table_id": table.table_id, "snapshot_id": snapshot_id}  # fmt: skip
     flat = names | {name: _jsonable(value) for name, value in row.items() if name not in _HIDDEN}
     exact = row.get("completeness") == "COMPLETE" and not row.get("row_groups_sampled")
-    return flat | {"freshness": "EXACT", "usable_for": "PRUNING" if exact else "PLANNING"}
+    return Record(flat | {"freshness": "EXACT", "usable_for": "PRUNING" if exact else "PLANNING"})
 
 
 def _jsonable(value: Any) -> Any:
