@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.flight_server.live_server import serving
-from tests.flight_server.test_fuzz import KINDS, hold, prepare, still_readable, workers
+from tests.integration.test_fuzz import KINDS, hold, prepare, still_readable, workers
 
 pytestmark = pytest.mark.benchmark
 
