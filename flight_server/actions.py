@@ -24,6 +24,7 @@ from flight_server.requests import (
     check_engines,
     check_error,
     check_leases,
+    check_object,
     check_outcomes,
     check_snapshot,
     check_table_name,
@@ -298,7 +299,7 @@ def declare_listing(call: Call, body: bytes) -> Results:
         raise InvalidField("removed", "are no paths", expected="a list of texts", actual=removed)
     listing = Listing(int(check_snapshot(asked["snapshot_id"])), asked["mark"], removed=tuple(removed))
     if asked.get("base") is not None:
-        base = parse_body(json.dumps(asked["base"]).encode(), {"snapshot_id": int, "mark": str})
+        base = check_object(asked["base"], {"snapshot_id": int, "mark": str}, {})
         listing = replace(listing, base_snapshot_id=base["snapshot_id"], base_mark=base["mark"])
     accepted = call.service.dispatcher.declare_listing(asked["lease_token"], listing)
     yield {"job_id": asked["job_id"], "accepted": accepted}

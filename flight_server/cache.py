@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from store import literals, predicate
+from store.bounded import Bounded
 from store.predicate import And, Leaf, Node, Op
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 INDEXED: Final = ("column_id", "column_name", "file_path")
 NAMES: Final = ("table_catalog", "table_schema", "table_name")
@@ -143,43 +140,6 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     return pa.concat_batches(batches)
 
 
-class Bounded(Generic[K, V]):
-    """A dictionary that forgets what was not used for longest once it holds more than `budget`."""
-
-    def __init__(self, budget: int, size: Callable[[V], int] = lambda _: 1):
-        self.budget, self.used = budget, 0
-        self._size = size
-        self._items: OrderedDict[K, V] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: K) -> V | None:
-        with self._lock:
-            found = self._items.get(key)
-            if found is not None:
-                self._items.move_to_end(key)
-            return found
-
-    def put(self, key: K, value: V) -> None:
-        with self._lock:
-            self._drop(key)
-            self._items[key] = value
-            self.used += self._size(value)
-            while self.used > self.budget and self._items:
-                self._drop(next(iter(self._items)))
-
-    def drop(self, key: K) -> None:
-        with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: K) -> None:
-        old = self._items.pop(key, None)
-        if old is not None:
-            self.used -= self._size(old)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-
 SliceKey = tuple[str, int, int | None, bool]  # flight, table key, snapshot asked for, stale rows allowed
 
 
@@ -188,7 +148,7 @@ class SliceCache:
 
     def __init__(self, budget: int):
         self.largest = budget // 4
-        self._slices: Bounded[SliceKey, Slice] = Bounded(budget, lambda item: item.size)
+        self._slices: Bounded[SliceKey, Slice] = Bounded(budget)
         self._seen: Bounded[SliceKey, bool] = Bounded(65_536)
         self._too_large: Bounded[SliceKey, float] = Bounded(65_536)
         self._loading: set[SliceKey] = set()
@@ -196,7 +156,7 @@ class SliceCache:
 
     @property
     def used(self) -> int:
-        return self._slices.used
+        return self._slices.size
 
     def get(
         self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None]
@@ -227,7 +187,7 @@ class SliceCache:
             self._too_large.put(key, time.monotonic())
             self._slices.drop(key)
             return None
-        self._slices.put(key, made)
+        self._slices.put(key, made, made.size)
         return made
 
     def _worth_loading(self, key: SliceKey) -> bool:

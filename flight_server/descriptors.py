@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from flight_server import cache
 from store import predicate
+from store.bounded import Bounded
 from store.errors import InvalidArgument, InvalidField, NotFound, nearest
 from store.predicate import Node
 from store.schemas import FLIGHTS, Flight
@@ -148,12 +149,12 @@ def path_name(descriptor: flight.FlightDescriptor) -> str:
         raise InvalidArgument("the descriptor's path is no UTF-8") from None
 
 
-_remembered: cache.Bounded[bytes, tuple[ScanRequest, int]] = cache.Bounded(REMEMBERED_BYTES, lambda item: item[1])
+_remembered: Bounded[bytes, ScanRequest] = Bounded(REMEMBERED_BYTES)
 
 
 def _remember(data: bytes, request: ScanRequest) -> ScanRequest:
     if len(data) <= REMEMBERED_UP_TO:
-        _remembered.put(data, (request, 8192 + 16 * len(data)))
+        _remembered.put(data, request, 8192 + 16 * len(data))
     return request
 
 
@@ -162,8 +163,8 @@ def _recall(data: bytes, header_query_id: str | None) -> ScanRequest | None:
     found = _remembered.get(data)
     if found is None:
         return None
-    own = (found[0].command or {}).get("query_id")
-    return found[0].asked_as(check_query_id(own, header_query_id))
+    own = (found.command or {}).get("query_id")
+    return found.asked_as(check_query_id(own, header_query_id))
 
 
 def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:

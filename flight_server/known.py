@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.descriptors import ScanRequest
-from flight_server.tables import Scope
+from flight_server.tables import TABLE_COLUMNS, Scope
 from store import predicate
 from store.catalog_store import TableEntry
 from store.database import BY_SNAPSHOT, BY_SPAN
 
-_NAMES: Final = ("table_catalog", "table_schema", "table_name", "table_id")
-_KNOWN: Final = frozenset({*_NAMES, "freshness", "usable_for"})
+_KNOWN: Final = frozenset({*TABLE_COLUMNS, "freshness", "usable_for"})
 _FLIGHTS: Final = (BY_SNAPSHOT.keys() | BY_SPAN.keys()) - {"stats.sketches"}
 
 
@@ -49,7 +48,7 @@ def completed(batch: pa.RecordBatch, request: ScanRequest, scope: Scope) -> pa.R
             whole = pc.equal(batch["completeness"], "COMPLETE").fill_null(False)
             unsampled = pc.equal(batch["row_groups_sampled"].fill_null(0), 0)
             made["usable_for"] = pc.if_else(pc.and_(pc.and_(exact, whole), unsampled), "PRUNING", "PLANNING")
-    for name in _NAMES:
+    for name in TABLE_COLUMNS:
         if name in request.names:
             made[name] = pa.repeat(pa.scalar(getattr(only, name), pa.string()), batch.num_rows)
     arrays = [made[name] if name in made else batch[name] for name in request.names]

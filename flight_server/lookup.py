@@ -7,13 +7,14 @@ read, so that nobody is shown less than what was acknowledged. That nothing is s
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-from flight_server.cache import Bounded, Plan, Slice
+from flight_server.cache import Plan, Slice
+from flight_server.wire import to_json
+from store.bounded import Bounded
 from store.catalog_store import Catalog, TableEntry
 from store.changes import Changes
 from store.puts import FLIGHT_OF
@@ -44,7 +45,7 @@ class Record(dict[str, Any]):
     @cached_property
     def text(self) -> str:
         """It as JSON: a record that is kept is asked for again and again."""
-        return json.dumps(self, ensure_ascii=False, default=str)
+        return to_json(self)
 
 
 class Records:

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from capture import partitions
 from capture.spi import PARTITIONED, Budget, Mode, Outcome, Partition, Sampling
-from flight_server.cache import Bounded
 from flight_server.descriptors import CURRENT, parse_json, refuse_unknown_keys
+from store.bounded import Bounded
 from store.errors import InvalidArgument, InvalidField, nearest
 from store.names import split_name
 from store.schemas import FLIGHTS, KINDS
@@ -35,8 +35,11 @@ _KEYS: Final = (
 
 def parse_body(data: bytes, required: Mapping[str, type], optional: Mapping[str, type] | None = None) -> dict[str, Any]:
     """The body as an object with these keys; types are checked, `required` must be there and not empty."""
-    optional = optional or {}
-    body = parse_json(data, "body") if data else {}
+    return check_object(parse_json(data, "body") if data else {}, required, optional or {})
+
+
+def check_object(body: Any, required: Mapping[str, type], optional: Mapping[str, type]) -> dict[str, Any]:
+    """As `parse_body`, of what is read already."""
     if not isinstance(body, dict):
         takes = ", ".join([*required, *optional]) or "no keys"
         raise InvalidArgument("the body is no JSON object", hint=f"it takes {takes}")

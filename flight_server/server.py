@@ -188,18 +188,11 @@ class StatflightServer(flight.FlightServerBase):
                 self.service, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
             )
             results = known.run(call, body)
-            if isinstance(results, list):  # all there already
-                made = [_result(item) for item in results]
-                self._audit(name, caller, headers, body)
-                return made
             # the first result is made before anything is sent, so that a refusal is a refusal and not a cut stream
-            first = [_result(item) for item in islice(results, 1)]
-            self._audit(name, caller, headers, body)
-        return self._stream(context, name, first, results) if first else iter(())
-
-    def _audit(self, name: str, caller: Principal, headers: _Headers, body: bytes) -> None:
-        if name in audit.WRITES:
-            audit.write(f"DoAction/{name}", caller.name, headers.correlation_id, **audit.of_body(body))
+            first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
+            if name in audit.WRITES:
+                audit.write(f"DoAction/{name}", caller.name, headers.correlation_id, **audit.of_body(body))
+        return first if isinstance(results, list) or not first else self._stream(context, name, first, results)
 
     def _stream(
         self, context: flight.ServerCallContext, name: str, first: list[flight.Result], rest: Iterator[Any]
@@ -238,13 +231,10 @@ class StatflightServer(flight.FlightServerBase):
         return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
-
-
 def _result(item: Any) -> flight.Result:
     if isinstance(item, pa.Buffer):
         return flight.Result(item)
-    body = item if isinstance(item, bytes) else _encode(item).encode()
+    body = item if isinstance(item, bytes) else wire.to_json(item).encode()
     return flight.Result(pa.py_buffer(body))
 
 

@@ -47,7 +47,7 @@ class Source:
     names: tuple[str, ...] = ()  # of the one table: what `:t0` … `:t3` stand for in the SQL of columns
 
 
-_TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
+TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
 _USABLE: Final = (
     "CASE WHEN {freshness} = 'EXACT' AND s.completeness = 'COMPLETE' AND coalesce(s.row_groups_sampled, 0) = 0"
     " THEN 'PRUNING' ELSE 'PLANNING' END"
@@ -89,12 +89,12 @@ def _stored(flight: Flight, scope: Scope, used: Set[str] | None) -> Source:
     names: tuple[str, ...] = ()
     if only is not None:
         current = "NULL" if only.current_snapshot_id is None else str(int(only.current_snapshot_id))
-        columns |= {name: f":t{number}" for number, name in enumerate(_TABLE_COLUMNS)}
+        columns |= {name: f":t{number}" for number, name in enumerate(TABLE_COLUMNS)}
         names = (only.table_catalog, only.table_schema, only.table_name, only.table_id)
         where = f"s.table_key = {int(only.table_key)}"
-    elif used is None or used & {*_TABLE_COLUMNS, "freshness", "usable_for"}:
+    elif used is None or used & {*TABLE_COLUMNS, "freshness", "usable_for"}:
         sql += f" JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {_keys('s', scope, parameters)}"
-        columns |= _TABLE_COLUMNS
+        columns |= TABLE_COLUMNS
     else:
         sql += " ANTI JOIN (SELECT table_key FROM tables WHERE dropped) t ON t.table_key = s.table_key"
         where = _keys("s", scope, parameters)
@@ -112,8 +112,8 @@ def _with_names(
     columns = {name: f's."{name}"' for name in flight.schema.names}
     if (only := scope.only) is None:
         sql = f"({inner}) s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped"
-        return sql, parameters, columns | _TABLE_COLUMNS
-    names = ", ".join(f'?::VARCHAR AS "{name}"' for name in _TABLE_COLUMNS)
+        return sql, parameters, columns | TABLE_COLUMNS
+    names = ", ".join(f'?::VARCHAR AS "{name}"' for name in TABLE_COLUMNS)
     told = [only.table_catalog, only.table_schema, only.table_name, only.table_id]
     return f"(SELECT *, {names} FROM ({inner})) s", told + parameters, columns
 
@@ -258,8 +258,8 @@ def _snapshots(scope: Scope) -> Source:
         f"snapshots s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped LEFT JOIN ({captured}) c"
         " ON c.table_key = s.table_key AND c.snapshot_id = s.snapshot_id"
     )
-    columns = _TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.snapshots"].schema.names
-                                if name not in _TABLE_COLUMNS}  # fmt: skip
+    columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.snapshots"].schema.names
+                                if name not in TABLE_COLUMNS}  # fmt: skip
     columns["is_current"] = "(s.snapshot_id = t.current_snapshot_id)"
     columns["captured"] = "(c.snapshot_id IS NOT NULL)"
     where = f"{condition} AND (s.is_live OR c.snapshot_id IS NOT NULL)"

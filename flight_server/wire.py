@@ -31,6 +31,10 @@ _ARROW_ERRORS: Final[dict[str, type[Exception]]] = {
 }
 
 
+to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+"""A value as the results of actions carry it."""
+
+
 def to_flight(trouble: BaseException, correlation_id: str) -> BaseException:
     """The exception to raise in a Flight method for whatever went wrong; the unexpected is logged and hidden."""
     if isinstance(trouble, StatflightError):

@@ -328,7 +328,7 @@ class ParquetConnector(SnapshotLister):
     def _read(self, namespace: str, name: str, files: Sequence[DataFile]) -> Iterator[Footer]:
         """Footers without statistics in the order of the files; one that was read lately is not read again."""
         for group in batched(files, 256):
-            held = {file.key: FILES.get(("footer", self._scope, file.key)) for file in group}
+            held: dict[Any, Any] = {file.key: FILES.get(("footer", self._scope, file.key)) for file in group}
             missing = [file for file in group if held[file.key] is None]
             held |= {key: footer for key, footer, _ in self._read_anew(namespace, name, missing)}
             yield from (held[file.key] for file in group)

@@ -8,17 +8,18 @@ that listing under that mark; if so, it hands on the files that changed, and the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.cache import Cache
+from capture.connectors.cache import OVERHEAD_BYTES
 from capture.connectors.spi import FILE_SCHEMA, FilePart
 from capture.engines.rollup import Rollup
 from capture.spi import Listing, TableHandle
+from store.bounded import Bounded
 
 MAX_REMOVED: Final = 50_000  # files told to be gone; a listing that lost more is told anew
 _ROLLUP_BYTES: Final = 700  # of one column of one part, about
@@ -59,11 +60,11 @@ class Listings:
     """The last listing of each table, of the tables captured lately. Shared by the threads of a worker."""
 
     def __init__(self, limit_bytes: int = 256 << 20):
-        self._held = Cache(limit_bytes)
+        self._held: Bounded[Hashable, Remembered] = Bounded(limit_bytes, OVERHEAD_BYTES)
 
     def last(self, table: TableHandle) -> Remembered | None:
         """The last listing, if what it says of a file still would be said."""
-        found: Remembered | None = self._held.get(_key(table))
+        found = self._held.get(_key(table))
         return found if found is not None and found.shape == _shape(table) else None
 
     def remember(self, table: TableHandle, mark: str, parts: Mapping[str, Told]) -> None:

@@ -9,7 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,26 @@ import pyarrow.flight as flight
 
 STATFLIGHT = Path(sys.executable).with_name("statflight")
 STOPPED_WITHIN = 60
+
+
+def eventually(probe: Callable[[], Any], within: float = 45.0, ignoring: tuple[type[Exception], ...] = ()) -> Any:
+    """What the probe finds, once it finds something. The deadline (seconds) only ends a test that fails."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        with contextlib.suppress(*ignoring):
+            if found := probe():
+                return found
+        time.sleep(0.05)
+    raise AssertionError(f"not so within {within} s")
+
+
+def file_columns(count: int) -> pa.Table:
+    """Rows of `stats.file_columns`, each of a file of its own."""
+    return pa.table({
+        "table_catalog": pa.repeat("c", count), "table_schema": pa.repeat("s", count),
+        "table_name": pa.repeat("t", count), "snapshot_id": pa.repeat(1, count),
+        "file_path": [f"part-{number:060d}" for number in range(count)], "column_id": pa.repeat(1, count),
+    })  # fmt: skip
 
 
 @dataclass(frozen=True)

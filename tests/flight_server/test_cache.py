@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flight_server.auth import ALL_SCOPES, Principal
-from flight_server.cache import Bounded, Slice, SliceCache, plan
+from flight_server.cache import Slice, SliceCache, plan
 from flight_server.scan import Scanner
 from store import predicate
+from store.bounded import Bounded
 from store.schemas import FLIGHTS
 from tests.flight_server.serving import CATALOG, command, put, read, rows, service_in
 

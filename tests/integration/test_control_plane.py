@@ -26,19 +26,10 @@ from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResu
 from flight_server.leases import Server
 from flight_server.worker import ROLES, Worker
 from store.targets import Target, TargetKind
-from tests.flight_server.live_server import STATFLIGHT, Client, serving
+from tests.flight_server.live_server import STATFLIGHT, Client, eventually, serving
 
 WITHIN = 45.0
 TABLES = ("t0", "t1", "t2", "t3")
-
-
-def eventually(probe: Callable[[], Any], within: float = WITHIN) -> Any:
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        if found := probe():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not so within {within} s")
 
 
 @pytest.fixture
@@ -315,7 +306,9 @@ def test_sixteen_clients_of_a_thousand_targets(tmp_path):
         assert told == [[("HIT", i, i) for i in many]] * 16
 
 
-def test_small_jobs_are_not_starved_by_long_scans(tmp_path, lake):
+@contextlib.contextmanager
+def long_scans(directory: Path, lake: Path) -> Iterator[tuple[Client, threading.Event]]:
+    """A server whose scans of columns go on until the event."""
     release = threading.Event()
 
     def scan(requests: Sequence[CaptureRequest]) -> list[CaptureResult]:
@@ -323,12 +316,17 @@ def test_small_jobs_are_not_starved_by_long_scans(tmp_path, lake):
         return captured(requests)
 
     with (
-        serving(tmp_path, "--workers", 0) as server,
+        serving(directory, "--workers", 0) as server,
         server.connect() as client,
         working(server.uri, Engine(scan), NativeEngine()),
     ):
         connect(client, lake)
         eventually(lambda: rows(client, "sys.engines"))
+        yield client, release
+
+
+def test_small_jobs_are_not_starved_by_long_scans(tmp_path, lake):
+    with long_scans(tmp_path, lake) as (client, release):
         long = [client.act("capture", {"requests": [of_column(t, mode="ASYNC")]})[0] for t in TABLES[:3]]
         job(client, long[0]["job_id"], "RUNNING")
         (small,) = client.act("capture", {"requests": [{"table": "lake.default.t3", "mode": "ASYNC"}]})
@@ -341,19 +339,7 @@ def test_small_jobs_are_not_starved_by_long_scans(tmp_path, lake):
 
 
 def test_a_planner_hears_of_a_table_while_scans_go_on(tmp_path, lake):
-    release = threading.Event()
-
-    def scan(requests: Sequence[CaptureRequest]) -> list[CaptureResult]:
-        release.wait(WITHIN)
-        return captured(requests)
-
-    with (
-        serving(tmp_path, "--workers", 0) as server,
-        server.connect() as client,
-        working(server.uri, Engine(scan), NativeEngine()),
-    ):
-        connect(client, lake)
-        eventually(lambda: rows(client, "sys.engines"))
+    with long_scans(tmp_path, lake) as (client, release):
         for table in TABLES[:3]:  # more than there are threads for it
             (answer,) = client.act("resolve", {"requests": [of_column(table, latency_budget_ms=50)]})
             assert answer["outcome"] == "TIMEOUT"

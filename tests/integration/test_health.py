@@ -10,14 +10,13 @@ import sys
 import threading
 
 import grpc
-import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from flight_server import health
-from tests.flight_server.live_server import STATFLIGHT, LiveServer, serving
+from tests.flight_server.live_server import STATFLIGHT, LiveServer, file_columns, serving
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 
@@ -72,18 +71,10 @@ def test_watchers_leave_room_for_checks():
     service.close()
 
 
-def _rows(count: int) -> pa.Table:
-    return pa.table({
-        "table_catalog": pa.repeat("c", count), "table_schema": pa.repeat("s", count),
-        "table_name": pa.repeat("t", count), "snapshot_id": pa.repeat(1, count),
-        "file_path": [f"part-{number:060d}" for number in range(count)], "column_id": pa.repeat(1, count),
-    })  # fmt: skip
-
-
 def test_a_server_that_drains_serves_no_more(tmp_path):
     with serving(tmp_path, "--health-port", 0, env={"STATFLIGHT_HOT_BYTES": "0"}) as server:
         with server.connect() as client:
-            client.put("stats.file_columns", _rows(60_000))
+            client.put("stats.file_columns", file_columns(60_000))
         # a stream that nobody reads to its end keeps the server draining
         slow = flight.connect(server.uri, generic_options=[("grpc.http2.bdp_probe", 0)])
         reader = slow.do_get(flight.Ticket(b'{"table": "stats.file_columns"}'))

@@ -24,7 +24,7 @@ from flight_server.worker import Worker
 from store import records, schemas
 from store.errors import Cancelled, UpstreamError
 from store.targets import Target
-from tests.flight_server.live_server import serving
+from tests.flight_server.live_server import eventually, serving
 
 pytestmark = pytest.mark.spark
 
@@ -210,16 +210,6 @@ def working(uri, engine):
         worker.stopping.set()
 
 
-def eventually(probe, within=90.0):
-    """The deadline only ends a test that fails."""
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        if found := probe():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not so within {within} s")
-
-
 @pytest.fixture
 def tracker(engine):
     engine.spark.ensure()
@@ -228,14 +218,16 @@ def tracker(engine):
 
 def running(tracker):
     """The id of the Spark job that runs, once one of its tasks does."""
-    (job,) = eventually(tracker.getActiveJobsIds)
-    eventually(lambda: sum(tracker.getStageInfo(stage).numActiveTasks for stage in tracker.getJobInfo(job).stageIds))
+    (job,) = eventually(tracker.getActiveJobsIds, 90.0)
+    eventually(
+        lambda: sum(tracker.getStageInfo(stage).numActiveTasks for stage in tracker.getJobInfo(job).stageIds), 90.0
+    )
     return job
 
 
 def stopped(tracker, job):
     """Whether a Spark job was stopped before its end, which Spark calls a failure."""
-    eventually(lambda: not tracker.getActiveJobsIds())
+    eventually(lambda: not tracker.getActiveJobsIds(), 90.0)
     return tracker.getJobInfo(job).status == "FAILED"
 
 

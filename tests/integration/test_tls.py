@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import signal
 import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from flight_server.config import Settings
 from flight_server.listener import tls_options
 from store.errors import InvalidArgument
 from tests.flight_server import certificates
-from tests.flight_server.live_server import STATFLIGHT, LiveServer, serving
+from tests.flight_server.live_server import STATFLIGHT, LiveServer, eventually, file_columns, serving
 
 FIRST, SECOND, CLIENT, STRANGER = (certificates.make(name) for name in ("first", "second", "client", "stranger"))
 ROOTS = FIRST.cert + SECOND.cert
@@ -48,21 +46,7 @@ def shown(server: LiveServer) -> str:
 
 
 def until(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WITHIN
-    while True:
-        with contextlib.suppress(ConnectionError, pa.ArrowException):
-            if holds():
-                return
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
-
-
-def rows(count: int) -> pa.Table:
-    return pa.table({
-        "table_catalog": pa.repeat("c", count), "table_schema": pa.repeat("s", count),
-        "table_name": pa.repeat("t", count), "snapshot_id": pa.repeat(1, count),
-        "file_path": [f"part-{number:060d}" for number in range(count)], "column_id": pa.repeat(1, count),
-    })  # fmt: skip
+    eventually(holds, WITHIN, (ConnectionError, pa.ArrowException))
 
 
 def test_a_renewed_certificate_cuts_no_stream(tmp_path):
@@ -70,7 +54,7 @@ def test_a_renewed_certificate_cuts_no_stream(tmp_path):
     flags = flags_of(tmp_path, FIRST)
     with serving(tmp_path, *flags, env={"STATFLIGHT_HOT_BYTES": "0"}) as server:
         with StatsClient(server.uri, tls_roots=ROOTS) as client:
-            client.put("stats.file_columns", rows(count))
+            client.put("stats.file_columns", file_columns(count))
             slow = flight.connect(server.uri, tls_root_certs=ROOTS, generic_options=[("grpc.http2.bdp_probe", 0)])
             reader = slow.do_get(flight.Ticket(b'{"table": "stats.file_columns"}'))
             read = reader.read_chunk().data.num_rows

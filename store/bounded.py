@@ -1,0 +1,63 @@
+"""What is kept in memory for the next time, within a bound."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Bounded(Generic[K, V]):
+    """Values by key, the least recently used dropped first. Safe among threads.
+
+    Args:
+        limit: What all values together may take, in the unit of the sizes that `put` is told; a greater one is not
+            kept at all.
+        overhead: What each takes besides.
+    """
+
+    def __init__(self, limit: int, overhead: int = 0):
+        self.limit, self.size = limit, 0
+        self._overhead = overhead
+        self._held: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        """The value, None when it is not there."""
+        with self._lock:
+            found = self._held.get(key)
+            if found is None:
+                return None
+            self._held.move_to_end(key)
+            return found[0]
+
+    def put(self, key: K, value: V, size: int = 1) -> None:
+        size += self._overhead
+        with self._lock:
+            self._drop(key)
+            if size > self.limit:
+                return
+            self._held[key] = value, size
+            self.size += size
+            while self.size > self.limit:
+                self._drop(next(iter(self._held)))
+
+    def drop(self, key: K) -> None:
+        with self._lock:
+            self._drop(key)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._held.clear()
+            self.size = 0
+
+    def _drop(self, key: K) -> None:
+        if (old := self._held.pop(key, None)) is not None:
+            self.size -= old[1]
+
+    def __len__(self) -> int:
+        return len(self._held)
