@@ -489,7 +489,9 @@ def publish(call: Call, body: bytes) -> Results:
 def read(call: Call, body: bytes) -> list[Any]:
     request = of_command(body, call.query_id)
     call.service.require(call.principal, "stats.read")
-    return [call.service.scanner.message(request, call.principal, call.is_cancelled)]
+    message = call.service.scanner.message(request, call.principal, call.is_cancelled)
+    call.service.note_read(request)
+    return [message]
 
 
 @_action('{"query_id", "table", "required_columns"?, "predicates"?, "output_format"?}',
@@ -505,6 +507,7 @@ def scan_system_table(call: Call, body: bytes) -> Results:
     request = of_json({name: value for name, value in command.items() if value is not None})
     call.service.require(call.principal, "stats.read")
     schema, batches = call.service.scanner.reader(request, call.principal)
+    call.service.note_read(request)
     if request.rows:
         for batch in batches:
             yield from (row.encode() for row in batch.column(0).to_pylist())

@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -56,7 +56,7 @@ class Principal:
     def may(self, scope: str) -> bool:
         return scope in self.scopes
 
-    @property
+    @cached_property
     def sees_all(self) -> bool:
         return any(pattern.strip("*") == "" for pattern in self.tables if pattern)
 

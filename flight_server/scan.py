@@ -93,9 +93,9 @@ class Scanner:
         if (known := self._recalled(request, "table", principal)) is not None:
             return known
         if (found := self._cached(request, principal)) is not None:
-            batch, of = found
+            batch, small, of = found
             table = pa.Table.from_batches([batch])
-            if batch.num_rows <= 1 or batch.nbytes <= SMALL_BYTES:
+            if small:
                 again = "asked" in request.memo
                 request.memo["asked"] = (0, 0, None)
                 if again and of is not None and batch.num_rows <= MEMO_ROWS:
@@ -129,8 +129,8 @@ class Scanner:
             return known
         of = None
         if (found := self._cached(request, principal)) is not None:
-            batch, of = found
-            batches, fits = [batch], batch.num_rows <= 1 or batch.nbytes <= SMALL_BYTES
+            batch, fits, of = found
+            batches = [batch]
         else:
             answer = self._run(request, self.scope(request, principal), is_cancelled)
             batches, fits = [], isinstance(answer, pa.Table)
@@ -173,9 +173,9 @@ class Scanner:
 
     def _cached(
         self, request: ScanRequest, principal: Principal
-    ) -> tuple[pa.RecordBatch, tuple[int, int] | None] | None:
-        """The answer from a slice, with its table's key and generation; None where the request is not about one table,
-        or its slice is not kept."""
+    ) -> tuple[pa.RecordBatch, bool, tuple[int, int] | None] | None:
+        """The answer from a slice, whether it is small, its table's key and generation; None where the request is not
+        about one table, or its slice is not kept."""
         if request.rows or request.part is not None or not request.flight.name.startswith("stats."):
             return None
         plan = request.plan
@@ -183,19 +183,22 @@ class Scanner:
             return None
         table = self.catalog.find(plan.name)
         if table is None or not principal.sees(*table.name):
-            return _none(request), None
+            return _none(request), True, None
         snapshot = None
         if request.snapshot is not None:
             pin = self._pin(request, table)
             if pin is None:
-                return _none(request), None
+                return _none(request), True, None
             snapshot = pin
         found = self.slice(request.flight, table, snapshot, request.allow_stale)
         if found is None:
             return None
         batch = found.select(plan, request.limit)
-        of = (table.table_key, found.generation)
-        return (batch if request.columns is None else batch.select(request.names)), of
+        if request.columns is not None:
+            batch = batch.select(request.names)
+        # what a batch takes is slow to tell, and a part takes no more than all
+        small = found.size <= SMALL_BYTES or batch.num_rows <= 1 or batch.nbytes <= SMALL_BYTES
+        return batch, small, (table.table_key, found.generation)
 
     def _pin(self, request: ScanRequest, table: TableEntry) -> int | None:
         if request.pins is not None:

@@ -14,16 +14,15 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from flight_server import actions, audit, descriptors, ingest, wire
+from flight_server import actions, audit, descriptors, ingest, threads, wire
 from flight_server.auth import Authenticator, Guard, Principal
 from flight_server.config import CHILD_VARIABLE, Settings
 from flight_server.listener import Listener, Start, tls_options
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 DRAIN_SECONDS = 25.0
 RENEWED_WITHIN = 2.0  # seconds until changed TLS files and tokens are in use
 MAX_BODY_BYTES = 64 << 20
+WRITTEN = pa.ipc.IpcWriteOptions()  # as it is by default, without a look at the environment for each answer
 
 
 class _Headers(flight.ServerMiddleware):
@@ -47,9 +47,9 @@ class _Headers(flight.ServerMiddleware):
         self._headers = headers
         self.caller = ""
         given = self.get("x-correlation-id")
-        # need not be hard to guess, and the system's randomness costs a system call
         made = given and given.isprintable() and given[:200]
-        self.correlation_id = made or str(uuid.UUID(int=random.getrandbits(128), version=4))
+        # need not be hard to guess, and the system's randomness costs a system call
+        self.correlation_id = made or f"{random.getrandbits(128):032x}"
 
     def get(self, name: str) -> str | None:
         values = self._headers.get(name)
@@ -63,7 +63,52 @@ class _Headers(flight.ServerMiddleware):
 
 class _HeadersFactory(flight.ServerMiddlewareFactory):
     def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Headers:  # noqa: ARG002  Flight's own
+        threads.keep()  # the first that a call comes to
         return _Headers(headers)  # HTTP/2 has their names in lower case
+
+
+class _Answering:
+    """Turns what goes wrong while a call is answered into its status, and tells log and metrics.
+
+    Args:
+        metrics: Where calls are counted.
+        context: Of the call.
+        method: Of Flight.
+        action: Its name, where the method is DoAction.
+        begun: The call was counted before.
+    """
+
+    __slots__ = ("_begun", "_context", "_headers", "_metrics", "_started", "_what")
+
+    def __init__(
+        self, metrics: Metrics | None, context: flight.ServerCallContext, method: str, action: str, begun: bool
+    ):
+        self._metrics, self._context, self._what, self._begun = metrics, context, (method, action), begun
+        self._headers: _Headers = context.get_middleware("headers")
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> _Headers:
+        return self._headers
+
+    def __exit__(self, kind: type[BaseException] | None, trouble: BaseException | None, _: object) -> None:
+        if trouble is None:
+            if self._metrics is not None and not self._begun:
+                self._count("OK")
+        elif not isinstance(trouble, GeneratorExit):  # which says that the caller of a stream has left
+            told = wire.to_flight(trouble, self._headers.correlation_id)
+            code = wire.code_of(told)
+            if code != "CANCELLED":
+                message = str(trouble) if isinstance(trouble, StatflightError) else str(told)
+                what = "/".join(filter(None, self._what))
+                audit.refusal(
+                    what, self._headers.caller, self._headers.correlation_id, code, message, self._context.peer()
+                )
+            self._count(code)
+            raise told from None
+
+    def _count(self, code: str) -> None:
+        if self._metrics is not None:
+            self._metrics.answered(*self._what, code, time.perf_counter() - self._started)
 
 
 class StatflightServer(flight.FlightServerBase):
@@ -74,28 +119,10 @@ class StatflightServer(flight.FlightServerBase):
         self.service, self.authenticator = service, authenticator
         self.metrics: Metrics | None = None
 
-    @contextmanager
     def _answering(
         self, context: flight.ServerCallContext, method: str, action: str = "", begun: bool = False
-    ) -> Iterator[_Headers]:
-        """Turns what goes wrong into its status, and tells log and metrics. `begun`: the call was counted before."""
-        headers = context.get_middleware("headers")
-        started, code = time.perf_counter(), "OK"
-        try:
-            yield headers
-        except GeneratorExit:  # the caller of a stream has left
-            raise
-        except BaseException as trouble:
-            told = wire.to_flight(trouble, headers.correlation_id)
-            code = wire.code_of(told)
-            if code != "CANCELLED":
-                what = f"{method}/{action}" if action else method
-                message = str(trouble) if isinstance(trouble, StatflightError) else str(told)
-                audit.refusal(what, headers.caller, headers.correlation_id, code, message, context.peer())
-            raise told from None
-        finally:
-            if self.metrics is not None and not (begun and code == "OK"):
-                self.metrics.answered(method, action, code, time.perf_counter() - started)
+    ) -> _Answering:
+        return _Answering(self.metrics, context, method, action, begun)
 
     def _caller(self, headers: _Headers) -> Principal:
         caller = self.authenticator.authenticate(headers.get("authorization"))
@@ -136,8 +163,9 @@ class StatflightServer(flight.FlightServerBase):
             if isinstance(answer, pa.Table):
                 if self.metrics is not None:
                     self.metrics.rows_read(request.flight.name, answer.num_rows)
-                return flight.RecordBatchStream(answer)
-            return flight.GeneratorStream(request.schema, self._batches(context, request.flight.name, answer))
+                return flight.RecordBatchStream(answer, options=WRITTEN)
+            batches = self._batches(context, request.flight.name, answer)
+            return flight.GeneratorStream(request.schema, batches, options=WRITTEN)
 
     def _batches(
         self, context: flight.ServerCallContext, name: str, batches: Iterable[pa.RecordBatch]
@@ -293,7 +321,7 @@ def serve(settings: Settings) -> int:
     workers = Upkeep({"starting workers": children.keep})
     upkeep = Upkeep({
         "taking back leases": service.dispatcher.sweep, "counting reads": service.usage.flush,
-        "auto-analyze": service.auto.look_later,
+        "auto-analyze": service.auto.look_later, "letting go of threads": threads.reap,
     })  # fmt: skip
     swept = looked = time.monotonic()
     status = 0

@@ -82,12 +82,8 @@ class Service:
 
     def note_read(self, request: ScanRequest) -> None:
         """Counts a read of one table's statistics."""
-        plan = request.plan
-        if plan.name is None or not request.flight.name.startswith("stats."):
-            return
-        table = self.catalog.find(plan.name)
-        if table is not None:
-            self.usage.note(table.table_key, plan.values if plan.column in ("column_id", "column_name") else ())
+        if request.plan.name is not None and request.flight.name.startswith("stats."):
+            self.usage.read(request.plan)
 
     # Tables and connectors.
 

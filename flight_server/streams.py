@@ -27,6 +27,7 @@ MAX_BATCH_BYTES: Final = 4 << 20
 MAX_QUERIES: Final = max(4, 2 * (os.cpu_count() or 1))  # unless the settings say otherwise
 SMALL_BATCHES: Final = 2  # an answer of no more is no stream
 _TICK: Final = 0.015
+_IDLE_TICKS: Final = 200  # without anything to watch until the watching thread sleeps and has to be woken
 
 
 def never() -> bool:
@@ -143,9 +144,14 @@ class Stream:
         self.close()
 
 
+def fits(batch: pa.RecordBatch, most_bytes: int) -> bool:
+    """Whether the batch has so many bytes at most. Exact, but slow, only where its buffers have more."""
+    return batch.get_total_buffer_size() <= most_bytes or batch.nbytes <= most_bytes
+
+
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts of at most MAX_BATCH_BYTES, or of one row."""
-    if batch.nbytes <= MAX_BATCH_BYTES or batch.num_rows <= 1:
+    if batch.num_rows <= 1 or fits(batch, MAX_BATCH_BYTES):
         yield batch
     else:
         half = batch.num_rows // 2
@@ -207,6 +213,7 @@ class Streams:
         self._watched: set[Watched] = set()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._asleep = False
 
     def run(
         self, cursor: Connection, start: Callable[[], Any], schema: pa.Schema, is_cancelled: Callable[[], bool] = never,
@@ -218,7 +225,7 @@ class Streams:
             with watched.running(), self.turns.turn(watched.check):
                 reader: Iterator[pa.RecordBatch] = iter(start())
                 first = [batch for _, batch in zip(range(SMALL_BATCHES + 1), reader, strict=False)]
-            if len(first) <= SMALL_BATCHES and sum(batch.nbytes for batch in first) <= MAX_BATCH_BYTES:
+            if len(first) <= SMALL_BATCHES and all(fits(batch, MAX_BATCH_BYTES // SMALL_BATCHES) for batch in first):
                 watched.end()
                 return pa.Table.from_batches(first, schema)
             batches = _chained(first, reader)
@@ -251,15 +258,20 @@ class Streams:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="streams", daemon=True)
                 self._thread.start()
-            elif len(self._watched) == 1:
+            elif self._asleep:
+                self._asleep = False
                 self._wake.notify()
         return watched
 
     def _watch(self) -> None:
+        idle = 0
         while True:
             with self._wake:
-                while not self._watched:
-                    self._wake.wait()
+                idle = 0 if self._watched else idle + 1
+                if idle > _IDLE_TICKS:
+                    self._asleep = True
+                    while self._asleep:
+                        self._wake.wait()
                 watched = list(self._watched)
             now = time.monotonic()
             gone = [each for each in watched if not each.look(now)]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from flight_server.cache import Plan
 from store.catalog_store import Catalog
 from store.database import Connection, Database, insert_rows
 
 FLUSH_SECONDS: Final = 5.0
 MAX_HELD: Final = 100_000  # columns noted between two flushes; more are not counted
+COUNTED_TOGETHER: Final = 256  # reads; until then one costs its caller next to nothing
 WHOLE: Final = ""  # reads of a table that name no column
 
 Key = tuple[int, str | int]
@@ -23,9 +27,23 @@ class Usage:
 
     def __init__(self, database: Database, catalog: Catalog):
         self._database, self._catalog = database, catalog
+        self._reads: deque[Plan] = deque()  # not counted yet
         self._held: dict[Key, list[float]] = {}  # reads, time of the last
         self._lock = threading.Lock()
         self._flushed = time.monotonic()
+
+    def read(self, plan: Plan) -> None:
+        """A read of what the plan is about."""
+        self._reads.append(plan)
+        if len(self._reads) >= COUNTED_TOGETHER:
+            self._count()
+
+    def _count(self) -> None:
+        with suppress(IndexError):  # others count too
+            while True:
+                plan = self._reads.popleft()
+                if plan.name is not None and (table := self._catalog.find(plan.name)) is not None:
+                    self.note(table.table_key, plan.values if plan.column in ("column_id", "column_name") else ())
 
     def note(self, table_key: int, columns: tuple[Any, ...] = ()) -> None:
         """A read of the table, or of these columns of it by name or id."""
@@ -41,7 +59,10 @@ class Usage:
 
     def flush(self, every: float = FLUSH_SECONDS) -> None:
         """Writes down what was counted, if it was not done a short while ago."""
-        if not self._held or time.monotonic() - self._flushed < every:
+        if time.monotonic() - self._flushed < every:
+            return
+        self._count()
+        if not self._held:
             return
         with self._lock:
             noted, self._held = self._held, {}
