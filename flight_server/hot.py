@@ -20,11 +20,12 @@ from typing import Final
 import pyarrow as pa
 
 from flight_server.descriptors import ScanRequest
-from flight_server.streams import MAX_BATCH_BYTES
 from store.changes import Changes
 
 log = logging.getLogger("statflight.hot")
 
+GROUP_ROWS: Final = 131_072  # of a batch in the file
+GROUP_BYTES: Final = 64 << 20
 NOT_AGAIN_FOR: Final = 300.0  # seconds that a flight which did not fit is not tried again
 HotKey = tuple[str, str | int | None, bool]
 """Flight, snapshot asked for, stale rows allowed."""
@@ -111,14 +112,14 @@ class HotFlights:
 
 
 def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches put together to about as much as is sent at once: few large ones cost less than many small ones."""
+    """Batches put together: a few columns of large ones are sent as they lie in the file."""
     held: list[pa.RecordBatch] = []
-    size = 0
+    rows = size = 0
     for batch in batches:
-        if held and size + batch.nbytes > MAX_BATCH_BYTES:
+        if held and (rows + batch.num_rows > GROUP_ROWS or size + batch.nbytes > GROUP_BYTES):
             yield pa.concat_batches(held)
-            held, size = [], 0
+            held, rows, size = [], 0, 0
         held.append(batch)
-        size += batch.nbytes
+        rows, size = rows + batch.num_rows, size + batch.nbytes
     if held:
         yield pa.concat_batches(held)

@@ -17,7 +17,7 @@ from flight_server.descriptors import CURRENT, Part, ScanRequest
 from flight_server.hot import HotFlights
 from flight_server.lone import FLIGHTS as LONE_FLIGHTS
 from flight_server.lone import LoneSnapshots
-from flight_server.streams import Stream, Streams, never
+from flight_server.streams import MAX_BATCH_BYTES, Stream, Streams, never
 from flight_server.tables import SOURCES, Scope, Source, stats_source
 from store import predicate
 from store.catalog_store import Catalog, TableEntry
@@ -106,7 +106,7 @@ class Scanner:
             return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
         if self.hot is not None and self._is_whole(request, principal) and (whole := self.hot.get(request)) is not None:
             chosen = whole if request.columns is None else whole.select(request.names)
-            return self.streams.serve(_regrouped(chosen), is_cancelled)
+            return self.streams.serve(_cut(chosen), is_cancelled)
         return self._run(request, self.scope(request, principal), is_cancelled)
 
     def reader(
@@ -373,17 +373,19 @@ def _sorted(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
 
 
 def _batch_rows(schema: pa.Schema) -> int:
-    """How many rows make a batch of some 2 MiB; many narrow ones cost less in few batches."""
+    """How many rows make a batch of 1 MiB or less: many narrow ones cost less in few batches, until each of their
+    columns takes memory that the system hands out anew."""
     width = sum(32 if type.num_buffers > 2 or type.num_fields else 8 for type in schema.types)
-    return next((rows for rows in (131_072, 65_536, 32_768, 16_384) if rows * width <= 2 << 20), BATCH_ROWS)
+    return next((rows for rows in (32_768, 16_384, 8192) if rows * width <= 1 << 20), BATCH_ROWS)
 
 
-def _regrouped(table: pa.Table) -> Iterable[pa.RecordBatch]:
-    """The batches of a table, put together where its columns are few."""
-    rows = _batch_rows(table.schema)
-    if rows == BATCH_ROWS or not table.num_columns:
-        return table.to_reader()
-    return (one_batch(table.slice(start, rows)) for start in range(0, table.num_rows, rows))
+def _cut(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The batches of a table, cut without a copy where they have too many bytes."""
+    for batch in table.to_batches():
+        parts = -(-batch.nbytes // MAX_BATCH_BYTES) or 1
+        rows = max(1, -(-batch.num_rows // parts))
+        for start in range(0, max(1, batch.num_rows), rows):
+            yield batch.slice(start, rows)
 
 
 def _none(request: ScanRequest) -> pa.RecordBatch:

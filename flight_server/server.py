@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -309,6 +310,7 @@ def serve(settings: Settings) -> int:
             listener.close()
         service.close()
         raise
+    gc.freeze()  # what is there from the start stays: no collection need look at it again
     stop, renew = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
