@@ -6,6 +6,7 @@ change only inside the writer's transaction; after a rollback they are read anew
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,17 +14,25 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from store.bounded import Bounded
 from store.database import Connection, Database, insert_rows
 from store.errors import NotFound, nearest
 from store.names import join_name, split_name
 
 EXTERNAL = "external"
+SIGHTED = 65_536  # snapshots that need not be looked up when they are put again
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namespace of RFC 4122
 
 
 def table_uuid(catalog: str, schema: str, table: str) -> str:
     """The id of a table whose format has none (SEMANTICS §1)."""
     return str(uuid.uuid5(_NAMESPACE, f"{catalog}\0{schema}\0{table}"))
+
+
+def _digest(found: Mapping[str, Any]) -> str:
+    """Of what a look at a lake tells of a table besides its entry and new snapshots."""
+    told = [found.get(name) for name in ("schema_hash", "schemas", "constraints", "live_snapshot_ids")]
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,8 @@ class Catalog:
         self._draft = _Entries()  # as the writer's transaction has it
         self._committed = _Entries()  # as everybody else sees it
         self._changed = False
+        self._found: dict[int, str] = {}  # digest of what was found of a table the last time it was looked at
+        self._sighted: Bounded[tuple[int, int], bool] = Bounded(SIGHTED)  # snapshots known with their schema
         self._next_key = 1
         with database.reading() as cursor:
             self.reload(cursor)
@@ -88,6 +99,8 @@ class Catalog:
         )
         self._next_key = max(self._draft.by_key, default=0) + 1
         self._changed = True
+        self._found.clear()
+        self._sighted.clear()
         self._publish()
 
     def _publish(self) -> None:
@@ -208,6 +221,7 @@ class Catalog:
 
     def _keep(self, entry: TableEntry) -> None:
         self.database.touch(entry.table_key)
+        self._found.pop(entry.table_key, None)
         draft, self._changed = self._draft, True
         old = draft.by_key.get(entry.table_key)
         if old is not None and (old.name != entry.name or entry.dropped) and draft.by_name.get(old.name) == old:
@@ -220,22 +234,26 @@ class Catalog:
         self, connection: Connection, entry: TableEntry, snapshots: Mapping[int, str | None]
     ) -> TableEntry:
         """Registers snapshots that a put spoke of (id → schema hash); an external table's greatest id is current."""
-        known = dict(
-            connection.execute(
-                "SELECT snapshot_id, schema_hash FROM snapshots WHERE table_key = ?"
-                " AND snapshot_id IN (SELECT unnest(?::BIGINT[]))", [entry.table_key, list(snapshots)],
-            ).fetchall()
-        )  # fmt: skip
         self.database.touch(entry.table_key)
         external = entry.format == EXTERNAL
-        for snapshot_id, schema_hash in snapshots.items():
-            if snapshot_id not in known:
+        unsure = {i: h for i, h in snapshots.items() if not self._sighted.get((entry.table_key, i))}
+        known = {} if not unsure else dict(
+            connection.execute(
+                "SELECT snapshot_id, schema_hash FROM snapshots WHERE table_key = ?"
+                " AND snapshot_id IN (SELECT unnest(?::BIGINT[]))", [entry.table_key, list(unsure)],
+            ).fetchall()
+        )  # fmt: skip
+        for snapshot_id, schema_hash in unsure.items():
+            if known.get(snapshot_id) is not None:
+                self._sighted.put((entry.table_key, snapshot_id), True)
+            elif snapshot_id not in known:
+                self._found.pop(entry.table_key, None)  # whether the lake has it the next look tells
                 connection.execute(
                     "INSERT INTO snapshots VALUES (?, ?, ?, NULL, NULL, NULL, NULL, ?, ?)",
                     # a connector's own snapshots come from the connector: whether it has this one it will tell
                     [entry.table_key, snapshot_id, snapshot_id if external else -1, schema_hash, external or None],
                 )
-            elif known[snapshot_id] is None and schema_hash is not None:
+            elif schema_hash is not None:
                 connection.execute(
                     "UPDATE snapshots SET schema_hash = ? WHERE table_key = ? AND snapshot_id = ?",
                     [schema_hash, entry.table_key, snapshot_id],
@@ -330,9 +348,13 @@ class Catalog:
         }  # fmt: skip
         if any(getattr(entry, field) != value for field, value in changes.items()):
             entry = self.change(connection, entry, **changes)
+        digest = _digest(found)
+        if not found["snapshots"] and self._found.get(entry.table_key) == digest:
+            return entry  # as it was the last time
         self.database.touch(entry.table_key)
         self._store_schemas(connection, entry, found)
         self._store_snapshots(connection, entry, found)
+        self._found[entry.table_key] = digest
         return entry
 
     def _store_schemas(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:

@@ -52,6 +52,12 @@ class JobStore:
     def __init__(self, database: Database, lease_seconds: float = 120.0):
         self.database = database
         self.lease_seconds = lease_seconds
+        self._commits = 0
+        self._none: dict[int, tuple[int, datetime]] = {}  # by priority: no job is ready since that commit, until then
+        database.on_commit.append(self._committed)
+
+    def _committed(self) -> None:
+        self._commits += 1
 
     def enqueue(
         self, table: TableEntry, snapshot: str, mode: str, request: Mapping[str, Any], targets: Sequence[str],
@@ -92,9 +98,18 @@ class JobStore:
         now = datetime.now(UTC)
         busy = list(busy_tables)
         limit = 2**31 if up_to is None else up_to
-        ready = "state IN ('QUEUED', 'WAITING') AND priority <= ? AND coalesce(not_before <= ?, true)"
-        if not self.database.rows(f"SELECT 1 FROM jobs WHERE {ready} LIMIT 1", limit, now):
+        commits, until = self._none.get(limit, (-1, now))
+        if commits == self._commits and now < until:
             return None
+        waiting = "state IN ('QUEUED', 'WAITING') AND priority <= ?"
+        commits = self._commits  # before the look: what is committed meanwhile is looked at again
+        ((count, first),) = self.database.rows(
+            f"SELECT count(*), min(coalesce(not_before, queued_at)) FROM jobs WHERE {waiting}", limit
+        )
+        if not count or first > now:
+            self._none[limit] = commits, first or datetime.max.replace(tzinfo=UTC)
+            return None
+        ready = f"{waiting} AND coalesce(not_before <= ?, true)"
 
         def run(connection: Connection) -> Lease | None:
             found = connection.execute(
