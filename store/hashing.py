@@ -30,6 +30,7 @@ SEED: Final = 9001
 CHUNK: Final = 16_384  # values hashed at once: a dozen vectors of this length stay in a core's second-level cache
 _CHUNK_BYTES: Final = 1 << 22
 
+_PAIR: Final = np.dtype("V16")  # two words, wherever they begin
 _C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
 _F1, _F2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _A1, _A2, _FIVE = np.uint64(0x52DCE729), np.uint64(0x38495AB5), np.uint64(5)
@@ -164,9 +165,11 @@ def _wide_decimals(low: Hashes, high: Longs) -> Hashes:
 def _strings(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
     """The hashes of one chunk of byte strings."""
     first, last = int(offsets[0]), int(offsets[-1])
-    padded: Hashes = np.zeros((last - first + 31) // 8, np.uint64)  # any string may be read 16 bytes beyond its end
-    padded.view(np.uint8)[: last - first] = data[first:last]
-    starts, lengths = offsets[:-1] - first, np.diff(offsets)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    if last + _PAIR.itemsize > len(data):  # any string may be read 16 bytes beyond its end
+        data = np.concatenate([data[first:last], np.zeros(_PAIR.itemsize, np.uint8)])
+        starts = starts - first
+    pairs = np.ndarray(len(data) - _PAIR.itemsize + 1, _PAIR, np.ascontiguousarray(data), strides=(1,))
     blocks = lengths >> 4
     most = int(blocks.max())
     # Long strings first: a block is then mixed into the states of a prefix only.
@@ -175,16 +178,14 @@ def _strings(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
         kind = np.uint8 if most < 256 else np.uint16 if most < 65536 else np.uint64
         order = np.argsort((most - blocks).astype(kind), kind="stable")
         starts, lengths, blocks = starts[order], lengths[order], blocks[order]
-    shift = ((starts & 7) << 3).view(np.uint64)
-    places = starts >> 3
     h1: Hashes = np.full(len(starts), SEED, np.uint64)
     h2 = h1.copy()
     above: Longs = len(starts) - np.searchsorted(blocks[::-1], np.arange(most), "right")
     for number in range(most):
         n = above[number]
-        k1, k2 = _load(padded, places[:n] + 2 * number, shift[:n])
+        k1, k2 = _load(pairs, starts[:n] + 16 * number)
         _mix(h1[:n], h2[:n], k1, k2)
-    k1, k2 = _load(padded, places + 2 * blocks, shift)
+    k1, k2 = _load(pairs, starts + 16 * blocks)
     rest = lengths & 15
     k1 &= _MASK_1[rest]
     k2 &= _MASK_2[rest]
@@ -196,14 +197,10 @@ def _strings(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
     return unsorted
 
 
-def _load(words: Hashes, places: Longs, shift: Hashes) -> tuple[Hashes, Hashes]:
-    """The sixteen bytes that begin `shift` bits into the words at `places`, as two words."""
-    middle, left = words.take(places + 1), np.uint64(63) - shift
-    k1 = words.take(places) >> shift
-    k1 |= (middle << _ONE) << left
-    k2 = middle >> shift
-    k2 |= (words.take(places + 2) << _ONE) << left
-    return k1, k2
+def _load(pairs: npt.NDArray[np.void], places: Longs) -> tuple[Hashes, Hashes]:
+    """The sixteen bytes that begin at each place, as two words."""
+    both = pairs[places].view(np.uint64).reshape(-1, 2)
+    return both[:, 0].copy(), both[:, 1].copy()
 
 
 def _words(words: list[Hashes], length: int) -> Hashes:

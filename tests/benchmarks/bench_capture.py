@@ -5,12 +5,14 @@ DuckDB's SUMMARIZE, and decoding the files without looking at a value. Runs are 
 `python -m pytest tests/benchmarks/bench_capture.py -m benchmark -s`; STATFLIGHT_BENCH_SCALE makes it smaller.
 """
 
+import hashlib
 import os
 import statistics
 import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -144,6 +146,53 @@ def test_all_statistics_of_lineitem(engine, tmp_path, capsys):
     report(capsys, f"lineitem SF{SCALE}, all statistics", ratios)
     if SCALE == "1":
         assert ratios["ANALYZE / capture"] >= 5
+
+
+def worker_peak_mb():
+    """The most memory that one of Spark's Python workers has ever had, their common ancestor left out."""
+    peaks = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"pyspark.daemon" in (process / "cmdline").read_bytes():
+                told = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+                peaks.append(int(told["VmHWM"].split()[0]) / 1024)
+    return max(peaks, default=0.0)
+
+
+def wide(directory):
+    """200 columns of 200 000 rows."""
+    for number in range(4):
+        rows = range(number * 50_000, (number + 1) * 50_000)
+        columns = {f"c{i:03}": pa.array([(row * 7919 + i) % 50_021 for row in rows]) for i in range(20)}
+        columns |= {f"c{i:03}": columns[f"c{i % 20:03}"] for i in range(20, 200)}
+        pq.write_table(pa.table(columns), directory / f"{number}.parquet")
+
+
+def strings(directory):
+    """10 million distinct strings of 40 bytes."""
+    for number in range(10):
+        texts = pa.array([hashlib.sha1(b"%d" % i).hexdigest() for i in range(number * 10**6, (number + 1) * 10**6)])
+        pq.write_table(pa.table({"text": texts}), directory / f"{number}.parquet", use_dictionary=False)
+
+
+@pytest.mark.parametrize("make", [wide, strings])
+def test_against_analyze(engine, tmp_path, capsys, make):
+    (tmp_path / make.__name__).mkdir()
+    make(tmp_path / make.__name__)
+    table = handle(tmp_path, make.__name__)
+    engine.inline_max_cells = 0
+    engine.spark.ensure()
+    session = engine.spark._session
+    session.sql(f"CREATE TABLE bench_other USING parquet LOCATION '{tmp_path / make.__name__}'")
+    medians = interleaved({
+        "capture": lambda: capture(engine, table, "spark"),
+        "ANALYZE": lambda: session.sql("ANALYZE TABLE bench_other COMPUTE STATISTICS FOR ALL COLUMNS").collect(),
+    })  # fmt: skip
+    session.sql("DROP TABLE bench_other")
+    report(capsys, make.__doc__, {
+        "ANALYZE / capture": medians["ANALYZE"] / medians["capture"], "capture s": medians["capture"],
+        "peak MB of a worker": worker_peak_mb(),
+    })  # fmt: skip
 
 
 def test_a_small_table(engine, tmp_path, capsys):
