@@ -34,8 +34,9 @@ class Rest:
     def protect(self, token: str) -> None:
         (self.folder / "token").write_text(token)
 
-    def require_signature(self, secret: str) -> None:
-        held = {"access_key": KEY, "secret": secret, "region": "us-east-1", "service": "execute-api"}
+    def require_signature(self, secret: str, session: str = "") -> None:
+        held = {"access_key": KEY, "secret": secret, "region": "us-east-1", "service": "execute-api",
+                "session": session}  # fmt: skip
         (self.folder / "aws").write_text(json.dumps(held))
 
     def asked(self) -> list[str]:
@@ -67,7 +68,7 @@ def rest_server(tmp_path_factory):
 @pytest.fixture
 def rest(rest_server):
     yield rest_server
-    for name in ("fault", "token", "aws"):
+    for name in ("fault", "token", "aws", "page"):
         (rest_server.folder / name).unlink(missing_ok=True)
 
 
@@ -77,6 +78,23 @@ def rest(rest_server):
 def test_rest(rest):
     walk(rest.config(), "sales", "points")
     walk(rest.config(), "sales.eu", "points")
+
+
+def test_listings_in_pages(rest):
+    catalog = rest.client()
+    catalog.create_namespace("many")
+    names = [f"t{number}" for number in range(7)]
+    for name in names:
+        catalog.create_table(("many", name), ROWS.schema)
+    (rest.folder / "page").write_text("2")
+    connector = open_connector(rest.config())
+    before = len(rest.asked())
+    assert sorted(connector.list_tables("many")) == names
+    assert len(rest.asked()) - before >= 4
+    assert {"many", "sales", "sales.eu"} <= set(connector.list_namespaces())
+    connector.close()
+    for name in names:
+        catalog.drop_table(("many", name))
 
 
 def test_a_table_that_was_renamed_or_dropped(rest):
@@ -185,6 +203,20 @@ def test_keys_for_signing_are_found_in_the_environment(rest, monkeypatch, tmp_pa
         open_connector(rest.config(**SIGNING)).list_namespaces()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    walk(rest.config(**SIGNING), "sales", "points")
+
+
+def test_the_token_of_a_session_is_signed(rest, monkeypatch):
+    pytest.importorskip("boto3")
+    rest.require_signature(SECRET, LATER)
+    keys = {**SIGNING, "client.access-key-id": KEY, "client.secret-access-key": SECRET}
+    walk(rest.config(**keys, **{"client.session-token": LATER}), "sales", "points")
+    with pytest.raises(StatflightError, match="session token") as refused:
+        open_connector(rest.config(**keys, **{"client.session-token": TOKEN})).list_namespaces()
+    assert TOKEN not in str(refused.value) and SECRET not in str(refused.value)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", LATER)
     walk(rest.config(**SIGNING), "sales", "points")
 
 

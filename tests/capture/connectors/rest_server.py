@@ -2,7 +2,8 @@
 
 `python rest_server.py FOLDER` keeps its tables below FOLDER and prints its port. While there is `FOLDER/token`, callers
 must send its text as bearer token; while there is `FOLDER/aws`, JSON of `access_key`, `secret`, `region` and `service`,
-they must sign their requests (Signature Version 4). `FOLDER/fault` is JSON about the next answers:
+they must sign their requests (Signature Version 4), and the token of `session` with them, if there is one. While there
+is `FOLDER/page`, a number, listings come in pages of so many. `FOLDER/fault` is JSON about the next answers:
 `{"status": 500, "times": 2}` or `{"seconds": 5, "times": 1}`, with `"about"` only of paths that end so. Answered
 requests are lines of `FOLDER/log`.
 """
@@ -16,6 +17,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlsplit
@@ -100,6 +102,11 @@ class Handler(BaseHTTPRequestHandler):
         key, day, region, service, names, signature = told.groups()
         if (key, region, service) != (held["access_key"], held["region"], held["service"]):
             raise Refused(403, "ForbiddenException", "the signature is by another key, or for another service")
+        if held.get("session") and (
+            self.headers.get("x-amz-security-token") != held["session"]
+            or "x-amz-security-token" not in names.split(";")
+        ):
+            raise Refused(403, "ForbiddenException", "the session token is missing or not signed")
         digest, at = hashlib.sha256(sent).hexdigest(), self.headers.get("x-amz-date") or ""
         told_digest = self.headers.get("x-amz-content-sha256", digest)
         if told_digest != digest or not at.startswith(day) or not {"host", "x-amz-date"} <= set(names.split(";")):
@@ -131,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
                     return 200, {"defaults": {}, "overrides": {}}
                 case ("GET", ["namespaces"]):
                     parent = tuple(query["parent"][0].split(SEPARATOR)) if "parent" in query else ()
-                    return 200, {"namespaces": [list(n) for n in self.catalog.list_namespaces(parent)]}
+                    return 200, self._page("namespaces", map(list, self.catalog.list_namespaces(parent)), query)
                 case ("POST", ["namespaces"]):
                     self.catalog.create_namespace(tuple(body["namespace"]))
                     return 200, {"namespace": body["namespace"], "properties": {}}
@@ -142,7 +149,8 @@ class Handler(BaseHTTPRequestHandler):
                     }
                 case ("GET", ["namespaces", _, "tables"]):
                     found = self.catalog.list_tables(parts[1])
-                    return 200, {"identifiers": [{"namespace": list(t[:-1]), "name": t[-1]} for t in found]}
+                    listed = ({"namespace": list(t[:-1]), "name": t[-1]} for t in found)
+                    return 200, self._page("identifiers", listed, query)
                 case ("POST", ["namespaces", _, "tables"]):
                     return 200, self._create(parts[1], body)
                 case ("GET" | "HEAD", ["namespaces", _, "tables", name]):
@@ -163,6 +171,15 @@ class Handler(BaseHTTPRequestHandler):
         except CommitFailedException as late:
             raise Refused(409, "CommitFailedException", str(late)) from None
         raise Refused(404, "NotFound", f"{method} {'/'.join(path)}")
+
+    def _page(self, name: str, listed: Iterable[object], query: dict) -> dict:
+        """What is listed, or a page of it and the token of the next one."""
+        size, whole = self.folder / "page", list(listed)
+        if not size.exists():
+            return {name: whole}
+        start = int(query.get("pageToken", ["0"])[0])
+        stop = start + int(size.read_text())
+        return {name: whole[start:stop]} | ({"next-page-token": str(stop)} if stop < len(whole) else {})
 
     def _create(self, namespace: tuple[str, ...], body: dict) -> dict:
         from pyiceberg.schema import Schema
