@@ -41,8 +41,10 @@ MAX_BODY_BYTES = 64 << 20
 WRITTEN = pa.ipc.IpcWriteOptions()  # as it is by default, without a look at the environment for each answer
 
 
-class _Headers(flight.ServerMiddleware):
+class _Headers:
     """What the headers of one call say; its correlation id goes back."""
+
+    __slots__ = ("_headers", "caller", "correlation_id")
 
     def __init__(self, headers: dict[str, list[str | bytes]]):
         self._headers = headers
@@ -58,14 +60,23 @@ class _Headers(flight.ServerMiddleware):
             return None
         return values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
 
-    def sending_headers(self) -> dict[str, str]:
-        return {"x-correlation-id": self.correlation_id}
 
+class _Arrivals(flight.ServerMiddlewareFactory):
+    """The headers of each call until its method takes them, which it does next, in the same thread.
 
-class _HeadersFactory(flight.ServerMiddlewareFactory):
-    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Headers:  # noqa: ARG002  Flight's own
-        threads.keep()  # the first that a call comes to
-        return _Headers(headers)  # HTTP/2 has their names in lower case
+    No middleware is made of them: it would be come back to with the answer's headers, with the end of the call and to
+    be freed, and each time the thread waits for its turn in Python.
+    """
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, dict[str, list[str | bytes]]] = {}
+
+    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:  # noqa: ARG002  Flight's own
+        threads.keep()
+        self._by_thread[threading.get_ident()] = headers  # HTTP/2 has their names in lower case
+
+    def take(self) -> _Headers:
+        return _Headers(self._by_thread.pop(threading.get_ident()))
 
 
 class _Answering:
@@ -74,6 +85,7 @@ class _Answering:
     Args:
         metrics: Where calls are counted.
         context: Of the call.
+        headers: Of the call.
         method: Of Flight.
         action: Its name, where the method is DoAction.
         begun: The call was counted before.
@@ -82,10 +94,11 @@ class _Answering:
     __slots__ = ("_begun", "_context", "_headers", "_metrics", "_started", "_what")
 
     def __init__(
-        self, metrics: Metrics | None, context: flight.ServerCallContext, method: str, action: str, begun: bool
-    ):
+        self, metrics: Metrics | None, context: flight.ServerCallContext, headers: _Headers, method: str, action: str,
+        begun: bool,
+    ):  # fmt: skip
         self._metrics, self._context, self._what, self._begun = metrics, context, (method, action), begun
-        self._headers: _Headers = context.get_middleware("headers")
+        self._headers = headers
         self._started = time.perf_counter()
 
     def __enter__(self) -> _Headers:
@@ -116,14 +129,15 @@ class StatflightServer(flight.FlightServerBase):
     """Every method checks size, caller and command, in this order, and raises only what `wire.to_flight` makes."""
 
     def __init__(self, service: Service, authenticator: Authenticator | Guard, location: str, **options: Any):
-        super().__init__(location, middleware={"headers": _HeadersFactory()}, **options)
+        self._arrivals = _Arrivals()
+        super().__init__(location, middleware={"headers": self._arrivals}, **options)
         self.service, self.authenticator = service, authenticator
         self.metrics: Metrics | None = None
 
-    def _answering(
-        self, context: flight.ServerCallContext, method: str, action: str = "", begun: bool = False
-    ) -> _Answering:
-        return _Answering(self.metrics, context, method, action, begun)
+    def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
+        headers = self._arrivals.take()
+        context.add_header("x-correlation-id", headers.correlation_id)
+        return _Answering(self.metrics, context, headers, method, action, False)
 
     def _caller(self, headers: _Headers) -> Principal:
         caller = self.authenticator.authenticate(headers.get("authorization"))
@@ -165,13 +179,13 @@ class StatflightServer(flight.FlightServerBase):
                 if self.metrics is not None:
                     self.metrics.rows_read(request.flight.name, answer.num_rows)
                 return flight.RecordBatchStream(answer, options=WRITTEN)
-            batches = self._batches(context, request.flight.name, answer)
+            batches = self._batches(context, headers, request.flight.name, answer)
             return flight.GeneratorStream(request.schema, batches, options=WRITTEN)
 
     def _batches(
-        self, context: flight.ServerCallContext, name: str, batches: Iterable[pa.RecordBatch]
+        self, context: flight.ServerCallContext, headers: _Headers, name: str, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        with self._answering(context, "DoGet", begun=True):
+        with _Answering(self.metrics, context, headers, "DoGet", "", True):
             for batch in batches:
                 if self.metrics is not None:
                     self.metrics.rows_read(name, batch.num_rows)
@@ -221,13 +235,14 @@ class StatflightServer(flight.FlightServerBase):
             first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
             if name in audit.WRITES:
                 audit.write(f"DoAction/{name}", caller.name, headers.correlation_id, **audit.of_body(body))
-        return first if isinstance(results, list) or not first else self._stream(context, name, first, results)
+        return first if isinstance(results, list) or not first else self._stream(context, headers, name, first, results)
 
     def _stream(
-        self, context: flight.ServerCallContext, name: str, first: list[flight.Result], rest: Iterator[Any]
-    ) -> Iterator[flight.Result]:
+        self, context: flight.ServerCallContext, headers: _Headers, name: str, first: list[flight.Result],
+        rest: Iterator[Any],
+    ) -> Iterator[flight.Result]:  # fmt: skip
         yield from first
-        with self._answering(context, "DoAction", name, begun=True):
+        with _Answering(self.metrics, context, headers, "DoAction", name, True):
             for item in rest:
                 yield _result(item)
 
