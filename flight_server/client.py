@@ -300,6 +300,7 @@ class StatsClient:
         kinds: Sequence[str] | None = None,
         mode: str = "SYNC",
         partitions: Sequence[Mapping[str, Any]] | None = None,
+        sampling: str | Mapping[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
         """The requests for a table and its columns, as `capture` and `resolve` take them.
 
@@ -310,6 +311,7 @@ class StatsClient:
             kinds: such as MIN_MAX or NDV; None means any.
             mode: SYNC waits for the outcome, ASYNC answers QUEUED with a job id.
             partitions: such as [{"day": "2024-05-01"}]: only statistics of the files in them; not for `resolve`.
+            sampling: of the columns, such as "RANDOM_ROW_GROUP" or {"method": "METADATA_GUIDED", "max_rows": 100_000}.
 
         Raises:
             pa.ArrowKeyError: the server knows no such table or column.
@@ -334,7 +336,10 @@ class StatsClient:
         for row in found.values():
             if row["column_name"] in columns if columns is not None else not _is_container(row["data_type"]):
                 target = {"kind": "COLUMN", "column_id": row["column_id"]}
-                requests.append(common | {"target": target} | ({"kinds": of_columns} if of_columns else {}))
+                more: dict[str, Any] = {"kinds": of_columns} if of_columns else {}
+                if sampling is not None:
+                    more["sampling"] = sampling
+                requests.append(common | {"target": target} | more)
         return requests
 
     def require_table(self, table: str) -> None:

@@ -33,6 +33,7 @@ from store.schemas import KINDS
 _TableNames = Annotated[list[str], typer.Argument(metavar="TABLE…", help="catalog.schema.table")]
 _Catalog = Annotated[str, typer.Argument(metavar="CATALOG", help="The name the lake is known by.")]
 _Columns = Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")]
+SAMPLES = {"random": "RANDOM_ROW_GROUP", "guided": "METADATA_GUIDED"}
 GOOD = frozenset({"CAPTURED", "QUEUED", "HIT"})
 POLL_SECONDS = 0.3
 
@@ -107,6 +108,12 @@ def capture(
         list[str] | None,
         typer.Option(metavar="FIELD=VALUE,…", help="Only the files of this partition, and no totals. Repeatable."),
     ] = None,
+    sample: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="Read some row groups of the columns: random, or guided.")
+    ] = None,
+    max_rows: Annotated[int | None, typer.Option(min=1, help="The most rows that a sample reads.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(min=1, help="The most compressed bytes that it reads.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(min=0.001, help="When it has read enough.")] = None,
     asynchronous: Annotated[bool, typer.Option("--async", help="Do not wait: print the job ids.")] = False,
     server: Server = SERVER,
     token: Token = None,
@@ -117,14 +124,17 @@ def capture(
     at = snapshot_of(snapshot, "current", "all")
     asked = _kinds(kinds)
     partitions = [_partition(text) for text in partition] if partition else None
+    budget = {"max_rows": max_rows, "max_bytes": max_bytes, "max_seconds": max_seconds}
+    sampling = _sampling(sample, {name: most for name, most in budget.items() if most is not None})
     mode = "ASYNC" if asynchronous else "SYNC"
     with connect(server, token, tls_roots) as client:
         requests, unknown = [], 0
         for name in names:
             try:
                 requests += client.capture_requests(
-                    name, snapshot=at, columns=names_of(columns), kinds=asked, mode=mode, partitions=partitions
-                )
+                    name, snapshot=at, columns=names_of(columns), kinds=asked, mode=mode, partitions=partitions,
+                    sampling=sampling,
+                )  # fmt: skip
             except pa.ArrowKeyError as error:
                 say(f"statflight: {reason(error)}")
                 unknown += 1
@@ -152,6 +162,16 @@ def _partition(text: str) -> dict[str, str | None]:
             misuse(f"--partition {text!r}: expected field=value,…")
         found[name.strip()] = value or None
     return found
+
+
+def _sampling(method: str | None, budget: Mapping[str, float]) -> str | dict[str, Any] | None:
+    if method is None:
+        if budget:
+            misuse(f"--{next(iter(budget)).replace('_', '-')} limits a sample: say --sample random, or guided")
+        return None
+    if method not in SAMPLES:
+        misuse(f"--sample {method!r}: expected {' or '.join(SAMPLES)}")
+    return {"method": SAMPLES[method], **budget} if budget else SAMPLES[method]
 
 
 def _kinds(text: str | None) -> list[str] | None:

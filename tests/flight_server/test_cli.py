@@ -201,6 +201,24 @@ def test_capture_async_prints_each_job_once(server, run):
     assert {request["mode"] for request in server.actions[0][1]["requests"]} == {"ASYNC"}
 
 
+def test_capture_of_a_sample(server, run):
+    captured(server)
+    assert run("capture", NAME, "--sample", "random")[0] == 0
+    limits = ("--max-rows", 1000, "--max-bytes", 1 << 20, "--max-seconds", 1.5)
+    assert run("capture", NAME, "--sample", "guided", *limits)[0] == 0
+    asked = [[request.get("sampling") for request in body["requests"]] for _, body in server.actions]
+    budget = {"max_rows": 1000, "max_bytes": 1 << 20, "max_seconds": 1.5}
+    assert asked == [[None, "RANDOM_ROW_GROUP"], [None, {"method": "METADATA_GUIDED"} | budget]]
+
+
+@pytest.mark.parametrize(("flags", "told"), [
+    (["--sample", "some"], "expected random or guided"), (["--max-rows", "5"], "say --sample random"),
+])  # fmt: skip
+def test_a_sample_that_is_none_is_told(server, run, flags, told):
+    status, _, err = run("capture", NAME, *flags)
+    assert status == 2 and told in err and not server.actions
+
+
 def test_capture_fails_when_an_outcome_does(server, run):
     captured(server, outcome="DEGRADED", detail="capture failed: OSError")
     status, out, err = run("capture", NAME)
