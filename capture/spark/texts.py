@@ -5,6 +5,7 @@ Counts are by hash: two texts with one hash of 63 bits would count as one, as th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,8 @@ from store.sketches import ThetaBuilder
 
 _MAX_ITEM_BYTES: Final = 1024  # longer texts are no most common values
 _STEP: Final = 1 << 16
+_BUCKETS: Final = 1 << 16
+_MANY: Final = 1 << 17  # values from which it pays to look for those that occur often before sorting
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +45,18 @@ def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
     low, high = _bounds(chunks, lt)
     width = sum(int(c.lengths.sum() if c.counts is None else c.lengths @ c.counts) for c in chunks)
     longest = max(int(c.lengths.max()) for c in chunks)
-    mcv = None
+    mcv, floor = None, 1
     if frame.wanted.frequent:
-        distinct, totals = _grouped(chunks)
-        theta = sketches.theta(distinct[: sketches.THETA_K + 2])  # zero, which is never kept, may be the first
-        mcv = _frequent(chunks, distinct, totals * times, frame)
-    else:
+        distinct, totals, floor = _crowded(chunks) or (*_grouped(chunks), 0)
+        mcv = _frequent(chunks, distinct, totals * times, frame, floor * times)
+    if floor:
         builder = ThetaBuilder()
         for chunk in chunks:
             for start in range(0, len(chunk.hashes), _STEP):
                 builder.update(chunk.hashes[start : start + _STEP])
         theta = builder.serialize()
+    else:
+        theta = sketches.theta(distinct[: sketches.THETA_K + 2])  # zero, which is never kept, may be the first
     return Partial(frame.rows, frame.nulls, None, low, high, width * times, longest, theta, None, mcv)
 
 
@@ -137,6 +141,32 @@ def _as_kind(octets: list[bytes], lt: LogicalType) -> pa.Array:
     return pa.array(octets, pa.binary(16) if lt.kind is Kind.UUID else pa.binary())
 
 
+def _crowded(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs, int] | None:
+    """As `_grouped`, of mostly different values only those that may occur more often than `floor` times, and that; None
+    where values are few, or often the same.
+
+    Rows are dealt into buckets by a few bits of their hashes. What a bucket has beyond chance is a value that occurs
+    often; all values of the others occur at most as often as the bucket has rows.
+    """
+    count = sum(len(chunk.hashes) for chunk in chunks)
+    if count < _MANY or any(chunk.counts is not None for chunk in chunks):
+        return None
+    low_bits = [(chunk.hashes & np.uint64(_BUCKETS - 1)).view(np.int64) for chunk in chunks]
+    rows: Longs = sum((np.bincount(bits, minlength=_BUCKETS) for bits in low_bits), np.zeros(_BUCKETS, np.int64))
+    usual = count / _BUCKETS
+    floor = math.ceil(usual + 6 * math.sqrt(usual))
+    crowded = rows > floor
+    if rows[crowded].sum() > count // 8:
+        return None
+    hashes = (
+        np.concatenate([chunk.hashes[crowded.take(bits)] for chunk, bits in zip(chunks, low_bits, strict=True)])
+        if crowded.any()
+        else np.empty(0, np.uint64)
+    )
+    hashes.sort()
+    return *runs(hashes), floor
+
+
 def _grouped(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs]:
     """The distinct hashes of all chunks, ascending, and how many rows have each."""
     hashes = np.concatenate([chunk.hashes for chunk in chunks])
@@ -150,9 +180,11 @@ def _grouped(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs]:
     return hashes[first], np.add.reduceat(counts[order], first)
 
 
-def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame: Frame) -> bytes:
+def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame: Frame, floor: int) -> bytes:
+    """The most common values among distinct hashes and their counts; what is not there occurs at most `floor` times."""
     heavy, offset = sketches.heaviest(totals)
-    heavy = np.sort(heavy)
+    offset = max(offset, floor)
+    heavy = np.sort(heavy[totals[heavy] > offset])
     found = _first_of(chunks, distinct[heavy])
     octets = [value for value, _ in found]
     weights = totals[heavy[[place for _, place in found]]] if found else np.empty(0, np.int64)
