@@ -28,6 +28,7 @@ from flight_server.auth import Authenticator, Guard, Principal
 from flight_server.config import CHILD_VARIABLE, Settings
 from flight_server.listener import Listener, Start, tls_options
 from flight_server.service import Service
+from flight_server.signals import Signals
 from flight_server.upkeep import Upkeep
 from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
 from store.schemas import FLIGHTS
@@ -326,10 +327,7 @@ def serve(settings: Settings) -> int:
         service.close()
         raise
     gc.freeze()  # what is there from the start stays: no collection need look at it again
-    stop, renew = threading.Event(), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    signal.signal(signal.SIGHUP, lambda *_: renew.set())
+    signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     sys.stdout.write(f"listening on {listener.uri}\n")
     sys.stdout.flush()
     inner = _Inner(start, listener, settings.host)
@@ -342,9 +340,8 @@ def serve(settings: Settings) -> int:
     })  # fmt: skip
     swept = looked = time.monotonic()
     status = 0
-    while not stop.wait(0.25):
-        if renew.is_set() or time.monotonic() - looked > RENEWED_WITHIN:
-            renew.clear()
+    while (came := signals.next(0.25)) in (None, signal.SIGHUP):
+        if came == signal.SIGHUP or time.monotonic() - looked > RENEWED_WITHIN:
             looked = time.monotonic()
             guard.renew()
             try:
@@ -352,7 +349,7 @@ def serve(settings: Settings) -> int:
             except InvalidArgument as trouble:  # nobody can connect: whoever started it may start it again
                 logging.getLogger("statflight.server").error("%s", trouble)
                 status = 1
-                stop.set()
+                break
         workers.run()
         if time.monotonic() - swept > min(1.0, settings.lease_seconds / 4):
             swept = time.monotonic()

@@ -31,6 +31,7 @@ from capture.spi import Budget, CaptureRequest, CaptureResult, Decision, Mode, O
 from flight_server.config import CHILD_VARIABLE
 from flight_server.lakes import look
 from flight_server.leases import DraftSink, LeaseKeeper, Server, first_line
+from flight_server.signals import Signals
 from store.errors import InvalidArgument, StatflightError, UpstreamError, to_json
 from store.targets import Target
 
@@ -285,23 +286,17 @@ def run_worker(
         Server(server_uri, token, tls_roots, tls_cert, tls_key),
         Registry(default_engines(spark_master, inline_max_cells)),
     )
-    told = threading.Event()
-
-    def stop(*_: Any) -> None:
-        told.set()
-        worker.stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    signals, told = Signals(signal.SIGTERM, signal.SIGINT), False
     worker.start([("control",)] * 2 if control_only else ROLES)
-    while not worker.stopping.wait(0.5):
+    while not (told or worker.stopping.is_set()):
+        told = signals.next(0.5) is not None
         worker.look_after()
         if parent_pid is not None and os.getppid() != parent_pid:  # it may have died before this one was to know
             break
     worker.stopping.set()
     # threads are in long polls or in the middle of work whose lease will lapse: nothing is lost by leaving
     sys.stderr.flush()
-    os._exit(0 if told.is_set() or parent_pid is not None else 1)
+    os._exit(0 if told or parent_pid is not None else 1)
 
 
 def _die_with_parent() -> None:
