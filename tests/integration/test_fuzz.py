@@ -32,7 +32,7 @@ SECONDS = 1.2  # for each kind
 AT_LEAST, AT_MOST = 20, 400  # mutants of each kind
 ALLOWED = (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, flight.FlightUnavailableError)
 CLEAN = re.compile(r"'?\[[A-Z][A-Z_]*\] ")
-FOUL = re.compile(r"Traceback|\.py\b|SELECT|File \"|codec")
+FOUL = re.compile(r"Traceback|\.py\b|\bSELECT\b|File \"|codec")
 Attempts = Iterator[Callable[[], Any]]
 
 SCALARS = [
