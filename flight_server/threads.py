@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 ALIVE: Final = Path("/proc/self/task")
-POSSIBLE: Final = sys.implementation.name == "cpython" and ALIVE.is_dir()
+# From 3.12 on, CPython takes a state that is freed for that of the thread which frees it.
+POSSIBLE: Final = sys.implementation.name == "cpython" and sys.version_info[:2] == (3, 11) and ALIVE.is_dir()
 
 
 class _State:
