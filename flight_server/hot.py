@@ -116,10 +116,11 @@ def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if held and (rows + batch.num_rows > GROUP_ROWS or size + batch.nbytes > GROUP_BYTES):
+        more = batch.nbytes
+        if held and (rows + batch.num_rows > GROUP_ROWS or size + more > GROUP_BYTES):
             yield pa.concat_batches(held)
             held, rows, size = [], 0, 0
         held.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
+        rows, size = rows + batch.num_rows, size + more
     if held:
         yield pa.concat_batches(held)

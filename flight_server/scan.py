@@ -17,7 +17,7 @@ from flight_server.descriptors import CURRENT, Part, ScanRequest
 from flight_server.hot import HotFlights
 from flight_server.lone import FLIGHTS as LONE_FLIGHTS
 from flight_server.lone import LoneSnapshots
-from flight_server.streams import MAX_BATCH_BYTES, Stream, Streams, never
+from flight_server.streams import Stream, Streams, fits, never
 from flight_server.tables import SOURCES, Scope, Source, stats_source
 from store import predicate
 from store.catalog_store import Catalog, TableEntry
@@ -93,9 +93,9 @@ class Scanner:
         if (known := self._recalled(request, "table", principal)) is not None:
             return known
         if (found := self._cached(request, principal)) is not None:
-            batch, small, of = found
+            batch, of = found
             table = pa.Table.from_batches([batch])
-            if small:
+            if batch.num_rows <= 1 or fits(batch, SMALL_BYTES):
                 again = "asked" in request.memo
                 request.memo["asked"] = (0, 0, None)
                 if again and of is not None and batch.num_rows <= MEMO_ROWS:
@@ -106,7 +106,7 @@ class Scanner:
             return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
         if self.hot is not None and self._is_whole(request, principal) and (whole := self.hot.get(request)) is not None:
             chosen = whole if request.columns is None else whole.select(request.names)
-            return self.streams.serve(_cut(chosen), is_cancelled)
+            return self.streams.serve(chosen.to_batches(), is_cancelled)
         return self._run(request, self.scope(request, principal), is_cancelled)
 
     def reader(
@@ -129,16 +129,16 @@ class Scanner:
             return known
         of = None
         if (found := self._cached(request, principal)) is not None:
-            batch, fits, of = found
-            batches = [batch]
+            batch, of = found
+            batches, whole = [batch], batch.num_rows <= 1 or fits(batch, SMALL_BYTES)
         else:
             answer = self._run(request, self.scope(request, principal), is_cancelled)
-            batches, fits = [], isinstance(answer, pa.Table)
+            batches, whole = [], isinstance(answer, pa.Table)
             if isinstance(answer, Stream):
                 answer.close()
             else:
                 batches = answer.to_batches()
-        if not fits:
+        if not whole:
             raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
         message = pa.py_buffer(b"".join([request.head, *(batch.serialize() for batch in batches), _END]))
         if of is not None:
@@ -173,9 +173,9 @@ class Scanner:
 
     def _cached(
         self, request: ScanRequest, principal: Principal
-    ) -> tuple[pa.RecordBatch, bool, tuple[int, int] | None] | None:
-        """The answer from a slice, whether it is small, its table's key and generation; None where the request is not
-        about one table, or its slice is not kept."""
+    ) -> tuple[pa.RecordBatch, tuple[int, int] | None] | None:
+        """The answer from a slice, with its table's key and generation; None where the request is not about one table,
+        or its slice is not kept."""
         if request.rows or request.part is not None or not request.flight.name.startswith("stats."):
             return None
         plan = request.plan
@@ -183,22 +183,19 @@ class Scanner:
             return None
         table = self.catalog.find(plan.name)
         if table is None or not principal.sees(*table.name):
-            return _none(request), True, None
+            return _none(request), None
         snapshot = None
         if request.snapshot is not None:
             pin = self._pin(request, table)
             if pin is None:
-                return _none(request), True, None
+                return _none(request), None
             snapshot = pin
         found = self.slice(request.flight, table, snapshot, request.allow_stale)
         if found is None:
             return None
         batch = found.select(plan, request.limit)
-        if request.columns is not None:
-            batch = batch.select(request.names)
-        # what a batch takes is slow to tell, and a part takes no more than all
-        small = found.size <= SMALL_BYTES or batch.num_rows <= 1 or batch.nbytes <= SMALL_BYTES
-        return batch, small, (table.table_key, found.generation)
+        of = (table.table_key, found.generation)
+        return (batch if request.columns is None else batch.select(request.names)), of
 
     def _pin(self, request: ScanRequest, table: TableEntry) -> int | None:
         if request.pins is not None:
@@ -377,15 +374,6 @@ def _batch_rows(schema: pa.Schema) -> int:
     columns takes memory that the system hands out anew."""
     width = sum(32 if type.num_buffers > 2 or type.num_fields else 8 for type in schema.types)
     return next((rows for rows in (32_768, 16_384, 8192) if rows * width <= 1 << 20), BATCH_ROWS)
-
-
-def _cut(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The batches of a table, cut without a copy where they have too many bytes."""
-    for batch in table.to_batches():
-        parts = -(-batch.nbytes // MAX_BATCH_BYTES) or 1
-        rows = max(1, -(-batch.num_rows // parts))
-        for start in range(0, max(1, batch.num_rows), rows):
-            yield batch.slice(start, rows)
 
 
 def _none(request: ScanRequest) -> pa.RecordBatch:

@@ -154,9 +154,9 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if batch.num_rows <= 1 or fits(batch, MAX_BATCH_BYTES):
         yield batch
     else:
-        half = batch.num_rows // 2
-        yield from pieces(batch.slice(0, half))
-        yield from pieces(batch.slice(half))
+        rows = -(-batch.num_rows // -(-batch.nbytes // MAX_BATCH_BYTES))
+        for start in range(0, batch.num_rows, rows):
+            yield from pieces(batch.slice(start, rows))
 
 
 class Turns:

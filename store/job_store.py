@@ -103,10 +103,10 @@ class JobStore:
             return None
         waiting = "state IN ('QUEUED', 'WAITING') AND priority <= ?"
         commits = self._commits  # before the look: what is committed meanwhile is looked at again
-        ((count, first),) = self.database.rows(
-            f"SELECT count(*), min(coalesce(not_before, queued_at)) FROM jobs WHERE {waiting}", limit
+        ((first,),) = self.database.rows(
+            f"SELECT min(coalesce(not_before, 'epoch'::TIMESTAMPTZ)) FROM jobs WHERE {waiting}", limit
         )
-        if not count or first > now:
+        if first is None or first > now:
             self._none[limit] = commits, first or datetime.max.replace(tzinfo=UTC)
             return None
         ready = f"{waiting} AND coalesce(not_before <= ?, true)"

@@ -158,11 +158,7 @@ def _crowded(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs, int] | None:
     crowded = rows > floor
     if rows[crowded].sum() > count // 8:
         return None
-    hashes = (
-        np.concatenate([chunk.hashes[crowded.take(bits)] for chunk, bits in zip(chunks, low_bits, strict=True)])
-        if crowded.any()
-        else np.empty(0, np.uint64)
-    )
+    hashes = np.concatenate([chunk.hashes[crowded.take(bits)] for chunk, bits in zip(chunks, low_bits, strict=True)])
     hashes.sort()
     return *runs(hashes), floor
 
