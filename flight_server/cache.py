@@ -147,7 +147,7 @@ class SliceCache:
     """Slices within a budget of bytes. The first look at a slice only notes it: what is asked once is not kept."""
 
     def __init__(self, budget: int):
-        self.largest = budget // 4
+        self.budget, self.largest = budget, budget // 4
         self._slices: Bounded[SliceKey, Slice] = Bounded(budget)
         self._seen: Bounded[SliceKey, bool] = Bounded(65_536)
         self._too_large: Bounded[SliceKey, float] = Bounded(65_536)
@@ -159,20 +159,22 @@ class SliceCache:
         return self._slices.size
 
     def get(
-        self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None]
-    ) -> Slice | None:
+        self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None],
+        *, at_once: bool = False,
+    ) -> Slice | None:  # fmt: skip
         """The slice as of the table's generation now; None where DuckDB is to be asked.
 
         Args:
             key: What the slice is of.
             generation: The table's generation at this moment.
             load: Reads the slice, unless it has more bytes than it is given.
+            at_once: The first look loads it, too.
         """
         now = generation()
         found = self._slices.get(key)
         if found is not None and found.generation == now:
             return found
-        if self.largest <= 0 or not self._worth_loading(key):
+        if self.largest <= 0 or (not self._worth_loading(key) and not at_once):
             return None
         with self._lock:
             if key in self._loading:

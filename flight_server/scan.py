@@ -203,14 +203,17 @@ class Scanner:
         return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
 
     def slice(
-        self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False
+        self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False,
+        *, at_once: bool = False,
     ) -> Slice | None:  # fmt: skip
-        """What a flight shows of a table (all stored rows, or those valid for a snapshot), if it is kept ready."""
+        """What a flight shows of a table (all stored rows, or those valid for a snapshot), if it is kept ready; with
+        `at_once` it is made ready at the first look."""
         stale = allow_stale and snapshot is not None
         return self.slices.get(
             (flight.name, table.table_key, snapshot, stale),
             lambda: self.changes.generation(table.table_key),
             lambda most: self._load(flight, table, snapshot, stale, most),
+            at_once=at_once,
         )
 
     def _load(

@@ -225,6 +225,23 @@ def test_cold_lookup_latency(uris: tuple[str, str], tmp_path: Path) -> None:
         compare_p50("20 rows out of DuckDB, 35 columns / empty DoGet", lookup(snapshot="current"), empty, 4.0, 500)
 
 
+def test_first_looks_after_a_start(uris: tuple[str, str], tmp_path: Path) -> None:
+    """What was read before a restart is ready after it: the very first look at each table."""
+    theirs, own = Client(uris[1]), tmp_path / "restarted.duckdb"
+    shutil.copy(database_in(Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)), own)
+    few = {"column": "column_id", "op": "LTE", "values": [20]}
+    lookup: Call = lambda n: client.get(command(table=n, predicates=[few], snapshot="current")).num_rows  # noqa: E731
+    for warm in (False, True):
+        with started(serve(own), tmp_path / "restarted.log") as uri:
+            client = Client(uri)
+            time.sleep(5 if warm else 0)
+            client.get(b'{"table": "sys.flights"}')
+            mine, bare = latencies(lookup, calls("empty", theirs), TABLES - 1)
+            p50, base = statistics.median(mine), statistics.median(bare)
+            told(f"20 rows, first look, {'read before the start' if warm else 'never read before'}", p50 / base,
+                 "at most 4.0", f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")  # fmt: skip
+
+
 def test_resolve_latency(uris: tuple[str, str]) -> None:
     ours, theirs = Client(uris[0]), Client(uris[1])
     (answer,) = ours.act("resolve", json.dumps({"requests": [request_of(1, 1)]}).encode())

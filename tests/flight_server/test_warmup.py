@@ -1,0 +1,107 @@
+"""After a restart, what was read before it is in the cache before anybody asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flight_server import descriptors
+from flight_server.service import Service
+from store.database import Database
+from tests.flight_server.live_server import eventually
+from tests.flight_server.serving import command, put, read, rows, service_in
+
+TABLES = ("a", "b", "c", "d", "e", "f")
+CURRENT = {"snapshot": "current"}
+
+
+def filled(directory: Path, *asked: str) -> None:
+    with service_in(directory) as service:
+        for name in TABLES:
+            put(service, rows(name, 1, range(1, 4)))
+            put(service, rows(name, 2, range(1, 6)))
+        for name in asked:
+            ask(service, name)
+            service.usage.flush(0)  # the times of two reads differ
+
+
+def ask(service: Service, name: str) -> int:
+    data = command(name, **CURRENT)
+    service.note_read(descriptors.of_ticket(data))
+    return read(service, data).num_rows
+
+
+def ready(service: Service) -> set[str]:
+    """Tables whose columns are in the cache."""
+    found = (service.catalog.find(("lake", "s", name)) for name in TABLES)
+    keys = {t.table_name: ("stats.columns", t.table_key, t.current_snapshot_id, False) for t in found if t}
+    return {name for name, key in keys.items() if service.slices._slices.get(key) is not None}
+
+
+def started(service: Service) -> None:
+    service.warm_up.start()
+    assert service.warm_up._thread is not None
+    service.warm_up._thread.join(30)
+
+
+def test_what_was_read_before_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    filled(tmp_path, "b", "a")
+    with service_in(tmp_path) as service:
+        assert service.usage.latest(10) == [service.catalog.get(f"lake.s.{name}").table_key for name in ("a", "b")]
+        started(service)
+        assert ready(service) == {"a", "b"}
+
+        def refuse(_: Database) -> None:
+            raise AssertionError("DuckDB was asked")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "read", refuse)
+            assert ask(service, "a") == 5
+            with pytest.raises(AssertionError, match="DuckDB was asked"):
+                ask(service, "c")
+        put(service, rows("a", 2, range(1, 10)))
+        assert ask(service, "a") == 9
+
+
+def test_reads_of_the_last_seconds_are_written_down_at_the_end(tmp_path: Path):
+    filled(tmp_path)
+    with service_in(tmp_path) as service:
+        ask(service, "c")
+    with service_in(tmp_path) as service:
+        assert service.usage.latest(10) == [service.catalog.get("lake.s.c").table_key]
+
+
+def test_tables_that_are_gone_are_passed_over(tmp_path: Path):
+    filled(tmp_path, "a", "b")
+    with service_in(tmp_path) as service:
+        service.database.write(lambda c: c.execute("UPDATE tables SET dropped = true WHERE table_name = 'a'"))
+        service.database.write(lambda c: c.execute("DELETE FROM tables WHERE table_name = 'b'"))
+    with service_in(tmp_path) as service:
+        started(service)
+        assert ready(service) == set()
+
+
+def test_half_of_the_cache_is_left_to_what_is_asked_now(tmp_path: Path):
+    filled(tmp_path, *TABLES)
+    with service_in(tmp_path) as service:
+        started(service)
+        assert ready(service) == set(TABLES)
+        used = service.slices.used
+    with service_in(tmp_path, cache_bytes=used) as service:
+        started(service)
+        assert ready(service) == {"c", "d", "e", "f"}  # the last of them passes the half
+
+
+def test_without_a_cache_nothing_is_read(tmp_path: Path):
+    filled(tmp_path, "a")
+    with service_in(tmp_path, cache_bytes=0) as service:
+        started(service)
+        assert service.slices.used == 0
+
+
+def test_a_server_that_ends_while_it_warms_up_waits_for_no_table(tmp_path: Path):
+    filled(tmp_path, *TABLES)
+    with service_in(tmp_path) as service:
+        service.warm_up.start()
+    assert eventually(lambda: not service.warm_up._thread.is_alive())
