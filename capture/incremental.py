@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -223,6 +224,13 @@ def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> st
     NDV: k, seed and how values were hashed; QUANTILES: k and the unit of the doubles; MCV: the items kept of exact
     counts. `fingerprint` is that of the file scanned, `files` that of all files of the table.
     """
+    text = _params(role, lt, fingerprint)
+    return json.dumps(json.loads(text) | more, sort_keys=True) if more else text
+
+
+@lru_cache(4096)
+def _params(role: str, lt: LogicalType, fingerprint: str) -> str:
+    """Those that all columns of a type have in common."""
     told: dict[str, Any] = {}
     match role:
         case "NDV" | "TUPLE_NDV":
@@ -234,7 +242,7 @@ def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> st
             told = {"lg_max_map_size": sketches.FREQUENT_LG, "items": sketches.FREQUENT_ITEMS_KEPT}
     if fingerprint:
         told["fingerprint"] = fingerprint
-    return json.dumps(told | more, sort_keys=True)
+    return json.dumps(told, sort_keys=True)
 
 
 SKETCHES: Final = (

@@ -32,6 +32,7 @@ FREQUENT_LG: Final = 8  # size of the hash map the sketch claims, base 2 logarit
 FREQUENT_ITEMS_KEPT: Final = 3 << (FREQUENT_LG - 2)
 
 _MAX_THETA: Final = (1 << 63) - 1
+_THETA_STEP: Final = 1 << 15  # hashes compared with theta at once
 _SEED_HASH: Final = 0x93CC  # of seed 9001
 _EMPTY, _COMPACT, _ORDERED, _READ_ONLY = 4, 8, 16, 2
 
@@ -65,15 +66,18 @@ class ThetaBuilder:
 
     def update(self, hashes: Hashes) -> None:
         """Adds hashes of shape (n,), each below 2^63."""
-        if not len(hashes):
-            return
-        self._empty = False
-        if self._theta != _MAX_THETA:
-            hashes = hashes[hashes < self._theta]
-        self._parts.append(hashes)
-        self._pending += len(hashes)
-        if self._pending > 8 * self.k:
-            self._trim()
+        start = 0
+        while start < len(hashes):
+            self._empty = False
+            # A first few tell a limit that keeps most of the others out.
+            fresh = hashes[start : start + (_THETA_STEP if self._theta != _MAX_THETA else 4 * self.k)]
+            start += len(fresh)
+            if self._theta != _MAX_THETA:
+                fresh = fresh[fresh < self._theta]
+            self._parts.append(fresh)
+            self._pending += len(fresh)
+            if self._pending >= 4 * self.k:
+                self._trim()
 
     def state(self) -> Theta:
         self._trim()

@@ -14,7 +14,7 @@ from capture.spark.scan import PARTIAL_SCHEMA, Answer, Work, from_batch, scan, t
 from capture.spark.session import Spark
 
 _WAVE_ANSWERS: Final = 4096  # each may carry 45 kB of sketches, which meet in this process
-_TASKS_PER_CORE: Final = 3
+_TASKS_PER_CORE: Final = 2  # between two tasks a worker waits for Spark, 25 ms on a busy machine
 _FILE_BYTES: Final = 1 << 20  # what opening a file is worth when tasks are balanced
 
 Numbered = tuple[int, ScanTask]

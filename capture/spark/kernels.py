@@ -25,7 +25,6 @@ from store.logical_types import Kind, LogicalType
 from store.sketches import ThetaBuilder
 
 PIECE_ROWS: Final = 1 << 22  # rows summarised at once; bounds the memory of a column to a few hundred MiB
-HASH_STEP: Final = 1 << 16
 
 
 def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: Wanted = ALL, times: int = 1) -> Partial:
@@ -197,8 +196,8 @@ def _of_numbers(
     """From ascending distinct numbers in their storage form (days, microseconds, unscaled) and their counts."""
     lt = frame.lt
     builder = ThetaBuilder()
-    for start in range(0, len(distinct), HASH_STEP):
-        builder.update(hashed(distinct[start : start + HASH_STEP]))
+    for start in range(0, len(distinct), hashing.CHUNK):
+        builder.update(hashed(distinct[start : start + hashing.CHUNK]))
     if nans:
         builder.update(hashed(np.array([np.nan], distinct.dtype)))
     doubles = distinct.astype(np.float64)

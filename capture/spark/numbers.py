@@ -122,6 +122,11 @@ def count_integers(values: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np
             counts = _count_range(values, low, span)
             places = np.flatnonzero(counts)
             return places.astype(values.dtype) + low, counts[places]  # wraps to the right value
+        if values.dtype.itemsize == 8 and span <= 1 << 32:  # half as wide, twice as fast to sort
+            above = np.subtract(values, low, out=np.empty(count, np.uint32), casting="unsafe")
+            above.sort()
+            distinct, lengths = runs(above)
+            return distinct.astype(values.dtype) + low, lengths
     return runs(np.sort(values))
 
 

@@ -141,7 +141,6 @@ def _tuples(parts: Sequence[tuple[hashing.Hashes, npt.NDArray[np.bool_] | None]]
     nulls = [null for _, null in parts]
     combined = hashing.combine([hashes for hashes, _ in parts], nulls)
     theta = sketches.ThetaBuilder()
-    for start in range(0, len(combined), kernels.HASH_STEP):
-        theta.update(combined[start : start + kernels.HASH_STEP])
+    theta.update(combined)
     whole = 0 if any(n is None for n in nulls) else int(np.count_nonzero(np.logical_and.reduce(nulls)))
     return Partial(len(combined), whole, theta=theta.serialize())

@@ -29,6 +29,8 @@ _DICTIONARY_BYTES: Final = 4  # per value: a text column below is coded by a dic
 _TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
 TROUBLE = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
 
+_ARROW_SCHEMA: Final = b"ARROW:schema"  # key of a footer's metadata
+
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
@@ -133,6 +135,7 @@ class _ParquetReader:
         self._place = place
         self._file = self._open()
         self._metadata = self._file.metadata
+        self._read_texts_as_such()
         schema = self._file.schema
         self._leaves = {schema.column(i).path: i for i in range(len(schema))}
         groups = range(self._metadata.num_row_groups)
@@ -179,6 +182,23 @@ class _ParquetReader:
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options)
         self._opened.append(file)
         return file
+
+    def _read_texts_as_such(self) -> None:
+        """Reads no views of texts, which cost a fifth more to make and have to be copied for Arrow's kernels.
+
+        The file's Arrow schema asks for them, which some writers leave in the footer: read without it, unless another
+        column would not be the same.
+        """
+        given = self._file.schema_arrow
+        if not any(map(_is_view, given.types)):
+            return
+        footer = pa.BufferOutputStream()
+        self._metadata.write_metadata_file(footer)
+        hidden = footer.getvalue().to_pybytes().replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())
+        metadata = pq.read_metadata(pa.BufferReader(hidden))
+        plain = self._open(metadata=metadata)
+        if all(a == b or _is_view(a) for a, b in zip(given.types, plain.schema_arrow.types, strict=True)):
+            self._file, self._metadata = plain, metadata
 
     def _physical(self) -> int:
         if self._groups is None:
@@ -312,6 +332,10 @@ class _LanceReader:
 
     def close(self) -> None:
         self._fragment = None
+
+
+def _is_view(type: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
 
 
 def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:

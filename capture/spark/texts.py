@@ -52,8 +52,7 @@ def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
     if floor:
         builder = ThetaBuilder()
         for chunk in chunks:
-            for start in range(0, len(chunk.hashes), _STEP):
-                builder.update(chunk.hashes[start : start + _STEP])
+            builder.update(chunk.hashes)
         theta = builder.serialize()
     else:
         theta = sketches.theta(distinct[: sketches.THETA_K + 2])  # zero, which is never kept, may be the first

@@ -133,6 +133,8 @@ def calls(kind: str, client: Client) -> Call:
     match kind:
         case "empty":
             return lambda _: client.get(b"empty").num_rows
+        case "one row":  # of the bare server
+            return lambda _: client.get(b"point").num_rows
         case "act":
             return lambda _: len(client.act("empty"))
         case "health":
@@ -331,6 +333,7 @@ def test_sixteen_clients(uris: tuple[str, str]) -> None:
     empty = (uris[1], "empty")
     compare_loads("16 clients, points by action / empty DoGets", (uris[0], "read again"), empty, "at least 0.85")
     compare_loads("16 clients, points by DoGet / empty DoGets", (uris[0], "point again"), empty, "at least 0.85")
+    compare_loads("(bare server, one row / empty DoGets)", (uris[1], "one row"), empty, "at least 0.85")
     rate, taken = load(uris[0], "resolve1000", CLIENTS, 2 * SECONDS)
     told(
         "16 clients, resolve of 1000 targets", rate * 1000, "targets/s", f"p50 {statistics.median(taken) * 1e3:.0f} ms"
