@@ -24,6 +24,7 @@ from store.sketches import ThetaBuilder
 
 _MAX_ITEM_BYTES: Final = 1024  # longer texts are no most common values
 _STEP: Final = 1 << 16
+_SMALL: Final = 1 << 12  # entries of dictionaries that are joined
 _BUCKETS: Final = 1 << 16
 _MANY: Final = 1 << 17  # values from which it pays to look for those that occur often before sorting
 
@@ -41,7 +42,7 @@ class _Entries:
 def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
     """The statistics of values without nulls, at least one."""
     lt, times = frame.lt, frame.times
-    chunks = [_entries(chunk) for chunk in values.chunks if len(chunk)]
+    chunks = [_entries(chunk) for chunk in _joined(values).chunks if len(chunk)]
     low, high = _bounds(chunks, lt)
     width = sum(int(c.lengths.sum() if c.counts is None else c.lengths @ c.counts) for c in chunks)
     longest = max(int(c.lengths.max()) for c in chunks)
@@ -68,6 +69,13 @@ def row_hashes(values: pa.ChunkedArray) -> Hashes:
         else:
             parts.append(_hashed(_binary(chunk))[0])
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _joined(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """With one small dictionary in place of one for each row group."""
+    if not pa.types.is_dictionary(values.type) or sum(len(chunk.dictionary) for chunk in values.chunks) > _SMALL:
+        return values
+    return pa.chunked_array([values.combine_chunks()], values.type)
 
 
 def _entries(chunk: pa.Array) -> _Entries:
