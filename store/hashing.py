@@ -169,21 +169,22 @@ def _strings(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
     order, above = _longest_first(blocks)
     if order is not None:
         starts, lengths = starts.take(order), lengths.take(order)
-    count = len(lengths)
-    h1: Hashes = np.full(count, SEED, np.uint64)
-    h2, tail1, tail2 = h1.copy(), np.empty_like(h1), np.empty_like(h1)
-    rows = count
-    for longer, (k1, k2) in zip(above, _loaded(data, starts, offsets, above), strict=True):
-        tail1[longer:rows], tail2[longer:rows] = k1[longer:], k2[longer:]
+    rest = lengths & 15
+    wide = int(rest.max()) > 8  # some last block has more than a word
+    rows = len(lengths)
+    h1: Hashes = np.full(rows, SEED, np.uint64)
+    h2, tail1, tail2 = h1.copy(), np.empty_like(h1), np.empty_like(h1) if wide else None
+    for longer, (k1, k2) in zip(above, _loaded(data, starts, offsets, above, wide), strict=True):
+        tail1[longer:rows] = k1[longer:]
+        if tail2 is not None:
+            tail2[longer:rows] = k2[longer:]
         if longer:
             _mix(h1[:longer], h2[:longer], k1[:longer], k2[:longer])
         rows = longer
-    rest = lengths & 15
     tail1 &= _MASK_1.take(rest)
-    beyond_a_word = int(rest.max()) > 8
-    if beyond_a_word:
+    if tail2 is not None:
         tail2 &= _MASK_2.take(rest)
-    hashes = _finish(h1, h2, tail1, tail2 if beyond_a_word else None, lengths.view(np.uint64))
+    hashes = _finish(h1, h2, tail1, tail2, lengths.view(np.uint64))
     if order is None:
         return hashes
     unsorted = np.empty_like(hashes)
@@ -209,10 +210,11 @@ def _longest_first(blocks: Longs) -> tuple[Longs | None, list[int]]:
 
 
 def _loaded(
-    data: npt.NDArray[np.uint8], starts: Longs, offsets: Longs, above: Sequence[int]
+    data: npt.NDArray[np.uint8], starts: Longs, offsets: Longs, above: Sequence[int], wide: bool
 ) -> Iterator[tuple[Hashes, Hashes]]:
     """Sixteen bytes of each string after the other, as two words: first those where the strings begin, then for as many
-    strings, from the first on, as `above` says. What is beyond the end of a string means nothing.
+    strings, from the first on, as `above` says. What is beyond the end of a string means nothing, nor, unless `wide`,
+    do the second words of the last block of all.
 
     Bytes come as the whole words that they lie in, which is several times faster than words wherever they begin.
     """
@@ -228,8 +230,11 @@ def _loaded(
     aligned = not right.any()
     head = words.take(at, mode="clip")
     for number, longer in enumerate(above):
+        if aligned and not longer and not wide:
+            yield head, head
+            continue
         middle = words[2 * number + 1 :].take(at, mode="clip")
-        after = words[2 * number + 2 :].take(at, mode="clip")
+        after = head if aligned and not longer else words[2 * number + 2 :].take(at, mode="clip")
         if aligned:
             yield head, middle
         else:

@@ -265,13 +265,12 @@ def _settings(master: str) -> dict[str, str]:
         "spark.driver.maxResultSize": "0",  # waves are bounded before they start
     }
     # Python workers take and give back blocks of some MiB all the time. Kept by the process they cost no page faults,
-    # which takes a quarter off the time of a scan, and in huge pages fewer misses; glibc and Arrow read this, others do
-    # not mind.
+    # which takes a quarter off the time of a scan, and huge pages take a little more. glibc reads this, others do not
+    # mind.
     for name, value in {
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
         "MALLOC_TRIM_THRESHOLD_": str(512 << 20),
-        "ARROW_DEFAULT_MEMORY_POOL": "system",
     }.items():
         settings[f"spark.executorEnv.{name}"] = value
     if master.startswith("local"):

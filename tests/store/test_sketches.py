@@ -5,6 +5,7 @@ import struct
 from itertools import pairwise
 
 import datasketches
+import mmh3
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -60,12 +61,27 @@ def test_texts_hash_as_in_the_library(longest):
 
 
 def test_a_text_hashes_alike_wherever_it_lies():
-    """Alignment, neighbours of other lengths and the borders of chunks do not matter."""
+    """Neighbours of other lengths and the borders of chunks do not matter."""
     generator = np.random.default_rng(7)
-    values = [generator.bytes(int(size)) for size in generator.integers(0, 70, 40_000)]
+    values = [generator.bytes(int(size)) for size in generator.integers(0, 70, 80_000)]
     together = hash_all(values)
-    for place in [0, 1, 16_383, 16_384, 16_385, 39_999, *generator.integers(0, 40_000, 50).tolist()]:
+    border = hashing.CHUNK
+    for place in [0, 1, border - 1, border, border + 1, 79_999, *generator.integers(0, 80_000, 50).tolist()]:
         assert together[place] == hash_all([values[place]])[0]
+
+
+@given(
+    st.lists(st.binary(max_size=50)) | st.integers(0, 40).flatmap(lambda n: st.lists(st.binary(min_size=n, max_size=n)))
+    | st.lists(st.integers(0, 700).map(bytes)),
+    st.binary(max_size=9), st.binary(max_size=40), st.integers(0, 7),
+)  # fmt: skip
+def test_texts_hash_as_murmur(values, before, after, misaligned):
+    """Whatever is around them, and wherever the buffer begins in memory."""
+    octets = np.empty(misaligned + 800 * len(values) + 60, np.uint8)[misaligned:]
+    held = before + b"".join(values) + after
+    octets[: len(held)] = np.frombuffer(held, np.uint8)
+    expected = [mmh3.hash64(value, hashing.SEED, signed=False)[0] >> 1 for value in values]
+    assert hashing.hash_bytes(octets[: len(held)], offsets_of(values) + len(before)).tolist() == expected
 
 
 def test_the_empty_text_is_hashed():
