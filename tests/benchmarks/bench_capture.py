@@ -188,7 +188,7 @@ def test_against_analyze(engine, tmp_path, capsys, make):
     medians = interleaved({
         "capture": lambda: capture(engine, table, "spark"),
         "ANALYZE": lambda: session.sql("ANALYZE TABLE bench_other COMPUTE STATISTICS FOR ALL COLUMNS").collect(),
-    })  # fmt: skip
+    }, before=5)  # fmt: skip
     session.sql("DROP TABLE bench_other")
     report(capsys, make.__doc__, {
         "ANALYZE / capture": medians["ANALYZE"] / medians["capture"], "capture s": medians["capture"],
