@@ -17,11 +17,15 @@ int to long then hashes alike in its old and its new files, and a union never co
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+# Where it is missing, texts of many kilobytes take longer.
+mmh3: Any = importlib.import_module("mmh3") if importlib.util.find_spec("mmh3") else None
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Longs: TypeAlias = npt.NDArray[np.int64]
@@ -29,6 +33,7 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 SEED: Final = 9001
 CHUNK: Final = 32_768  # values hashed at once: a call of NumPy for each of many steps costs little then
 _CHUNK_BYTES: Final = 1 << 22
+_LONG: Final = 1 << 14  # bytes of a string above which it is hashed alone
 
 _FEW_SIZES: Final = 16  # of strings, in blocks, up to which picking them one size after the other beats sorting
 _C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
@@ -86,7 +91,7 @@ def hash_bytes(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
     while start < count:
         by_size = int(np.searchsorted(offsets, offsets[start] + _CHUNK_BYTES, "right")) - 1
         stop = min(count, start + CHUNK, max(by_size, start + 1))
-        hashes[start:stop] = _strings(data, offsets[start : stop + 1])
+        hashes[start:stop] = _strings(data, offsets[start:stop], np.diff(offsets[start : stop + 1]))
         start = stop
     return hashes
 
@@ -162,11 +167,18 @@ def _wide_decimals(low: Hashes, high: Longs) -> Hashes:
     return hash_bytes(rows[places], offsets)
 
 
-def _strings(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
+def _strings(data: npt.NDArray[np.uint8], starts: Longs, lengths: Longs) -> Hashes:
     """The hashes of one chunk of byte strings."""
-    starts, lengths = offsets[:-1], np.diff(offsets)
-    blocks = lengths >> 4
-    order, above = _longest_first(blocks)
+    long = np.flatnonzero(lengths > _LONG)
+    if len(long):
+        hashes: Hashes = np.empty(len(lengths), np.uint64)
+        for row in long.tolist():
+            hashes[row] = _alone(data[starts[row] : starts[row] + lengths[row]])
+        others = np.flatnonzero(lengths <= _LONG)
+        if len(others):
+            hashes[others] = _strings(data, starts[others], lengths[others])
+        return hashes
+    order, above = _longest_first(lengths >> 4)
     if order is not None:
         starts, lengths = starts.take(order), lengths.take(order)
     rest = lengths & 15
@@ -174,7 +186,7 @@ def _strings(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
     rows = len(lengths)
     h1: Hashes = np.full(rows, SEED, np.uint64)
     h2, tail1, tail2 = h1.copy(), np.empty_like(h1), np.empty_like(h1) if wide else None
-    for longer, (k1, k2) in zip(above, _loaded(data, starts, offsets, above, wide), strict=True):
+    for longer, (k1, k2) in zip(above, _loaded(data, starts, lengths, above, wide), strict=True):
         tail1[longer:rows] = k1[longer:]
         if tail2 is not None:
             tail2[longer:rows] = k2[longer:]
@@ -203,14 +215,14 @@ def _longest_first(blocks: Longs) -> tuple[Longs | None, list[int]]:
         order = np.argsort((most - blocks).astype(kind), kind="stable")
         have_more: Longs = count - np.searchsorted(blocks[order[::-1]], np.arange(most + 1), "right")
         return order, have_more.tolist()
-    small = blocks.astype(np.uint8)
-    groups = [np.flatnonzero(small == number) for number in range(most, least - 1, -1)]
+    small = (blocks - least).astype(np.uint8)
+    groups = [np.flatnonzero(small == number) for number in range(most - least, -1, -1)]
     have_more = np.cumsum([0, *map(len, groups)])[-2::-1]
     return np.concatenate(groups), [count] * least + have_more.tolist()
 
 
 def _loaded(
-    data: npt.NDArray[np.uint8], starts: Longs, offsets: Longs, above: Sequence[int], wide: bool
+    data: npt.NDArray[np.uint8], starts: Longs, lengths: Longs, above: Sequence[int], wide: bool
 ) -> Iterator[tuple[Hashes, Hashes]]:
     """Sixteen bytes of each string after the other, as two words: first those where the strings begin, then for as many
     strings, from the first on, as `above` says. What is beyond the end of a string means nothing, nor, unless `wide`,
@@ -218,13 +230,14 @@ def _loaded(
 
     Bytes come as the whole words that they lie in, which is several times faster than words wherever they begin.
     """
-    first, last = int(offsets[0]), int(offsets[-1])
-    if last + 24 > len(data) & ~7 or data.ctypes.data & 7:
-        padded: Hashes = np.zeros((last - first >> 3) + 4, np.uint64)
+    first, last = int(starts.min()), int((starts + lengths).max())
+    whole = len(data) & ~7
+    if last + 24 > whole or data.ctypes.data & 7:
+        padded: Hashes = np.zeros(((last - first) >> 3) + 4, np.uint64)
         padded.view(np.uint8)[: last - first] = data[first:last]
         words, starts = padded, starts - first
     else:
-        words = data[: len(data) & ~7].view(np.uint64)
+        words = data[:whole].view(np.uint64)
     at, right = starts >> 3, (starts & 7).view(np.uint64) << np.uint64(3)
     left = np.uint64(64) - right  # a shift by all 64 leaves nothing
     aligned = not right.any()
@@ -240,6 +253,30 @@ def _loaded(
         else:
             yield head >> right | middle << left, middle >> right | after << left
         at, right, left, head = at[:longer], right[:longer], left[:longer], after[:longer]
+
+
+def _alone(octets: npt.NDArray[np.uint8]) -> int:
+    """The hash of one long string, of which too few begin at once for whole vectors of them."""
+    if mmh3 is not None:
+        return int(mmh3.hash64(octets.tobytes(), SEED, signed=False)[0]) >> 1
+    h1 = h2 = SEED
+    for start in range(0, len(octets) & ~15, _CHUNK_BYTES):
+        part = octets[start : min(start + _CHUNK_BYTES, len(octets) & ~15)]
+        words = iter(part.copy().view(np.uint64).tolist())
+        for k1, k2 in zip(words, words, strict=True):
+            h1 ^= _turned(k1 * int(_C1) & _FULL, 31) * int(_C2) & _FULL
+            h1 = ((_turned(h1, 27) + h2) * 5 + int(_A1)) & _FULL
+            h2 ^= _turned(k2 * int(_C2) & _FULL, 33) * int(_C1) & _FULL
+            h2 = ((_turned(h2, 31) + h1) * 5 + int(_A2)) & _FULL
+    tail: Hashes = np.zeros(2, np.uint64)
+    rest = len(octets) & 15
+    tail.view(np.uint8)[:rest] = octets[len(octets) - rest :]
+    states = np.array([h1], np.uint64), np.array([h2], np.uint64)
+    return int(_finish(*states, tail[:1], tail[1:], np.uint64(len(octets)))[0])
+
+
+def _turned(value: int, by: int) -> int:
+    return (value << by | value >> (64 - by)) & _FULL
 
 
 def _words(words: list[Hashes], length: int) -> Hashes:

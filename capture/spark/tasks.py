@@ -27,9 +27,9 @@ from store.logical_types import Kind, LogicalType
 BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of the columns that are read together
 _DICTIONARY_BYTES: Final = 4  # per value: a text column below is coded by a dictionary that pays
 _TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
-TROUBLE = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
-
+_FEW_ROWS: Final = 1000  # of a file whose footer is not worth a second look
 _ARROW_SCHEMA: Final = b"ARROW:schema"  # key of a footer's metadata
+TROUBLE = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -190,7 +190,7 @@ class _ParquetReader:
         column would not be the same.
         """
         given = self._file.schema_arrow
-        if not any(map(_is_view, given.types)):
+        if self._metadata.num_rows < _FEW_ROWS or not any(map(_is_view, given.types)):
             return
         footer = pa.BufferOutputStream()
         self._metadata.write_metadata_file(footer)
@@ -211,7 +211,7 @@ class _ParquetReader:
         coded = []
         for path in wanted & names & self._leaves.keys():
             column = self._file.schema.column(self._leaves[path])
-            if column.physical_type != "BYTE_ARRAY" or self._metadata.num_rows < 1000:
+            if column.physical_type != "BYTE_ARRAY" or self._metadata.num_rows < _FEW_ROWS:
                 continue
             if logical_types.from_arrow(self._file.schema_arrow.field(path).type) not in _TEXTS:
                 continue

@@ -6,7 +6,7 @@ Counts are by hash: two texts with one hash of 63 bits would count as one, as th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,8 +25,6 @@ from store.sketches import ThetaBuilder
 _MAX_ITEM_BYTES: Final = 1024  # longer texts are no most common values
 _STEP: Final = 1 << 16
 _SMALL: Final = 1 << 12  # entries of dictionaries that are joined
-_COMPARED: Final = 16  # bytes by which values are told apart one byte at a time, until
-_FEW: Final = 64  # are left
 _BUCKETS: Final = 1 << 16
 _MANY: Final = 1 << 17  # values from which it pays to look for those that occur often before sorting
 
@@ -133,23 +131,18 @@ def _layout(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
 def _bounds(chunks: Sequence[_Entries], lt: LogicalType) -> tuple[str | None, str | None]:
     if not lt.orderable:
         return None, None
-    low = min(_octets(pc.min_max(_candidates(chunk, np.min))["min"]) for chunk in chunks)
-    high = max(_octets(pc.min_max(_candidates(chunk, np.max))["max"]) for chunk in chunks)
+    ends = [pc.min_max(_outermost(chunk)) for chunk in chunks]
+    low = min(_octets(end["min"]) for end in ends)
+    high = max(_octets(end["max"]) for end in ends)
     low_text, high_text = bounds.encode_array(_as_kind([low, high], lt), lt).to_pylist()
     return low_text, high_text
 
 
-def _candidates(entries: _Entries, best: Callable[[npt.NDArray[Any]], Any]) -> pa.Array:
-    """The values among which the least (or greatest) is, by the first few of their bytes."""
-    data, offsets = _layout(entries.values)
-    rows = np.flatnonzero(entries.firsts == best(entries.firsts))
-    for place in range(1, _COMPARED):
-        if len(rows) <= _FEW:
-            break
-        octets = data.take(offsets[rows] + place, mode="clip").astype(np.int16)
-        octets[entries.lengths[rows] <= place] = -1  # what ends here is less than what goes on
-        rows = rows[octets == best(octets)]
-    return entries.values.take(pa.array(rows))
+def _outermost(entries: _Entries) -> pa.Array:
+    """The values among which the least and the greatest are, by their first bytes; all where these tell little."""
+    firsts = entries.firsts
+    rows = np.flatnonzero((firsts == firsts.min()) | (firsts == firsts.max()))
+    return entries.values.take(pa.array(rows)) if len(rows) < len(firsts) // 4 else entries.values
 
 
 def _octets(value: pa.Scalar) -> bytes:

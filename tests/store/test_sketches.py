@@ -72,16 +72,25 @@ def test_a_text_hashes_alike_wherever_it_lies():
 
 @given(
     st.lists(st.binary(max_size=50)) | st.integers(0, 40).flatmap(lambda n: st.lists(st.binary(min_size=n, max_size=n)))
-    | st.lists(st.integers(0, 700).map(bytes)),
+    | st.lists(st.integers(0, 700).map(bytes)) | st.lists(st.integers(5000, 5200).map(bytes), max_size=5),
     st.binary(max_size=9), st.binary(max_size=40), st.integers(0, 7),
 )  # fmt: skip
 def test_texts_hash_as_murmur(values, before, after, misaligned):
     """Whatever is around them, and wherever the buffer begins in memory."""
-    octets = np.empty(misaligned + 800 * len(values) + 60, np.uint8)[misaligned:]
+    octets = np.empty(misaligned + 5200 * len(values) + 60, np.uint8)[misaligned:]
     held = before + b"".join(values) + after
     octets[: len(held)] = np.frombuffer(held, np.uint8)
     expected = [mmh3.hash64(value, hashing.SEED, signed=False)[0] >> 1 for value in values]
     assert hashing.hash_bytes(octets[: len(held)], offsets_of(values) + len(before)).tolist() == expected
+
+
+@pytest.mark.parametrize("library", [mmh3, None])
+def test_long_texts_hash_as_murmur(library, monkeypatch):
+    """A few among many short ones; also where mmh3 is not installed."""
+    generator = np.random.default_rng(3)
+    values = [generator.bytes(int(size)) for size in (16_384, 16_385, 5, 100_000, 0, 5_000_007)]
+    monkeypatch.setattr(hashing, "mmh3", library)
+    assert hash_all(values).tolist() == [mmh3.hash64(v, hashing.SEED, signed=False)[0] >> 1 for v in values]
 
 
 def test_the_empty_text_is_hashed():
