@@ -27,7 +27,6 @@ from flight_server import actions, audit, descriptors, ingest, threads, wire
 from flight_server.auth import Authenticator, Guard, Principal
 from flight_server.config import CHILD_VARIABLE, Settings
 from flight_server.listener import Listener, Start, tls_options
-from flight_server.memory import Trimmer
 from flight_server.service import Service
 from flight_server.signals import Signals
 from flight_server.upkeep import Upkeep
@@ -339,7 +338,6 @@ def serve(settings: Settings) -> int:
     upkeep = Upkeep({
         "taking back leases": service.dispatcher.sweep, "counting reads": service.usage.flush,
         "auto-analyze": service.auto.look_later, "letting go of threads": threads.reap,
-        "giving back memory": Trimmer(),
     })  # fmt: skip
     swept = looked = time.monotonic()
     status = 0
