@@ -147,7 +147,7 @@ class SliceCache:
     """Slices within a budget of bytes. The first look at a slice only notes it: what is asked once is not kept."""
 
     def __init__(self, budget: int):
-        self.budget, self.largest = budget, budget // 4
+        self.largest = budget // 4
         self._slices: Bounded[SliceKey, Slice] = Bounded(budget)
         self._seen: Bounded[SliceKey, bool] = Bounded(65_536)
         self._too_large: Bounded[SliceKey, float] = Bounded(65_536)
@@ -157,6 +157,10 @@ class SliceCache:
     @property
     def used(self) -> int:
         return self._slices.size
+
+    @property
+    def is_half_full(self) -> bool:
+        return self.used > self._slices.limit // 2
 
     def get(
         self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None],

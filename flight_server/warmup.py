@@ -48,7 +48,7 @@ class WarmUp:
                     continue
                 for flight in READIED:
                     began = time.monotonic()
-                    if cache.used > cache.budget // 2:
+                    if cache.is_half_full:
                         return
                     self._scanner.slice(flight, table, table.current_snapshot_id, at_once=True)
                     if self._stopped.wait(time.monotonic() - began):

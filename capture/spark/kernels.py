@@ -196,8 +196,7 @@ def _of_numbers(
     """From ascending distinct numbers in their storage form (days, microseconds, unscaled) and their counts."""
     lt = frame.lt
     builder = ThetaBuilder()
-    for start in range(0, len(distinct), hashing.CHUNK):
-        builder.update(hashed(distinct[start : start + hashing.CHUNK]))
+    builder.update(hashed(distinct))
     if nans:
         builder.update(hashed(np.array([np.nan], distinct.dtype)))
     doubles = distinct.astype(np.float64)

@@ -31,12 +31,10 @@ _MANY: Final = 1 << 17  # values from which it pays to look for those that occur
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Values of a chunk, all of shape (n,): their hashes, first bytes (zero of an empty one), lengths in bytes, and
-    counts (None: each occurs once)."""
+    """Values of a chunk with their hashes, lengths in bytes and counts (None: each occurs once), all of shape (n,)."""
 
     values: pa.Array
     hashes: Hashes
-    firsts: npt.NDArray[np.uint8]
     lengths: Longs
     counts: Longs | None
 
@@ -67,9 +65,9 @@ def row_hashes(values: pa.ChunkedArray) -> Hashes:
     parts = []
     for chunk in values.chunks:
         if pa.types.is_dictionary(chunk.type):
-            parts.append(hashing.hash_bytes(*_layout(_binary(chunk.dictionary)))[chunk.indices.to_numpy()])
+            parts.append(_hashed(_binary(chunk.dictionary))[0][chunk.indices.to_numpy()])
         else:
-            parts.append(hashing.hash_bytes(*_layout(_binary(chunk))))
+            parts.append(_hashed(_binary(chunk))[0])
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 
@@ -99,20 +97,10 @@ def _binary(values: pa.Array) -> pa.Array:
     return values.cast(pa.large_string())
 
 
-def _hashed(values: pa.Array) -> tuple[Hashes, npt.NDArray[np.uint8], Longs]:
-    """Hash, first byte and length in bytes of each value."""
+def _hashed(values: pa.Array) -> tuple[Hashes, Longs]:
+    """Hash and length in bytes of each value."""
     data, offsets = _layout(values)
-    count = len(values)
-    hashes: Hashes = np.empty(count, np.uint64)
-    firsts: npt.NDArray[np.uint8] = np.zeros(count, np.uint8)
-    for start in range(0, count, hashing.CHUNK):
-        rows = slice(start, min(start + hashing.CHUNK, count))
-        hashes[rows] = hashing.hash_bytes(data, offsets[start : rows.stop + 1])
-        if len(data):
-            data.take(offsets[rows], out=firsts[rows], mode="clip")
-    lengths = np.diff(offsets)
-    firsts[lengths == 0] = 0
-    return hashes, firsts, lengths
+    return hashing.hash_bytes(data, offsets), np.diff(offsets)
 
 
 def _layout(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
@@ -131,18 +119,22 @@ def _layout(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
 def _bounds(chunks: Sequence[_Entries], lt: LogicalType) -> tuple[str | None, str | None]:
     if not lt.orderable:
         return None, None
-    ends = [pc.min_max(_outermost(chunk)) for chunk in chunks]
+    ends = [pc.min_max(_outermost(chunk.values)) for chunk in chunks]
     low = min(_octets(end["min"]) for end in ends)
     high = max(_octets(end["max"]) for end in ends)
     low_text, high_text = bounds.encode_array(_as_kind([low, high], lt), lt).to_pylist()
     return low_text, high_text
 
 
-def _outermost(entries: _Entries) -> pa.Array:
-    """The values among which the least and the greatest are, by their first bytes; all where these tell little."""
-    firsts = entries.firsts
+def _outermost(values: pa.Array) -> pa.Array:
+    """Those among which the least and the greatest are, by their first bytes; all where these tell little."""
+    data, offsets = _layout(values)
+    if not len(data):
+        return values
+    firsts = data.take(offsets[:-1], mode="clip")
+    firsts[offsets[1:] == offsets[:-1]] = 0  # nothing is less than an empty one
     rows = np.flatnonzero((firsts == firsts.min()) | (firsts == firsts.max()))
-    return entries.values.take(pa.array(rows)) if len(rows) < len(firsts) // 4 else entries.values
+    return values.take(pa.array(rows)) if len(rows) < len(firsts) // 4 else values
 
 
 def _octets(value: pa.Scalar) -> bytes:
