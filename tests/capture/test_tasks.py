@@ -61,6 +61,30 @@ def test_columns_leaves_and_constants(write, prefix):
     assert found["later"] == [None] * 10
 
 
+def types(task):
+    return {column.name: values.type for column, values in tasks.read(task, task.columns)}
+
+
+@pytest.mark.parametrize("rows", [tasks._FEW_ROWS - 1, tasks._FEW_ROWS + 500])
+def test_views_of_texts_are_read_as_texts(write, rows):
+    """In a small file they stay views, which are copied later; the values are the same."""
+    texts, octets = [f"text number {i}" if i % 7 else None for i in range(rows)], [b"%d" % i for i in range(rows)]
+    table = pa.table({"t": pa.array(texts, pa.string_view()), "b": pa.array(octets, pa.binary_view())})
+    columns = (ScanColumn(1, "t", "STRING", "t"), ScanColumn(2, "b", "BINARY", "b"))
+    task = write(table, columns, use_dictionary=False)
+    assert contents(task) == {"t": texts, "b": octets}
+    copied = (pa.large_string(), pa.large_binary()) if rows < tasks._FEW_ROWS else (pa.string(), pa.binary())
+    assert tuple(types(task).values()) == copied
+
+
+def test_another_column_keeps_the_type_it_was_written_with(write):
+    """A duration is a plain integer to who does not read the Arrow schema of the file."""
+    table = pa.table({"t": pa.array(["text"] * 2000, pa.string_view()), "d": pa.array(range(2000), pa.duration("us"))})
+    columns = (ScanColumn(1, "t", "STRING", "t"), ScanColumn(2, "d", "INTERVAL", "d"))
+    task = write(table, columns, use_dictionary=False)
+    assert types(task) == {"t": pa.large_string(), "d": pa.duration("us")}
+
+
 def test_blocks_of_columns(write, monkeypatch):
     monkeypatch.setattr(tasks, "BLOCK_BYTES", 1)
     assert contents(write())["place.at.zip"][:2] == ["z0", "z1"]
