@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import pickle
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -14,7 +16,8 @@ from capture.spark.scan import PARTIAL_SCHEMA, Answer, Work, from_batch, scan, t
 from capture.spark.session import Spark
 
 _WAVE_ANSWERS: Final = 4096  # each may carry 45 kB of sketches, which meet in this process
-_TASKS_PER_CORE: Final = 2  # between two tasks a worker waits for Spark, 25 ms on a busy machine
+_TASKS_PER_CORE: Final = 2  # of a cluster: between two tasks a worker waits for Spark, 25 ms on a busy machine
+_GROUPS_PER_CORE: Final = 16  # which executors of one machine take as they are done with the last
 _FILE_BYTES: Final = 1 << 20  # what opening a file is worth when tasks are balanced
 
 Numbered = tuple[int, ScanTask]
@@ -40,9 +43,15 @@ def distributed(
     for start in range(0, len(tasks), wave):
         part = tasks[start : start + wave]
         poll()
-        groups = balanced(part, _TASKS_PER_CORE * spark.cores)
-        payloads = [pickle.dumps((group, work)) for group in groups]
-        yield sorted(from_batch(spark.run(compute, payloads, PARTIAL_SCHEMA, poll)), key=lambda answer: answer.task)
+        per_core = _GROUPS_PER_CORE if spark.is_one_try else _TASKS_PER_CORE
+        groups = [pickle.dumps((group, work)) for group in balanced(part, per_core * spark.cores)]
+        with tempfile.TemporaryDirectory(prefix="statflight-claims-") as claims:
+            if spark.is_one_try:
+                payloads = [pickle.dumps((groups, claims))] * min(spark.cores, len(groups))
+            else:
+                payloads = [pickle.dumps(([group], None)) for group in groups]
+            found = spark.run(compute, payloads, PARTIAL_SCHEMA, poll)
+        yield sorted(from_batch(found), key=lambda answer: answer.task)
 
 
 def balanced(tasks: Sequence[Numbered], count: int) -> list[list[Numbered]]:
@@ -61,12 +70,30 @@ _frozen = False
 
 
 def compute(payload: bytes) -> pa.RecordBatch:
-    """What an executor does: the tasks of a payload, as one batch."""
+    """What an executor does: the tasks of groups as one batch.
+
+    Args:
+        payload: Groups with their work, and a directory of claims: only those groups that nobody else has taken are
+            computed then, each as it is come to. Without one, all.
+    """
     global _frozen
     if not _frozen:
         # Spark collects garbage after every task, and a worker full of modules takes long over it.
         gc.collect()
         gc.freeze()
         _frozen = True
-    tasks, work = pickle.loads(payload)  # noqa: S301  our own, from the driver
-    return to_batch([answer for number, task in tasks for answer in scan(number, task, work)])
+    groups, claims = pickle.loads(payload)  # noqa: S301  our own, from the driver
+    answers: list[Answer] = []
+    for group in groups if claims is None else _claimed(groups, Path(claims)):
+        tasks, work = pickle.loads(group)  # noqa: S301
+        answers += (answer for number, task in tasks for answer in scan(number, task, work))
+    return to_batch(answers)
+
+
+def _claimed(groups: Sequence[bytes], claims: Path) -> Iterator[bytes]:
+    for number, group in enumerate(groups):
+        try:
+            (claims / str(number)).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        yield group

@@ -62,8 +62,9 @@ class Spark:
         self._timer: threading.Timer | None = None
 
     @property
-    def is_local(self) -> bool:
-        return self.master.startswith("local")
+    def is_one_try(self) -> bool:
+        """Whether all executors are on this machine, and a job fails with the first task that does."""
+        return re.fullmatch(r"local(\[[^,]*\])?", self.master) is not None
 
     @property
     def cores(self) -> int:

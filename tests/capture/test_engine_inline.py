@@ -1,6 +1,7 @@
 """The computing engine in this process: records, outcomes, incremental capture, samples, groups. No JVM."""
 
 import json
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from capture.engines import spark as engines
 from capture.engines.spark import SparkEngine
 from capture.incremental import Fold
 from capture.spark import job, kernels, tasks
+from capture.spark.scan import Work
 from capture.spark.session import NO_JAVA, SparkUnavailable
 from capture.spi import CaptureRequest, Mode, Outcome, Sampling, TableHandle
 from store import logical_types, records, schemas, sketches
@@ -437,6 +439,27 @@ def test_tasks_are_balanced_by_bytes():
     loads = [sum(task.size_bytes >> 20 for _, task in group) for group in groups]
     assert max(loads) <= 900
     assert len(job.balanced(numbered, 100)) == 7
+
+
+def test_what_one_executor_has_claimed_no_other_computes(tmp_path):
+    found = [(i, ScanTask("parquet", f"{i}.parquet", str(tmp_path / "none"), 1, 1, (), "")) for i in range(3)]
+    groups = [pickle.dumps((found[:2], Work((1,)))), pickle.dumps((found[2:], Work((1,))))]
+    claims = tmp_path / "claims"
+    claims.mkdir()
+    (claims / "0").touch()  # by another
+    payload = pickle.dumps((groups, str(claims)))
+    assert job.compute(payload).column("task").to_pylist() == [2]
+    assert job.compute(payload).num_rows == 0
+    assert job.compute(pickle.dumps((groups, None))).column("task").to_pylist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("master", "one_try"),
+    [("local", True), ("local[*]", True), ("local[2]", True), ("local[2,4]", False), ("local-cluster[2,1,1024]", False),
+     ("spark://here:7077", False), ("sc://here", False)],
+)  # fmt: skip
+def test_executors_that_claim_are_of_one_machine_and_never_try_again(master, one_try):
+    assert engines.Spark(master).is_one_try is one_try
 
 
 # Folding.
