@@ -163,22 +163,20 @@ class SliceCache:
         return self.used > self._slices.limit // 2
 
     def get(
-        self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None],
-        *, at_once: bool = False,
-    ) -> Slice | None:  # fmt: skip
+        self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None]
+    ) -> Slice | None:
         """The slice as of the table's generation now; None where DuckDB is to be asked.
 
         Args:
             key: What the slice is of.
             generation: The table's generation at this moment.
             load: Reads the slice, unless it has more bytes than it is given.
-            at_once: The first look loads it, too.
         """
         now = generation()
         found = self._slices.get(key)
         if found is not None and found.generation == now:
             return found
-        if self.largest <= 0 or (not self._worth_loading(key) and not at_once):
+        if self.largest <= 0 or not self._worth_loading(key):
             return None
         with self._lock:
             if key in self._loading:
@@ -189,12 +187,18 @@ class SliceCache:
         finally:
             with self._lock:
                 self._loading.discard(key)
-        if batch is None or (made := Slice(batch, now)).size > self.largest:
+        if batch is None or not self.put(key, made := Slice(batch, now)):
             self._too_large.put(key, time.monotonic())
             self._slices.drop(key)
             return None
-        self._slices.put(key, made, made.size)
         return made
+
+    def put(self, key: SliceKey, made: Slice) -> bool:
+        """Keeps a slice unless it is too large."""
+        if made.size > self.largest:
+            return False
+        self._slices.put(key, made, made.size)
+        return True
 
     def _worth_loading(self, key: SliceKey) -> bool:
         if self._seen.get(key) is None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server import known
 from flight_server.auth import ANONYMOUS, Principal
-from flight_server.cache import Slice, SliceCache, one_batch
+from flight_server.cache import NAMES, Slice, SliceCache, one_batch
 from flight_server.descriptors import CURRENT, Part, ScanRequest
 from flight_server.hot import HotFlights
 from flight_server.lone import FLIGHTS as LONE_FLIGHTS
@@ -202,19 +203,33 @@ class Scanner:
             return request.pins.get(table.table_key)
         return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
 
-    def slice(
-        self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False,
-        *, at_once: bool = False,
-    ) -> Slice | None:  # fmt: skip
-        """What a flight shows of a table (all stored rows, or those valid for a snapshot), if it is kept ready; with
-        `at_once` it is made ready at the first look."""
+    def slice(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
+        """What a flight shows of a table (all stored rows, or those valid for a snapshot), if it is kept ready."""
         stale = allow_stale and snapshot is not None
         return self.slices.get(
             (flight.name, table.table_key, snapshot, stale),
             lambda: self.changes.generation(table.table_key),
             lambda most: self._load(flight, table, snapshot, stale, most),
-            at_once=at_once,
         )
+
+    def make_ready(self, flight: Flight, tables: Sequence[TableEntry]) -> None:
+        """Makes the slices of the current rows of some tables ready, by one query for all. What has no rows is left."""
+        pins = {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
+        generations = {key: self.changes.generation(key) for key in pins}
+        keys = {table.name: table.table_key for table in tables}
+        whole = ScanRequest(flight)
+        with self.database.reading() as cursor:
+            batches = list(self._begin(cursor, whole, Scope(list(pins), pins)))
+        if not (found := pa.Table.from_batches(batches, whole.schema)).num_rows:
+            return
+        batch = one_batch(found)  # table by table: a read of known tables is in order
+        names = [batch.column(name).dictionary_encode().indices.to_numpy() for name in NAMES]
+        changes = np.logical_or.reduce([codes[1:] != codes[:-1] for codes in names])
+        starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
+        for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+            rows = batch.take(pa.array(np.arange(start, stop)))  # a slice would keep the rows of all
+            key = keys[tuple(rows.column(name)[0].as_py() for name in NAMES)]
+            self.slices.put((flight.name, key, pins[key], False), Slice(rows, generations[key]))
 
     def _load(
         self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int
@@ -288,11 +303,13 @@ class Scanner:
 
     def parts(self, request: ScanRequest, principal: Principal) -> list[ScanRequest]:
         """The request in as many shares as it asks for: disjoint, and together all of its rows."""
-        physical = (BY_SNAPSHOT | BY_SPAN).get(request.flight.name)
-        if request.partitions == 1 or physical is None or request.limit is not None or request.flight.name == _SKETCHES:
+        name = request.flight.name
+        if request.partitions == 1 or request.limit is not None or name == _SKETCHES:
+            return [request]
+        if name not in BY_SNAPSHOT and name not in BY_SPAN:
             return [request]
         scope = self.scope(request, principal)
-        sizes = self.database.rows(f"SELECT table_key, count(*) FROM {physical} GROUP BY 1 ORDER BY 1")
+        sizes = list(self.stored_rows(request.flight).items())
         if scope.keys is not None:
             wanted = set(scope.keys)
             sizes = [(key, count) for key, count in sizes if key in wanted]
@@ -345,6 +362,11 @@ class Scanner:
             return True
         table = (BY_SNAPSHOT | BY_SPAN).get(request.flight.name)
         return table is None or self.estimate(table) <= ORDERED_UP_TO
+
+    def stored_rows(self, flight: Flight) -> dict[int, int]:
+        """How many rows of a stored flight there are of each table that has any, by table key; of all snapshots."""
+        physical = (BY_SNAPSHOT | BY_SPAN)[flight.name]
+        return dict(self.database.rows(f"SELECT table_key, count(*) FROM {physical} GROUP BY 1 ORDER BY 1"))
 
     def estimate(self, table: str) -> int:
         """Rows of a physical table, by DuckDB's own estimate."""

@@ -112,9 +112,9 @@ class Usage:
             "SELECT column_name, reads FROM column_usage WHERE table_key = ? AND column_name IS NOT NULL", table_key
         ))  # fmt: skip
 
-    def latest(self, limit: int) -> list[int]:
-        """Keys of so many tables whose reads were written down, the one read last first."""
+    def latest(self) -> list[int]:
+        """Keys of the tables whose reads were written down, the one read last first."""
         return [key for (key,) in self._database.rows(
             "SELECT u.table_key FROM column_usage u JOIN tables t ON t.table_key = u.table_key AND NOT t.dropped"
-            " GROUP BY 1 ORDER BY max(u.last_read_at) DESC, 1 LIMIT ?", limit,
+            " GROUP BY 1 ORDER BY max(u.last_read_at) DESC, 1"
         )]  # fmt: skip

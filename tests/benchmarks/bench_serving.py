@@ -228,7 +228,7 @@ def test_cold_lookup_latency(uris: tuple[str, str], tmp_path: Path) -> None:
 
 
 def test_first_looks_after_a_start(uris: tuple[str, str], tmp_path: Path) -> None:
-    """What was read before a restart is ready after it: the very first look at each table."""
+    """Tables are made ready after a start, those that were read before it first: the very first look at each."""
     theirs, own = Client(uris[1]), tmp_path / "restarted.duckdb"
     shutil.copy(database_in(Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)), own)
     few = {"column": "column_id", "op": "LTE", "values": [20]}

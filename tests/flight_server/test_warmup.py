@@ -1,4 +1,4 @@
-"""After a restart, what was read before it is in the cache before anybody asks."""
+"""After a start, what will be asked for is in the cache before anybody asks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flight_server import descriptors
+from flight_server import descriptors, warmup
 from flight_server.service import Service
 from store.database import Database
+from store.schemas import FLIGHTS
 from tests.flight_server.live_server import eventually
 from tests.flight_server.serving import command, put, read, rows, service_in
 
@@ -45,23 +46,45 @@ def started(service: Service) -> None:
     service.warm_up._thread.join(30)
 
 
-def test_what_was_read_before_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    filled(tmp_path, "b", "a")
+def test_nobody_waits_for_duckdb_after_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    filled(tmp_path)
+    with service_in(tmp_path, cache_bytes=0) as service:
+        asked_of_duckdb = {name: read(service, command(name, **CURRENT)) for name in TABLES}
     with service_in(tmp_path) as service:
-        assert service.usage.latest(10) == [service.catalog.get(f"lake.s.{name}").table_key for name in ("a", "b")]
         started(service)
-        assert ready(service) == {"a", "b"}
+        assert ready(service) == set(TABLES)
 
         def refuse(_: Database) -> None:
             raise AssertionError("DuckDB was asked")
 
         with monkeypatch.context() as patched:
             patched.setattr(Database, "read", refuse)
-            assert ask(service, "a") == 5
+            for name in TABLES:
+                assert read(service, command(name, **CURRENT)).equals(asked_of_duckdb[name])
             with pytest.raises(AssertionError, match="DuckDB was asked"):
-                ask(service, "c")
+                read(service, command("a", snapshot=1))
         put(service, rows("a", 2, range(1, 10)))
         assert ask(service, "a") == 9
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 20, 20_000])
+def test_many_tables_at_once_are_each_as_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int):
+    filled(tmp_path)
+    with service_in(tmp_path) as service:
+        put(service, rows("b", 3, [2]))  # the columns it lacks are of other snapshots, or of none
+        put(service, rows("e", 2, range(1, 400)))
+    monkeypatch.setattr(warmup, "CHUNK_ROWS", chunk_rows)
+    with service_in(tmp_path) as service:
+        started(service)
+        assert ready(service) == set(TABLES)
+        for name in TABLES:
+            table = service.catalog.get(f"lake.s.{name}")
+            key = ("stats.columns", table.table_key, table.current_snapshot_id, False)
+            made = service.slices._slices.get(key)
+            alone = service.scanner._load(FLIGHTS["stats.columns"], table, table.current_snapshot_id, False, 1 << 30)
+            assert made.batch.equals(alone)
+            assert made.size < 2 * (alone.nbytes + 256 * alone.num_rows)
+            assert made.batch.get_total_buffer_size() < 2 * alone.nbytes + 20_000  # not the rows of others
 
 
 def test_reads_of_the_last_seconds_are_written_down_at_the_end(tmp_path: Path):
@@ -69,7 +92,7 @@ def test_reads_of_the_last_seconds_are_written_down_at_the_end(tmp_path: Path):
     with service_in(tmp_path) as service:
         ask(service, "c")
     with service_in(tmp_path) as service:
-        assert service.usage.latest(10) == [service.catalog.get("lake.s.c").table_key]
+        assert service.usage.latest() == [service.catalog.get("lake.s.c").table_key]
 
 
 def test_tables_that_are_gone_are_passed_over(tmp_path: Path):
@@ -79,18 +102,20 @@ def test_tables_that_are_gone_are_passed_over(tmp_path: Path):
         service.database.write(lambda c: c.execute("DELETE FROM tables WHERE table_name = 'b'"))
     with service_in(tmp_path) as service:
         started(service)
-        assert ready(service) == set()
+        assert ready(service) == {"c", "d", "e", "f"}
 
 
-def test_half_of_the_cache_is_left_to_what_is_asked_now(tmp_path: Path):
-    filled(tmp_path, *TABLES)
+def test_half_of_the_cache_is_left_to_what_is_asked_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    filled(tmp_path, "e", "c")
+    monkeypatch.setattr(warmup, "CHUNK_ROWS", 1)
     with service_in(tmp_path) as service:
+        assert service.usage.latest() == [service.catalog.get(f"lake.s.{name}").table_key for name in ("c", "e")]
         started(service)
         assert ready(service) == set(TABLES)
         used = service.slices.used
     with service_in(tmp_path, cache_bytes=used) as service:
         started(service)
-        assert ready(service) == {"c", "d", "e", "f"}  # the last of them passes the half
+        assert ready(service) == {"c", "e", "a", "b"}  # those read last first; the last of them passes the half
 
 
 def test_without_a_cache_nothing_is_read(tmp_path: Path):
