@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from flight_server import actions, audit, descriptors, ingest, threads, wire
+from flight_server import actions, audit, descriptors, heap, ingest, threads, wire
 from flight_server.auth import Authenticator, Guard, Principal
 from flight_server.config import CHILD_VARIABLE, Settings
 from flight_server.listener import Listener, Start, tls_options
@@ -286,6 +286,7 @@ def _result(item: Any) -> flight.Result:
 def serve(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0; raises what stops a start."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    heap.keep_blocks()
     audit.start()
     wire.hush_tracebacks()
     # The columns of a put lie where gRPC received them, and Acero, which groups and joins them, wants them at multiples
