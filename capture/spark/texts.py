@@ -127,14 +127,22 @@ def _bounds(chunks: Sequence[_Entries], lt: LogicalType) -> tuple[str | None, st
 
 
 def _outermost(values: pa.Array) -> pa.Array:
-    """Those among which the least and the greatest are, by their first bytes; all where these tell little."""
+    """Those among which the least and the greatest are, by their first two bytes; all where these tell little."""
     data, offsets = _layout(values)
     if not len(data):
         return values
-    firsts = data.take(offsets[:-1], mode="clip")
-    firsts[offsets[1:] == offsets[:-1]] = 0  # nothing is less than an empty one
+    starts, stops = offsets[:-1], offsets[1:]
+    firsts = _octets_at(data, starts, stops).astype(np.uint16) << np.uint16(8)
+    firsts |= _octets_at(data, starts + 1, stops)
     rows = np.flatnonzero((firsts == firsts.min()) | (firsts == firsts.max()))
     return values.take(pa.array(rows)) if len(rows) < len(firsts) // 4 else values
+
+
+def _octets_at(data: npt.NDArray[np.uint8], places: Longs, stops: Longs) -> npt.NDArray[np.uint8]:
+    """One byte of each value, 0 of those that have ended: no byte is less."""
+    octets = data.take(places, mode="clip")
+    octets[places >= stops] = 0
+    return octets
 
 
 def _octets(value: pa.Scalar) -> bytes:

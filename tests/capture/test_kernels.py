@@ -8,6 +8,8 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from capture.spark import kernels
 from capture.spark.partial import Wanted
@@ -222,6 +224,14 @@ def test_long_texts_are_no_common_values():
     found = summarise(pa.array(["x" * 5000] * 3 + ["y"] * 5 + ["z"]), "STRING")
     assert sketches.frequent_items(found.mcv) == [("y", 5, 2, 5)]
     assert found.max == "z"
+
+
+@given(st.lists(st.binary(max_size=4) | st.text("ab\x00é", max_size=4).map(str.encode), min_size=1, max_size=60))
+def test_bounds_of_bytes_are_the_least_and_the_greatest(values):
+    array = pa.array([b"skipped", *values], pa.binary())[1:]
+    ends = pa.array([min(values), max(values)], pa.binary())
+    found = summarise(array, "BINARY")
+    assert [found.min, found.max] == bounds.encode_array(ends, logical_types.parse("BINARY")).to_pylist()
 
 
 @pytest.mark.parametrize("name", COLUMNS)
