@@ -1,0 +1,57 @@
+"""Theta, KLL and frequent-items sketches: built from NumPy arrays, merged, read, and written in the bytes of
+Apache DataSketches, which every other engine reads.
+
+All three are deterministic functions of the values, so that capturing the same data twice gives the same bytes.
+"""
+
+from store.sketches.frequent_sketch import (
+    FREQUENT_ITEMS_KEPT,
+    FREQUENT_LG,
+    FrequentItem,
+    frequent,
+    frequent_items,
+    heaviest,
+    merge_frequent,
+    read_frequent,
+)
+from store.sketches.kll_sketch import KLL_K, Quantiles, histogram, kll, merge_kll, quantiles, read_kll
+from store.sketches.theta_sketch import (
+    THETA_K,
+    Estimate,
+    Theta,
+    ThetaBuilder,
+    estimate,
+    intersection,
+    read_theta,
+    theta,
+    union,
+    write_theta,
+)
+
+__all__ = [
+    "FREQUENT_ITEMS_KEPT",
+    "FREQUENT_LG",
+    "KLL_K",
+    "THETA_K",
+    "Estimate",
+    "FrequentItem",
+    "Quantiles",
+    "Theta",
+    "ThetaBuilder",
+    "estimate",
+    "frequent",
+    "frequent_items",
+    "heaviest",
+    "histogram",
+    "intersection",
+    "kll",
+    "merge_frequent",
+    "merge_kll",
+    "quantiles",
+    "read_frequent",
+    "read_kll",
+    "read_theta",
+    "theta",
+    "union",
+    "write_theta",
+]
