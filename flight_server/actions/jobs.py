@@ -1,0 +1,126 @@
+"""Jobs, for those who wait for them, and for the workers that do them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from flight_server import ingest
+from flight_server.actions.registry import Call, Results, action
+from flight_server.requests import (
+    check_decisions,
+    check_engines,
+    check_error,
+    check_leases,
+    check_object,
+    check_outcomes,
+    check_snapshot,
+    parse_body,
+)
+from store.errors import (
+    Cancelled,
+    InvalidField,
+    PermissionDenied,
+    ShuttingDown,
+)
+from store.job_store import ENDED
+from store.listings import Listing
+
+
+def _job(call: Call, body: bytes, *scopes: str) -> dict[str, Any]:
+    """The job that the body names, for a caller who has one of the scopes and sees its table."""
+    job = call.service.jobs.get(str(parse_body(body, {"job_id": str})["job_id"]))
+    if not any(map(call.principal.may, scopes)):
+        call.service.require(call.principal, scopes[-1])
+    if not call.principal.sees(job["table_catalog"], job["table_schema"], job["table_name"]):
+        raise PermissionDenied("the job is of a table that is not among those you may use")
+    return job
+
+
+@action('{"job_id"}', "A job as it is now")
+def get_job(call: Call, body: bytes) -> Results:
+    yield _job(call, body, "stats.read", "capture.run")
+
+
+@action('{"job_id"}', "Cancels a job; again, or of one that has ended, changes nothing")
+def cancel_job(call: Call, body: bytes) -> Results:
+    job = call.service.jobs.cancel(_job(call, body, "capture.run")["job_id"])
+    call.service.dispatcher.notify()
+    yield job
+
+
+@action('{"job_id"}', "Waits until a job has ended")
+def wait_job(call: Call, body: bytes) -> Results:
+    job_id = _job(call, body, "stats.read", "capture.run")["job_id"]
+    pause = 0.01
+    while (job := call.service.jobs.get(job_id))["state"] not in ENDED:
+        if call.is_cancelled():
+            raise Cancelled("the caller went away")
+        if call.service.dispatcher.closing:
+            raise ShuttingDown("the server is shutting down", hint="wait again once it is back")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.2)
+    yield job
+
+
+@action('{"worker_id", "kinds", "wait_seconds"?, "engines"?}', "For capture workers: the next piece of work, if any")
+def lease_job(call: Call, body: bytes) -> Results:
+    asked = parse_body(body, {"worker_id": str, "kinds": list}, {"wait_seconds": float, "engines": list})
+    call.service.require_worker(call.principal)
+    wait = min(float(asked.get("wait_seconds") or 0.0), 60.0)
+    found = call.service.dispatcher.lease(
+        asked["worker_id"], check_leases(asked["kinds"]), wait, check_engines(asked.get("engines") or []),
+        call.is_cancelled,
+    )  # fmt: skip
+    if found is not None:
+        yield found
+
+
+@action('{"job_id", "lease_token", "progress"?, "message"?}', "For capture workers: prolongs a lease")
+def renew_lease(call: Call, body: bytes) -> Results:
+    asked = parse_body(body, {"job_id": str, "lease_token": str}, {"progress": float, "message": str})
+    call.service.require_worker(call.principal)
+    wanted = call.service.dispatcher.renew(
+        asked["job_id"], asked["lease_token"], asked.get("progress"), asked.get("message")
+    )
+    yield {"job_id": asked["job_id"], "wanted": wanted}
+
+
+@action('{"job_id", "lease_token", "snapshot_id", "mark", "base"?, "removed"?}',
+         "For capture workers: tells how the files of a snapshot are going to be put")  # fmt: skip
+def declare_listing(call: Call, body: bytes) -> Results:
+    asked = parse_body(
+        body, {"job_id": str, "lease_token": str, "snapshot_id": int, "mark": str}, {"base": dict, "removed": list}
+    )
+    call.service.require_worker(call.principal)
+    removed = asked.get("removed") or []
+    if not all(isinstance(path, str) for path in removed):
+        raise InvalidField("removed", "are no paths", expected="a list of texts", actual=removed)
+    listing = Listing(int(check_snapshot(asked["snapshot_id"])), asked["mark"], removed=tuple(removed))
+    if asked.get("base") is not None:
+        base = check_object(asked["base"], {"snapshot_id": int, "mark": str}, {})
+        listing = replace(listing, base_snapshot_id=base["snapshot_id"], base_mark=base["mark"])
+    accepted = call.service.dispatcher.declare_listing(asked["lease_token"], listing)
+    yield {"job_id": asked["job_id"], "accepted": accepted}
+
+
+@action('{"job_id", "lease_token", "outcomes"?, "decisions"?, "result"?, "error"?, "message"?, "rows"?, "final"?}',
+         "For capture workers: publishes what was put under the lease and ends it")  # fmt: skip
+def finish_job(call: Call, body: bytes) -> Results:
+    asked = parse_body(
+        body, {"job_id": str, "lease_token": str},
+        {"outcomes": list, "decisions": list, "result": dict, "error": dict, "message": str, "final": bool,
+         "rows": list},
+    )  # fmt: skip
+    asked |= {
+        "outcomes": check_outcomes(asked.get("outcomes")), "decisions": check_decisions(asked.get("decisions")),
+        "error": check_error(asked.get("error")),
+    }  # fmt: skip
+    call.service.require_worker(call.principal)
+    dispatcher, token = call.service.dispatcher, asked["lease_token"]
+    for item in asked.pop("rows", None) or []:
+        put, whole = ingest.inline(item, token, call.principal, call.service.policy, call.is_cancelled)
+        dispatcher.add_to_draft(token, put, whole)
+    state = dispatcher.finish(asked["job_id"], token, asked)
+    yield {"job_id": asked["job_id"], "state": state}

@@ -1,0 +1,83 @@
+"""Reads in the form of an action, a copy of the database, and health."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.actions.registry import Call, Results, action
+from flight_server.descriptors import check_query_id, of_command, of_json
+from flight_server.requests import (
+    parse_body,
+)
+from store.errors import (
+    PermissionDenied,
+)
+
+
+@action("a JSON command", "What DoGet answers to the command, as one Arrow IPC stream in a single result")
+def read(call: Call, body: bytes) -> list[Any]:
+    request = of_command(body, call.query_id)
+    call.service.require(call.principal, "stats.read")
+    message = call.service.scanner.message(request, call.principal, call.is_cancelled)
+    call.service.note_read(request)
+    return [message]
+
+
+@action('{"query_id", "table", "required_columns"?, "predicates"?, "output_format"?}',
+         "A read of any flight as raw Arrow IPC messages (schema first), or one JSON row each")  # fmt: skip
+def scan_system_table(call: Call, body: bytes) -> Results:
+    asked = parse_body(
+        body, {"query_id": str, "table": str},
+        {"required_columns": list, "predicates": list, "output_format": str},
+    )  # fmt: skip
+    check_query_id(asked["query_id"], call.query_id)
+    command = {"table": asked["table"], "columns": asked.get("required_columns"), "predicates": asked.get("predicates"),
+               "output_format": asked.get("output_format"), "query_id": asked["query_id"]}  # fmt: skip
+    request = of_json({name: value for name, value in command.items() if value is not None})
+    call.service.require(call.principal, "stats.read")
+    schema, batches = call.service.scanner.reader(request, call.principal)
+    call.service.note_read(request)
+    if request.rows:
+        for batch in batches:
+            yield from (row.encode() for row in batch.column(0).to_pylist())
+        return
+    yield schema.serialize().to_pybytes()
+    for batch in batches:
+        yield (
+            pa.record_batch(batch.columns, schema=schema).serialize().to_pybytes()
+            if schema.names
+            else (batch.serialize().to_pybytes())
+        )
+
+
+@action('{"path"}', "Writes a copy of the database to a new file of the server's machine, while serving")
+def backup(call: Call, body: bytes) -> Results:
+    asked = parse_body(body, {"path": str})
+    call.service.require(call.principal, "admin")
+    if not call.principal.sees_all:
+        raise PermissionDenied("a backup needs a token for all tables", hint="its tables are limited")
+    started = time.perf_counter()
+    size = call.service.database.backup(asked["path"])
+    yield {"path": asked["path"], "bytes": size, "elapsed_ms": int((time.perf_counter() - started) * 1000)}
+
+
+@action("{}", "Whether the server is well; needs no credentials", open=True)
+def health(call: Call, body: bytes) -> Results:
+    parse_body(body, {})
+    yield {
+        "status": "draining" if call.service.dispatcher.closing else "ok", "version": release(),
+        "uptime_ms": int((time.time() - call.service.started) * 1000), "jobs": call.service.jobs.counts(),
+    }  # fmt: skip
+
+
+def release() -> str:
+    """The version of this server."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("statflight")
+    except PackageNotFoundError:
+        return "0.1.0"

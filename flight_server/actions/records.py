@@ -1,0 +1,179 @@
+"""Stored records: deleted, expired, told of, merged, and written where engines look for them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from capture import partitions
+from flight_server.actions.registry import Call, Results, action
+from flight_server.descriptors import CURRENT, of_json, parse_json
+from flight_server.requests import (
+    check_snapshot,
+    check_table_name,
+    parse_body,
+)
+from store import logical_types, sketches
+from store.catalog_store import TableEntry
+from store.errors import (
+    InvalidArgument,
+    InvalidField,
+    NotFound,
+    Unimplemented,
+)
+from store.targets import Target
+
+
+def _snapshot_id(call: Call, table: TableEntry, snapshot: Any) -> int:
+    checked = check_snapshot(snapshot)
+    if checked != CURRENT:
+        return call.service.catalog.snapshot(table, int(checked)).snapshot_id
+    if table.current_snapshot_id is None:
+        raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
+    return table.current_snapshot_id
+
+
+@action('{"table", "snapshot"?, "target"?}', "Deletes records; how many")
+def delete_stats(call: Call, body: bytes) -> Results:
+    asked = parse_body(body, {"table": str}, {"snapshot": object, "target": dict})
+    check_table_name(asked["table"])
+    target = Target.parse(asked["target"]) if asked.get("target") is not None else None
+    snapshot = check_snapshot(asked["snapshot"]) if asked.get("snapshot") is not None else None
+    table = call.service.table(asked["table"], call.principal, "stats.write")
+    snapshot_id = None if snapshot is None else _snapshot_id(call, table, snapshot)
+    yield {"deleted": call.service.store.delete(table, snapshot_id, target)}
+    call.service.dispatcher.on_published(table)
+
+
+@action('{"table"?, "dry_run": true}', "Deletes records of snapshots that the format itself has expired")
+def expire(call: Call, body: bytes) -> Results:
+    asked = parse_body(body, {}, {"table": str, "dry_run": bool})
+    service = call.service
+    if asked.get("table") is not None:
+        check_table_name(asked["table"])
+        tables = [service.table(asked["table"], call.principal, "admin")]
+    else:
+        service.require(call.principal, "admin")
+        tables = [t for t in service.catalog.tables() if call.principal.sees(*t.name)]
+    dry = asked.get("dry_run", True) is not False
+    for table in tables:
+        expired = service.store.expirable(table) if dry else list(service.store.expire(table))
+        if expired or len(tables) == 1:
+            yield {"table": table.full_name, "snapshots": expired, "dry_run": dry}
+        if not dry:
+            service.dispatcher.on_published(table)
+
+
+@action('{"table", "snapshot", "target"}', "Content hash, generation and times of a record")
+def stats_meta(call: Call, body: bytes) -> Results:
+    asked = parse_body(body, {"table": str, "snapshot": object, "target": dict})
+    check_table_name(asked["table"])
+    check_snapshot(asked["snapshot"])
+    target = Target.parse(asked["target"])
+    table = call.service.table(asked["table"], call.principal, "stats.read")
+    meta = call.service.store.meta(table, _snapshot_id(call, table, asked["snapshot"]), target)
+    yield {
+        "content_hash": meta.content_hash, "generation": meta.generation,
+        "created_at": meta.created_at and meta.created_at.isoformat(),
+        "refreshed_at": meta.refreshed_at and meta.refreshed_at.isoformat(),
+    }  # fmt: skip
+
+
+@action('{"table", "snapshot", "column", "partitions"?, "with"?: {"table", "snapshot", "column"}}',
+         "NDV of the union (and, of two columns, of the intersection) of stored theta sketches")  # fmt: skip
+def merge_sketches(call: Call, body: bytes) -> Results:
+    asked = parse_body(body, {"table": str, "snapshot": object, "column": str}, {"partitions": list, "with": dict})
+    first = _theta(call, asked)
+    if asked.get("with") is None:
+        estimate = sketches.estimate(first)
+        yield {"ndv": estimate.ndv, "lower": estimate.lower, "upper": estimate.upper, "exact": estimate.exact}
+        return
+    other = parse_body(json.dumps(asked["with"]).encode(), {"table": str, "snapshot": object, "column": str})
+    second = _theta(call, other)
+    told = {}
+    for name, merge in (("union", sketches.union), ("intersection", sketches.intersection)):
+        estimate = sketches.estimate(merge([first, second]))
+        told[name] = {"ndv": estimate.ndv, "lower": estimate.lower, "upper": estimate.upper, "exact": estimate.exact}
+    yield told["union"] | told
+
+
+def _theta(call: Call, asked: Mapping[str, Any]) -> bytes:
+    """The union of a column's theta sketches: of its files where they are kept, else its own."""
+    check_table_name(asked["table"])
+    check_snapshot(asked["snapshot"])
+    table = call.service.table(asked["table"], call.principal, "stats.read")
+    snapshot_id = _snapshot_id(call, table, asked["snapshot"])
+    column_id = call.service.catalog.column_ids(table).get(asked["column"])
+    if column_id is None:
+        raise NotFound(f'"{table.full_name}" has no column "{asked["column"]}"', code="UNKNOWN_COLUMN")
+    sketches_of, files = (
+        call.service.scanner.table(of_json({
+            "table": name, "snapshot": snapshot_id,
+            "predicates": [{"column": c, "op": "EQ", "values": [v]} for c, v in zip(
+                ("table_catalog", "table_schema", "table_name"), table.name, strict=True)] + more,
+        }), call.principal)
+        for name, more in (
+            ("stats.sketches", [{"column": "role", "op": "EQ", "values": ["NDV"]},
+                                {"column": "column_id", "op": "EQ", "values": [column_id]}]),
+            ("stats.files", []),
+        )
+    )  # fmt: skip
+    rows = sketches_of.to_pylist()
+    own = [row["data"] for row in rows if row["target_kind"] == "COLUMN"]
+    if asked.get("partitions") is None and own:
+        return own[0]
+    wanted = None
+    if asked.get("partitions") is not None:
+        told = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in asked["partitions"]]
+        columns = call.service.catalog.schema_columns(
+            table, call.service.catalog.snapshot(table, snapshot_id).schema_hash
+        )
+        types = {name: logical_types.parse(text) for name, text, *_ in columns}
+        wanted = set(partitions.paths_in(files, partitions.parse(told), types, table.full_name).to_pylist())
+    parts = [r["data"] for r in rows if r["target_kind"] == "FILE" and (wanted is None or r["file_path"] in wanted)]
+    if not parts:
+        raise NotFound(
+            f'no theta sketch is stored of column "{asked["column"]}" of "{table.full_name}"',
+            code="UNKNOWN_SKETCH", hint="capture its NDV first",
+        )  # fmt: skip
+    return sketches.union(parts)
+
+
+@action('{"table", "snapshot"?, "to": "iceberg" | "paimon" | "lance" | "spark"}', "Writes statistics for engines")
+def publish(call: Call, body: bytes) -> Results:
+    asked = parse_body(body, {"table": str, "to": str}, {"snapshot": object})
+    check_table_name(asked["table"])
+    if asked["to"] not in ("iceberg", "paimon", "lance", "spark"):
+        raise InvalidField("to", "is unknown", expected="iceberg | paimon | lance | spark", actual=asked["to"])
+    snapshot = check_snapshot(asked.get("snapshot") or CURRENT)
+    service = call.service
+    table = service.table(asked["table"], call.principal, "admin")
+    if asked["to"] != "spark" and table.format != asked["to"]:
+        raise InvalidArgument(
+            f'"{table.full_name}" is a {table.format} table: its statistics cannot be published to {asked["to"]}'
+        )
+    if asked["to"] != "iceberg":
+        raise Unimplemented(f"publishing to {asked['to']} is not built yet", hint="iceberg is")
+    snapshot_id = _snapshot_id(call, table, snapshot)
+    rows = service.scanner.table(of_json({
+        "table": "stats.sketches", "snapshot": snapshot_id, "predicates": [
+            {"column": c, "op": "EQ", "values": [v]} for c, v in zip(
+                ("table_catalog", "table_schema", "table_name", "role", "target_kind"),
+                (*table.name, "NDV", "COLUMN"), strict=True)],
+    }), call.principal).to_pylist()  # fmt: skip
+    thetas = [
+        [row["column_id"], base64.b64encode(row["data"]).decode(), sketches.estimate(row["data"]).ndv]
+        for row in rows if row["snapshot_id"] == snapshot_id
+    ]  # fmt: skip
+    if not thetas:
+        raise NotFound(
+            f'no NDV sketch of "{table.full_name}" at snapshot {snapshot_id} is stored',
+            code="UNKNOWN_SKETCH", hint="capture its columns first",
+        )  # fmt: skip
+    written = service.control(
+        "publish", service.config(table.table_catalog), call.is_cancelled, to=asked["to"],
+        schema=table.table_schema, name=table.table_name, snapshot_id=snapshot_id, sketches=thetas,
+    )  # fmt: skip
+    yield {"table": table.full_name, "snapshot": snapshot_id, "to": asked["to"]} | dict(written)

@@ -1,0 +1,45 @@
+"""What an action is, and which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flight_server.auth import Principal
+from flight_server.service import Service
+
+Results = Iterator[Any]  # JSON values, or bytes as they are
+Run = Callable[["Call", bytes], Results | list[Any]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What an action may know of its caller."""
+
+    service: Service
+    principal: Principal
+    correlation_id: str
+    is_cancelled: Callable[[], bool]
+    query_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Action:
+    name: str
+    run: Run
+    arguments: str
+    description: str
+    open: bool = False  # needs no credentials
+
+
+ACTIONS: Final[dict[str, Action]] = {}
+
+
+def action(arguments: str, description: str, open: bool = False) -> Callable[[Run], Run]:
+    def add(run: Run) -> Run:
+        name = run.__name__
+        ACTIONS[name] = Action(name, run, arguments, description, open)
+        return run
+
+    return add
