@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from functools import partial
-from typing import Any, ClassVar, Final, TypeAlias
-from urllib.parse import unquote
+from typing import Any, ClassVar, Final
 from zlib import crc32
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from capture.connectors.cache import COLUMNS, FILES, scope
 from capture.connectors.credentials import check_choice, check_options, mask_uri
-from capture.connectors.footers import Footer, Leaf, LeafStats, batched, promoted, read_footers, typed
+from capture.connectors.footers import Footer, Leaf, batched, read_footers
 from capture.connectors.layout import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
-from capture.connectors.rows import ROWS_PER_TABLE, column_rows
+from capture.connectors.parquet_columns import (
+    FileStats,
+    Layout,
+    Merged,
+    footer_rows,
+    partition_rows,
+    same_columns,
+    structs_first,
+)
+from capture.connectors.parquet_files import (
+    SUFFIXES,
+    DataFile,
+    Listing,
+    glob_pattern,
+    is_data,
+    partition_json,
+    partition_of,
+    partition_type,
+    partition_values,
+)
+from capture.connectors.rows import ROWS_PER_TABLE
 from capture.connectors.spi import (
     FILE_COLUMN_SCHEMA,
     FILE_SCHEMA,
@@ -40,54 +55,14 @@ from capture.connectors.spi import (
     TableDescriptor,
     Wanted,
 )
-from store.errors import InvalidArgument, NotFound, UpstreamError
+from store.errors import NotFound, UpstreamError
 from store.logical_types import Kind, LogicalType, parse, to_arrow
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
-HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-SUFFIXES: Final = (".parquet", ".parq", ".pqt")
 _PART: Final = 256  # files, about
 _STATS_BYTES: Final = 300  # of one leaf's statistics in memory, about
 
-FileStats: TypeAlias = tuple[LeafStats | None, ...]
-"""What a footer says of each of its leaves, None for containers."""
 _WILD = re.compile(r"[*?\[]")
-_PARTITION = re.compile(r"([^=/]+)=([^/]*)")
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    place: Place
-    relative: str
-    size: int
-    modified_ns: int
-    partition: tuple[tuple[str, str | None], ...] = ()
-
-    @property
-    def key(self) -> tuple[str, int, int]:
-        return self.place.path, self.size, self.modified_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The files of a table now, and the fingerprint of that."""
-
-    root: Place
-    files: tuple[DataFile, ...]
-    snapshot_id: int
-
-    @property
-    def committed_at(self) -> datetime | None:
-        newest = max((file.modified_ns for file in self.files), default=None)
-        return None if newest is None else datetime.fromtimestamp(newest // 1000 / 1e6, UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The union of the schemas of a table's files: columns, and the types of those that come from paths."""
-
-    schema: Schema
-    partitions: dict[str, LogicalType]
 
 
 class ParquetConnector(SnapshotLister):
@@ -117,7 +92,7 @@ class ParquetConnector(SnapshotLister):
     def _holds_table(folder: Folder) -> bool:
         if "_delta_log" in folder.folders:
             return False  # its files are not all live; format delta knows
-        return any(map(_is_data, folder.files)) or any(map(_partition_of, folder.folders))
+        return any(map(is_data, folder.files)) or any(map(partition_of, folder.folders))
 
     def _only(self) -> str | None:
         """The table's name where the uri is a glob or one file."""
@@ -179,7 +154,7 @@ class ParquetConnector(SnapshotLister):
             "file_content": ["DATA"] * len(files),
             "row_count": counts,
             "size_bytes": [file.size for file in files],
-            "partition_data_json": [_partition_json(file, layout) for file in files],
+            "partition_data_json": [partition_json(file, layout.partitions) for file in files],
             "partition_spec_id": [None] * len(files),
             "sequence_number": [None] * len(files),
         }
@@ -229,9 +204,9 @@ class ParquetConnector(SnapshotLister):
             parts = []
             for column in wanted:
                 if column.name in layout.partitions:
-                    parts.append(_partition_rows(files, paths, rows, column, layout.partitions[column.name], ids))
+                    parts.append(partition_rows(files, paths, rows, column, layout.partitions[column.name], ids))
                 else:
-                    parts.append(_footer_rows(footers, paths, rows, column, ids))
+                    parts.append(footer_rows(footers, paths, rows, column, ids))
             yield pa.concat_tables(parts) if parts else FILE_COLUMN_SCHEMA.empty_table()
 
     def plan_files(
@@ -251,7 +226,7 @@ class ParquetConnector(SnapshotLister):
                 kind = parse(column.logical_type)
                 leaf = footer.leaf(column.name)
                 if column.name in layout.partitions:
-                    constant = _partition_values([values.get(column.name)], kind)
+                    constant = partition_values([values.get(column.name)], kind)
                     columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, constant=constant))
                 elif leaf is None or not leaf.is_leaf:
                     nothing = pa.nulls(1, to_arrow(kind))
@@ -303,7 +278,7 @@ class ParquetConnector(SnapshotLister):
                 info = root.file_system.get_file_info(root.path)
                 yield DataFile(root, root.stem, info.size, info.mtime_ns or 0)
                 return
-            pattern = _glob_pattern(self._glob) if single and self._glob else None
+            pattern = glob_pattern(self._glob) if single and self._glob else None
             pending = [(root, "")]
             while pending:
                 folder, prefix = pending.pop()
@@ -311,11 +286,11 @@ class ParquetConnector(SnapshotLister):
                 pending.extend(
                     (folder.below(base), f"{prefix}{base}/")
                     for base in sorted(folders)
-                    if not base.startswith((".", "_")) and (pattern or _partition_of(base))
+                    if not base.startswith((".", "_")) and (pattern or partition_of(base))
                 )
                 for info in infos:
                     base, relative = info.base_name, f"{prefix}{info.base_name}"
-                    wanted = pattern.fullmatch(relative) if pattern else _is_data(base)
+                    wanted = pattern.fullmatch(relative) if pattern else is_data(base)
                     if wanted and info.size:
                         place, partition = folder.below(base), self._partition(prefix)
                         yield DataFile(place, relative, info.size, info.mtime_ns or 0, partition)
@@ -323,7 +298,7 @@ class ParquetConnector(SnapshotLister):
     def _partition(self, prefix: str) -> tuple[tuple[str, str | None], ...]:
         if self._hive == "false":
             return ()
-        return tuple(pair for part in prefix.split("/") if (pair := _partition_of(part)))
+        return tuple(pair for part in prefix.split("/") if (pair := partition_of(part)))
 
     def _read(self, namespace: str, name: str, files: Sequence[DataFile]) -> Iterator[Footer]:
         """Footers without statistics in the order of the files; one that was read lately is not read again."""
@@ -368,12 +343,12 @@ class ParquetConnector(SnapshotLister):
         return self._layouts[key]
 
     def _unified(self, namespace: str, name: str, listing: Listing) -> Layout:
-        merged: dict[str, _Merged] = {}
+        merged: dict[str, Merged] = {}
         files = 0
         last: tuple[Leaf, ...] | None = None
         for footer in self._read(namespace, name, listing.files):
             files += 1
-            if last is not None and _same(footer.leaves, last):
+            if last is not None and same_columns(footer.leaves, last):
                 for leaf in footer.leaves:
                     merged[leaf.name].files += 1
                 continue
@@ -382,12 +357,12 @@ class ParquetConnector(SnapshotLister):
                 if leaf.name in merged:
                     merged[leaf.name].add(leaf, footer, f"{namespace}.{name}")
                 else:
-                    merged[leaf.name] = _Merged(leaf)
+                    merged[leaf.name] = Merged(leaf)
         columns = [
             Column(known.leaf.name, known.type.text, known.nullable or known.files < files) for known in merged.values()
         ]
         partitions = {k: v for k, v in self._partition_types(namespace, name, listing).items() if k not in merged}
-        columns = _structs_first(columns)
+        columns = structs_first(columns)
         for key, (kind, nullable) in partitions.items():
             columns.append(Column(key, kind.text, nullable))
         return Layout(Schema(tuple(columns)), {key: kind for key, (kind, _) in partitions.items()})
@@ -409,59 +384,7 @@ class ParquetConnector(SnapshotLister):
         for file in listing.files:
             for key, value in file.partition:
                 values[key].add(value)
-        return {key: (_type_of(held - {None}), None in held) for key, held in values.items()}  # type: ignore[arg-type]
-
-
-class _Merged:
-    """One column over the files: the first type, promoted by the others."""
-
-    def __init__(self, leaf: Leaf):
-        self.leaf, self.type, self.nullable, self.files, self.untyped = (
-            leaf,
-            leaf.logical_type,
-            leaf.nullable,
-            1,
-            leaf.untyped,
-        )
-
-    def add(self, leaf: Leaf, footer: Footer, table: str) -> None:
-        self.files += 1
-        self.nullable = self.nullable or leaf.nullable
-        if leaf.untyped:
-            return
-        if self.untyped:
-            self.type, self.untyped = leaf.logical_type, False
-            return
-        both = promoted(self.type, leaf.logical_type)
-        if both is None or self.leaf.is_leaf != leaf.is_leaf:
-            raise Unreadable(
-                f'table "{table}": column {leaf.name} is {leaf.logical_type.text} in file "{footer.place.stem}"'
-                f" and {self.type.text} in files before it"
-            )
-        self.type = both
-
-
-def _same(some: tuple[Leaf, ...], others: tuple[Leaf, ...]) -> bool:
-    if some is others:
-        return True
-    return len(some) == len(others) and all(
-        (a.name, a.logical_type, a.nullable, a.untyped) == (b.name, b.logical_type, b.nullable, b.untyped)
-        for a, b in zip(some, others, strict=True)
-    )
-
-
-def _structs_first(columns: list[Column]) -> list[Column]:
-    """A leaf that a later file brought goes to the end of its struct."""
-    if not any(column.logical_type == "STRUCT" for column in columns):
-        return columns
-    positions = {column.name: number for number, column in enumerate(columns)}
-
-    def key(column: Column) -> tuple[int, ...]:
-        parts = column.name.split(".")
-        prefixes = (".".join(parts[: i + 1]) for i in range(len(parts)))
-        return tuple(positions[prefix] for prefix in prefixes if prefix in positions)
-
-    return sorted(columns, key=key)
+        return {key: (partition_type(held - {None}), None in held) for key, held in values.items()}  # type: ignore[arg-type]
 
 
 def _of_table(trouble: UpstreamError, namespace: str, name: str) -> UpstreamError:
@@ -471,146 +394,3 @@ def _of_table(trouble: UpstreamError, namespace: str, name: str) -> UpstreamErro
 
 def _wanted(schema: Schema, names: frozenset[str] | None) -> list[Column]:
     return [column for column in schema.columns if column.is_leaf and (names is None or column.name in names)]
-
-
-# Statistics of one column over some files.
-
-
-def _footer_rows(
-    footers: list[tuple[Footer, FileStats]], paths: pa.Array, rows: pa.Array, column: Column, ids: ColumnIds
-) -> pa.Table:
-    kind = parse(column.logical_type)
-    nulls: list[int | None] = []
-    nans: list[int | None] = []
-    lowers: list[Any] = []
-    uppers: list[Any] = []
-    lower_exact: list[bool | None] = []
-    upper_exact: list[bool | None] = []
-    kinds: list[LogicalType] = []
-    for footer, told in footers:
-        position = footer.positions.get(column.name)
-        stats = None if position is None else told[position]
-        if position is None or stats is None:  # a file without the column reads as null
-            nulls.append(footer.row_count)
-            nans.append(None)
-            lowers.append(None)
-            uppers.append(None)
-            lower_exact.append(None)
-            upper_exact.append(None)
-            kinds.append(kind)
-            continue
-        leaf = footer.leaves[position]
-        nulls.append(footer.row_count if leaf.untyped else stats.null_count)
-        nans.append(stats.nan_count)
-        lowers.append(stats.lower)
-        uppers.append(stats.upper)
-        lower_exact.append(stats.lower_exact)
-        upper_exact.append(stats.upper_exact)
-        kinds.append(leaf.logical_type)
-    lower = upper = None
-    if kind.orderable:
-        lower, upper = _typed(lowers, kinds, kind), _typed(uppers, kinds, kind)
-    return column_rows(
-        paths,
-        column,
-        ids,
-        rows,
-        null_count=pa.array(nulls, pa.int64()),
-        nan_count=pa.array(nans, pa.int64()),
-        lower=lower,
-        upper=upper,
-        lower_exact=pa.array(lower_exact, pa.bool_()),
-        upper_exact=pa.array(upper_exact, pa.bool_()),
-    )
-
-
-def _typed(values: list[Any], kinds: list[LogicalType], of: LogicalType) -> pa.Array:
-    if len(set(kinds)) == 1:
-        return typed(values, kinds[0], of)
-    return pa.concat_arrays(
-        [typed([value], kind, of).cast(to_arrow(of)) for value, kind in zip(values, kinds, strict=True)]
-    )
-
-
-def _partition_rows(
-    files: list[DataFile], paths: pa.Array, rows: pa.Array, column: Column, kind: LogicalType, ids: ColumnIds
-) -> pa.Table:
-    values = _partition_values([dict(file.partition).get(column.name) for file in files], kind)
-    nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
-    return column_rows(
-        paths,
-        column,
-        ids,
-        rows,
-        null_count=nulls,
-        lower=values,
-        upper=values,
-        lower_exact=True,
-        upper_exact=True,
-    )
-
-
-# Partition directories.
-
-
-def _is_data(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
-
-
-def _partition_of(folder: str) -> tuple[str, str | None] | None:
-    """Key and value of a `key=value` directory; an empty or Hive's default value is null."""
-    found = _PARTITION.fullmatch(folder)
-    if found is None or folder.startswith((".", "_")):
-        return None
-    value = unquote(found[2])
-    return unquote(found[1]), None if value in ("", HIVE_NULL) else value
-
-
-def _type_of(values: set[str]) -> LogicalType:
-    if values and all(re.fullmatch(r"-?\d{1,18}", value) for value in values):
-        return LogicalType(Kind.INT)
-    if values and all(map(_as_date, values)):
-        return LogicalType(Kind.DATE)
-    return LogicalType(Kind.STRING)
-
-
-def _as_date(value: str) -> date | None:
-    try:
-        return date.fromisoformat(value) if re.fullmatch(r"\d{4}-\d{2}-\d{2}", value) else None
-    except ValueError:
-        return None
-
-
-def _partition_values(values: list[str | None], kind: LogicalType) -> pa.Array:
-    match kind.kind:
-        case Kind.INT:
-            return pa.array([None if value is None else int(value) for value in values], pa.int64())
-        case Kind.DATE:
-            return pa.array([None if value is None else _as_date(value) for value in values], pa.date32())
-    return pa.array(values, pa.string())
-
-
-def _partition_json(file: DataFile, layout: Layout) -> str | None:
-    held: dict[str, Any] = {key: value for key, value in file.partition if key in layout.partitions}
-    if not held:
-        return None
-    for key, value in held.items():
-        if value is not None and layout.partitions[key].kind is Kind.INT:
-            held[key] = int(value)
-    return json.dumps(held, ensure_ascii=False)
-
-
-def _glob_pattern(glob: str) -> re.Pattern[str]:
-    """`*` and `?` stay within a directory, `**` goes through them, `[…]` is a set of characters."""
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", glob)
-    table = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    text = ""
-    for part in parts:
-        if part.startswith("[") and part.endswith("]") and len(part) > 2:
-            text += f"[^{re.escape(part[2:-1])}]" if part[1] == "!" else f"[{part[1:-1]}]"
-        else:
-            text += table.get(part, re.escape(part))
-    try:
-        return re.compile(text)
-    except re.error:
-        raise InvalidArgument(f"uri: {glob!r} is no glob", params={"field": "uri"}) from None

@@ -9,10 +9,7 @@ from capture.orchestrator import Answer
 from capture.spi import Mode
 from flight_server.actions.registry import Call, Results, action
 from flight_server.lookup import Record
-from flight_server.requests import (
-    Ask,
-    parse_asks,
-)
+from flight_server.requests import Ask, parse_asks
 from flight_server.service import question
 from store.catalog_store import EXTERNAL, TableEntry
 

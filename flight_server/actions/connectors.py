@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from flight_server.actions.registry import Call, Results, action
-from flight_server.requests import (
-    parse_body,
-)
-from store.errors import (
-    InvalidField,
-)
+from flight_server.requests import parse_body
+from store.errors import InvalidField
 
 
 @action('{"catalog", "format", "uri", "options"?}', "Registers a connector once its namespaces can be listed")

@@ -18,12 +18,7 @@ from flight_server.requests import (
     check_snapshot,
     parse_body,
 )
-from store.errors import (
-    Cancelled,
-    InvalidField,
-    PermissionDenied,
-    ShuttingDown,
-)
+from store.errors import Cancelled, InvalidField, PermissionDenied, ShuttingDown
 from store.job_store import ENDED
 from store.listings import Listing
 

@@ -9,12 +9,8 @@ import pyarrow as pa
 
 from flight_server.actions.registry import Call, Results, action
 from flight_server.descriptors import check_query_id, of_command, of_json
-from flight_server.requests import (
-    parse_body,
-)
-from store.errors import (
-    PermissionDenied,
-)
+from flight_server.requests import parse_body
+from store.errors import PermissionDenied
 
 
 @action("a JSON command", "What DoGet answers to the command, as one Arrow IPC stream in a single result")
