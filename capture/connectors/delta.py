@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -20,31 +18,22 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from capture.connectors.cache import scope
 from capture.connectors.credentials import PathRewrite, check_options, patient
 from capture.connectors.delta_bounds import of_log, of_partition
-from capture.connectors.delta_log import (
-    Commit,
-    DeltaColumn,
-    DeltaSchema,
-    constraints,
-    list_log,
-    parse_schema,
-    read_commits,
-)
+from capture.connectors.delta_log import Commit, DeltaSchema, constraints, list_log, parse_schema, read_commits
 from capture.connectors.delta_slices import LargeLog, NotSliced, Slice
 from capture.connectors.delta_vectors import deleted_rows, identity
-from capture.connectors.footers import Footer, batched, read_footers
-from capture.connectors.layout import (
-    Folder,
-    Lake,
-    Place,
-    Unreadable,
-    open_place,
-    plain_path,
-    unknown_snapshot,
+from capture.connectors.delta_version import (
+    Version,
+    file_rows,
+    named_in_statistics,
+    one_array,
+    path_in_file,
+    wanted_columns,
 )
+from capture.connectors.footers import Footer, batched, read_footers
+from capture.connectors.layout import Folder, Lake, Place, Unreadable, open_place, plain_path, unknown_snapshot
 from capture.connectors.rows import ROWS_PER_TABLE, column_rows
 from capture.connectors.spi import (
     FILE_COLUMN_SCHEMA,
-    FILE_SCHEMA,
     ColumnIds,
     ConnectorConfig,
     FilePart,
@@ -62,54 +51,6 @@ from store.errors import StatflightError, UpstreamError
 from store.logical_types import Kind, LogicalType, parse, to_arrow
 
 MAX_FOOTERS: Final = 10_000  # read for row counts the log lacks; beyond, the count is unknown
-
-
-@dataclass(slots=True)
-class _Version:
-    """A table at one version, its files side by side: arrays of one value per live data file.
-
-    Of a large log it is a slice of the files, whose `vectors` tell what `deleted` tells of others.
-    """
-
-    table: DeltaTable
-    schema: DeltaSchema
-    storage: Mapping[str, str] = field(repr=False)
-    partitions: tuple[str, ...]
-    actions: pa.Table
-    paths: pa.Array  # of the files as they are named to others
-    rows: pa.Array  # live rows, as far as they are known
-    deleted: dict[int, pa.Array] = field(default_factory=dict)  # file → positions of rows that are gone
-    vectors: pa.Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def column(self, name: str) -> pa.Array | None:
-        if name not in self.actions.column_names:
-            return None
-        return _one(self.actions[name])
-
-    @property
-    def has_deletes(self) -> pa.Array:
-        """Which files lost rows."""
-        if self.vectors is not None:
-            return pc.is_valid(self.vectors)
-        return pa.array([i in self.deleted for i in range(len(self))], pa.bool_())
-
-    def statistic(self, name: str, path: tuple[str, ...]) -> pa.Array | None:
-        """`null_count`, `min` or `max` of a column by its physical path; None where the log has none."""
-        values = self.column(name)
-        for part in path:
-            if values is None or not pa.types.is_struct(values.type) or values.type.get_field_index(part) < 0:
-                return None
-            values = pc.struct_field(values, [values.type.get_field_index(part)])
-        return None if values is None or pa.types.is_struct(values.type) else values
-
-    def partition(self, known: DeltaColumn) -> pa.Array | None:
-        for name in (known.logical[0], known.physical[0]):
-            if (values := self.statistic("partition", (name,))) is not None:
-                return values
-        return None
 
 
 class DeltaConnector(SnapshotLister):
@@ -216,7 +157,7 @@ class DeltaConnector(SnapshotLister):
                 with suppress(NotSliced):
                     return self._sliced_stats(large, place, namespace, name, ids, column_names)
         version = self._version(place, namespace, name, snapshot_id)
-        files = _files(version)
+        files = file_rows(version)
         return NativeStats(
             row_count=_total(files["row_count"]),
             data_file_count=len(files),
@@ -236,13 +177,13 @@ class DeltaConnector(SnapshotLister):
         for piece, version in self._pieces(large, place, namespace, name):
             deletes = deletes or piece.vectors.null_count < len(piece.vectors)
 
-            def file_columns(piece: Slice = piece, version: _Version = version) -> Iterator[pa.Table]:
+            def file_columns(piece: Slice = piece, version: Version = version) -> Iterator[pa.Table]:
                 with self._reading(place, namespace, name):
                     told = replace(version, actions=piece.statistics())
                 yield from self._file_columns(told, ids, column_names)
 
             key = hashlib.sha256(f"{shape}\0{piece.key}".encode("utf-8", "surrogatepass")).hexdigest()
-            parts.append(FilePart(key, _files(version), file_columns, _marks(piece)))
+            parts.append(FilePart(key, file_rows(version), file_columns, _marks(piece)))
         if not parts:
             raise NotSliced("no file is live")
         files = pa.concat_tables([part.files for part in parts])
@@ -256,18 +197,18 @@ class DeltaConnector(SnapshotLister):
             parts=parts if column_names is None else (),
         )
 
-    def _pieces(self, large: LargeLog, place: Place, namespace: str, name: str) -> Iterator[tuple[Slice, _Version]]:
+    def _pieces(self, large: LargeLog, place: Place, namespace: str, name: str) -> Iterator[tuple[Slice, Version]]:
         """The slices of a log, and each as a version that has no statistics yet."""
         outline = large.outline()
         schema, storage = self._schema(outline), self._lake.storage_of(place)
         partitions = tuple(outline.metadata().partition_columns or ())
         unknown = 0
         for piece in large.slices():
-            paths = self._paths(place, _one(piece.files["path"]))
-            told = _one(piece.files["num_records"])
+            paths = self._paths(place, one_array(piece.files["path"]))
+            told = one_array(piece.files["num_records"])
             unknown += told.null_count
             rows = self._live_rows(place, piece, told, namespace, name) if unknown <= MAX_FOOTERS else told
-            yield piece, _Version(outline, schema, storage, partitions, piece.files, paths, rows, vectors=piece.vectors)
+            yield piece, Version(outline, schema, storage, partitions, piece.files, paths, rows, vectors=piece.vectors)
 
     def _live_rows(self, place: Place, piece: Slice, told: pa.Array, namespace: str, name: str) -> pa.Array:
         """Live rows of each file of a slice."""
@@ -279,10 +220,10 @@ class DeltaConnector(SnapshotLister):
         return pc.max_element_wise(pc.subtract(told, lost), 0, skip_nulls=False)
 
     def _file_columns(
-        self, version: _Version, ids: ColumnIds, column_names: frozenset[str] | None
+        self, version: Version, ids: ColumnIds, column_names: frozenset[str] | None
     ) -> Iterator[pa.Table]:
         has_deletes, files = version.has_deletes, len(version)
-        wanted = _wanted(version.schema, column_names)
+        wanted = wanted_columns(version.schema, column_names)
         if not files or not wanted:
             yield FILE_COLUMN_SCHEMA.empty_table()
             return
@@ -333,12 +274,12 @@ class DeltaConnector(SnapshotLister):
                 yield from self._tasks(told, place, namespace, name, ids, column_names)
 
     def _tasks(
-        self, version: _Version, table: Place, namespace: str, name: str, ids: ColumnIds,
+        self, version: Version, table: Place, namespace: str, name: str, ids: ColumnIds,
         column_names: frozenset[str] | None,
     ) -> Iterator[ScanTask]:  # fmt: skip
         wanted = [
             known
-            for known in _wanted(version.schema, column_names)
+            for known in wanted_columns(version.schema, column_names)
             if known.column.name in ids and parse(known.column.logical_type).kind is not Kind.INTERVAL
         ]
         constants = {
@@ -347,7 +288,7 @@ class DeltaConnector(SnapshotLister):
             if known.logical[0] in version.partitions
         }
         held = [known for known in wanted if known.column.name not in constants]
-        told = _told(version, held)
+        told = named_in_statistics(version, held)
         columns_of = ("path", "size_bytes", "modification_time")
         logged, sizes, times = (version.actions[column].to_pylist() for column in columns_of)
         paths, rows = version.paths.to_pylist(), version.rows.to_pylist()
@@ -363,7 +304,7 @@ class DeltaConnector(SnapshotLister):
                     path: str | None = None
                     constant = constants[column.name].slice(i, 1) if column.name in constants else None
                     if constant is None:
-                        path = _path(known, footers.get(i))
+                        path = path_in_file(known, footers.get(i))
                         constant = pa.nulls(1, to_arrow(parse(column.logical_type))) if path is None else None
                     columns.append(
                         ScanColumn(ids[column.name], column.name, column.logical_type, path=path, constant=constant)
@@ -461,16 +402,16 @@ class DeltaConnector(SnapshotLister):
         except NotSliced:
             return None
 
-    def _version(self, place: Place, namespace: str, name: str, snapshot_id: int) -> _Version:
+    def _version(self, place: Place, namespace: str, name: str, snapshot_id: int) -> Version:
         """A version as deltalake has it, whole."""
         table = self._open(place, namespace, name, snapshot_id)
         with self._reading(place, namespace, name, snapshot_id):
             actions = pa.table(table.get_add_actions(flatten=False))
             if actions.num_columns and actions.column(0).num_chunks != 1:
                 actions = actions.combine_chunks()
-            logged = _one(actions["path"])
-            told = _one(actions["num_records"]) if "num_records" in actions.column_names else None
-            version = _Version(
+            logged = one_array(actions["path"])
+            told = one_array(actions["num_records"]) if "num_records" in actions.column_names else None
+            version = Version(
                 table,
                 self._schema(table),
                 self._lake.storage_of(place),
@@ -509,7 +450,7 @@ class DeltaConnector(SnapshotLister):
             )
         return table.below(path)
 
-    def _read_deletes(self, version: _Version, place: Place) -> None:
+    def _read_deletes(self, version: Version, place: Place) -> None:
         features = version.table.protocol().reader_features or []
         if "deletionVectors" not in features or not len(version):
             return
@@ -544,33 +485,14 @@ class DeltaConnector(SnapshotLister):
             raise type(trouble)(message, hint=trouble.hint, params=trouble.params) from None
 
 
-# Columns of the log to rows of statistics.
-
-
 def _real(path: str) -> str:
     """A local path without symbolic links: deltalake names deletion vectors' files by it, whatever the table's uri."""
     return os.path.realpath(path) if path.startswith("/") else path
 
 
-def _files(version: _Version) -> pa.Table:
-    """The files as rows of FILE_SCHEMA."""
-    files = len(version)
-    columns = {
-        "file_path": version.paths,
-        "file_format": pa.repeat("PARQUET", files),
-        "file_content": pa.repeat("DATA", files),
-        "row_count": version.rows,
-        "size_bytes": _one(version.actions["size_bytes"].cast(pa.int64())),
-        "partition_data_json": _partition_json(version),
-        "partition_spec_id": pa.nulls(files, pa.int32()),
-        "sequence_number": pa.nulls(files, pa.int64()),
-    }
-    return pa.table([columns[item.name] for item in FILE_SCHEMA], FILE_SCHEMA)
-
-
 def _marks(piece: Slice) -> pa.Array:
     """What changes with the content of each file of a slice."""
-    times = _one(piece.files["modification_time"]).cast(pa.string())
+    times = one_array(piece.files["modification_time"]).cast(pa.string())
     if piece.vectors.null_count == len(piece.vectors):
         return times
     vectors = pa.array([identity(vector) for vector in piece.vectors.to_pylist()], pa.string())
@@ -582,49 +504,5 @@ def _total(counts: pa.ChunkedArray) -> int | None:
     return None if counts.null_count else pc.sum(counts).as_py() or 0
 
 
-def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which would copy it
-
-
-def _wanted(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:
-    return [k for k in schema.columns if k.column.is_leaf and (names is None or k.column.name in names)]
-
-
 def _constants(values: pa.Array | None, kind: LogicalType, files: int) -> pa.Array:
     return pa.nulls(files, to_arrow(kind)) if values is None else values.cast(to_arrow(kind))
-
-
-def _told(version: _Version, columns: list[DeltaColumn]) -> list[bool]:
-    """Files whose statistics name every column: only of the others one must look whether a column is there."""
-    sure: Any = np.ones(len(version), dtype=bool)
-    for known in columns:
-        nulls = version.statistic("null_count", known.physical)
-        sure &= False if nulls is None else pc.is_valid(nulls).to_numpy(zero_copy_only=False)
-    return [bool(known) for known in sure]
-
-
-def _path(known: DeltaColumn, footer: Footer | None) -> str | None:
-    """The column's path in a file; None when the file does not have it."""
-    path = ".".join(known.physical)
-    if footer is None:
-        return path
-    leaves = [leaf for leaf in footer.leaves if leaf.is_leaf]
-    if any(leaf.path == path for leaf in leaves):
-        return path
-    number = known.column.field_id
-    return next((leaf.path for leaf in leaves if number is not None and leaf.field_id == number), None)
-
-
-def _partition_json(version: _Version) -> pa.Array:
-    values = version.column("partition")
-    if values is None or not version.partitions:
-        return pa.nulls(len(version), pa.string())
-    return pa.array([json.dumps(row, ensure_ascii=False, default=_json) for row in values.to_pylist()], pa.string())
-
-
-def _json(value: Any) -> str:
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from capture.connectors.paimon import quiet
+from capture.connectors.paimon_library import quiet
 from capture.connectors.spi import ScanColumn, ScanTask
 from capture.spark.tasks import TROUBLE, ColumnValues, leaf, why
 

@@ -252,7 +252,7 @@ def test_rows_of_one_key_are_one(keyed, warehouse):
 
 
 def test_too_much_to_merge_stays_unknown(keyed, warehouse, monkeypatch):
-    monkeypatch.setattr("capture.connectors.paimon.MERGE_BYTES", 100)
+    monkeypatch.setattr("capture.connectors.paimon_version.MERGE_BYTES", 100)
     assert stats(connect(warehouse.path), "users", 2).row_count is None
 
 

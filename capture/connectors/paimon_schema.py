@@ -1,0 +1,66 @@
+"""The schema of a Paimon table, and what its types mean for values that older files hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pypaimon.schema.data_types import AtomicType, DataField, PyarrowFieldParser, RowType
+
+from capture.connectors.spi import Column, Constraint, Schema
+from store.logical_types import from_arrow
+
+
+def beyond_micros(field: Any) -> bool:
+    """Whether values have digits that the library drops."""
+    precision = re.match(r"TIMESTAMP(?:_LTZ)?\((\d+)\)", str(getattr(field.type, "type", "")).upper())
+    return precision is not None and int(precision[1]) > 6
+
+
+def reads_as(was: Any, now: Any) -> bool:
+    """Whether bounds of a type an older file has are bounds of the type the column has now."""
+    if not isinstance(was, AtomicType) or not isinstance(now, AtomicType):
+        return False
+    before, after = was.type.upper(), now.type.upper()
+    if before == after:
+        return True
+    if before.startswith(("CHAR", "VARCHAR")) and after == "STRING":
+        return True
+    widths = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+    if before in widths and after in widths:
+        return widths.index(before) < widths.index(after)
+    return (before, after) == ("FLOAT", "DOUBLE")
+
+
+def to_schema(fields: Sequence[DataField]) -> Schema:
+    return Schema(tuple(_walk(fields, "", False)))
+
+
+def _walk(fields: Sequence[DataField], prefix: str, optional: bool) -> Iterator[Column]:
+    for item in fields:
+        nullable = optional or item.type.nullable
+        yield Column(f"{prefix}{item.name}", _logical_type(item.type), nullable, item.id + 1)
+        if isinstance(item.type, RowType):
+            yield from _walk(item.type.fields, f"{prefix}{item.name}.", nullable)
+
+
+def _logical_type(held: Any) -> str:
+    if isinstance(held, AtomicType) and held.type.upper() == "VARIANT":
+        return "VARIANT"  # which the library calls a struct of bytes
+    try:
+        kind = from_arrow(PyarrowFieldParser.from_paimon_type(held))
+    except (ValueError, TypeError, NotImplementedError):
+        kind = None
+    return kind.text if kind else "VARIANT"
+
+
+def constraints(table: str, held: Any) -> tuple[Constraint, ...]:
+    found = [
+        Constraint("CHECK", f"{table}_{f.name}_not_null", (f.name,), f"{f.name} IS NOT NULL")
+        for f in held.fields
+        if not f.type.nullable
+    ]
+    if held.primary_keys:
+        found.insert(0, Constraint("PRIMARY KEY", f"{table}_pkey", tuple(held.primary_keys)))
+    return tuple(found)
