@@ -26,6 +26,7 @@ NAMES: Final = ("table_catalog", "table_schema", "table_name")
 INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a filter
 TOO_LARGE_FOR: Final = 30.0  # seconds that a slice which did not fit is not tried again
 _ROW_COST: Final = 256  # bytes that the indexes of a row may take besides the Arrow buffers
+_COLUMN_COST: Final = 256  # bytes that Arrow takes to describe the buffers of a column
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,15 @@ def _conjuncts(node: Node | None) -> Iterator[Node]:
 
 
 class Slice:
-    """Rows of one table, in the order they are served in."""
+    """Rows of one table, in the order they are served in.
+
+    They are copied into a single block: with one for each column and its nulls, a slice of few rows takes several times
+    what is in it, and a part of something larger would keep all of that.
+    """
 
     def __init__(self, batch: pa.RecordBatch, generation: int):
-        self.batch, self.generation = batch, generation
-        self.size = batch.nbytes + _ROW_COST * batch.num_rows
+        self.batch, self.generation = pa.ipc.read_record_batch(batch.serialize(), batch.schema), generation
+        self.size = batch.nbytes + _ROW_COST * batch.num_rows + _COLUMN_COST * batch.num_columns
 
     @cached_property
     def _rows_by(self) -> dict[str, Mapping[Any, Sequence[int]]]:

@@ -10,7 +10,7 @@ import ctypes
 import platform
 from typing import Final
 
-KEPT_BYTES: Final = 16 << 20  # that an arena may hold free at its end
+_KEPT_BYTES: Final = 16 << 20  # that an arena may hold free at its end
 _BLOCK_BYTES: Final = 4 << 20  # of a block that comes from the system itself, and goes back there
 _M_TRIM_THRESHOLD: Final = -1  # of malloc.h
 _M_MMAP_THRESHOLD: Final = -3
@@ -21,4 +21,4 @@ def keep_blocks() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return bool(mallopt(_M_MMAP_THRESHOLD, _BLOCK_BYTES) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES))
+    return bool(mallopt(_M_MMAP_THRESHOLD, _BLOCK_BYTES) and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))

@@ -227,9 +227,9 @@ class Scanner:
         changes = np.logical_or.reduce([codes[1:] != codes[:-1] for codes in names])
         starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
         for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-            rows = batch.take(pa.array(np.arange(start, stop)))  # a slice would keep the rows of all
-            key = keys[tuple(rows.column(name)[0].as_py() for name in NAMES)]
-            self.slices.put((flight.name, key, pins[key], False), Slice(rows, generations[key]))
+            key = keys[tuple(batch.column(name)[start].as_py() for name in NAMES)]
+            made = Slice(batch.slice(start, stop - start), generations[key])
+            self.slices.put((flight.name, key, pins[key], False), made)
 
     def _load(
         self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int

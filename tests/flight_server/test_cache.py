@@ -210,3 +210,17 @@ def test_a_plan_takes_the_name_and_the_index_out_of_a_condition():
     assert plan(predicate.Not(name), SCHEMA).name is None
     assert plan(predicate.Or((name, other)), SCHEMA).name is None
     assert plan(None, SCHEMA).name is None
+
+
+def test_a_slice_keeps_its_own_rows_alone():
+    before = pa.total_allocated_bytes()
+    large = pa.RecordBatch.from_pydict({
+        "text": [f"a text of row {i}" for i in range(100_000)],
+        "number": pa.array(range(100_000)),
+        "rarely": [None if i % 3 else i for i in range(100_000)],
+    })  # fmt: skip
+    wanted = large.slice(500, 3).to_pylist()
+    made = Slice(large.slice(500, 3), 0)
+    del large
+    assert made.batch.to_pylist() == wanted
+    assert pa.total_allocated_bytes() - before < 2000

@@ -83,7 +83,6 @@ def test_many_tables_at_once_are_each_as_read_alone(tmp_path: Path, monkeypatch:
             made = service.slices._slices.get(key)
             alone = service.scanner._load(FLIGHTS["stats.columns"], table, table.current_snapshot_id, False, 1 << 30)
             assert made.batch.equals(alone)
-            assert made.size < 2 * (alone.nbytes + 256 * alone.num_rows)
             assert made.batch.get_total_buffer_size() < 2 * alone.nbytes + 20_000  # not the rows of others
 
 
