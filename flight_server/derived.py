@@ -49,12 +49,11 @@ def engine_rows(service: Service) -> list[Mapping[str, Any]]:
 
 def _flights(service: Service, scope: Scope) -> Iterator[dict[str, Any]]:
     """Each flight; the estimate counts the rows of all tables, so a scope that is limited is told none."""
-    from store.database import BY_SNAPSHOT, BY_SPAN
+    from store.database import STORED
 
-    stored = BY_SNAPSHOT | BY_SPAN
     for flight in FLIGHTS.values():
         estimate = (
-            service.scanner.estimate(stored[flight.name]) if flight.name in stored and scope.keys is None else None
+            service.scanner.estimate(STORED[flight.name]) if flight.name in STORED and scope.keys is None else None
         )
         yield {"name": flight.name, "column_count": len(flight.schema), "row_estimate": estimate,
                "writable": flight.writable, "description": flight.description}  # fmt: skip

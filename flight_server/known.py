@@ -15,10 +15,10 @@ from flight_server.descriptors import ScanRequest
 from flight_server.tables import TABLE_COLUMNS, Scope
 from store import predicate
 from store.catalog_store import TableEntry
-from store.database import BY_SNAPSHOT, BY_SPAN
+from store.database import STORED
 
 _KNOWN: Final = frozenset({*TABLE_COLUMNS, "freshness", "usable_for"})
-_FLIGHTS: Final = (BY_SNAPSHOT.keys() | BY_SPAN.keys()) - {"stats.sketches"}
+_FLIGHTS: Final = STORED.keys() - {"stats.sketches"}
 
 
 def stored_part(request: ScanRequest, scope: Scope) -> ScanRequest | None:

@@ -23,7 +23,7 @@ from flight_server.tables import SOURCES, Scope, Source, stats_source
 from store import predicate
 from store.catalog_store import Catalog, TableEntry
 from store.changes import Changes
-from store.database import BY_SNAPSHOT, BY_SPAN, Connection, Database
+from store.database import STORED, Connection, Database
 from store.errors import InvalidArgument
 from store.schemas import Flight
 from store.stats_store import IDENTITY
@@ -304,9 +304,7 @@ class Scanner:
     def parts(self, request: ScanRequest, principal: Principal) -> list[ScanRequest]:
         """The request in as many shares as it asks for: disjoint, and together all of its rows."""
         name = request.flight.name
-        if request.partitions == 1 or request.limit is not None or name == _SKETCHES:
-            return [request]
-        if name not in BY_SNAPSHOT and name not in BY_SPAN:
+        if request.partitions == 1 or name not in STORED or request.limit is not None or name == _SKETCHES:
             return [request]
         scope = self.scope(request, principal)
         sizes = list(self.stored_rows(request.flight).items())
@@ -360,13 +358,13 @@ class Scanner:
     def _small(self, request: ScanRequest, scope: Scope) -> bool:
         if scope.keys is not None or not request.flight.name.startswith("stats."):
             return True
-        table = (BY_SNAPSHOT | BY_SPAN).get(request.flight.name)
+        table = STORED.get(request.flight.name)
         return table is None or self.estimate(table) <= ORDERED_UP_TO
 
     def stored_rows(self, flight: Flight) -> dict[int, int]:
         """How many rows of a stored flight there are of each table that has any, by table key; of all snapshots."""
-        physical = (BY_SNAPSHOT | BY_SPAN)[flight.name]
-        return dict(self.database.rows(f"SELECT table_key, count(*) FROM {physical} GROUP BY 1 ORDER BY 1"))
+        sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} GROUP BY 1 ORDER BY 1"
+        return dict(self.database.rows(sql))
 
     def estimate(self, table: str) -> int:
         """Rows of a physical table, by DuckDB's own estimate."""

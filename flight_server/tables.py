@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from store.catalog_store import TableEntry
-from store.database import BY_SNAPSHOT, BY_SPAN, stored_columns
+from store.database import BY_SNAPSHOT, BY_SPAN, STORED, stored_columns
 from store.schemas import FLIGHTS, Flight
 from store.stats_store import IDENTITY
 
@@ -76,7 +76,7 @@ def _order(name: str, with_snapshot: str) -> str:
 def _stored(flight: Flight, scope: Scope, used: Set[str] | None) -> Source:
     """All stored rows, without a subquery and with no more joins than the columns need."""
     parameters: list[Any] = []
-    sql, at, where = f"{(BY_SNAPSHOT | BY_SPAN)[flight.name]} s", "s", "true"
+    sql, at, where = f"{STORED[flight.name]} s", "s", "true"
     if flight.name in BY_SPAN:
         at = "c"
         sql += (

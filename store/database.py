@@ -44,6 +44,7 @@ BY_SNAPSHOT = {
     "stats.sketches": "stats_sketches",
 }
 BY_SPAN = {"stats.files": "stats_files", "stats.file_columns": "stats_file_columns", "file_sketches": "file_sketches"}
+STORED = BY_SNAPSHOT | BY_SPAN
 
 _SQL_TYPES = {
     pa.string(): "VARCHAR",

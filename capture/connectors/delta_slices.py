@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from capture.connectors.cache import FILES
+from capture.connectors.delta_version import one_array
 from capture.connectors.footers import batched
 from capture.connectors.layout import Place, plain_path
 
@@ -197,7 +198,7 @@ class LargeLog:
             for number, brief in enumerate(read.briefs):
                 live = None
                 if gone is not None and len(gone):
-                    live = pc.invert(pc.is_in(_one(brief.files["path"]), gone))
+                    live = pc.invert(pc.is_in(one_array(brief.files["path"]), gone))
                     live = None if pc.all(live).as_py() else live
                 told = b"" if live is None else np.packbits(live.to_numpy(zero_copy_only=False)).tobytes()
                 key = hashlib.sha256(f"{self._key(source)}\0{number}\0".encode("utf-8", "surrogatepass") + told)
@@ -271,10 +272,10 @@ class LargeLog:
         with TemporaryDirectory(prefix="statflight-") as folder:
             found = pa.table(self._table(folder, _with(adds, "path", numbers)).get_add_actions(flatten=False))
         found = found.combine_chunks()
-        order = pc.index_in(numbers, value_set=_one(found["path"]))
+        order = pc.index_in(numbers, value_set=one_array(found["path"]))
         if len(found) != len(adds) or order.null_count:
             raise NotSliced("deltalake counts other files")
-        if not _one(found["path"]).equals(numbers):
+        if not one_array(found["path"]).equals(numbers):
             found = found.take(order)
         return found.set_column(found.schema.get_field_index("path"), "path", adds.field("path"))
 
@@ -326,10 +327,6 @@ class LargeLog:
     @cached_property
     def _head_digest(self) -> str:
         return hashlib.sha256(json.dumps(self._heads, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _source_key(source: _Source, scope: str) -> tuple[Any, ...]:

@@ -73,7 +73,7 @@ class LanceConnector(SnapshotLister):
         with self._reading(namespace, name):
             dataset = self._open(namespace, name, snapshot_id)
             schema = to_schema(dataset.schema)
-            wanted = _wanted(schema, column_names)
+            wanted = schema.leaves(column_names)
             fragments = [_Fragment(dataset, held) for held in dataset.get_fragments()]
             rows = int(dataset.count_rows())
             files = pa.Table.from_pylist([row for f in fragments for row in f.rows()], FILE_SCHEMA)
@@ -95,7 +95,7 @@ class LanceConnector(SnapshotLister):
             dataset = self._open(namespace, name, snapshot_id)
             columns = tuple(
                 ScanColumn(ids[column.name], column.name, column.logical_type, column.name)
-                for column in _wanted(to_schema(dataset.schema), column_names)
+                for column in to_schema(dataset.schema).leaves(column_names)
                 if column.name in ids
             )
             for held in dataset.get_fragments():
@@ -229,7 +229,3 @@ def _walk(fields: Any, prefix: str, nullable: bool) -> Iterator[Column]:
         yield Column(name, kind.text if kind else "VARIANT", optional)
         if pa.types.is_struct(field.type):
             yield from _walk(field.type, f"{name}.", optional)
-
-
-def _wanted(schema: Schema, names: frozenset[str] | None) -> list[Column]:
-    return [c for c in schema.columns if c.is_leaf and (names is None or c.name in names)]

@@ -24,7 +24,6 @@ from capture.connectors.paimon_schema import constraints, to_schema
 from capture.connectors.paimon_version import Version, fingerprint
 from capture.connectors.spi import (
     FILE_SCHEMA,
-    Column,
     ColumnIds,
     ConnectorConfig,
     NativeStats,
@@ -105,7 +104,7 @@ class PaimonConnector(SnapshotLister):
             if rows is None:
                 rows = version.merged_rows()
             schema = to_schema(version.table.fields)
-            wanted = _wanted(schema, column_names)
+            wanted = schema.leaves(column_names)
             files = pa.Table.from_pylist([f.row() for f in version.files], FILE_SCHEMA)
 
             def file_columns() -> Iterator[pa.Table]:
@@ -130,7 +129,7 @@ class PaimonConnector(SnapshotLister):
             version = self._version(table, place, namespace, name, snapshot_id)
             columns = tuple(
                 ScanColumn(ids[column.name], column.name, column.logical_type, column.name)
-                for column in _wanted(to_schema(version.table.fields), column_names)
+                for column in to_schema(version.table.fields).leaves(column_names)
                 if column.name in ids
             )
             reading = pickle.dumps(version.table)
@@ -207,7 +206,3 @@ def _snapshot(held: Any, schema: Schema, live: frozenset[int]) -> Snapshot:
         committed_at=datetime.fromtimestamp(held.time_millis / 1000, UTC),
         operation=str(held.commit_kind).lower(),
     )
-
-
-def _wanted(schema: Schema, names: frozenset[str] | None) -> list[Column]:
-    return [c for c in schema.columns if c.is_leaf and (names is None or c.name in names)]

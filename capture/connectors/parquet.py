@@ -196,7 +196,7 @@ class ParquetConnector(SnapshotLister):
         ids: ColumnIds,
         column_names: frozenset[str] | None,
     ) -> Iterator[pa.Table]:
-        wanted = _wanted(layout.schema, column_names)
+        wanted = layout.schema.leaves(column_names)
         for files in batched(listed, max(1, min(1000, ROWS_PER_TABLE // max(1, len(wanted))))):
             footers = self._read_stats(namespace, name, files)
             paths = pa.array([file.place.name for file in files], pa.string())
@@ -216,7 +216,7 @@ class ParquetConnector(SnapshotLister):
         layout = self._layout(namespace, name, listing)
         wanted = [
             column
-            for column in _wanted(layout.schema, column_names)
+            for column in layout.schema.leaves(column_names)
             if column.name in ids and parse(column.logical_type).kind is not Kind.INTERVAL
         ]
         for file, footer in zip(listing.files, self._read(namespace, name, listing.files), strict=True):
@@ -390,7 +390,3 @@ class ParquetConnector(SnapshotLister):
 def _of_table(trouble: UpstreamError, namespace: str, name: str) -> UpstreamError:
     """The same trouble, with the table's name."""
     return type(trouble)(f'table "{namespace}.{name}": {trouble.message}', hint=trouble.hint, params=trouble.params)
-
-
-def _wanted(schema: Schema, names: frozenset[str] | None) -> list[Column]:
-    return [column for column in schema.columns if column.is_leaf and (names is None or column.name in names)]

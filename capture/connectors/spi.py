@@ -65,6 +65,10 @@ class Schema:
             digest.update(f"{column.name}\0{column.logical_type}\0{int(column.nullable)}\0".encode())
         return digest.hexdigest()
 
+    def leaves(self, names: frozenset[str] | None) -> list[Column]:
+        """The columns that have values of their own, of those named (None: of all)."""
+        return [column for column in self.columns if column.is_leaf and (names is None or column.name in names)]
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:

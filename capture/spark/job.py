@@ -45,11 +45,12 @@ def distributed(
         poll()
         per_core = _GROUPS_PER_CORE if spark.is_one_try else _TASKS_PER_CORE
         groups = [pickle.dumps((group, work)) for group in balanced(part, per_core * spark.cores)]
-        with tempfile.TemporaryDirectory(prefix="statflight-claims-") as claims:
-            if spark.is_one_try:
-                payloads = [pickle.dumps((groups, claims))] * min(spark.cores, len(groups))
-            else:
-                payloads = [pickle.dumps(([group], None)) for group in groups]
+        if spark.is_one_try:
+            with tempfile.TemporaryDirectory(prefix="statflight-claims-") as claims:
+                payload = pickle.dumps((groups, claims))  # one object, which is sent once however many take from it
+                found = spark.run(compute, [payload] * min(spark.cores, len(groups)), PARTIAL_SCHEMA, poll)
+        else:
+            payloads = [pickle.dumps(([group], None)) for group in groups]
             found = spark.run(compute, payloads, PARTIAL_SCHEMA, poll)
         yield sorted(from_batch(found), key=lambda answer: answer.task)
 
