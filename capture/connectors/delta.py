@@ -19,7 +19,8 @@ from capture.connectors.cache import scope
 from capture.connectors.credentials import PathRewrite, check_options, patient
 from capture.connectors.delta_bounds import of_log, of_partition
 from capture.connectors.delta_log import Commit, DeltaSchema, constraints, list_log, parse_schema, read_commits
-from capture.connectors.delta_slices import LargeLog, NotSliced, Slice
+from capture.connectors.delta_slices import LargeLog, Slice
+from capture.connectors.delta_sources import NotSliced
 from capture.connectors.delta_vectors import deleted_rows, identity
 from capture.connectors.delta_version import (
     Version,

@@ -413,10 +413,10 @@ def test_paths_of_a_moved_table_are_rewritten(tmp_path):
 @pytest.fixture
 def in_slices(monkeypatch):
     """Turns reading in slices on, of four files each; the list it gives has a line for each source read."""
-    from capture.connectors import cache, delta_slices
+    from capture.connectors import cache, delta_slices, delta_sources
 
     read = []
-    real = delta_slices._slices
+    real = delta_slices.adds_of
 
     def slices(source, paths, **named):
         read.append(source.place.stem)
@@ -424,10 +424,10 @@ def in_slices(monkeypatch):
 
     def turn_on():
         cache.FILES.clear()
-        monkeypatch.setattr(delta_slices, "_slices", slices)
+        monkeypatch.setattr(delta_slices, "adds_of", slices)
         monkeypatch.setattr(delta_slices, "LARGE", 0)
-        monkeypatch.setattr(delta_slices, "SLICE", 4)
-        monkeypatch.setattr(delta_slices, "_ROWS", 4)
+        monkeypatch.setattr(delta_sources, "SLICE", 4)
+        monkeypatch.setattr(delta_sources, "_ROWS", 4)
         return read
 
     return turn_on
