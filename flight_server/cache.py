@@ -31,7 +31,8 @@ _COLUMN_COST: Final = 256  # bytes that Arrow takes to describe the buffers of a
 
 @dataclass(frozen=True)
 class Plan:
-    """A condition taken apart: the one table it names, values of an indexed column, and what remains to be tested.
+    """A condition taken apart: the one table it names, values of an indexed column, and the rows that what remains of
+    it keeps.
 
     `unnamed` is all of it but the table's name.
     """
@@ -39,9 +40,8 @@ class Plan:
     name: tuple[str, str, str] | None
     column: str | None = None
     values: tuple[Any, ...] = ()
-    rest: Node | None = None
     unnamed: Node | None = None
-    expression: pc.Expression | None = field(default=None, compare=False)
+    kept: Callable[[pa.RecordBatch], pa.Array] | None = field(default=None, compare=False)
 
 
 def plan(node: Node | None, schema: pa.Schema) -> Plan:
@@ -71,9 +71,9 @@ def plan(node: Node | None, schema: pa.Schema) -> Plan:
     if not all(part is not None and len(part) == 1 for part in parts):
         return Plan(None)
     left = _all(rest)
-    expression = None if left is None else predicate.to_arrow(left, schema)
+    remaining = None if left is None else predicate.to_arrow(left, schema)
     name = tuple(next(iter(part or ())) for part in parts)
-    return Plan(name, column, values, left, _all(unnamed), expression)  # type: ignore[arg-type]
+    return Plan(name, column, values, _all(unnamed), remaining)  # type: ignore[arg-type]
 
 
 def _all(parts: Sequence[Node]) -> Node | None:
@@ -118,8 +118,8 @@ class Slice:
         batch = self.batch
         if wanted.column is not None:
             batch = self._equal(wanted.column, wanted.values)
-        if wanted.expression is not None and batch.num_rows:
-            batch = one_batch(pa.Table.from_batches([batch]).filter(wanted.expression))
+        if wanted.kept is not None and batch.num_rows:
+            batch = _rows(batch, wanted.kept(batch).to_numpy())
         return batch if limit is None else batch.slice(0, limit)
 
     def _equal(self, column: str, values: tuple[Any, ...]) -> pa.RecordBatch:
@@ -127,12 +127,15 @@ class Slice:
             keep = pc.is_in(self.batch.column(column), pa.array(values, self.batch.schema.field(column).type))
             return self.batch.filter(keep)
         index = self._index(column)
-        rows = sorted(row for value in values for row in index.get(value, ()))
-        if not rows:
-            return self.batch.slice(0, 0)
-        if rows[-1] - rows[0] == len(rows) - 1:
-            return self.batch.slice(rows[0], len(rows))
-        return self.batch.take(pa.array(rows))
+        return _rows(self.batch, sorted(row for value in values for row in index.get(value, ())))
+
+
+def _rows(batch: pa.RecordBatch, numbers: Sequence[int]) -> pa.RecordBatch:
+    """The rows of these numbers, which grow; nothing is copied where none is left out between them."""
+    count = len(numbers)
+    if not count or numbers[-1] - numbers[0] == count - 1:
+        return batch.slice(int(numbers[0]) if count else 0, count)
+    return batch.take(pa.array(numbers))
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

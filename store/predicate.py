@@ -1,4 +1,4 @@
-"""Predicate trees: one meaning, two forms — DuckDB SQL with parameters, and an Arrow compute expression.
+"""Predicate trees: one meaning, two forms — DuckDB SQL with parameters, and Arrow's kernels over a batch.
 
 The meaning is SQL's three-valued logic (SEMANTICS §6). A literal is read as the type of its column; one that does not
 parse, a null one and an unknown column make their leaf unknown, and NOT of unknown is unknown, so no row is kept by
@@ -8,12 +8,11 @@ them together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, reduce
-from operator import and_, or_
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -201,7 +200,7 @@ class _Known:
     unread: bool  # a literal was null or no value of the type
 
 
-def _resolve(leaf: Leaf, fields: dict[str, pa.Field]) -> _Known | None:
+def _resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> _Known | None:
     """The leaf in terms of the schema, None if it is unknown for every row."""
     field = fields.get(_folded(leaf.column))
     if field is None:
@@ -221,8 +220,17 @@ def _folded(name: str) -> str:
     return name.strip().lower()
 
 
-def _fields(schema: pa.Schema) -> dict[str, pa.Field]:
-    return {_folded(field.name): field for field in reversed(list(schema))}
+def _fields(schema: pa.Schema) -> Mapping[str, pa.Field]:
+    known = _fields_of.get(id(schema))
+    if known is None or known[0] is not schema:
+        if len(_fields_of) >= _SCHEMAS:
+            _fields_of.clear()
+        known = _fields_of[id(schema)] = (schema, {_folded(field.name): field for field in reversed(list(schema))})
+    return known[1]
+
+
+_SCHEMAS: Final = 256
+_fields_of: Final[dict[int, tuple[pa.Schema, Mapping[str, pa.Field]]]] = {}  # to hash a schema takes as long as this
 
 
 # DuckDB.
@@ -242,7 +250,7 @@ def to_sql(node: Node, schema: pa.Schema, column_sql: Callable[[str], str]) -> t
     return _sql(node, _fields(schema), column_sql, parameters), parameters
 
 
-def _sql(node: Node, fields: dict[str, pa.Field], column_sql: Callable[[str], str], parameters: list[Any]) -> str:
+def _sql(node: Node, fields: Mapping[str, pa.Field], column_sql: Callable[[str], str], parameters: list[Any]) -> str:
     match node:
         case And(children) | Or(children):
             word, empty = (" AND ", "TRUE") if isinstance(node, And) else (" OR ", "FALSE")
@@ -313,62 +321,72 @@ def _list_sql(type: pa.DataType) -> str:
     return f"make_timestamptz({members})" if pa.types.is_timestamp(type) else members
 
 
-# Arrow.
+# Arrow. Its kernels are called one by one: `Table.filter` takes thirty times as long to set out on a few rows.
+
+Mask: TypeAlias = Callable[[pa.RecordBatch], Any]
+"""For a batch, a truth of each row or one of all; null where it is unknown."""
 
 
 @cache
-def _unknown() -> pc.Expression:
+def _unknown() -> pa.Scalar:
     """Neither true nor false. No constant: the first scalar that pyarrow makes imports pandas, which takes long."""
-    return pc.scalar(pa.scalar(None, pa.bool_()))
+    return pa.scalar(None, pa.bool_())
 
 
-def to_arrow(node: Node, schema: pa.Schema) -> pc.Expression:
-    """The same condition for `Table.filter`, over columns named as in the schema."""
-    return _arrow(node, _fields(schema))
+def to_arrow(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
+    """The same condition for batches of the schema: it gives the numbers of the rows that are kept, in order."""
+    mask = _mask(node, _fields(schema))
+
+    def kept(batch: pa.RecordBatch) -> pa.Array:
+        truth = mask(batch)
+        return pc.indices_nonzero(pa.repeat(truth, batch.num_rows) if isinstance(truth, pa.Scalar) else truth)
+
+    return kept
 
 
-def _arrow(node: Node, fields: dict[str, pa.Field]) -> pc.Expression:
+def _mask(node: Node, fields: Mapping[str, pa.Field]) -> Mask:
     match node:
-        case And(children):
-            return _balanced([_arrow(child, fields) for child in children], and_, True)
-        case Or(children):
-            return _balanced([_arrow(child, fields) for child in children], or_, False)
+        case And(children) | Or(children):
+            join, empty = (pc.and_kleene, True) if isinstance(node, And) else (pc.or_kleene, False)
+            masks = [_mask(child, fields) for child in children]
+            if not masks:
+                return lambda _: pa.scalar(empty)
+            return lambda batch: reduce(join, (mask(batch) for mask in masks))
         case Not(child):
-            return ~_arrow(child, fields)
+            inner = _mask(child, fields)
+            return lambda batch: pc.invert(inner(batch))
     leaf = _resolve(node, fields)
-    if leaf is None:
-        return _unknown()
-    column, type = pc.field(leaf.field.name), leaf.field.type
+    return _leaf_mask(leaf) if leaf else lambda _: _unknown()
+
+
+def _leaf_mask(leaf: _Known) -> Mask:
+    name, type = leaf.field.name, leaf.field.type
     match leaf.op:
         case Op.IS_NULL:
-            return column.is_null()
+            return lambda batch: pc.is_null(batch[name])
         case Op.IS_NOT_NULL:
-            return column.is_valid()
+            return lambda batch: pc.is_valid(batch[name])
         case Op.IN:
-            values = [*leaf.values, *(-value for value in leaf.values if value == 0 and isinstance(value, float))]
-            found = column.isin(pa.array(values, type))
-            found = pc.if_else(column.is_valid(), found, _unknown())
-            return found | _unknown() if leaf.unread else found
+            members = pa.array([*leaf.values, *(-v for v in leaf.values if v == 0 and isinstance(v, float))], type)
+            return lambda batch: _is_in(batch[name], members, leaf.unread)
         case Op.BETWEEN:
-            low, high = (pc.scalar(pa.scalar(value, type)) for value in leaf.values)
-            return (column >= low) & (column <= high)
-    value = pc.scalar(pa.scalar(leaf.values[0], type))
-    compare: dict[Op, Callable[[], pc.Expression]] = {
-        Op.EQ: lambda: column == value,
-        Op.NEQ: lambda: column != value,
-        Op.LT: lambda: column < value,
-        Op.LTE: lambda: column <= value,
-        Op.GT: lambda: column > value,
-        Op.GTE: lambda: column >= value,
-    }
-    return compare[leaf.op]()
+            low, high = (pa.scalar(value, type) for value in leaf.values)
+            return lambda batch: pc.and_kleene(
+                pc.greater_equal(batch[name], low), pc.less_equal(batch[name], high)
+            )  # fmt: skip
+    value, compare = pa.scalar(leaf.values[0], type), _KERNELS[leaf.op]
+    return lambda batch: compare(batch[name], value)
 
 
-def _balanced(parts: Sequence[pc.Expression], join: Callable[[Any, Any], Any], empty: bool) -> pc.Expression:
-    """The parts joined two by two: Arrow walks expressions by recursion, and a chain of thousands is too deep."""
-    while len(parts) > 2:
-        parts = [reduce(join, parts[i : i + 2]) for i in range(0, len(parts), 2)]
-    return reduce(join, parts) if parts else pc.scalar(empty)
+_KERNELS: Final[Mapping[Op, Callable[..., Any]]] = {
+    Op.EQ: pc.equal, Op.NEQ: pc.not_equal, Op.LT: pc.less, Op.LTE: pc.less_equal,
+    Op.GT: pc.greater, Op.GTE: pc.greater_equal,
+}  # fmt: skip
+
+
+def _is_in(column: pa.Array, members: pa.Array, unread: bool) -> pa.Array:
+    found = pc.if_else(pc.is_valid(column), pc.is_in(column, members), _unknown())
+    return pc.or_kleene(found, _unknown()) if unread else found
 
 
 # What a tree tells about one column.

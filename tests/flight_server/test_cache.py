@@ -206,7 +206,8 @@ def test_a_plan_takes_the_name_and_the_index_out_of_a_condition():
     name = predicate.And((leaf("table_catalog", "x"), leaf("Table_Schema", "y"), leaf("table_name", "z")))
     other = leaf("ndv", 3, op="GT")
     made = plan(predicate.And((name, leaf("column_id", "7", None, op="IN"), other)), SCHEMA)
-    assert (made.name, made.column, made.values, made.rest) == (("x", "y", "z"), "column_id", (7,), other)
+    assert (made.name, made.column, made.values) == (("x", "y", "z"), "column_id", (7,))
+    assert made.kept(pa.RecordBatch.from_pylist([{"ndv": ndv} for ndv in (1, 4, None, 5)])).to_pylist() == [1, 3]
     assert plan(predicate.Not(name), SCHEMA).name is None
     assert plan(predicate.Or((name, other)), SCHEMA).name is None
     assert plan(None, SCHEMA).name is None

@@ -42,7 +42,7 @@ def keeps(duck, tree, table):
     """The row numbers that the tree keeps; the two forms must agree."""
     node = parse(tree)
     numbered = table.append_column("row", pa.array(range(table.num_rows)))
-    arrow = numbered.filter(to_arrow(node, table.schema))["row"].to_pylist()
+    arrow = numbered.take(to_arrow(node, table.schema)(numbered))["row"].to_pylist()
     text, parameters = to_sql(node, table.schema, lambda name: f'"{name}"')
     duck.register("numbered", numbered)
     found = duck.sql(f"SELECT row FROM numbered WHERE {text} ORDER BY row", params=parameters).to_arrow_table()
