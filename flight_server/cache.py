@@ -7,11 +7,12 @@ of the slice; any other condition through Arrow's own filter, which means the sa
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a
 TOO_LARGE_FOR: Final = 30.0  # seconds that a slice which did not fit is not tried again
 _ROW_COST: Final = 256  # bytes that the indexes of a row may take besides the Arrow buffers
 _COLUMN_COST: Final = 256  # bytes that Arrow takes to describe the buffers of a column
+_PACKED: Final = 1  # grows when the same stored rows are to be shown in another way
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,27 @@ class Slice:
     what is in it, and a part of something larger would keep all of that.
     """
 
-    def __init__(self, batch: pa.RecordBatch, generation: int):
-        self.batch, self.generation = pa.ipc.read_record_batch(batch.serialize(), batch.schema), generation
-        self.size = batch.nbytes + _ROW_COST * batch.num_rows + _COLUMN_COST * batch.num_columns
+    def __init__(self, block: pa.Buffer, schema: pa.Schema, generation: int):
+        """From a record batch as an IPC message."""
+        self.block, self.generation = block, generation
+        self.batch = batch = pa.ipc.read_record_batch(block, schema)
+        self.size = block.size + _ROW_COST * batch.num_rows + _COLUMN_COST * batch.num_columns
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, generation: int) -> Slice:
+        return cls(batch.serialize(), batch.schema, generation)
+
+    def packed(self, mark: bytes) -> bytes:
+        """It as bytes, to be kept; `unpacked` has it back."""
+        return mark + self.block.size.to_bytes(8, "little") + _codec().compress(self.block, asbytes=True)
+
+    @classmethod
+    def unpacked(cls, data: bytes, mark: bytes, schema: pa.Schema, generation: int) -> Slice | None:
+        """None where it was packed under another mark."""
+        if data[: len(mark)] != mark:
+            return None
+        size, packed = data[len(mark) : len(mark) + 8], pa.py_buffer(data)[len(mark) + 8 :]
+        return cls(_codec().decompress(packed, int.from_bytes(size, "little")), schema, generation)
 
     @cached_property
     def _rows_by(self) -> dict[str, Mapping[Any, Sequence[int]]]:
@@ -138,6 +158,16 @@ def _rows(batch: pa.RecordBatch, numbers: Sequence[int]) -> pa.RecordBatch:
     return batch.take(pa.array(numbers))
 
 
+@cache
+def _codec() -> pa.Codec:
+    return pa.Codec("lz4_raw")
+
+
+def mark_of(schema: pa.Schema) -> bytes:
+    """What tells packed rows of a schema from those of another, or of another version of this program."""
+    return hashlib.sha256(b"%d" % _PACKED + schema.serialize().to_pybytes()).digest()[:8]
+
+
 def one_batch(table: pa.Table) -> pa.RecordBatch:
     """The table as a single batch."""
     batches = table.combine_chunks().to_batches()
@@ -166,25 +196,36 @@ class SliceCache:
     def used(self) -> int:
         return self._slices.size
 
+    def has(self, key: SliceKey) -> bool:
+        """Whether a slice is kept, of whatever generation."""
+        return self._slices.get(key) is not None
+
     @property
     def is_half_full(self) -> bool:
         return self.used > self._slices.limit // 2
 
     def get(
-        self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None]
-    ) -> Slice | None:
+        self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None],
+        unpack: Callable[[int], Slice | None] = lambda _: None,
+    ) -> Slice | None:  # fmt: skip
         """The slice as of the table's generation now; None where DuckDB is to be asked.
 
         Args:
             key: What the slice is of.
             generation: The table's generation at this moment.
             load: Reads the slice, unless it has more bytes than it is given.
+            unpack: The slice as of a generation, where it was packed.
         """
         now = generation()
         found = self._slices.get(key)
         if found is not None and found.generation == now:
             return found
-        if self.largest <= 0 or not self._worth_loading(key):
+        worth = self.largest > 0 and self._worth_loading(key)
+        if (unpacked := unpack(now)) is not None:
+            if worth:
+                self.put(key, unpacked)
+            return unpacked
+        if not worth:
             return None
         with self._lock:
             if key in self._loading:
@@ -195,7 +236,7 @@ class SliceCache:
         finally:
             with self._lock:
                 self._loading.discard(key)
-        if batch is None or not self.put(key, made := Slice(batch, now)):
+        if batch is None or not self.put(key, made := Slice.of(batch, now)):
             self._too_large.put(key, time.monotonic())
             self._slices.drop(key)
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from flight_server import known
 from flight_server.auth import ANONYMOUS, Principal
-from flight_server.cache import NAMES, Slice, SliceCache, one_batch
+from flight_server.cache import NAMES, Slice, SliceCache, mark_of, one_batch
 from flight_server.descriptors import CURRENT, Part, ScanRequest
 from flight_server.hot import HotFlights
 from flight_server.lone import FLIGHTS as LONE_FLIGHTS
@@ -25,7 +25,8 @@ from store.catalog_store import Catalog, TableEntry
 from store.changes import Changes
 from store.database import STORED, Connection, Database
 from store.errors import InvalidArgument
-from store.schemas import Flight
+from store.packed import Packed
+from store.schemas import FLIGHTS, Flight
 from store.stats_store import IDENTITY
 
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics; fewer where single values are large
@@ -35,7 +36,10 @@ MEMO_ROWS: Final = 4  # of an answer that is kept as it is
 MEMO_BYTES: Final = 8192
 SMALL_BYTES: Final = 1 << 20  # a cached answer that is sent without taking a stream's place
 
+PACKED: Final = (FLIGHTS["stats.tables"], FLIGHTS["stats.columns"])  # what planners ask for
 _SKETCHES: Final = "stats.sketches"  # a union: its order is no list of columns
+
+_MARKS: Final = {flight.name: mark_of(flight.schema) for flight in PACKED}
 
 ArrowSource: TypeAlias = Callable[[Scope], pa.Table]
 Answer: TypeAlias = pa.Table | Stream
@@ -47,6 +51,7 @@ class Scanner:
     def __init__(self, database: Database, catalog: Catalog, changes: Changes, slices: SliceCache, streams: Streams):
         self.database, self.catalog, self.changes = database, catalog, changes
         self.slices, self.streams = slices, streams
+        self.packed = Packed(database)
         self.arrow_sources: dict[str, ArrowSource] = {}
         self.hot: HotFlights | None = None
         self.lone = LoneSnapshots(database, changes)
@@ -210,11 +215,28 @@ class Scanner:
             (flight.name, table.table_key, snapshot, stale),
             lambda: self.changes.generation(table.table_key),
             lambda most: self._load(flight, table, snapshot, stale, most),
+            lambda generation: None if stale else self._packed(flight, table.table_key, snapshot, generation),
         )
 
-    def make_ready(self, flight: Flight, tables: Sequence[TableEntry]) -> None:
-        """Makes the slices of the current rows of some tables ready, by one query for all. What has no rows is left."""
+    def _packed(self, flight: Flight, table_key: int, snapshot: int | None, generation: int) -> Slice | None:
+        if snapshot is None or flight.name not in _MARKS:
+            return None
+        data = self.packed.find(flight.name, table_key, snapshot)
+        return None if data is None else self.unpack(flight, data, generation)
+
+    def unpack(self, flight: Flight, data: bytes, generation: int) -> Slice | None:
+        """The slice of a value; None where another version of this program kept it."""
+        return Slice.unpacked(data, _MARKS[flight.name], flight.schema, generation)
+
+    def pack(self, flight: Flight, made: Slice) -> bytes:
+        """A slice of a flight of `PACKED` as a value to be kept."""
+        return made.packed(_MARKS[flight.name])
+
+    def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[int, int, Slice]]:
+        """Table key, snapshot id and slice of the current rows of tables, by one query for all; of those with rows."""
         pins = {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
+        if not pins:
+            return
         generations = {key: self.changes.generation(key) for key in pins}
         keys = {table.name: table.table_key for table in tables}
         whole = ScanRequest(flight)
@@ -228,8 +250,8 @@ class Scanner:
         starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
         for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
             key = keys[tuple(batch.column(name)[start].as_py() for name in NAMES)]
-            made = Slice(batch.slice(start, stop - start), generations[key])
-            self.slices.put((flight.name, key, pins[key], False), made)
+            made = Slice.of(batch.slice(start, stop - start), generations[key])
+            yield key, pins[key], made
 
     def _load(
         self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int
@@ -361,10 +383,13 @@ class Scanner:
         table = STORED.get(request.flight.name)
         return table is None or self.estimate(table) <= ORDERED_UP_TO
 
-    def stored_rows(self, flight: Flight) -> dict[int, int]:
+    def stored_rows(self, flight: Flight, keys: Collection[int] | None = None) -> dict[int, int]:
         """How many rows of a stored flight there are of each table that has any, by table key; of all snapshots."""
-        sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} GROUP BY 1 ORDER BY 1"
-        return dict(self.database.rows(sql))
+        among, parameters = (
+            ("", []) if keys is None else ("WHERE table_key IN (SELECT unnest(?::BIGINT[]))", [list(keys)])
+        )
+        sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} {among} GROUP BY 1 ORDER BY 1"
+        return dict(self.database.rows(sql, *parameters))
 
     def estimate(self, table: str) -> int:
         """Rows of a physical table, by DuckDB's own estimate."""

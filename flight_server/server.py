@@ -334,7 +334,7 @@ def serve(settings: Settings) -> int:
     inner = _Inner(start, listener, settings.host)
     children = _Children(settings, inner.uri, internal)
     service.auto.start()
-    service.warm_up.start()
+    service.ready.start()
     workers = Upkeep({"starting workers": children.keep})
     upkeep = Upkeep({
         "taking back leases": service.dispatcher.sweep, "counting reads": service.usage.flush,

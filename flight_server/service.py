@@ -21,12 +21,12 @@ from flight_server.descriptors import CURRENT, ScanRequest
 from flight_server.dispatch import Dispatcher, Task
 from flight_server.hot import HotFlights
 from flight_server.lookup import Records
+from flight_server.ready import Ready
 from flight_server.requests import ALL, Ask
 from flight_server.scan import Scanner
 from flight_server.secrets import Vault
 from flight_server.streams import MAX_QUERIES, Streams
 from flight_server.usage import Usage
-from flight_server.warmup import WarmUp
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Database
 from store.errors import InvalidArgument, NotFound, PermissionDenied, StatflightError, UpstreamError
@@ -70,7 +70,7 @@ class Service:
         self.records = Records(self.store, self.catalog, self.changes, self.scanner.slice)
         self.orchestrator = Orchestrator(_Plane(self), settings.sync_enabled)
         self.usage = Usage(self.database, self.catalog)
-        self.warm_up = WarmUp(self.scanner, self.usage)
+        self.ready = Ready(self.scanner, self.usage)
         self.auto = AutoAnalyze(self, settings.auto_analyze, settings.auto_analyze_seconds)
         self.dispatcher.on_published = self.auto.published
         self.policy = settings.zone_policy
@@ -78,13 +78,14 @@ class Service:
 
     def close(self) -> None:
         self.auto.stop()
-        self.warm_up.stop()
+        self.ready.stop()
         self.dispatcher.close()
         self.hot.close()
         try:
             self.usage.flush(0)
         except Exception:  # reads that are not counted keep no server from ending
             log.exception("the last reads were not counted")
+        self.scanner.packed.close()
         self.database.close()
 
     def note_read(self, request: ScanRequest) -> None:

@@ -15,6 +15,7 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -30,7 +31,7 @@ T = TypeVar("T")
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
 MEMORY = ":memory:"
-VERSION = 3  # of the layout
+VERSION = 4  # of the layout
 GROUP = 64  # writes that share one commit at the most
 OPEN_END = 2**62  # `to_pos` of a row that the newest file listing still holds
 
@@ -85,6 +86,7 @@ CREATE TABLE capture_decisions (decided_at TIMESTAMPTZ, correlation_id VARCHAR, 
     storage_id VARCHAR, outcome VARCHAR, engine_id VARCHAR, detail VARCHAR, elapsed_ms DOUBLE);
 CREATE TABLE column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
     column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ);
+CREATE TABLE packed (flight VARCHAR, table_key BIGINT, snapshot_id BIGINT, data BLOB USING COMPRESSION uncompressed);
 """
 
 
@@ -135,7 +137,15 @@ def _add_file_marks(connection: Connection) -> None:
     connection.execute("CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR)")
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_column_usage, 2: _add_file_marks}
+def _add_packed(connection: Connection) -> None:
+    """Layout 4. The values are made from the rows."""
+    connection.execute(
+        "CREATE TABLE packed (flight VARCHAR, table_key BIGINT, snapshot_id BIGINT,"
+        " data BLOB USING COMPRESSION uncompressed)"
+    )
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_column_usage, 2: _add_file_marks, 3: _add_packed}
 """Version → what brings a file of that version to the next one."""
 
 
@@ -204,6 +214,7 @@ class Database:
         self._opening = threading.Lock()  # a connection refuses to be closed while a cursor of it is made
         self.on_rollback: list[Callable[[Connection], None]] = []
         self.on_commit: list[Callable[[], None]] = []
+        self.before_commit: list[Callable[[Connection, AbstractSet[int]], None]] = []  # with the tables it touched
         self.changes = Changes()
         self._touched: set[int] = set()  # by the transaction that runs; the writer's thread alone uses it
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -249,6 +260,10 @@ class Database:
     def touch(self, table_key: int) -> None:
         """Tells, inside of a write, that readers of this table will see another thing after it."""
         self._touched.add(table_key)
+
+    def is_settled(self, table_key: int, generation: int) -> bool:
+        """Whether, inside of a write, a table is still as readers saw it at a generation."""
+        return table_key not in self._touched and self.changes.generation(table_key) == generation
 
     def backup(self, path: str | Path) -> int:
         """Writes a copy of the database to a new file, consistent and complete; its size in bytes.
@@ -315,6 +330,8 @@ class Database:
         try:
             connection.execute("BEGIN")
             results = [item.function(connection) for item in group]
+            for ready in self.before_commit:
+                ready(connection, self._touched)
             self.changes.begin(self._touched)
             connection.execute("COMMIT")
         except BaseException as trouble:

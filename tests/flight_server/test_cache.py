@@ -159,7 +159,7 @@ def test_what_a_caller_may_not_see_is_not_remembered_for_it(service):
 
 def test_slices_stay_within_their_budget():
     batch = pa.RecordBatch.from_pydict({"column_id": list(range(1000))})
-    size = Slice(batch, 0).size
+    size = Slice.of(batch, 0).size
     cache = SliceCache(4 * size)
     for key in range(20):
         for _ in range(2):
@@ -221,7 +221,7 @@ def test_a_slice_keeps_its_own_rows_alone():
         "rarely": [None if i % 3 else i for i in range(100_000)],
     })  # fmt: skip
     wanted = large.slice(500, 3).to_pylist()
-    made = Slice(large.slice(500, 3), 0)
+    made = Slice.of(large.slice(500, 3), 0)
     del large
     assert made.batch.to_pylist() == wanted
     assert pa.total_allocated_bytes() - before < 2000

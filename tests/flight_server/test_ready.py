@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flight_server import descriptors, warmup
+from flight_server import descriptors
+from flight_server import ready as readiness
 from flight_server.service import Service
 from store.database import Database
 from store.schemas import FLIGHTS
@@ -40,18 +41,12 @@ def ready(service: Service) -> set[str]:
     return {name for name, key in keys.items() if service.slices._slices.get(key) is not None}
 
 
-def started(service: Service) -> None:
-    service.warm_up.start()
-    assert service.warm_up._thread is not None
-    service.warm_up._thread.join(30)
-
-
 def test_nobody_waits_for_duckdb_after_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     filled(tmp_path)
     with service_in(tmp_path, cache_bytes=0) as service:
         asked_of_duckdb = {name: read(service, command(name, **CURRENT)) for name in TABLES}
     with service_in(tmp_path) as service:
-        started(service)
+        service.ready.look()
         assert ready(service) == set(TABLES)
 
         def refuse(_: Database) -> None:
@@ -73,9 +68,9 @@ def test_many_tables_at_once_are_each_as_read_alone(tmp_path: Path, monkeypatch:
     with service_in(tmp_path) as service:
         put(service, rows("b", 3, [2]))  # the columns it lacks are of other snapshots, or of none
         put(service, rows("e", 2, range(1, 400)))
-    monkeypatch.setattr(warmup, "CHUNK_ROWS", chunk_rows)
+    monkeypatch.setattr(readiness, "CHUNK_ROWS", chunk_rows)
     with service_in(tmp_path) as service:
-        started(service)
+        service.ready.look()
         assert ready(service) == set(TABLES)
         for name in TABLES:
             table = service.catalog.get(f"lake.s.{name}")
@@ -100,32 +95,32 @@ def test_tables_that_are_gone_are_passed_over(tmp_path: Path):
         service.database.write(lambda c: c.execute("UPDATE tables SET dropped = true WHERE table_name = 'a'"))
         service.database.write(lambda c: c.execute("DELETE FROM tables WHERE table_name = 'b'"))
     with service_in(tmp_path) as service:
-        started(service)
+        service.ready.look()
         assert ready(service) == {"c", "d", "e", "f"}
 
 
 def test_half_of_the_cache_is_left_to_what_is_asked_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     filled(tmp_path, "e", "c")
-    monkeypatch.setattr(warmup, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(readiness, "CHUNK_ROWS", 1)
     with service_in(tmp_path) as service:
         assert service.usage.latest() == [service.catalog.get(f"lake.s.{name}").table_key for name in ("c", "e")]
-        started(service)
+        service.ready.look()
         assert ready(service) == set(TABLES)
         used = service.slices.used
     with service_in(tmp_path, cache_bytes=used) as service:
-        started(service)
+        service.ready.look()
         assert ready(service) == {"c", "e", "a", "b"}  # those read last first; the last of them passes the half
 
 
 def test_without_a_cache_nothing_is_read(tmp_path: Path):
     filled(tmp_path, "a")
     with service_in(tmp_path, cache_bytes=0) as service:
-        started(service)
+        service.ready.look()
         assert service.slices.used == 0
 
 
 def test_a_server_that_ends_while_it_warms_up_waits_for_no_table(tmp_path: Path):
     filled(tmp_path, *TABLES)
     with service_in(tmp_path) as service:
-        service.warm_up.start()
-    assert eventually(lambda: not service.warm_up._thread.is_alive())
+        service.ready.start()
+    assert eventually(lambda: not service.ready._thread.is_alive())
