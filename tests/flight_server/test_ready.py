@@ -1,12 +1,13 @@
-"""After a start, what will be asked for is in the cache before anybody asks."""
+"""What will be asked for is ready before anybody asks: packed beside its rows, and in the cache."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from flight_server import descriptors
+from flight_server import descriptors, scan
 from flight_server import ready as readiness
 from flight_server.service import Service
 from store.database import Database
@@ -124,3 +125,115 @@ def test_a_server_that_ends_while_it_warms_up_waits_for_no_table(tmp_path: Path)
     with service_in(tmp_path) as service:
         service.ready.start()
     assert eventually(lambda: not service.ready._thread.is_alive())
+
+
+# Packed beside the rows.
+
+
+def no_rows_are_read(patched: pytest.MonkeyPatch, service: Service) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("rows were read")
+
+    patched.setattr(service.scanner, "_query", refuse)
+
+
+def test_a_table_is_found_without_the_cache_and_without_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    filled(tmp_path)
+    asked = [CURRENT, {"snapshot": 2}, CURRENT | {"columns": ["ndv", "freshness"]}, CURRENT | {"limit": 2}]
+    with service_in(tmp_path, cache_bytes=0) as service:
+        of_rows = [read(service, command(name, **more)) for name in TABLES for more in asked]
+        service.ready.look()
+        assert service.slices.used == 0
+        with monkeypatch.context() as patched:
+            no_rows_are_read(patched, service)
+            assert [read(service, command(name, **more)) for name in TABLES for more in asked] == of_rows
+            with pytest.raises(AssertionError, match="rows were read"):
+                read(service, command("a", snapshot=1))
+    with service_in(tmp_path, cache_bytes=0) as service:  # nothing is made ready yet
+        no_rows_are_read(monkeypatch, service)
+        assert [read(service, command(name, **more)) for name in TABLES for more in asked] == of_rows
+
+
+def test_a_second_start_reads_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    filled(tmp_path)
+    with service_in(tmp_path) as service:
+        service.ready.look()
+        first = {name: read(service, command(name, **CURRENT)) for name in TABLES}
+    with service_in(tmp_path) as service:
+        with monkeypatch.context() as patched:
+            patched.setattr(service.scanner, "_load", None)
+            service.ready.look()
+        assert ready(service) == set(TABLES)
+        assert {name: read(service, command(name, **CURRENT)) for name in TABLES} == first
+
+
+def test_what_is_published_is_made_ready_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    filled(tmp_path)
+    with service_in(tmp_path) as service:
+        service.ready.look()
+        service.scanner.packed.lost()
+        put(service, rows("a", 2, range(1, 10)))
+        put(service, rows("b", 3, [1, 2]))
+        assert ask(service, "a") == 9  # at once
+        lost = service.scanner.packed.lost()
+        assert lost == {service.catalog.get(f"lake.s.{name}").table_key for name in "ab"}
+        service.ready.look(lost)
+        no_rows_are_read(monkeypatch, service)
+        assert ask(service, "a") == 9
+        assert ask(service, "b") == 5
+        assert (
+            read(service, command("b", snapshot=3, columns=["freshness"]))["freshness"].to_pylist().count("EXACT") == 2
+        )
+
+
+def test_the_thread_makes_ready_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(readiness, "LOOK_SECONDS", 0.05)
+    filled(tmp_path)
+    with service_in(tmp_path, cache_bytes=0) as service:
+        service.ready.start()
+        put(service, rows("new", 1, range(1, 4)))
+        key = service.catalog.get("lake.s.new").table_key
+        assert eventually(lambda: service.scanner.packed.find("stats.columns", key, 1) is not None)
+        assert ask(service, "new") == 3
+
+
+def test_values_of_another_version_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    filled(tmp_path)
+    marks = dict.fromkeys(scan._MARKS, b"another!")
+    with service_in(tmp_path, cache_bytes=0) as service, monkeypatch.context() as patched:
+        patched.setattr(scan, "_MARKS", marks)
+        service.ready.look()
+        assert ask(service, "a") == 5
+    with service_in(tmp_path, cache_bytes=0) as service:
+        assert ask(service, "a") == 5
+        key = service.catalog.get("lake.s.a").table_key
+        assert service.scanner.packed.find("stats.columns", key, 2)[:8] == b"another!"
+        service.ready.look()
+        assert service.scanner.packed.find("stats.columns", key, 2)[:8] != b"another!"
+        assert ask(service, "a") == 5
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_nobody_sees_what_was_before_a_put_that_was_acknowledged(tmp_path: Path, cache_bytes: int):
+    """One puts and reads what it put, while the tables are made ready over and over."""
+    stop = threading.Event()
+    with service_in(tmp_path, cache_bytes=cache_bytes) as service:
+
+        def look() -> None:
+            while not stop.is_set():
+                service.ready.look(service.scanner.packed.lost())
+
+        looking = [threading.Thread(target=look) for _ in range(2)]
+        for thread in looking:
+            thread.start()
+        try:
+            for count in range(1, 60):
+                name = TABLES[count % 2]
+                put(service, [row | {"row_count": 100 + count} for row in rows(name, 1, range(1, 4))])
+                for _ in range(3):
+                    found = read(service, command(name, snapshot=1, columns=["row_count"]))
+                    assert found["row_count"].to_pylist() == [100 + count] * 3
+        finally:
+            stop.set()
+            for thread in looking:
+                thread.join()
