@@ -209,7 +209,7 @@ def test_point_latency(uris: tuple[str, str]) -> None:
 
 
 def test_cold_lookup_latency(uris: tuple[str, str], tmp_path: Path) -> None:
-    """A server that keeps nothing in memory: DuckDB answers each time, out of one value of a table or out of its rows."""
+    """A server that keeps nothing in memory: DuckDB answers each time, out of a table's value or out of its rows."""
     theirs, own = Client(uris[1]), tmp_path / database_in(Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)).name
     if not own.exists():
         shutil.copy(Path(os.environ["STATFLIGHT_BENCH_DIR"]) / own.name, own)  # the other server holds the first
