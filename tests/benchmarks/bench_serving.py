@@ -120,7 +120,7 @@ class Client:
 
     def read(self, body: bytes) -> int:
         (answer,) = self.flight.do_action(flight.Action("read", body))
-        return pa.ipc.open_stream(answer.body).read_all().num_rows
+        return pa.ipc.open_stream(answer.body).read_next_batch().num_rows
 
 
 def places(number: int) -> tuple[int, int]:
