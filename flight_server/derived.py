@@ -28,7 +28,7 @@ def register(service: Service) -> None:
         "sys.flights": lambda scope: _table("sys.flights", list(_flights(service, scope))),
         "sys.functions": lambda _: _functions(),
     }
-    service.scanner.arrow_sources.update(sources)
+    service.scanner.queries.arrow_sources.update(sources)
 
 
 def _table(flight: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -51,10 +51,9 @@ def _flights(service: Service, scope: Scope) -> Iterator[dict[str, Any]]:
     """Each flight; the estimate counts the rows of all tables, so a scope that is limited is told none."""
     from store.database import STORED
 
+    queries = service.scanner.queries
     for flight in FLIGHTS.values():
-        estimate = (
-            service.scanner.estimate(STORED[flight.name]) if flight.name in STORED and scope.keys is None else None
-        )
+        estimate = queries.estimate(STORED[flight.name]) if flight.name in STORED and scope.keys is None else None
         yield {"name": flight.name, "column_count": len(flight.schema), "row_estimate": estimate,
                "writable": flight.writable, "description": flight.description}  # fmt: skip
 

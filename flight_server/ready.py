@@ -93,7 +93,8 @@ class Ready:
 
     def _chunks(self, keys: Collection[int] | None) -> Iterator[list[TableEntry]]:
         """These tables, or all, that have rows, those read last first."""
-        sizes = {key: rows for flight in PACKED for key, rows in self._scanner.stored_rows(flight, keys).items()}
+        queries = self._scanner.queries
+        sizes = {key: rows for flight in PACKED for key, rows in queries.stored_rows(flight, keys).items()}
         tables = {table.table_key: table for table in self._scanner.catalog.tables()}
         chunk: list[TableEntry] = []
         size = 0

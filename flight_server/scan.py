@@ -1,37 +1,30 @@
-"""ScanRequest → RecordBatchReader, all inside DuckDB and Arrow: projection, predicates and limit are one SQL query."""
+"""Scans for callers: whose tables they are about, and out of what they are answered — what was answered before, a slice
+of the cache, a value packed beside the rows, a flight kept ready as a whole, else a query of DuckDB (`query.py`)."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from flight_server import known
 from flight_server.auth import ANONYMOUS, Principal
 from flight_server.cache import NAMES, Slice, SliceCache, mark_of, one_batch
 from flight_server.descriptors import CURRENT, Part, ScanRequest
 from flight_server.hot import HotFlights
-from flight_server.lone import FLIGHTS as LONE_FLIGHTS
-from flight_server.lone import LoneSnapshots
+from flight_server.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.streams import Stream, Streams, fits, never
-from flight_server.tables import SOURCES, Scope, Source, stats_source
+from flight_server.tables import Scope
 from store import predicate
 from store.catalog_store import Catalog, TableEntry
 from store.changes import Changes
-from store.database import STORED, Connection, Database
+from store.database import STORED, Database
 from store.errors import InvalidArgument
 from store.packed import Packed
 from store.schemas import FLIGHTS, Flight
-from store.stats_store import IDENTITY
 
-BATCH_ROWS: Final = 4096  # ~1 MiB of statistics; fewer where single values are large
-_LARGE: Final = {"stats.sketches": 64}
-ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read comes as it is stored, clustered by table
 MEMO_ROWS: Final = 4  # of an answer that is kept as it is
 MEMO_BYTES: Final = 8192
 SMALL_BYTES: Final = 1 << 20  # a cached answer that is sent without taking a stream's place
@@ -41,20 +34,18 @@ _SKETCHES: Final = "stats.sketches"  # a union: its order is no list of columns
 
 _MARKS: Final = {flight.name: mark_of(flight.schema) for flight in PACKED}
 
-ArrowSource: TypeAlias = Callable[[Scope], pa.Table]
 Answer: TypeAlias = pa.Table | Stream
 
 
 class Scanner:
-    """Runs scans for callers. `arrow_sources` give the flights that are not in DuckDB, by name."""
+    """Runs scans for callers."""
 
     def __init__(self, database: Database, catalog: Catalog, changes: Changes, slices: SliceCache, streams: Streams):
         self.database, self.catalog, self.changes = database, catalog, changes
         self.slices, self.streams = slices, streams
         self.packed = Packed(database)
-        self.arrow_sources: dict[str, ArrowSource] = {}
+        self.queries = Queries(database, changes)
         self.hot: HotFlights | None = None
-        self.lone = LoneSnapshots(database, changes)
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
         """The request with "current" fixed to today's snapshot ids, for its ticket."""
@@ -105,9 +96,8 @@ class Scanner:
                 again = "asked" in request.memo
                 request.memo["asked"] = (0, 0, None)
                 if again and of is not None and batch.num_rows <= MEMO_ROWS:
-                    # read back: what is kept must not keep the whole slice
-                    message = pa.py_buffer(b"".join([request.head, batch.serialize(), _END]))
-                    self._memorize(request, "table", of, lambda: pa.ipc.open_stream(message).read_all(), message.size)
+                    alone = Slice.of(batch, of[1])  # what is kept must not keep the slice it is of
+                    self._memorize(request, "table", of, pa.Table.from_batches([alone.batch]), alone.block.size)
                 return table
             return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
         if self.hot is not None and self._is_whole(request, principal) and (whole := self.hot.get(request)) is not None:
@@ -148,7 +138,7 @@ class Scanner:
             raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
         message = pa.py_buffer(b"".join([request.head, *(batch.serialize() for batch in batches), _END]))
         if of is not None:
-            self._memorize(request, "message", of, lambda: message, message.size)
+            self._memorize(request, "message", of, message, message.size)
         return message
 
     def _recalled(self, request: ScanRequest, form: str, principal: Principal) -> Any:
@@ -158,11 +148,9 @@ class Scanner:
             return None
         return known[2]
 
-    def _memorize(
-        self, request: ScanRequest, form: str, of: tuple[int, int], answer: Callable[[], Any], size: int
-    ) -> None:
+    def _memorize(self, request: ScanRequest, form: str, of: tuple[int, int], answer: Any, size: int) -> None:
         if size <= MEMO_BYTES:
-            request.memo[form] = (*of, answer())
+            request.memo[form] = (*of, answer)
 
     def _is_whole(self, request: ScanRequest, principal: Principal) -> bool:
         """Whether it asks for all rows of a flight, stored or current, as they are now."""
@@ -175,7 +163,7 @@ class Scanner:
     def batches(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
         """A scan for the server itself, which takes no place among the streams."""
         with self.database.reading() as cursor:
-            yield from self._start(cursor, request, self.scope(request, ANONYMOUS))
+            yield from self.queries.start(cursor, request, self.scope(request, ANONYMOUS))
 
     def _cached(
         self, request: ScanRequest, principal: Principal
@@ -241,7 +229,7 @@ class Scanner:
         keys = {table.name: table.table_key for table in tables}
         whole = ScanRequest(flight)
         with self.database.reading() as cursor:
-            batches = list(self._begin(cursor, whole, Scope(list(pins), pins)))
+            batches = list(self.queries.begin(cursor, whole, Scope(list(pins), pins)))
         if not (found := pa.Table.from_batches(batches, whole.schema)).num_rows:
             return
         batch = one_batch(found)  # table by table: a read of known tables is in order
@@ -262,64 +250,26 @@ class Scanner:
         scope = Scope([table.table_key], pins, allow_stale, table)
         batches, size = [], 0
         with self.database.reading() as cursor:
-            for batch in self._start(cursor, whole, scope):
+            for batch in self.queries.start(cursor, whole, scope):
                 size += batch.nbytes
                 if size > most:
                     return None
                 batches.append(batch)
-        return one_batch(_sorted(pa.Table.from_batches(batches, whole.schema), _sort_keys(whole, scope)))
+        return one_batch(in_order(pa.Table.from_batches(batches, whole.schema), sort_keys(whole, scope)))
 
     def _run(self, request: ScanRequest, scope: Scope, is_cancelled: Callable[[], bool]) -> Answer:
         cursor = self.database.read()
-        keys = _sort_keys(request, scope)
+        keys = sort_keys(request, scope)
         hidden = [key for key in keys if key not in request.names]
         wanted = request if not hidden else request.with_columns((*request.names, *hidden))
         strip = (lambda batch: batch.select(request.names)) if hidden else None
         found = self.streams.run(
-            cursor, lambda: self._start(cursor, wanted, scope), wanted.schema, is_cancelled, strip
+            cursor, lambda: self.queries.start(cursor, wanted, scope), wanted.schema, is_cancelled, strip
         )  # fmt: skip
         if not keys or isinstance(found, Stream):
             return found
-        found = _sorted(found, keys)
+        found = in_order(found, keys)
         return found.select(request.names) if hidden else found
-
-    def _start(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
-        """The batches; what they are of is fixed once this returns."""
-        generation = self._lone(request, scope)
-        if generation is not None and scope.only is not None:
-            batches = self._begin(cursor, request, replace(scope, lone=True))
-            if self.changes.settled(scope.only.table_key) == generation:
-                return batches
-            del batches  # a cursor has one result at a time
-        return self._begin(cursor, request, scope)
-
-    def _lone(self, request: ScanRequest, scope: Scope) -> int | None:
-        """The generation of the one table asked about, if its only rows are those of the very snapshot asked for."""
-        name, table = request.flight.name, scope.only
-        if table is None or not scope.pins or name not in LONE_FLIGHTS:
-            return None
-        generation = self.changes.settled(table.table_key)
-        if generation is None:
-            return None
-        lone = self.lone.of(name, table.table_key, generation)
-        return generation if lone is not None and lone == scope.pins.get(table.table_key) else None
-
-    def _begin(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
-        stored = known.stored_part(request, scope)
-        if stored is None:
-            return self._query(cursor, request, scope)
-        return (known.completed(batch, request, scope) for batch in self._query(cursor, stored, scope))
-
-    def _query(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
-        source = self._source(request, scope)
-        sql, parameters = self._sql(request, source, scope)
-        for name, table in source.arrow.items():
-            cursor.register(name, table)
-        batch_rows = _LARGE.get(request.flight.name) or _batch_rows(request.schema)
-        reader = cursor.sql(sql, params=parameters or None).to_arrow_reader(batch_rows)
-        if not request.names and not request.rows:
-            return (batch.select([]) for batch in reader)
-        return reader if reader.schema.equals(request.schema) else reader.cast(request.schema)
 
     # Shares of a scan.
 
@@ -329,7 +279,7 @@ class Scanner:
         if request.partitions == 1 or name not in STORED or request.limit is not None or name == _SKETCHES:
             return [request]
         scope = self.scope(request, principal)
-        sizes = list(self.stored_rows(request.flight).items())
+        sizes = list(self.queries.stored_rows(request.flight).items())
         if scope.keys is not None:
             wanted = set(scope.keys)
             sizes = [(key, count) for key, count in sizes if key in wanted]
@@ -346,114 +296,9 @@ class Scanner:
             shares = [Part(low, high) for low, high in zip(bounds, [*bounds[1:], None], strict=True)]
         return [replace(request, part=share) for share in shares]
 
-    def _source(self, request: ScanRequest, scope: Scope) -> Source:
-        name = request.flight.name
-        if made := self.arrow_sources.get(name):
-            columns = {column: f'source."{column}"' for column in request.flight.schema.names}
-            return Source("source", [], columns, arrow={"source": made(scope)})
-        if known := SOURCES.get(name):
-            return known(scope)
-        used = {*request.names, *(column.strip().lower() for column in predicate.columns_of(request.node))}
-        return stats_source(request.flight, scope, used)
-
-    def _sql(self, request: ScanRequest, source: Source, scope: Scope) -> tuple[str, list[Any]]:
-        parameters = list(source.parameters)
-        schema = request.flight.schema
-        chosen = ", ".join(f'{source.columns[name]} AS "{name}"' for name in request.names) or "1"
-        if request.rows:
-            texts = ", ".join(_text_sql(source.columns[name], schema.field(name).type) for name in request.names)
-            chosen = f"to_json([{texts}]::VARCHAR[])::VARCHAR AS row" if texts else "'[]' AS row"
-        conditions = [source.where]
-        if request.node is not None:
-            condition, own = predicate.to_sql(request.node, schema, lambda name: source.columns[name])
-            conditions.append(condition)
-            parameters += own
-        if request.part is not None:
-            conditions.append(_part_sql(request.part, source))
-        where = " AND ".join(f"({condition})" for condition in conditions)
-        ordered = source.order and not _sort_keys(request, scope) and self._small(request, scope)
-        order = f" ORDER BY {source.order}" if ordered else ""
-        limit = f" LIMIT {request.limit}" if request.limit is not None else ""
-        sql = f"SELECT {chosen} FROM {source.sql} WHERE {where}{order}{limit}"
-        return _with_names(sql, parameters, source.names) if source.names else (sql, parameters)
-
-    def _small(self, request: ScanRequest, scope: Scope) -> bool:
-        if scope.keys is not None or not request.flight.name.startswith("stats."):
-            return True
-        table = STORED.get(request.flight.name)
-        return table is None or self.estimate(table) <= ORDERED_UP_TO
-
-    def stored_rows(self, flight: Flight, keys: Collection[int] | None = None) -> dict[int, int]:
-        """How many rows of a stored flight there are of each table that has any, by table key; of all snapshots."""
-        among, parameters = (
-            ("", []) if keys is None else ("WHERE table_key IN (SELECT unnest(?::BIGINT[]))", [list(keys)])
-        )
-        sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} {among} GROUP BY 1 ORDER BY 1"
-        return dict(self.database.rows(sql, *parameters))
-
-    def estimate(self, table: str) -> int:
-        """Rows of a physical table, by DuckDB's own estimate."""
-        found = self.database.rows("SELECT estimated_size FROM duckdb_tables() WHERE table_name = ?", table)
-        return int(found[0][0]) if found else 0
-
 
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
 
 
-def _sort_keys(request: ScanRequest, scope: Scope) -> tuple[str, ...]:
-    """The columns by which a small answer about one table is put in order once it is there: DuckDB takes longer for
-    the sorting of a few wide rows than for all the rest, and a large answer should not wait for its last row."""
-    identity = IDENTITY.get(request.flight.name)
-    if scope.only is None or request.limit is not None or request.rows or identity is None:
-        return ()
-    return () if request.flight.name in ("stats.sketches", "stats.column_groups") else ("snapshot_id", *identity)
-
-
-def _sorted(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    if table.num_rows < 2 or not keys:
-        return table
-    order = pc.sort_indices(table.select(list(keys)), [(key, "ascending") for key in keys])
-    numbers = order.to_numpy()
-    return table if (numbers[1:] > numbers[:-1]).all() else table.take(order)
-
-
-def _batch_rows(schema: pa.Schema) -> int:
-    """How many rows make a batch of 1.5 MiB or less: many narrow ones cost less in few batches, until these outgrow the
-    processor's cache."""
-    width = sum(32 if type.num_buffers > 2 or type.num_fields else 8 for type in schema.types)
-    return next((rows for rows in (65_536, 32_768, 16_384, 8192) if rows * width <= 3 << 19), BATCH_ROWS)
-
-
 def _none(request: ScanRequest) -> pa.RecordBatch:
     return one_batch(request.schema.empty_table())
-
-
-def _with_names(sql: str, parameters: list[Any], names: tuple[str, ...]) -> tuple[str, list[Any]]:
-    """Puts parameters where the SQL has `:t0` …, however often."""
-    given, merged = iter(parameters), []  # type: Iterator[Any], list[Any]
-
-    def mark(found: re.Match[str]) -> str:
-        merged.append(next(given) if found[1] is None else names[int(found[1])])
-        return "?" if found[1] is None else "?::VARCHAR"
-
-    return re.sub(r":t([0-3])|\?", mark, sql), merged
-
-
-def _part_sql(part: Part, source: Source) -> str:
-    conditions = [f"s.table_key >= {int(part.low)}"] if part.low is not None else []
-    if part.high is not None:
-        conditions.append(f"s.table_key < {int(part.high)}")
-    if part.modulus > 1:
-        conditions.append(f"hash({source.order}) % {int(part.modulus)} = {int(part.residue)}")
-    return " AND ".join(conditions) or "true"
-
-
-def _text_sql(column: str, type: pa.DataType) -> str:
-    """A value as text, for the ROWS format."""
-    if pa.types.is_timestamp(type):
-        return f"strftime({column}, '%Y-%m-%dT%H:%M:%S.%fZ')"
-    if pa.types.is_binary(type):
-        return f"to_base64({column})"
-    if pa.types.is_list(type):
-        return f"to_json({column})::VARCHAR"
-    return f"{column}::VARCHAR"

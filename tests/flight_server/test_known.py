@@ -61,7 +61,7 @@ def test_the_short_way_is_the_long_way(service, table, flight, snapshot, columns
     short = read(service, data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(known, "stored_part", lambda *_: None)
-        patch.setattr(service.scanner, "_lone", lambda *_: None)
+        patch.setattr(service.scanner.queries, "_lone", lambda *_: None)
         long = read(service, data)
     assert short.schema == long.schema
     if limit is None:
@@ -75,7 +75,8 @@ def test_a_second_snapshot_ends_the_short_way(service):
     put(service, rows("grows", 5, [1, 2]))
     assert read(service, data).to_pydict() == {"column_id": [1, 2], "freshness": ["EXACT", "EXACT"]}
     put(service, rows("grows", 4, [3]))
-    assert service.scanner.lone.of("stats.columns", service.catalog.find(("lake", "s", "grows")).table_key, -1) is None
+    key = service.catalog.find(("lake", "s", "grows")).table_key
+    assert service.scanner.queries.lone.of("stats.columns", key, -1) is None
     put(service, rows("grows", 6, [1, 2, 9]))
     later = command("grows", snapshot=6, columns=["column_id", "freshness"])
     assert read(service, later)["column_id"].to_pylist()[:2] == [1, 2]

@@ -134,7 +134,7 @@ def no_rows_are_read(patched: pytest.MonkeyPatch, service: Service) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("rows were read")
 
-    patched.setattr(service.scanner, "_query", refuse)
+    patched.setattr(service.scanner.queries, "_query", refuse)
 
 
 def test_a_table_is_found_without_the_cache_and_without_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
