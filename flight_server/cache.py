@@ -2,7 +2,7 @@
 
 A slice holds what a flight shows of one table for one way of asking (all stored rows, or those valid for a snapshot)
 as of a generation of the table (`store.changes`). Lookups by column id, name or file path go through an index
-of the slice; any other condition through Arrow's own filter, which means the same as the SQL.
+of the slice; any other condition through Arrow's kernels, which mean the same as the SQL.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ import pyarrow.fs as pafs
 
 from capture.connectors.cache import COLUMNS, FILES, scope
 from capture.connectors.credentials import check_choice, check_options, mask_uri
-from capture.connectors.footers import Footer, Leaf, batched, read_footers
+from capture.connectors.footer_leaves import Leaf
+from capture.connectors.footers import Footer, batched, read_footers
 from capture.connectors.layout import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
 from capture.connectors.parquet_columns import (
     FileStats,

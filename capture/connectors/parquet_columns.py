@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.footers import Footer, Leaf, LeafStats, promoted, typed
+from capture.connectors.footer_leaves import Leaf, promoted, typed
+from capture.connectors.footers import Footer, LeafStats
 from capture.connectors.layout import Unreadable
 from capture.connectors.parquet_files import DataFile, partition_values
 from capture.connectors.rows import column_rows

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from capture.connectors import footers, open_connector
-from capture.connectors.footers import promoted, read_footer
+from capture.connectors.footer_leaves import promoted
+from capture.connectors.footers import read_footer
 from capture.connectors.layout import Unreadable, open_place
 from capture.connectors.parquet import ParquetConnector
 from capture.connectors.spi import ConnectorConfig

@@ -1,0 +1,253 @@
+"""The columns of a Parquet file: their types, and what the raw bytes of a statistic of one mean.
+
+pyarrow gives the schema. Nanoseconds become microseconds outwards, inexact where something was cut; INT96 has no order
+and so no bounds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from store.logical_types import Kind, LogicalType, from_arrow
+
+_DIGITS: Final = Context(prec=80)
+_SIGNED: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIME,
+                            Kind.TIMESTAMP, Kind.TIMESTAMPTZ})  # fmt: skip
+_NUMBERS: Final = {
+    "BOOLEAN": struct.Struct("<?"), "INT32": struct.Struct("<i"), "INT64": struct.Struct("<q"),
+    "FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d"),
+}  # fmt: skip
+
+Bound = tuple[Any, Any, bool]  # rounded down, rounded up, whether that changed it
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column of a file: `index` is its leaf in the footer, None for a container. `kind` None = a null column."""
+
+    name: str
+    logical_type: LogicalType
+    nullable: bool
+    index: int | None
+    path: str = ""
+    read: Callable[[Any], Any] | None = None  # raw statistic → (value downwards, value upwards, cut), None = no bounds
+    physical: str = ""
+    required: bool = False
+    old_bounds: bool = False  # `min`/`max` of old writers mean something
+    is_bytes: bool = False  # values that a writer may truncate
+    is_float: bool = False
+    untyped: bool = False  # Arrow's null type: any other type of the name wins
+    field_id: int | None = None
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.index is not None
+
+
+def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[Leaf, ...]:
+    """The columns of a file, structs before their leaves. Arrow's tree and the footer's leaves come in one order."""
+    columns = metadata.schema
+    found: list[Leaf] = []
+    position = 0
+
+    def walk(field: pa.Field, prefix: str, nullable: bool) -> None:
+        nonlocal position
+        name, nullable = prefix + field.name, nullable or field.nullable
+        if pa.types.is_struct(field.type):
+            found.append(Leaf(name, LogicalType(Kind.STRUCT), nullable, None))
+            for i in range(field.type.num_fields):
+                walk(field.type.field(i), f"{name}.", nullable)
+            return
+        width = _width(field.type)
+        kind = from_arrow(field.type)
+        if width == 1 and kind is not None and kind.kind not in (Kind.ARRAY, Kind.MAP, Kind.VARIANT):
+            found.append(_leaf(name, field, nullable, position, columns.column(position)))
+        else:
+            container = kind if kind is not None and kind.kind is Kind.MAP else LogicalType(Kind.ARRAY)
+            is_variant = kind is not None and kind.kind is Kind.VARIANT
+            found.append(Leaf(name, LogicalType(Kind.VARIANT) if is_variant else container, nullable, None))
+        position += width
+
+    for top in schema:
+        walk(top, "", False)
+    if position != metadata.num_columns:
+        raise ValueError(f"its schema has {metadata.num_columns} leaves, {position} expected")
+    return tuple(found)
+
+
+def _width(type: pa.DataType) -> int:
+    """How many leaves of a footer an Arrow type takes."""
+    if isinstance(type, pa.BaseExtensionType):
+        return _width(type.storage_type)
+    if pa.types.is_dictionary(type):
+        return _width(type.value_type)
+    if type.num_fields == 0:
+        return 1
+    return sum(_width(type.field(i).type) for i in range(type.num_fields))
+
+
+def _leaf(name: str, field: pa.Field, nullable: bool, index: int, column: pq.ColumnSchema) -> Leaf:
+    type, number = field.type, (field.metadata or {}).get(b"PARQUET:field_id")
+    logical, physical = column.logical_type, column.physical_type
+    told = str(logical.type).upper() if logical is not None else "NONE"
+    kind = from_arrow(type) or LogicalType(Kind.BINARY)
+    if told == "UUID":  # pyarrow before 21 reads plain bytes
+        kind = LogicalType(Kind.UUID)
+    elif told == "JSON" or column.converted_type == "JSON":
+        kind = LogicalType(Kind.JSON)
+    elif column.converted_type == "INTERVAL":
+        kind = LogicalType(Kind.INTERVAL)
+    unsigned = "isSigned=false" in str(logical) or (column.converted_type or "").startswith("UINT")
+    read = None
+    if kind.orderable and not pa.types.is_null(type) and physical != "INT96" and told not in ("UNDEFINED", "NULL"):
+        read = _reading(kind, str(logical), unsigned, column, type)
+    return Leaf(
+        name,
+        kind,
+        nullable,
+        index,
+        column.path,
+        read,
+        physical,
+        required=column.max_definition_level == 0,
+        old_bounds=kind.kind in _SIGNED and physical in _NUMBERS and not unsigned,
+        is_bytes=kind.kind in (Kind.STRING, Kind.BINARY),
+        is_float=kind.kind in (Kind.FLOAT, Kind.DOUBLE),
+        untyped=pa.types.is_null(type),
+        field_id=int(number) if number else None,
+    )
+
+
+_US_PER: Final = {"milliseconds": 1000, "microseconds": 1, "s": 1_000_000, "ms": 1000, "us": 1}
+
+
+def _reading(
+    kind: LogicalType, logical: str, unsigned: bool, column: pq.ColumnSchema, type: pa.DataType
+) -> Callable[[Any], Any] | None:
+    """How a raw statistic becomes (lower, upper, cut): both the value, unless something was cut from it."""
+    physical = column.physical_type
+    match kind.kind:
+        case Kind.BOOLEAN:
+            return _plain
+        case Kind.INT:
+            if unsigned:
+                limit = 1 << (64 if physical == "INT64" else 32)
+                return lambda raw: _plain(raw % limit)
+            return _plain
+        case Kind.FLOAT | Kind.DOUBLE:
+            return _half if physical == "FIXED_LEN_BYTE_ARRAY" else _plain
+        case Kind.DECIMAL:
+            scale = kind.scale or 0
+            if physical in ("INT32", "INT64"):
+                return lambda raw: _plain(Decimal(raw).scaleb(-scale, _DIGITS))
+            return lambda raw: _plain(Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, _DIGITS))
+        case Kind.STRING:
+            return _text
+        case Kind.UUID:
+            return lambda raw: _plain(raw) if len(raw) == 16 else None
+        case Kind.BINARY:
+            return _plain
+        case Kind.DATE:
+            return _plain if physical == "INT32" else None
+        case Kind.TIME | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+            if "nanoseconds" in logical:
+                return _nanoseconds
+            unit = next((n for n in ("milliseconds", "microseconds") if n in logical), getattr(type, "unit", "us"))
+            factor = _US_PER.get(unit)
+            return (lambda raw: _plain(raw * factor)) if factor else _nanoseconds
+    return None
+
+
+def _plain(raw: Any) -> tuple[Any, Any, bool]:
+    return raw, raw, False
+
+
+def _half(raw: bytes) -> tuple[float, float, bool]:
+    (value,) = struct.unpack("<e", raw)
+    return value, value, False
+
+
+def _text(raw: bytes) -> tuple[bytes, bytes, bool] | None:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return None  # cut within a character, or no text at all
+    return raw, raw, False
+
+
+def _nanoseconds(raw: int) -> tuple[int, int, bool]:
+    return raw // 1000, -(-raw // 1000), raw % 1000 != 0
+
+
+def bound(leaf: Leaf, data: bytes) -> Bound | None:
+    assert leaf.read is not None
+    number = _NUMBERS.get(leaf.physical)
+    try:
+        found: Bound | None = leaf.read(data if number is None else number.unpack(data)[0])
+    except (ValueError, struct.error, ArithmeticError):
+        return None  # not as long as its type is
+    return None if found is None or found[0] != found[0] else found  # NaN
+
+
+# Values to Arrow.
+
+
+def typed(values: list[Any], kind: LogicalType, of: LogicalType) -> pa.Array:
+    """Bounds of one file type as an array of another that they were promoted to; what does not fit is unknown."""
+    from store.logical_types import to_arrow
+
+    target = to_arrow(of)
+    try:
+        if kind.kind is Kind.STRING and of.kind is Kind.STRING:
+            return pa.array([None if value is None else value.decode() for value in values], pa.string())
+        if kind.kind in (Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+            return pa.array(values, pa.int64()).cast(target)
+        if kind.kind is Kind.DATE:
+            days = pa.array(values, pa.int32()).cast(pa.date32())
+            return days if of.kind is Kind.DATE else days.cast(target)
+        if kind.kind is Kind.INT and of.kind is Kind.INT:
+            kept = [None if value is None or value > 2**63 - 1 else value for value in values]  # unsigned 64 bits
+            return pa.array(kept, pa.int64())
+        if kind.kind is Kind.INT and of.kind in (Kind.DOUBLE, Kind.FLOAT):
+            limit = 2**53 if of.kind is Kind.DOUBLE else 2**24
+            return pa.array([None if v is None or abs(v) > limit else float(v) for v in values], target)
+        if kind.kind is Kind.INT and of.kind is Kind.DECIMAL:
+            return pa.array([None if value is None else Decimal(value) for value in values], target)
+        if kind.kind is Kind.FLOAT and of.kind is Kind.DOUBLE:
+            return pa.array(values, pa.float32()).cast(pa.float64())
+        return pa.array(values, target)
+    except (pa.ArrowException, OverflowError, UnicodeDecodeError):
+        if len(values) == 1:
+            return pa.nulls(1, target)
+        return pa.concat_arrays([typed([value], kind, of) for value in values])
+
+
+def promoted(one: LogicalType, other: LogicalType) -> LogicalType | None:
+    """The type that holds the values of both, None when there is none."""
+    if one == other:
+        return one
+    kinds = {one.kind, other.kind}
+    if kinds == {Kind.DECIMAL} or kinds == {Kind.INT, Kind.DECIMAL}:
+        pairs = [(19, 0) if t.kind is Kind.INT else ((t.precision or 0), (t.scale or 0)) for t in (one, other)]
+        scale = max(s for _, s in pairs)
+        precision = max(p - s for p, s in pairs) + scale
+        return LogicalType(Kind.DECIMAL, precision, scale) if precision <= 76 else None
+    for narrow, wide in (
+        ({Kind.INT, Kind.DOUBLE}, Kind.DOUBLE),
+        ({Kind.INT, Kind.FLOAT}, Kind.DOUBLE),
+        ({Kind.FLOAT, Kind.DOUBLE}, Kind.DOUBLE),
+        ({Kind.DATE, Kind.TIMESTAMP}, Kind.TIMESTAMP),
+        ({Kind.STRING, Kind.BINARY}, Kind.BINARY),
+        ({Kind.STRING, Kind.JSON}, Kind.STRING),
+        ({Kind.UUID, Kind.BINARY}, Kind.BINARY),
+    ):
+        if kinds == narrow:
+            return LogicalType(wide)
+    return None
