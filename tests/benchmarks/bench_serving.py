@@ -24,7 +24,7 @@ import pyarrow.flight as flight
 import pytest
 
 from tests.benchmarks.raw_server import INTEGERS
-from tests.benchmarks.serving_data import COLUMNS_PER_TABLE, TABLES, WIDE_COLUMNS, name_of
+from tests.benchmarks.serving_data import COLUMNS_PER_TABLE, TABLES, WIDE_COLUMNS, columns_rows, name_of
 
 pytestmark = pytest.mark.benchmark
 
@@ -245,6 +245,28 @@ def test_first_looks_after_a_start(uris: tuple[str, str], tmp_path: Path) -> Non
             p50, base = statistics.median(mine), statistics.median(bare)
             told(f"20 rows, first look, {'read before the start' if warm else 'never read before'}", p50 / base,
                  "at most 4.0", f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")  # fmt: skip
+
+
+def test_first_looks_after_a_publish(uris: tuple[str, str], tmp_path: Path) -> None:
+    """All tables are published again, and made ready again: the first look at each."""
+    theirs, own = Client(uris[1]), tmp_path / "published.duckdb"
+    shutil.copy(database_in(Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path)), own)
+    few = {"column": "column_id", "op": "LTE", "values": [20]}
+    lookup: Call = lambda n: client.get(command(table=n, predicates=[few], snapshot="current")).num_rows  # noqa: E731
+    with started(serve(own), tmp_path / "published.log") as uri:
+        client, put = Client(uri), json.dumps({"table": "stats.columns", "mode": "upsert"}).encode()
+        for _ in range(2):  # they are in the cache
+            latencies(lookup, lookup, TABLES - 1)
+        for number in range(TABLES - 1):
+            rows = columns_rows(number, COLUMNS_PER_TABLE + 1)
+            writer, _ = client.flight.do_put(flight.FlightDescriptor.for_command(put), rows.schema)
+            writer.write_table(rows)
+            writer.close()
+        time.sleep(5)
+        mine, bare = latencies(lookup, calls("empty", theirs), TABLES - 1)
+        p50, base = statistics.median(mine), statistics.median(bare)
+        told("20 rows, first look, published before", p50 / base, "at most 4.0",
+             f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")  # fmt: skip
 
 
 def test_resolve_latency(uris: tuple[str, str]) -> None:
