@@ -35,6 +35,7 @@ class Queries:
         self.database, self.changes = database, changes
         self.arrow_sources: dict[str, ArrowSource] = {}
         self.lone = LoneSnapshots(database, changes)
+        self._estimates: tuple[int, dict[str, int]] = (-1, {})  # rows by physical table, as of an epoch
 
     def start(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
         """The batches; what they are of is fixed once this returns."""
@@ -121,9 +122,12 @@ class Queries:
         return dict(self.database.rows(sql, *parameters))
 
     def estimate(self, table: str) -> int:
-        """Rows of a physical table, by DuckDB's own estimate."""
-        found = self.database.rows("SELECT estimated_size FROM duckdb_tables() WHERE table_name = ?", table)
-        return int(found[0][0]) if found else 0
+        """Rows of a physical table of `STORED`, by DuckDB's own estimate."""
+        epoch = self.changes.epoch
+        if epoch != self._estimates[0]:  # to ask for one takes as long as to ask for all
+            rows = self.database.rows("SELECT table_name, estimated_size FROM duckdb_tables()")
+            self._estimates = (epoch, dict(rows))
+        return self._estimates[1].get(table, 0)
 
 
 def sort_keys(request: ScanRequest, scope: Scope) -> tuple[str, ...]:

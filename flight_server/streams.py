@@ -25,7 +25,8 @@ from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 
 MAX_BATCH_BYTES: Final = 4 << 20
 MAX_QUERIES: Final = max(4, 2 * (os.cpu_count() or 1))  # unless the settings say otherwise
-SMALL_BATCHES: Final = 2  # an answer of no more is no stream
+SMALL_BATCHES: Final = 2  # an answer of no more is no stream, unless it has more rows than
+SMALL_ROWS: Final = 16_384
 _TICK: Final = 0.015
 _IDLE_TICKS: Final = 200  # without anything to watch until the watching thread sleeps and has to be woken
 
@@ -234,8 +235,12 @@ class Streams:
         try:
             with watched.running(), self.turns.turn(watched.check):
                 reader: Iterator[pa.RecordBatch] = iter(start())
-                first = [batch for _, batch in zip(range(SMALL_BATCHES + 1), reader, strict=False)]
-            if len(first) <= SMALL_BATCHES and all(fits(batch, MAX_BATCH_BYTES // SMALL_BATCHES) for batch in first):
+                first: list[pa.RecordBatch] = []
+                small = True
+                while small and (batch := next(reader, None)) is not None:
+                    first.append(batch)
+                    small = len(first) <= SMALL_BATCHES and sum(each.num_rows for each in first) <= SMALL_ROWS
+            if small and all(fits(batch, MAX_BATCH_BYTES // SMALL_BATCHES) for batch in first):
                 watched.end()
                 return pa.Table.from_batches(first, schema)
             batches = _chained(first, reader)
