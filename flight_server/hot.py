@@ -44,12 +44,13 @@ class HotFlights:
         self._failed: dict[HotKey, float] = {}
         self._building: HotKey | None = None
         self._closed = False
+        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def get(self, request: ScanRequest) -> pa.Table | None:
         """The whole flight of a request for all of it, if it is ready; else it may be made ready for the next time."""
-        if self._most <= 0:
+        if self._most <= 0 or self._closed:
             return None
         key = (request.flight.name, request.snapshot, request.allow_stale)
         epoch = self._changes.epoch
@@ -64,11 +65,16 @@ class HotFlights:
                 return None
             self._building = key
         whole = ScanRequest(request.flight, snapshot=request.snapshot, allow_stale=request.allow_stale)
-        threading.Thread(target=self._build, args=(key, epoch, whole), name="hot", daemon=True).start()
+        thread = threading.Thread(target=self._build, args=(key, epoch, whole), name="hot", daemon=True)
+        thread.start()
+        self._thread = thread
         return None
 
     def close(self) -> None:
+        """Returns once it does not use the store any more."""
         self._closed = True
+        if self._thread is not None:
+            self._thread.join()
         self._tables.clear()
 
     def _build(self, key: HotKey, epoch: int, whole: ScanRequest) -> None:

@@ -14,6 +14,7 @@ import os
 import queue
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
@@ -33,6 +34,7 @@ Connection: TypeAlias = duckdb.DuckDBPyConnection
 MEMORY = ":memory:"
 VERSION = 4  # of the layout
 GROUP = 64  # writes that share one commit at the most
+CLOSE_SECONDS = 10.0  # that the end waits for readers
 OPEN_END = 2**62  # `to_pos` of a row that the newest file listing still holds
 
 # Flight → physical table. Rows of the first kind are kept once for each snapshot; rows of the second once for as long
@@ -296,12 +298,16 @@ class Database:
                 left.unlink(missing_ok=True)
 
     def close(self) -> None:
+        """Writes what waits and closes the file, once no reader is in the middle of a query; it gives up on one that
+        takes too long: what was committed is on disk."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
             self._thread.join()
+            deadline = time.monotonic() + CLOSE_SECONDS
             with self._opening:
-                self._root.close()
+                while not _has_closed(self._root) and time.monotonic() < deadline:
+                    time.sleep(0.01)
 
     def _run(self) -> None:
         connection = self._root.cursor()
@@ -364,6 +370,14 @@ class _Item(NamedTuple):
     function: Callable[[Connection], Any]
     future: Future[Any]
     alone: bool = False
+
+
+def _has_closed(connection: Connection) -> bool:
+    try:
+        connection.close()
+    except duckdb.ResourceInUseException:
+        return False
+    return True
 
 
 def _resolve(connection: Connection, item: _Item) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import duckdb
@@ -254,6 +255,25 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch)
     database = Database(path)
     assert database.rows("SELECT row_count FROM stats_columns") == [(10,)]
     database.close()
+
+
+def test_the_end_waits_for_a_reader_in_the_middle_of_a_query(tmp_path):
+    database = Database(tmp_path / "d.db")
+    cursor, began, found = database.read(), threading.Event(), []
+
+    def look() -> None:
+        began.set()
+        found.extend(cursor.execute("SELECT count(*) FROM range(400_000_000) t(i) WHERE i % 7 = 3").fetchall())
+        cursor.close()
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    began.wait()
+    time.sleep(0.05)
+    database.close()
+    reader.join()
+    assert found == [(57142857,)]
+    Database(tmp_path / "d.db").close()
 
 
 # Backups.
