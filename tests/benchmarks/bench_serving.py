@@ -69,8 +69,9 @@ def uris(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Addresses of statflight and of the bare server, over the same rows."""
     directory = Path(os.environ.get("STATFLIGHT_BENCH_DIR") or tmp_path_factory.mktemp("bench"))
     database = database_in(directory)
+    own = shutil.copy(database, tmp_path_factory.mktemp("raw") / "own.duckdb")  # the server holds the first
     with started(serve(database), directory / "server.log") as ours:
-        raw = [sys.executable, str(HERE / "raw_server.py"), ours, "--bulk"]
+        raw = [sys.executable, str(HERE / "raw_server.py"), ours, "--bulk", "--duckdb", str(own)]
         with started(raw, directory / "raw.log") as theirs:
             yield ours, theirs
 
@@ -313,6 +314,8 @@ def test_streams(uris: tuple[str, str]) -> None:
     compare_streams("cold scan, 3 integer columns / bare", uris,
                     lambda n: command("stats.file_columns", predicates=[always], columns=INTEGERS, query_id=str(n)),
                     b"integers", 0.7, 25)  # fmt: skip
+    compare_streams("(bare server, DuckDB's reader / cached)", (uris[1], uris[1]), lambda _: b"duckdb", b"integers",
+                    0.7, 25)  # fmt: skip
     hot = command("stats.file_columns")
     deadline = time.monotonic() + 120
     throughput(uris[0], hot)

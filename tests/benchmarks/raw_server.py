@@ -2,6 +2,8 @@
 
 Reads what it serves once, from the server it is compared with: `raw_server.py URI` prints its own address.
 Tickets: `empty`, `point`, `bundle`, `bulk`, `integers`. Actions: `empty` answers one small result.
+`--duckdb FILE` adds `duckdb`: three integer columns as DuckDB's own reader gives them, with no join, no condition and
+no Python between the two.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 
+import duckdb
 import pyarrow as pa
 import pyarrow.flight as flight
 
@@ -21,8 +24,9 @@ def read(client: flight.FlightClient, **command: object) -> pa.Table:
 
 
 class RawServer(flight.FlightServerBase):
-    def __init__(self, uri: str, with_bulk: bool):
+    def __init__(self, uri: str, with_bulk: bool, database: str | None):
         super().__init__("grpc://127.0.0.1:0")
+        self.database = duckdb.connect(database, read_only=True) if database is not None else None
         with flight.connect(uri) as client:
             columns = read(client, table="stats.columns")
             self.tables = {b"empty": columns.slice(0, 0), b"point": columns.slice(0, 1).combine_chunks()}
@@ -33,6 +37,9 @@ class RawServer(flight.FlightServerBase):
                 self.tables |= {b"bulk": bulk, b"integers": bulk.select(INTEGERS)}
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        if ticket.ticket == b"duckdb" and self.database is not None:
+            found = self.database.cursor().sql("SELECT column_id, row_count, null_count FROM stats_file_columns")
+            return flight.RecordBatchStream(found.to_arrow_reader(BATCH_ROWS))
         return flight.RecordBatchStream(self.tables[ticket.ticket])
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
@@ -40,7 +47,8 @@ class RawServer(flight.FlightServerBase):
 
 
 if __name__ == "__main__":
-    server = RawServer(sys.argv[1], "--bulk" in sys.argv)
+    own = sys.argv[sys.argv.index("--duckdb") + 1] if "--duckdb" in sys.argv else None
+    server = RawServer(sys.argv[1], "--bulk" in sys.argv, own)
     sys.stdout.write(f"listening on grpc://127.0.0.1:{server.port}\n")
     sys.stdout.flush()
     server.serve()
