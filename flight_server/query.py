@@ -115,11 +115,9 @@ class Queries:
 
     def stored_rows(self, flight: Flight, keys: Collection[int] | None = None) -> dict[int, int]:
         """How many rows of a stored flight there are of each table that has any, by table key; of all snapshots."""
-        among, parameters = (
-            ("", []) if keys is None else ("WHERE table_key IN (SELECT unnest(?::BIGINT[]))", [list(keys)])
-        )
+        among = "" if keys is None else "WHERE table_key IN (SELECT unnest(?::BIGINT[]))"
         sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} {among} GROUP BY 1 ORDER BY 1"
-        return dict(self.database.rows(sql, *parameters))
+        return dict(self.database.rows(sql) if keys is None else self.database.rows(sql, list(keys)))
 
     def estimate(self, table: str) -> int:
         """Rows of a physical table of `STORED`, by DuckDB's own estimate."""
