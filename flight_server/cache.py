@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a
 TOO_LARGE_FOR: Final = 30.0  # seconds that a slice which did not fit is not tried again
 _ROW_COST: Final = 256  # bytes that the indexes of a row may take besides the Arrow buffers
 _COLUMN_COST: Final = 256  # bytes that Arrow takes to describe the buffers of a column
+_CODEC: Final = "lz4_raw"
 _PACKED: Final = 1  # grows when the same stored rows are to be shown in another way
 
 
@@ -109,7 +110,7 @@ class Slice:
 
     def packed(self, mark: bytes) -> bytes:
         """It as bytes, to be kept; `unpacked` has it back."""
-        return mark + self.block.size.to_bytes(8, "little") + _codec().compress(self.block, asbytes=True)
+        return mark + self.block.size.to_bytes(8, "little") + pa.compress(self.block, _CODEC, asbytes=True)
 
     @classmethod
     def unpacked(cls, data: bytes, mark: bytes, schema: pa.Schema, generation: int) -> Slice | None:
@@ -117,7 +118,7 @@ class Slice:
         if data[: len(mark)] != mark:
             return None
         size, packed = data[len(mark) : len(mark) + 8], pa.py_buffer(data)[len(mark) + 8 :]
-        return cls(_codec().decompress(packed, int.from_bytes(size, "little")), schema, generation)
+        return cls(pa.decompress(packed, int.from_bytes(size, "little"), _CODEC), schema, generation)
 
     @cached_property
     def _rows_by(self) -> dict[str, Mapping[Any, Sequence[int]]]:
@@ -156,11 +157,6 @@ def _rows(batch: pa.RecordBatch, numbers: Sequence[int]) -> pa.RecordBatch:
     if not count or numbers[-1] - numbers[0] == count - 1:
         return batch.slice(int(numbers[0]) if count else 0, count)
     return batch.take(pa.array(numbers))
-
-
-@cache
-def _codec() -> pa.Codec:
-    return pa.Codec("lz4_raw")
 
 
 def mark_of(schema: pa.Schema) -> bytes:

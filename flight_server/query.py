@@ -138,6 +138,7 @@ def sort_keys(request: ScanRequest, scope: Scope) -> tuple[str, ...]:
 
 
 def in_order(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """The rows sorted by the keys; the table itself where they are."""
     if table.num_rows < 2 or not keys:
         return table
     order = pc.sort_indices(table.select(list(keys)), [(key, "ascending") for key in keys])

@@ -92,13 +92,13 @@ class Ready:
             cache.put(key, made)
 
     def _chunks(self, keys: Collection[int] | None) -> Iterator[list[TableEntry]]:
-        """These tables, or all, that have rows, those read last first."""
+        """These tables, or all, that have rows; of all, those read last first."""
         queries = self._scanner.queries
         sizes = {key: rows for flight in PACKED for key, rows in queries.stored_rows(flight, keys).items()}
         tables = {table.table_key: table for table in self._scanner.catalog.tables()}
         chunk: list[TableEntry] = []
         size = 0
-        for key in dict.fromkeys([*self._usage.latest(), *sorted(sizes)]):
+        for key in dict.fromkeys([*(self._usage.latest() if keys is None else ()), *sorted(sizes)]):
             if key not in sizes or key not in tables:
                 continue
             if chunk and size + sizes[key] > CHUNK_ROWS:

@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from store.database import Connection, Database
+from store.spans import view
 
 MOST_BYTES: Final = 1 << 20  # of a value: a larger one is no faster to find than its rows
 _IDLE: Final = 8  # prepared readers that are kept
@@ -94,11 +95,8 @@ class Packed:
             "snapshot_id": pa.array([value.snapshot_id for value in fresh], pa.int64()),
             "data": pa.array([value.data for value in fresh], pa.binary()),
         })  # fmt: skip
-        connection.register("values_to_keep", rows)
-        try:
+        with view(connection, values_to_keep=rows):
             connection.execute("INSERT INTO packed SELECT * FROM values_to_keep")
-        finally:
-            connection.unregister("values_to_keep")
 
     def _forget(self, connection: Connection, touched: AbstractSet[int]) -> None:
         self._delete(connection, [*touched & self._keys])

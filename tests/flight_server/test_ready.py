@@ -9,8 +9,10 @@ import pytest
 
 from flight_server import descriptors, scan
 from flight_server import ready as readiness
+from flight_server.descriptors import ScanRequest
 from flight_server.service import Service
-from store.database import Database
+from flight_server.tables import Scope
+from store.database import Connection, Database
 from store.schemas import FLIGHTS
 from tests.flight_server.live_server import eventually
 from tests.flight_server.serving import command, put, read, rows, service_in
@@ -130,9 +132,14 @@ def test_a_server_that_ends_while_it_warms_up_waits_for_no_table(tmp_path: Path)
 # Packed beside the rows.
 
 
-def no_rows_are_read(patched: pytest.MonkeyPatch, service: Service) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("rows were read")
+def no_rows_are_read(patched: pytest.MonkeyPatch, service: Service, *flights: str) -> None:
+    """Refuses to read rows, of all flights or of these."""
+    query = service.scanner.queries._query
+
+    def refuse(cursor: Connection, request: ScanRequest, scope: Scope) -> object:
+        if not flights or request.flight.name in flights:
+            raise AssertionError("rows were read")
+        return query(cursor, request, scope)
 
     patched.setattr(service.scanner.queries, "_query", refuse)
 
@@ -161,7 +168,7 @@ def test_a_second_start_reads_no_rows(tmp_path: Path, monkeypatch: pytest.Monkey
         first = {name: read(service, command(name, **CURRENT)) for name in TABLES}
     with service_in(tmp_path) as service:
         with monkeypatch.context() as patched:
-            patched.setattr(service.scanner, "_load", None)
+            no_rows_are_read(patched, service, "stats.columns")
             service.ready.look()
         assert ready(service) == set(TABLES)
         assert {name: read(service, command(name, **CURRENT)) for name in TABLES} == first
