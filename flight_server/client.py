@@ -441,12 +441,12 @@ def _is_container(data_type: str | None) -> bool:
 def _tree(where: Where) -> Any:
     """The JSON form of a condition. Translators load here, so that the client itself needs pyarrow only."""
     if isinstance(where, str):
-        from flight_server.where import parse_where
+        from flight_server.conditions.sql import parse_where
 
         return parse_where(where)
     if isinstance(where, Mapping | list | tuple):
         return list(where) if isinstance(where, tuple) else where
-    from flight_server.expressions import from_expression
+    from flight_server.conditions.arrow_expressions import from_expression
 
     return from_expression(where)
 

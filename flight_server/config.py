@@ -204,7 +204,7 @@ class Settings:
                 hint="give --auth FILE, or say --insecure if that is meant",
             )
         if self.health_port is not None:
-            from flight_server.health import check_installed
+            from flight_server.process.health import check_installed
 
             check_installed()
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from store.bounded import Bounded
 from store.database import Connection, Database, insert_rows
 from store.errors import NotFound, nearest
+from store.lru import Bounded
 from store.names import join_name, split_name
 
 EXTERNAL = "external"

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 
-from store.changes import Changes
 from store.errors import InvalidArgument, ShuttingDown
 from store.schemas import FLIGHTS, KEY
+from store.table_versions import Changes
 
 T = TypeVar("T")
 Connection: TypeAlias = duckdb.DuckDBPyConnection

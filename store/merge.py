@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from store.catalog_store import TableEntry
 from store.database import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, stored_columns
+from store.file_spans import STORAGE_ID, delete_rows, positions, remove_at, view
 from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, contradicts, cosmetic, once
-from store.spans import STORAGE_ID, delete_rows, positions, remove_at, view
 
 _NONE = pa.chunked_array([], pa.int64())
 _ROW_GROUP = 122_880  # rows that DuckDB stores together

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store import bounds, logical_types, schemas, storage_ids, targets
+from store import bounds, logical_types, schemas, target_ids, targets
 from store.errors import InvalidArgument, InvalidField, nearest
 from store.logical_types import Kind, LogicalType
 from store.schemas import Flight
@@ -305,7 +305,7 @@ class _Batch:
         """A sketch names its target: by storage_id, or by kind and what the kind needs; both must agree."""
         kinds = self.columns.get("target_kind", pa.nulls(self.length, pa.string()))
         given = self.columns.get("storage_id", pa.nulls(self.length, pa.string()))
-        for kind, column in storage_ids.NAMED_BY.items():
+        for kind, column in target_ids.NAMED_BY.items():
             value = self.columns.get(column)
             named = given.is_valid() if value is None else pc.or_(given.is_valid(), value.is_valid())
             lacking = pc.and_(pc.equal(kinds, str(kind)).fill_null(False), pc.invert(named))
@@ -314,23 +314,23 @@ class _Batch:
         if given.null_count == len(given):
             return
         column_range = pc.and_(
-            pc.greater_equal(given, storage_ids.of_column(1)),
-            pc.less_equal(given, storage_ids.of_column(targets.MAX_ID)),
+            pc.greater_equal(given, target_ids.of_column(1)),
+            pc.less_equal(given, target_ids.of_column(targets.MAX_ID)),
         )
         fine = pc.and_(
-            pc.match_substring_regex(given, storage_ids.PATTERN),
+            pc.match_substring_regex(given, target_ids.PATTERN),
             pc.or_(pc.invert(pc.starts_with(given, "column-")), column_range),
         )
         self._hold(fine, "storage_id", "is none", "table, column-…, file-…, expression-… or composite-…")
         if "target_kind" in self.columns:
             self._hold(
-                pc.equal(kinds, storage_ids.kinds_of(given)), "storage_id", "is of another kind", "one of target_kind"
+                pc.equal(kinds, target_ids.kinds_of(given)), "storage_id", "is of another kind", "one of target_kind"
             )
         if "column_id" in self.columns:
-            ids = pc.if_else(pc.starts_with(given, "column-"), storage_ids.of_columns(self.columns["column_id"]), None)
+            ids = pc.if_else(pc.starts_with(given, "column-"), target_ids.of_columns(self.columns["column_id"]), None)
             self._hold(pc.equal(given, ids), "storage_id", "is of another column", "that of column_id")
         if "file_path" in self.columns:
-            ids = pc.if_else(pc.starts_with(given, "file-"), storage_ids.of_files(self.columns["file_path"]), None)
+            ids = pc.if_else(pc.starts_with(given, "file-"), target_ids.of_files(self.columns["file_path"]), None)
             self._hold(pc.equal(given, ids), "storage_id", "is of another file", "that of file_path")
 
     def _check_types_and_bounds(self) -> None:

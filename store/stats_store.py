@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import BY_SNAPSHOT, Connection, Database, insert_rows, stored_columns
 from store.errors import Conflict, NotFound
-from store.listings import FAMILIES, forget_mark
+from store.file_listings import FAMILIES, forget_mark
+from store.file_spans import STORAGE_ID, delete_by_snapshot, delete_by_span, rows_of, where_target
 from store.merge import Merge, SnapshotMerge, SpanMerge
 from store.names import join_name
 from store.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, digest, snapshots_of, split
 from store.schemas import COSMETIC
-from store.spans import STORAGE_ID, delete_by_snapshot, delete_by_span, rows_of, where_target
 from store.targets import Target, TargetKind, storage_id
 
 __all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "StatsStore", "content_hash"]

@@ -11,18 +11,18 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Final
 
-from capture.connectors import credentials
+from capture.connectors import secrets
 from capture.connectors.spi import Connector, ConnectorConfig
 from store.errors import InvalidArgument, nearest
 
 GROUP: Final = "statflight.connectors"
 
 BUILT_IN: Final = {
-    "delta": "capture.connectors.delta:DeltaConnector",
-    "iceberg": "capture.connectors.iceberg:IcebergConnector",
-    "lance": "capture.connectors.lance:LanceConnector",
-    "paimon": "capture.connectors.paimon:PaimonConnector",
-    "parquet": "capture.connectors.parquet:ParquetConnector",
+    "delta": "capture.connectors.delta.connector:DeltaConnector",
+    "iceberg": "capture.connectors.iceberg.connector:IcebergConnector",
+    "lance": "capture.connectors.lance.connector:LanceConnector",
+    "paimon": "capture.connectors.paimon.connector:PaimonConnector",
+    "parquet": "capture.connectors.parquet.connector:ParquetConnector",
 }
 _OURS: Final = ("capture", "store")  # a module of ours that is missing is a fault, not a library to install
 
@@ -69,4 +69,4 @@ def open_connector(config: ConnectorConfig) -> Connector:
         InvalidArgument: The format, an option or the secret's name is wrong.
     """
     found = connector_class(config.format)
-    return found(dataclasses.replace(config, options=credentials.resolve(config.options)))
+    return found(dataclasses.replace(config, options=secrets.resolve(config.options)))

@@ -143,7 +143,7 @@ class EqualityDelete:
 class ScanTask:
     """One file (or fragment) to read: picklable, and all an executor needs.
 
-    `reader` picks the reader in `capture.spark.tasks` ("parquet", "lance"). `deleted_rows` holds ascending positions
+    `reader` names the reader in `capture.compute.readers` ("parquet", "lance"). `deleted_rows` has ascending positions
     (int64) of rows that are gone. `fingerprint` changes whenever the live content may: path, size and deletes.
     """
 

@@ -11,8 +11,8 @@ from capture.spi import CaptureEngine
 
 def default_engines(spark_master: str | None = None, inline_max_cells: int | None = None) -> list[CaptureEngine]:
     """The compute engine, the native one, and whatever is installed besides. Starts no JVM."""
-    from capture.engines.native import NativeEngine
-    from capture.engines.spark import SparkEngine
+    from capture.engines.compute.engine import SparkEngine
+    from capture.engines.native.engine import NativeEngine
 
     limits = {} if inline_max_cells is None else {"inline_max_cells": inline_max_cells}
     engines: list[CaptureEngine] = [SparkEngine(master=spark_master, **limits), NativeEngine()]

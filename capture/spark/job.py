@@ -11,8 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, Work, from_batch, scan, to_batch
 from capture.connectors.spi import ScanTask
-from capture.spark.scan import PARTIAL_SCHEMA, Answer, Work, from_batch, scan, to_batch
 from capture.spark.session import Spark
 
 _WAVE_ANSWERS: Final = 4096  # each may carry 45 kB of sketches, which meet in this process

@@ -8,9 +8,9 @@ from typing import Any
 from capture.orchestrator import Answer
 from capture.spi import Mode
 from flight_server.actions.registry import Call, Results, action
-from flight_server.lookup import Record
-from flight_server.requests import Ask, parse_asks
-from flight_server.service import question
+from flight_server.app import question
+from flight_server.reads.record_cache import Record
+from flight_server.wire.action_bodies import Ask, parse_asks
 from store.catalog_store import EXTERNAL, TableEntry
 
 

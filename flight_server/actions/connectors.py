@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flight_server.actions.registry import Call, Results, action
-from flight_server.requests import parse_body
+from flight_server.wire.action_bodies import parse_body
 from store.errors import InvalidField
 
 

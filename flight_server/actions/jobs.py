@@ -6,9 +6,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from flight_server import ingest
 from flight_server.actions.registry import Call, Results, action
-from flight_server.requests import (
+from flight_server.wire.action_bodies import (
     check_decisions,
     check_engines,
     check_error,
@@ -18,9 +17,10 @@ from flight_server.requests import (
     check_snapshot,
     parse_body,
 )
+from flight_server.writes import ingest
 from store.errors import Cancelled, InvalidField, PermissionDenied, ShuttingDown
+from store.file_listings import Listing
 from store.job_store import ENDED
-from store.listings import Listing
 
 
 def _job(call: Call, body: bytes, *scopes: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.actions.registry import Call, Results, action
-from flight_server.descriptors import check_query_id, of_command, of_json
-from flight_server.requests import parse_body
+from flight_server.wire.action_bodies import parse_body
+from flight_server.wire.scan_request import check_query_id, of_command, of_json
 from store.errors import PermissionDenied
 
 

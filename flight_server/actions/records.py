@@ -9,8 +9,8 @@ from typing import Any
 
 from capture import partitions
 from flight_server.actions.registry import Call, Results, action
-from flight_server.descriptors import CURRENT, of_json, parse_json
-from flight_server.requests import check_snapshot, check_table_name, parse_body
+from flight_server.wire.action_bodies import check_snapshot, check_table_name, parse_body
+from flight_server.wire.scan_request import CURRENT, of_json, parse_json
 from store import logical_types, sketches
 from store.catalog_store import TableEntry
 from store.errors import InvalidArgument, InvalidField, NotFound, Unimplemented

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flight_server.auth import Principal
-from flight_server.service import Service
+from flight_server.app import Service
+from flight_server.auth.tokens import Principal
 
 Results = Iterator[Any]  # JSON values, or bytes as they are
 Run = Callable[["Call", bytes], Results | list[Any]]

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from flight_server import facts, render
 from flight_server.client import full_name
 from flight_server.commands.common import (
     SERVER,
@@ -26,7 +25,8 @@ from flight_server.commands.common import (
     snapshot_of,
     table_name,
 )
-from flight_server.render import Format
+from flight_server.present import render, table_facts
+from flight_server.present.render import Format
 
 _Format = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
 _TableName = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.schema.table")]
@@ -46,7 +46,7 @@ def show(
     """The statistics of a table, one line for each column."""
     name, at = table_name(table), snapshot_of(snapshot, "current")
     with connect(server, token, tls_roots) as client:
-        known = facts.gather(client, name, at, allow_stale=at == "current", shapes=format is Format.TABLE)
+        known = table_facts.gather(client, name, at, allow_stale=at == "current", shapes=format is Format.TABLE)
     if format is not Format.TABLE:
         render.write(known.columns, format)
         return
@@ -58,28 +58,29 @@ def show(
     render.write_text(headers, [_line(row, known) for row in known.rows], right=[False, False, True, True])
 
 
-def _headline(known: facts.Facts) -> str:
+def _headline(known: table_facts.Facts) -> str:
     table = known.table or {}
     return (
-        f"{known.name} at snapshot {table['snapshot_id']}: {facts.count(table['row_count']) or '?'} rows, "
-        f"{facts.count(table['data_file_count']) or '?'} files, {facts.size(table['total_size_bytes']) or '?'}"
+        f"{known.name} at snapshot {table['snapshot_id']}: {table_facts.count(table['row_count']) or '?'} rows, "
+        f"{table_facts.count(table['data_file_count']) or '?'} files, "
+        f"{table_facts.size(table['total_size_bytes']) or '?'}"
     )
 
 
-def _line(row: facts.Row, known: facts.Facts) -> list[str]:
+def _line(row: table_facts.Row, known: table_facts.Facts) -> list[str]:
     kind = row["logical_type"] or ""
     buckets = known.histograms.get(row["column_id"], [])
     width = row["avg_width_bytes"]
     return [
         row["column_name"] or f"#{row['column_id']}",
         kind,
-        facts.percent_null(row),
-        facts.distinct(row),
-        facts.bound(row["min"], row["min_is_exact"], "≥"),
-        facts.bound(row["max"], row["max_is_exact"], "≤"),
+        table_facts.percent_null(row),
+        table_facts.distinct(row),
+        table_facts.bound(row["min"], row["min_is_exact"], "≥"),
+        table_facts.bound(row["max"], row["max_is_exact"], "≤"),
         "" if width is None else f"{width:.1f}",
-        facts.sparkline(facts.densities(buckets, kind, SHAPE_BINS)),
-        facts.freshness(row),
+        table_facts.sparkline(table_facts.densities(buckets, kind, SHAPE_BINS)),
+        table_facts.freshness(row),
     ]
 
 
@@ -101,7 +102,7 @@ def query(
         misuse("--allow-stale needs --snapshot")
     tree = None
     if where is not None:
-        from flight_server.where import parse_where
+        from flight_server.conditions.sql import parse_where
         from store.errors import StatflightError
 
         try:
@@ -127,7 +128,7 @@ def diff(
     name = table_name(table)
     ids = [snapshot_of(text, "current") for text in (snapshot_a, snapshot_b)]
     with connect(server, token, tls_roots) as client:
-        before, after = (facts.gather(client, name, at) for at in ids)
+        before, after = (table_facts.gather(client, name, at) for at in ids)
     for at, known in zip(ids, (before, after), strict=True):
         if not known.known:
             raise CommandError(
@@ -141,7 +142,7 @@ def diff(
     render.write(pa.Table.from_pylist(changes, schema), format)
 
 
-def _tell_inherited(at: str | int, known: facts.Facts) -> None:
+def _tell_inherited(at: str | int, known: table_facts.Facts) -> None:
     """That nothing differs means little where one side answers for the other."""
     rows = [*known.rows, *([] if known.table is None else [known.table])]
     older = {row["snapshot_id"] for row in rows if row["freshness"] == "INHERITED"}
@@ -155,10 +156,10 @@ _OF_TABLE = ("row_count", "data_file_count", "total_size_bytes")
 _OF_COLUMN = ("logical_type", "null_count", "nan_count", "ndv", "min", "max", "avg_width_bytes")
 
 
-def _changes(before: facts.Facts, after: facts.Facts) -> list[dict[str, str]]:
+def _changes(before: table_facts.Facts, after: table_facts.Facts) -> list[dict[str, str]]:
     found = []
 
-    def compare(of: str, names: tuple[str, ...], old: facts.Row, new: facts.Row) -> None:
+    def compare(of: str, names: tuple[str, ...], old: table_facts.Row, new: table_facts.Row) -> None:
         for statistic in names:
             was, now = old.get(statistic), new.get(statistic)
             if was != now:
@@ -246,7 +247,7 @@ def report(
     tls_roots: TlsRoots = None,
 ) -> None:
     """A page about a table that needs nothing but a browser."""
-    from flight_server.report import page
+    from flight_server.present.report import page
 
     name, at = table_name(table), snapshot_of(snapshot, "current")
     with connect(server, token, tls_roots) as client:

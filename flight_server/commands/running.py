@@ -49,7 +49,7 @@ def serve(
     }  # fmt: skip
     settings = _settings(config, flags)
     # Not before the settings are known to be good: a mistake should be told at once.
-    from flight_server.server import serve as run
+    from flight_server.process.serve import serve as run
 
     raise typer.Exit(run(settings))
 
@@ -77,7 +77,7 @@ def worker(
     check_server(server)
     roots, own = certificates(tls_roots), own_certificate()
     settings = _settings(None, {"spark_master": spark_master})
-    from flight_server.worker import run_worker
+    from flight_server.worker.loop import run_worker
 
     status = run_worker(
         server,
@@ -93,7 +93,7 @@ def worker(
 
 def doctor(server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None) -> None:
     """Check Python, Java, the libraries of each format, and the server."""
-    from flight_server.doctor import examine
+    from flight_server.present.doctor import examine
 
     check_server(server)
     raise typer.Exit(examine(server, token, certificates(tls_roots), own_certificate()))
@@ -104,6 +104,6 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the directory there.")] = False,
 ) -> None:
     """Make a small lake, serve it, capture it, and show what comes out."""
-    from flight_server.demo import run
+    from flight_server.present.demo import run
 
     raise typer.Exit(run(directory, keep=keep, say=say))

@@ -6,9 +6,9 @@ value. A value that the logical type cannot hold (an unsigned integer above int6
 bound: the scalar form raises ValueError, the array form leaves null, which reads as unknown.
 """
 
-from store.bounds.arrays import canonicalize_array, encode_array, in_order, sort_keys
+from store.bounds.columns import canonicalize_array, encode_array, in_order, sort_keys
 from store.bounds.java_floats import java_double, java_float
-from store.bounds.texts import REFUSE, BadBound, ZonePolicy, canonical, compare, decode, encode
+from store.bounds.scalar import REFUSE, BadBound, ZonePolicy, canonical, compare, decode, encode
 
 __all__ = [
     "REFUSE",

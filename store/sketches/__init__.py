@@ -4,7 +4,7 @@ Apache DataSketches, which every other engine reads.
 All three are deterministic functions of the values, so that capturing the same data twice gives the same bytes.
 """
 
-from store.sketches.frequent_sketch import (
+from store.sketches.frequent_items import (
     FREQUENT_ITEMS_KEPT,
     FREQUENT_LG,
     FrequentItem,
@@ -14,8 +14,8 @@ from store.sketches.frequent_sketch import (
     merge_frequent,
     read_frequent,
 )
-from store.sketches.kll_sketch import KLL_K, Quantiles, histogram, kll, merge_kll, quantiles, read_kll
-from store.sketches.theta_sketch import (
+from store.sketches.kll import KLL_K, Quantiles, histogram, kll, merge_kll, quantiles, read_kll
+from store.sketches.theta import (
     THETA_K,
     Estimate,
     Theta,

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.connectors.parquet import ParquetConnector
+from capture.connectors.parquet.connector import ParquetConnector
 from capture.connectors.spi import ConnectorConfig
-from capture.engines.spark import SparkEngine
+from capture.engines.compute.engine import SparkEngine
 from capture.spi import CaptureRequest, Outcome, TableHandle
 from store import schemas
 from store.targets import Target

@@ -10,13 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture import incremental
+from capture.compute import fold as incremental
+from capture.compute import kernels
+from capture.compute.file_scan import Work
+from capture.compute.fold import Fold
+from capture.compute.readers import base
 from capture.connectors.spi import Column, ScanColumn, ScanTask, Schema
-from capture.engines import spark as engines
-from capture.engines.spark import SparkEngine
-from capture.incremental import Fold
-from capture.spark import job, kernels, tasks
-from capture.spark.scan import Work
+from capture.engines.compute import engine as engines
+from capture.engines.compute.engine import SparkEngine
+from capture.spark import job
 from capture.spark.session import NO_JAVA, SparkUnavailable
 from capture.spi import CaptureRequest, Mode, Outcome, Sampling, TableHandle
 from store import logical_types, records, schemas, sketches
@@ -193,8 +195,8 @@ def test_files_that_are_known_are_not_read_again(engine, table, lake, monkeypatc
     lake.add("c.parquet", range(1500, 1600))
     lake.add("b.parquet", range(500, 1400))  # another file of the same name
     opened = []
-    actual = tasks.open_task
-    monkeypatch.setattr(tasks, "open_task", lambda task, share: opened.append(task.file_path) or actual(task, share))
+    actual = base.open_task
+    monkeypatch.setattr(base, "open_task", lambda task, share: opened.append(task.file_path) or actual(task, share))
     again = MemorySink()
     again.rows = {flight: list(rows) for flight, rows in sink.rows.items()}
     before = {flight: len(rows) for flight, rows in again.rows.items()}

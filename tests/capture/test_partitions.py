@@ -14,8 +14,8 @@ import pytest
 from capture import partitions
 from capture.connectors import open_connector
 from capture.connectors.spi import FILE_SCHEMA, ConnectorConfig
-from capture.engines.native import NativeEngine
-from capture.engines.spark import SparkEngine
+from capture.engines.compute.engine import SparkEngine
+from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
 from capture.spi import CaptureEngine, CaptureRequest, Outcome, Sampling, TableHandle
 from store import logical_types

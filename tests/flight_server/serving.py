@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server import descriptors
-from flight_server.auth import ANONYMOUS
+from flight_server.app import Service
+from flight_server.auth.tokens import ANONYMOUS
 from flight_server.config import Settings
-from flight_server.service import Service
+from flight_server.wire import scan_request
 from store import records
 from store.schemas import FLIGHTS
 from store.stats_store import Put, PutMode
@@ -52,4 +52,4 @@ def command(table: str | None = None, flight: str = "stats.columns", **more: Any
 
 
 def read(service: Service, data: bytes, principal: Any = ANONYMOUS) -> pa.Table:
-    return service.scanner.table(descriptors.of_ticket(data), principal)
+    return service.scanner.table(scan_request.of_ticket(data), principal)

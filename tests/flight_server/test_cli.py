@@ -130,7 +130,7 @@ def test_diff_tells_what_is_inherited(server, run):
 
 
 def test_query_passes_everything_on(server, run):
-    pytest.importorskip("flight_server.where")
+    pytest.importorskip("flight_server.conditions.sql")
     server.rows("stats.columns", of_column(ndv=3.0))
     status, out, _ = run(
         "query", "stats.columns", "--columns", "column_name, ndv", "--where", "ndv > 1", "--limit", 5,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flight_server.cache import SliceCache
+from flight_server.reads.slice_cache import SliceCache
 from tests.flight_server.serving import command, put, read, rows, service_in
 
 TOLD = ("column_id", "snapshot_id", "freshness")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from flight_server.streams import MAX_BATCH_BYTES, Streams, never, pieces
+from flight_server.reads.streams import MAX_BATCH_BYTES, Streams, never, pieces
 from store.database import Database
 from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 from tests.flight_server.live_server import serving

@@ -13,7 +13,7 @@ import pytest
 
 import flight_server
 from flight_server import actions
-from flight_server.ingest import parse_put
+from flight_server.writes.ingest import parse_put
 from store import errors
 from store.schemas import FLIGHTS
 from tests.flight_server.live_server import serving

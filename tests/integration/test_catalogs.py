@@ -11,7 +11,7 @@ from datasketches import update_theta_sketch
 
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
-from capture.publish import puffin
+from capture.publishers import iceberg
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from tests.integration.aws_server import KEY, SECRET, process
 from tests.integration.test_object_stores import ROWS, walk
@@ -257,7 +257,7 @@ def _publish(connector, namespace: str, name: str) -> None:
     for value in range(100):
         theta.update(value)
     data = theta.compact().serialize()
-    written = puffin.publish(connector, namespace, name, current, [(1, data, 100.0)])
+    written = iceberg.publish(connector, namespace, name, current, [(1, data, 100.0)])
     assert written["columns"] == [1]
     native = connector.capture_snapshot_target_stats(namespace, name, current, {"id": 1, "label": 2})
     assert [(column, kept) for column, _, _, kept, _ in native.sketches] == [(1, data)]

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.engines.native import NativeEngine
+from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Outcome, Sink
-from flight_server.leases import Server
-from flight_server.worker import ROLES, Worker
+from flight_server.worker.connection import Server
+from flight_server.worker.loop import ROLES, Worker
 from store.targets import Target, TargetKind
 from tests.flight_server.live_server import STATFLIGHT, Client, eventually, serving
 
@@ -87,10 +87,10 @@ def test_a_thousand_queued_jobs_survive_a_kill(tmp_path, lake):
 
 SLOW_WORKER = """
 import sys, time
-from flight_server.leases import Server
-from flight_server.worker import Worker
+from flight_server.worker.connection import Server
+from flight_server.worker.loop import Worker
 from capture.registry import Registry
-from capture.engines.native import NativeEngine
+from capture.engines.native.engine import NativeEngine
 class Slow(NativeEngine):
     def capture_batch(self, requests, sink):
         results = super().capture_batch(requests, sink)

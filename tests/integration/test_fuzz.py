@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flight_server.actions import ACTIONS
-from flight_server.protocols.floecat import SystemTableFlightCommand
+from flight_server.wire.floecat import SystemTableFlightCommand
 from store.schemas import FLIGHTS
 from tests.flight_server.live_server import Client, serving
 

@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from flight_server import health
+from flight_server.process import health
 from tests.flight_server.live_server import STATFLIGHT, LiveServer, file_columns, serving
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
@@ -111,6 +111,6 @@ def test_the_missing_extra_is_named():
 
 
 def test_grpc_is_loaded_for_a_port_only():
-    code = "import sys, flight_server.server; print('grpc' in sys.modules)"
+    code = "import sys, flight_server.process.serve; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.lower()) is False

@@ -17,9 +17,9 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from capture.compute.readers.base import read
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig, ScanTask
-from capture.spark.tasks import read
 from store.errors import StatflightError
 
 LAKES = Path(__file__).resolve().parents[3] / "shared/lakes"

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from capture.compute.readers.base import read
 from capture.connectors import open_connector
-from capture.connectors.credentials import patient
+from capture.connectors.secrets import patient
 from capture.connectors.spi import ConnectorConfig
-from capture.spark.tasks import read
 from store.errors import StatflightError, UpstreamError
 from tests.integration.aws_server import SECRET, process
 

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from capture.connectors import open_connector
-from capture.connectors.layout import open_place
 from capture.connectors.spi import ConnectorConfig
+from capture.connectors.storage.places import open_place
 from store.errors import InvalidArgument, StatflightError
 from tests.integration import cloud_servers
 from tests.integration.aws_server import process

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from capture.connectors.spi import Column, ScanColumn, ScanTask, Schema
-from capture.engines.native import NativeEngine
-from capture.engines.spark import SparkEngine
+from capture.engines.compute.engine import SparkEngine
+from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spi import CaptureRequest, Outcome, TableHandle
-from flight_server.leases import Server
-from flight_server.worker import Worker
+from flight_server.worker.connection import Server
+from flight_server.worker.loop import Worker
 from store import records, schemas
 from store.errors import Cancelled, UpstreamError
 from store.targets import Target

@@ -17,12 +17,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from capture.connectors import cache, footers
-from capture.connectors.iceberg_io import LakeIO
-from capture.engines.native import NativeEngine
+from capture.connectors.footers import reader
+from capture.connectors.iceberg.io import LakeIO
+from capture.connectors.storage import immutable_cache
+from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
-from flight_server.leases import DraftSink, Server
-from flight_server.worker import Worker
+from flight_server.worker.connection import DraftSink, Server
+from flight_server.worker.loop import Worker
 from tests.flight_server.live_server import Client, serving
 
 IGNORED = ("captured_at", "refreshed_at", "capture_mode", "freshness", "usable_for")
@@ -45,7 +46,7 @@ class Watch:
 def watch(monkeypatch) -> Watch:
     """Counts what passes through the real file systems and the real sink."""
     found = Watch()
-    new_input, put, read_footer = LakeIO.new_input_here, DraftSink.put, footers.read_footer
+    new_input, put, read_footer = LakeIO.new_input_here, DraftSink.put, reader.read_footer
 
     def opening(self, location):
         found.opened["data" if location.endswith(".parquet") else _kind(location)] += 1
@@ -61,8 +62,8 @@ def watch(monkeypatch) -> Watch:
 
     monkeypatch.setattr(LakeIO, "new_input_here", opening)
     monkeypatch.setattr(DraftSink, "put", putting)
-    monkeypatch.setattr(footers, "read_footer", reading)
-    for held in (cache.FILES, cache.COLUMNS):
+    monkeypatch.setattr(reader, "read_footer", reading)
+    for held in (immutable_cache.FILES, immutable_cache.COLUMNS):
         held.clear()
     return found
 
@@ -106,7 +107,7 @@ def stored(client: Client, table: str) -> dict[str, list[dict[str, Any]]]:
 
 def afresh(directory: Path, connector: dict[str, Any], table: str) -> dict[str, list[dict[str, Any]]]:
     """What a server and a worker say that never saw the table before."""
-    for held in (cache.FILES, cache.COLUMNS):
+    for held in (immutable_cache.FILES, immutable_cache.COLUMNS):
         held.clear()
     with house(directory) as client:
         client.act("register_connector", connector)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from store import records, storage_ids
+from store import records, target_ids
 from store.catalog_store import TableEntry
 from store.errors import Conflict, InvalidArgument, NotFound
 from store.schemas import FLIGHTS, THETA
@@ -27,7 +27,7 @@ def rows(flight: str, *each: dict[str, Any], name: tuple[str, str, str] = NAME, 
     given = [column for column in schema.names if any(column in row for row in full)]
     table = pa.Table.from_pylist(full, pa.schema([schema.field(column) for column in given]))
     table = records.prepare(FLIGHTS[flight], table)
-    return storage_ids.with_storage_ids(FLIGHTS[flight], table) if flight == "stats.sketches" else table
+    return target_ids.with_storage_ids(FLIGHTS[flight], table) if flight == "stats.sketches" else table
 
 
 def columns(*pairs: tuple[int, int], **more: Any) -> pa.Table:

@@ -13,7 +13,7 @@ from store.bounds import ZonePolicy
 from store.errors import InvalidArgument, InvalidField
 from store.records import prepare, required
 from store.schemas import FLIGHTS
-from store.storage_ids import with_storage_ids
+from store.target_ids import with_storage_ids
 from store.targets import Target
 
 KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1}

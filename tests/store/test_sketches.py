@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import hashing, sketches
+from store import sketches
 from store.errors import InvalidArgument
+from store.sketches import murmur3
 
 
 def theta_of(values, k=sketches.THETA_K):
-    return sketches.theta(hashing.hash_longs(np.asarray(values, np.int64)), k)
+    return sketches.theta(murmur3.hash_longs(np.asarray(values, np.int64)), k)
 
 
 def library_theta(values):
@@ -31,7 +32,7 @@ def offsets_of(values):
 
 
 def hash_all(values):
-    return hashing.hash_bytes(np.frombuffer(b"".join(values), np.uint8), offsets_of(values))
+    return murmur3.hash_bytes(np.frombuffer(b"".join(values), np.uint8), offsets_of(values))
 
 
 # Hashes.
@@ -44,14 +45,14 @@ def test_exact_sketches_have_the_librarys_bytes(count):
 
 def test_doubles_hash_as_in_the_library():
     values = [1.5, -2.25, 0.0, 1e300, math.inf, math.nan]
-    assert sketches.theta(hashing.hash_doubles(np.array(values))) == library_theta(values)
+    assert sketches.theta(murmur3.hash_doubles(np.array(values))) == library_theta(values)
 
 
 def test_zeros_and_nans_are_one_value_each():
     other_nan = np.array([0x7FF8000000000001, 0xFFF8000000000000], np.uint64).view(np.float64)
-    hashes = hashing.hash_doubles(np.concatenate([[0.0, -0.0, np.nan], other_nan]))
+    hashes = murmur3.hash_doubles(np.concatenate([[0.0, -0.0, np.nan], other_nan]))
     assert len(set(hashes.tolist())) == 2
-    assert len(set(hashing.hash_floats(np.array([0.0, -0.0, np.nan, -np.nan], np.float32)).tolist())) == 2
+    assert len(set(murmur3.hash_floats(np.array([0.0, -0.0, np.nan, -np.nan], np.float32)).tolist())) == 2
 
 
 @pytest.mark.parametrize("longest", [1, 15, 16, 17, 33, 300])
@@ -65,7 +66,7 @@ def test_a_text_hashes_alike_wherever_it_lies():
     generator = np.random.default_rng(7)
     values = [generator.bytes(int(size)) for size in generator.integers(0, 70, 80_000)]
     together = hash_all(values)
-    border = hashing.CHUNK
+    border = murmur3.CHUNK
     for place in [0, 1, border - 1, border, border + 1, 79_999, *generator.integers(0, 80_000, 50).tolist()]:
         assert together[place] == hash_all([values[place]])[0]
 
@@ -80,8 +81,8 @@ def test_texts_hash_as_murmur(values, before, after, misaligned):
     octets = np.empty(misaligned + 5200 * len(values) + 60, np.uint8)[misaligned:]
     held = before + b"".join(values) + after
     octets[: len(held)] = np.frombuffer(held, np.uint8)
-    expected = [mmh3.hash64(value, hashing.SEED, signed=False)[0] >> 1 for value in values]
-    assert hashing.hash_bytes(octets[: len(held)], offsets_of(values) + len(before)).tolist() == expected
+    expected = [mmh3.hash64(value, murmur3.SEED, signed=False)[0] >> 1 for value in values]
+    assert murmur3.hash_bytes(octets[: len(held)], offsets_of(values) + len(before)).tolist() == expected
 
 
 @pytest.mark.parametrize("library", [mmh3, None])
@@ -89,8 +90,8 @@ def test_long_texts_hash_as_murmur(library, monkeypatch):
     """A few among many short ones; also where mmh3 is not installed."""
     generator = np.random.default_rng(3)
     values = [generator.bytes(int(size)) for size in (16_384, 16_385, 5, 100_000, 0, 5_000_007)]
-    monkeypatch.setattr(hashing, "mmh3", library)
-    assert hash_all(values).tolist() == [mmh3.hash64(v, hashing.SEED, signed=False)[0] >> 1 for v in values]
+    monkeypatch.setattr(murmur3, "mmh3", library)
+    assert hash_all(values).tolist() == [mmh3.hash64(v, murmur3.SEED, signed=False)[0] >> 1 for v in values]
 
 
 def test_the_empty_text_is_hashed():
@@ -100,9 +101,9 @@ def test_the_empty_text_is_hashed():
 
 def test_short_values_hash_as_their_bytes():
     days = np.array([0, 1, -1, 20_000, -(2**31)], np.int32)
-    assert hashing.hash_ints(days).tolist() == hash_all([struct.pack("<i", day) for day in days]).tolist()
-    assert hashing.hash_booleans(np.array([False, True])).tolist() == hash_all([b"\0", b"\1"]).tolist()
-    assert hashing.hash_longs(np.array([2**64 - 1], np.uint64)) == hashing.hash_longs(np.array([-1]))
+    assert murmur3.hash_ints(days).tolist() == hash_all([struct.pack("<i", day) for day in days]).tolist()
+    assert murmur3.hash_booleans(np.array([False, True])).tolist() == hash_all([b"\0", b"\1"]).tolist()
+    assert murmur3.hash_longs(np.array([2**64 - 1], np.uint64)) == murmur3.hash_longs(np.array([-1]))
 
 
 def minimal(value):
@@ -114,20 +115,20 @@ def minimal(value):
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300), min_size=1))
 def test_decimals_hash_as_their_fewest_bytes(values):
-    assert hashing.hash_decimals(np.array(values, np.int64)).tolist() == hash_all(list(map(minimal, values))).tolist()
+    assert murmur3.hash_decimals(np.array(values, np.int64)).tolist() == hash_all(list(map(minimal, values))).tolist()
 
 
 @given(st.lists(st.integers(-(2**127), 2**127 - 1) | st.integers(-(2**66), 2**66), min_size=1))
 def test_wide_decimals_hash_as_their_fewest_bytes(values):
     low = np.array([value & (2**64 - 1) for value in values], np.uint64)
     high = np.array([value >> 64 for value in values], np.int64)
-    assert hashing.hash_wide_decimals(low, high).tolist() == hash_all(list(map(minimal, values))).tolist()
+    assert murmur3.hash_wide_decimals(low, high).tolist() == hash_all(list(map(minimal, values))).tolist()
 
 
 def test_tuples_tell_order_and_nulls_apart():
-    a, b = (hashing.hash_longs(np.array(values)) for values in ([1, 2, 1, 1], [2, 1, 2, 2]))
+    a, b = (murmur3.hash_longs(np.array(values)) for values in ([1, 2, 1, 1], [2, 1, 2, 2]))
     null = np.array([False, False, True, False])
-    rows = hashing.combine([a, b], [null, None]).tolist()
+    rows = murmur3.combine([a, b], [null, None]).tolist()
     assert rows[0] == rows[3]
     assert len(set(rows)) == 3
 

@@ -13,12 +13,12 @@ from store import merge
 from store.catalog_store import Catalog
 from store.database import OPEN_END, Database
 from store.errors import Conflict, NotFound, StatflightError
-from store.memory_store import MemoryStatsStore
+from store.file_spans import rows_of
 from store.schemas import THETA
-from store.spans import rows_of
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
 from store.targets import Target, TargetKind
 from tests.store.contract import NAME, StatsStoreContract, columns, put, rows
+from tests.store.reference_store import MemoryStatsStore
 
 
 def open_store(path: Any) -> DuckDBStatsStore:

@@ -1,0 +1,1 @@
+"""Statistics kernels on NumPy and Arrow; nothing here knows Spark."""

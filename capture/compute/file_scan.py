@@ -1,0 +1,148 @@
+"""One task → one small Arrow batch: what a Spark executor, or this process, answers for a file.
+
+A row is the partial statistics of one column (`column_id`), or the sketch of the tuples of a group (`column_ids`): of a
+group asked for, and of each of its columns alone, where null is one more value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from capture.compute import kernels
+from capture.compute.partial import ALL, Partial, Wanted
+from capture.compute.readers import base
+from capture.connectors.spi import ScanColumn, ScanTask
+from store import logical_types, sketches
+from store.errors import StatflightError
+from store.sketches import murmur3
+
+PARTIAL_SCHEMA: Final = pa.schema([
+    ("task", pa.int64()), ("column_id", pa.int64()), ("column_ids", pa.list_(pa.int64())), ("error", pa.string()),
+    ("size_bytes", pa.int64()), ("row_groups", pa.int64()),
+    ("row_count", pa.int64()), ("null_count", pa.int64()), ("nan_count", pa.int64()),
+    ("min", pa.string()), ("max", pa.string()), ("width_sum", pa.int64()), ("width_max", pa.int64()),
+    ("theta", pa.binary()), ("kll", pa.binary()), ("mcv", pa.binary()),
+])  # fmt: skip
+"""`task` is the number of the task in its job; a row with an `error` has no statistics."""
+
+_MEASURES: Final = tuple(f.name for f in fields(Partial))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What to compute of each task of a job: columns by id, groups of columns, sketches; `share` of its row groups."""
+
+    column_ids: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...] = ()
+    wanted: Wanted = ALL
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One row of PARTIAL_SCHEMA: of a column, or of a group (then `column_id` is None)."""
+
+    task: int
+    column_id: int | None
+    column_ids: tuple[int, ...] = ()
+    error: str = ""
+    size_bytes: int = 0
+    row_groups: int = 0
+    partial: Partial | None = field(default=None)
+
+
+def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
+    """The statistics of one task; never raises for trouble with the file or one of its columns."""
+    asked = [*((i, ()) for i in work.column_ids), *((None, group) for group in work.groups)]
+    try:
+        reader = base.open_task(task, work.share)
+    except StatflightError as trouble:
+        return [Answer(number, column_id, group, str(trouble)) for column_id, group in asked]
+    try:
+        columns = {column.column_id: column for column in task.columns}
+        answers = list(_columns(number, task, reader, columns, work))
+        for group in work.groups:
+            answers += _group(number, task, reader, columns, group)
+        return answers
+    finally:
+        reader.close()
+
+
+def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
+    """Answers as a batch of PARTIAL_SCHEMA."""
+    rows: dict[str, list[Any]] = {name: [] for name in PARTIAL_SCHEMA.names}
+    for answer in answers:
+        for name in ("task", "column_id", "size_bytes", "row_groups"):
+            rows[name].append(getattr(answer, name))
+        rows["column_ids"].append(list(answer.column_ids))
+        rows["error"].append(answer.error or None)
+        for name in _MEASURES:
+            rows[name].append(getattr(answer.partial, name) if answer.partial else None)
+    return pa.RecordBatch.from_arrays([pa.array(rows[f.name], f.type) for f in PARTIAL_SCHEMA], schema=PARTIAL_SCHEMA)
+
+
+def from_batch(batch: pa.RecordBatch | pa.Table) -> list[Answer]:
+    """The inverse of `to_batch`."""
+    answers = []
+    for row in batch.to_pylist():
+        partial = None if row["error"] else Partial(**{name: row[name] for name in _MEASURES})
+        place = (row["task"], row["column_id"], tuple(row["column_ids"]))
+        answers.append(Answer(*place, row["error"] or "", row["size_bytes"], row["row_groups"], partial))
+    return answers
+
+
+def _columns(
+    number: int, task: ScanTask, reader: base.TaskReader, columns: dict[int, ScanColumn], work: Work
+) -> Iterator[Answer]:
+    for column_id in work.column_ids:
+        if column_id not in columns:
+            yield Answer(number, column_id, (), f'file "{task.file_path}": column {column_id} was not planned')
+    for found in reader.columns([columns[i] for i in work.column_ids if i in columns]):
+        column, error, partial = found.column, found.error, None
+        if found.values is not None:
+            try:
+                lt = logical_types.parse(column.logical_type)
+                partial = kernels.summarise(found.values, lt, work.wanted, found.times)
+            except (pa.ArrowException, ValueError, StatflightError) as trouble:
+                error = base.why(trouble, task)
+        if error:
+            error = f'file "{task.file_path}", column "{column.name}": {error}'
+        yield Answer(number, column.column_id, (), error, found.size_bytes, reader.row_groups, partial)
+
+
+def _group(
+    number: int, task: ScanTask, reader: base.TaskReader, columns: dict[int, ScanColumn], group: tuple[int, ...]
+) -> list[Answer]:
+    """The answer for a group and those for its columns alone, or the one that says what is wrong."""
+    if missing := [i for i in group if i not in columns]:
+        return [Answer(number, None, group, f'file "{task.file_path}": column {missing[0]} was not planned')]
+    hashes, size = {}, 0
+    for found in reader.columns([columns[i] for i in group]):
+        error = found.error
+        if found.values is not None:
+            try:
+                lt = logical_types.parse(found.column.logical_type)
+                hashes[found.column.column_id] = kernels.row_hashes(base.materialised(found), lt)
+            except (pa.ArrowException, ValueError, StatflightError) as trouble:
+                error = base.why(trouble, task)
+        if error:
+            return [Answer(number, None, group, f'file "{task.file_path}", column "{found.column.name}": {error}')]
+        size += found.size_bytes
+    of_group = [(group, _tuples([hashes[i] for i in group])), *(((i,), _tuples([hashes[i]])) for i in group)]
+    return [Answer(number, None, ids, "", size, reader.row_groups, partial) for ids, partial in of_group]
+
+
+def _tuples(parts: Sequence[tuple[murmur3.Hashes, npt.NDArray[np.bool_] | None]]) -> Partial:
+    """Rows, rows in which all columns are null, and the sketch of distinct tuples; from hashes and nulls by column."""
+    nulls = [null for _, null in parts]
+    combined = murmur3.combine([hashes for hashes, _ in parts], nulls)
+    theta = sketches.ThetaBuilder()
+    theta.update(combined)
+    whole = 0 if any(n is None for n in nulls) else int(np.count_nonzero(np.logical_and.reduce(nulls)))
+    return Partial(len(combined), whole, theta=theta.serialize())

@@ -1,0 +1,262 @@
+"""Which files are new, and the union of the statistics of all live ones.
+
+A file's statistics are kept with the fingerprint its scan task had. As long as the fingerprint is the same, a later
+capture takes them from the store; a file that is gone from the table is simply not part of the union any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.compute import kernels
+from capture.compute.partial import HASHED, NUMERIC, Partial, Wanted
+from capture.connectors.spi import ScanTask
+from capture.spi import Sink, TableHandle
+from store import schemas, sketches
+from store.logical_types import Kind, LogicalType
+
+_FAN_IN: Final = 64  # parts merged at once: a quantile's error grows with the depth of the tree, not with its leaves
+_THETA_FAN_IN: Final = 8  # theta is large, and its union the same however it is grouped
+_MEASURES: Final = (
+    "file_path", "column_id", "logical_type", "row_count", "null_count", "nan_count", "min", "max", "avg_width_bytes",
+    "max_width_bytes", "bytes_scanned",
+)  # fmt: skip
+
+_Place = tuple[str, int]  # file path, column id
+
+
+class Fold:
+    """The statistics of a column over parts that come one by one, in the order of their files.
+
+    The result is a function of the parts and their order alone, so that a capture that finds some of them in the store
+    gives the same bytes as one that computes them all.
+    """
+
+    def __init__(self, lt: LogicalType):
+        self.lt = lt
+        self.parts = 0
+        self.size_bytes = 0
+        self._levels: list[list[Partial]] = [[]]
+        self._thetas: list[bytes] = []
+        self._no_theta = False
+
+    def unite(self, theta: bytes) -> None:
+        """Takes the theta sketch of parts that are added as `counted`; the order does not matter."""
+        self._thetas.append(theta)
+        if len(self._thetas) >= _THETA_FAN_IN:
+            self._thetas = [sketches.union(self._thetas)]
+
+    def add(self, part: Partial, size_bytes: int = 0, counted: bool = False) -> None:
+        """Adds a part; of a `counted` one the theta sketch is in the union already."""
+        self.parts += 1
+        self.size_bytes += size_bytes
+        if counted:
+            pass
+        elif part.theta is None:
+            self._no_theta = True
+        else:
+            self.unite(part.theta)
+        self._push(0, part if part.theta is None else replace(part, theta=None))
+
+    def result(self) -> Partial:
+        """The statistics of all parts so far; of none, those of no rows."""
+        parts = [part for level in reversed(self._levels) for part in level]
+        if not parts and self.lt.kind is Kind.STRUCT:  # tuples of columns
+            return Partial(0, 0, theta=sketches.union([]))
+        if not parts:
+            return kernels.summarise(pa.chunked_array([], pa.null()), self.lt)
+        theta = None if self._no_theta else sketches.union(self._thetas)
+        return replace(kernels.merge(parts, self.lt), theta=theta)
+
+    def _push(self, level: int, part: Partial) -> None:
+        if level == len(self._levels):
+            self._levels.append([])
+        held = self._levels[level]
+        held.append(part)
+        if len(held) == _FAN_IN:
+            self._levels[level] = []
+            self._push(level + 1, kernels.merge(held, self.lt))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the store has of files as they are now.
+
+    Attributes:
+        parts: Statistics by (file path, column id), with the bytes of the file that hold the column.
+        unions: By column id, the theta sketch of all the files that `parts` has, where the store has that.
+    """
+
+    parts: dict[_Place, tuple[Partial, int]] = field(default_factory=dict)
+    unions: dict[int, bytes] = field(default_factory=dict)
+    _columns: pa.Table | None = None
+    _sketches: pa.Table | None = None
+    _rows: dict[_Place, int] = field(default_factory=dict)
+    _sketch_rows: dict[_Place, dict[str, int]] = field(default_factory=dict)
+
+    def theta(self, place: _Place) -> bytes:
+        """The theta sketch of one of `parts`, which come without theirs: they are large."""
+        assert self._sketches is not None
+        data: bytes = self._sketches["data"][self._sketch_rows[place]["NDV"]].as_py()
+        return data
+
+    def tables(self, places: Iterable[_Place]) -> dict[str, pa.Table]:
+        """The stored rows of some of `parts` and of their sketches, by flight."""
+        if self._columns is None or self._sketches is None:
+            return {}
+        places = list(places)
+        rows = [self._rows[place] for place in places]
+        held = [row for place in places for row in self._sketch_rows[place].values()]
+        return {"stats.file_columns": _taken(self._columns, rows), "stats.sketches": _taken(self._sketches, held)}
+
+
+def known(
+    sink: Sink,
+    table: TableHandle,
+    engine_id: str,
+    tasks: Sequence[ScanTask],
+    types: Mapping[int, LogicalType],
+    column_ids: Sequence[int],
+    wanted: Wanted,
+) -> Known:
+    """What the sink has of exactly these files, of the columns asked for, computed in full by this engine."""
+    sketches = sink.stored("stats.sketches", table)
+    if not sketches.num_rows:
+        return Known()
+    ids = pa.array(column_ids, pa.int64())
+    roles = pa.array(sorted(_roles(wanted)))
+    fit = pc.and_(pc.is_in(sketches["column_id"], ids), pc.is_in(sketches["role"], roles))
+    whole = sketches.filter(pc.and_(fit, pc.equal(sketches["target_kind"], "COLUMN")))
+    sketches = sketches.filter(pc.and_(fit, pc.is_valid(sketches["file_path"])))
+    sketches = sketches.filter(_current(sketches, {task.file_path: task.fingerprint for task in tasks}))
+    held: dict[_Place, dict[str, int]] = {}
+    for at, (path, column_id, role) in enumerate(_lists(sketches, ("file_path", "column_id", "role"))):
+        held.setdefault((path, column_id), {})[role] = at
+    lacks = {i: _roles(wanted, lt) for i, lt in types.items()}
+    data = sketches["data"]
+    columns = sink.stored("stats.file_columns", table)
+    own = pc.and_(pc.equal(columns["engine_id"], engine_id), pc.equal(columns["completeness"], "COMPLETE"))
+    own = pc.and_(own, pc.equal(pc.fill_null(columns["row_groups_sampled"], 0), 0))
+    own = pc.and_(own, pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"])))
+    columns = columns.filter(pc.and_(own, pc.is_in(columns["column_id"], ids)))
+    rows: dict[_Place, int] = {}
+    parts: dict[_Place, tuple[Partial, int]] = {}
+    for at, row in enumerate(_lists(columns, _MEASURES)):
+        path, column_id, logical_type, count, nulls, nans, low, high, width, widest, size = row
+        place, lt = (path, column_id), types[column_id]
+        found = held.get(place)
+        if found is None or logical_type != lt.text or lt.kind not in HASHED or lacks[column_id] - found.keys():
+            continue
+        kll, mcv = (data[found[r]].as_py() if r in found else None for r in ("QUANTILES", "MCV"))
+        widths = round((width or 0) * (count - nulls))
+        rows[place] = at
+        parts[place] = (Partial(count, nulls, nans, low, high, widths, widest, None, kll, mcv), size or 0)
+    return Known(parts, _unions(whole, tasks, parts, column_ids), columns, sketches, rows, held)
+
+
+def listing(tasks: Iterable[ScanTask]) -> str:
+    """A digest of which files in which state a statistic is of."""
+    told = hashlib.sha256()
+    for line in sorted(json.dumps([task.file_path, task.fingerprint]) for task in tasks):
+        told.update(f"{line}\n".encode())
+    return told.hexdigest()
+
+
+def _unions(
+    sketches: pa.Table, tasks: Sequence[ScanTask], parts: Mapping[_Place, object], column_ids: Iterable[int]
+) -> dict[int, bytes]:
+    """Theta sketches of columns of the table that are of just the files known."""
+    sketches = sketches.filter(pc.equal(sketches["role"], "NDV"))
+    told = dict(zip(sketches["column_id"].to_pylist(), range(sketches.num_rows), strict=True))
+    found, listings = {}, {}
+    for column_id in column_ids:
+        if (at := told.get(column_id)) is None:
+            continue
+        files = tuple(n for n, task in enumerate(tasks) if (task.file_path, column_id) in parts)
+        if files not in listings:
+            listings[files] = listing(tasks[n] for n in files)
+        if _told(sketches["params"][at].as_py(), "files") == listings[files]:
+            found[column_id] = sketches["data"][at].as_py()
+    return found
+
+
+def _roles(wanted: Wanted, lt: LogicalType | None = None) -> set[str]:
+    """The sketches that are wanted of a column, or at all."""
+    found = {"NDV"}
+    if wanted.quantiles and (lt is None or lt.kind in NUMERIC):
+        found.add("QUANTILES")
+    return found | {"MCV"} if wanted.frequent else found
+
+
+def _current(sketches: pa.Table, fingerprints: Mapping[str, str]) -> pa.ChunkedArray:
+    """Which sketches are of files as they are now."""
+    told = _by_value(sketches["params"], lambda params: _told(params, "fingerprint"))
+    now = _by_value(sketches["file_path"], lambda path: fingerprints.get(path or ""))
+    return pc.and_(pc.not_equal(told, ""), pc.fill_null(pc.equal(told, now), False))
+
+
+def _by_value(texts: pa.ChunkedArray, function: Callable[[str | None], str | None]) -> pa.Array:
+    """A function of each text, called once for each distinct one."""
+    coded = texts.combine_chunks().dictionary_encode(null_encoding="encode")
+    coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
+    return pa.array([function(text) for text in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
+
+
+def _lists(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(table[name].to_pylist() for name in names), strict=True)
+
+
+def _taken(table: pa.Table, rows: list[int]) -> pa.Table:
+    return table if rows == list(range(table.num_rows)) else table.take(pa.array(rows, pa.int64()))
+
+
+def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> str:
+    """The JSON of a sketch's parameters.
+
+    NDV: k, seed and how values were hashed; QUANTILES: k and the unit of the doubles; MCV: the items kept of exact
+    counts. `fingerprint` is that of the file scanned, `files` that of all files of the table.
+    """
+    text = _params(role, lt, fingerprint)
+    return json.dumps(json.loads(text) | more, sort_keys=True) if more else text
+
+
+@lru_cache(4096)
+def _params(role: str, lt: LogicalType, fingerprint: str) -> str:
+    """Those that all columns of a type have in common."""
+    told: dict[str, Any] = {}
+    match role:
+        case "NDV" | "TUPLE_NDV":
+            told = {"k": sketches.THETA_K, "seed": 9001, "values": "iceberg single-value bytes, INT as 8 bytes"}
+        case "QUANTILES":
+            units = {"DATE": "days", "TIME": "us", "TIMESTAMP": "us", "TIMESTAMPTZ": "us"}
+            told = {"k": sketches.KLL_K, "unit": units.get(lt.kind, "value"), "rank_error": 2 / sketches.KLL_K}
+        case "MCV":
+            told = {"lg_max_map_size": sketches.FREQUENT_LG, "items": sketches.FREQUENT_ITEMS_KEPT}
+    if fingerprint:
+        told["fingerprint"] = fingerprint
+    return json.dumps(told, sort_keys=True)
+
+
+SKETCHES: Final = (
+    ("NDV", schemas.THETA, "theta"),
+    ("QUANTILES", schemas.KLL, "kll"),
+    ("MCV", schemas.FREQUENT_ITEMS, "mcv"),
+)
+"""Role, type and the field of `Partial` of every sketch of a column."""
+
+
+def _told(params: str | None, name: str) -> str:
+    """A text among the parameters of a sketch, empty where there is none."""
+    try:
+        told = json.loads(params or "{}")
+    except ValueError:
+        return ""
+    return str(told.get(name) or "") if isinstance(told, dict) else ""

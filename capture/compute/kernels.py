@@ -1,0 +1,245 @@
+"""One column's values → partial statistics, in NumPy and Arrow over whole arrays.
+
+Every column is first brought to its distinct values and how often each occurs: small ranges of integers by counting,
+other numbers by sorting, dictionaries by counting their indices, texts by sorting their hashes. All statistics follow
+from that exactly; only the theta sketch, where there are more than k distinct values, is an estimate.
+
+Nothing here needs Spark, a connector or `datasketches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.compute import decimal256, numbers, strings
+from capture.compute.partial import ALL, FLOATING, HASHED, NUMERIC, TEXTUAL, Frame, Partial, Wanted, width
+from store import bounds, sketches
+from store.logical_types import Kind, LogicalType
+from store.sketches import ThetaBuilder, murmur3
+from store.sketches.murmur3 import Hashes, Longs
+
+PIECE_ROWS: Final = 1 << 22  # rows summarised at once; bounds the memory of a column to a few hundred MiB
+
+
+def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: Wanted = ALL, times: int = 1) -> Partial:
+    """The statistics of a column.
+
+    Args:
+        values: Of any Arrow type that carries the kind, dictionaries included.
+        lt: The column's logical type.
+        wanted: Which sketches beyond theta.
+        times: How often all the values occur: a constant column is one value and its number of rows.
+
+    Raises:
+        pyarrow.ArrowException: The values do not convert to the type.
+        ValueError: A text is no UTF-8.
+    """
+    if len(values) > PIECE_ROWS:
+        starts = range(0, len(values), PIECE_ROWS)
+        return merge([summarise(values.slice(start, PIECE_ROWS), lt, wanted, times) for start in starts], lt)
+    values = numbers.plain(values)
+    frame = Frame(lt, wanted, len(values) * times, values.null_count * times, times)
+    if not frame.count:
+        return _nothing(frame)
+    if frame.nulls:
+        values = values.drop_null()
+    if lt.kind in TEXTUAL:
+        return strings.summarise(values, frame)
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if lt.kind is Kind.BOOLEAN:
+        return _of_booleans(values, frame)
+    if lt.kind in FLOATING:
+        return _of_floats(values, frame)
+    if lt.kind is Kind.DECIMAL:
+        return _of_decimals(values, frame)
+    if lt.kind in NUMERIC:
+        distinct, counts = numbers.count_integers(numbers.integers(values, lt))
+        return _of_numbers(distinct, counts, hash_integers(lt), frame)
+    return Partial(frame.rows, frame.nulls)
+
+
+def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
+    """The statistics over all rows of all parts; a sketch that one part lacks is lacking."""
+    if len(parts) == 1:
+        return parts[0]
+    nans = [part.nan_count for part in parts if part.nan_count is not None]
+    thetas = [part.theta for part in parts if part.theta is not None]
+    klls = [part.kll for part in parts if part.kll is not None]
+    mcvs = [part.mcv for part in parts if part.mcv is not None]
+    widest = [part.width_max for part in parts if part.width_max is not None]
+    whole = len(parts)
+    return Partial(
+        row_count=sum(part.row_count for part in parts),
+        null_count=sum(part.null_count for part in parts),
+        nan_count=sum(nans) if len(nans) == whole else None,
+        min=_extreme([part.min for part in parts], lt, pc.min),
+        max=_extreme([part.max for part in parts], lt, pc.max),
+        width_sum=sum(part.width_sum for part in parts),
+        width_max=max(widest, default=None),
+        theta=sketches.union(thetas) if len(thetas) == whole else None,
+        kll=sketches.merge_kll(klls) if len(klls) == whole else None,
+        mcv=sketches.merge_frequent(mcvs) if len(mcvs) == whole else None,
+    )
+
+
+def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.NDArray[np.bool_] | None]:
+    """One hash per row, and which rows are null (None when none is; their hashes mean nothing).
+
+    Raises:
+        ValueError: Values of this type are not hashed.
+    """
+    if lt.kind not in HASHED:
+        raise ValueError(f"{lt.text} values are not hashed")
+    if not len(values):
+        return np.empty(0, np.uint64), None
+    values = numbers.plain(values)
+    if values.null_count:
+        null = values.is_null().to_numpy()
+        hashes: Hashes = np.zeros(len(values), np.uint64)
+        hashes[~null] = row_hashes(values.drop_null(), lt)[0]
+        return hashes, null
+    if lt.kind in TEXTUAL:
+        return strings.row_hashes(values), None
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if lt.kind is Kind.BOOLEAN:
+        return murmur3.hash_booleans(numbers.flat(values)), None
+    if lt.kind in FLOATING:
+        return hash_floats(lt)(numbers.floats(values, lt)), None
+    if lt.kind is Kind.DECIMAL and decimal256.is_wide(lt):
+        return decimal256.hashes(decimal256.words(values, lt)), None
+    if lt.kind is Kind.DECIMAL:
+        low, high = numbers.unscaled(values, lt)
+        return (
+            murmur3.hash_decimals(low.view(np.int64)) if high is None else murmur3.hash_wide_decimals(low, high)
+        ), None
+    return hash_integers(lt)(numbers.integers(values, lt)), None
+
+
+def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:
+    """What hashes whole numbers in the storage form of a type."""
+    if lt.kind is Kind.DATE:
+        return murmur3.hash_ints
+    return lambda values: murmur3.hash_longs(values if values.dtype.itemsize == 8 else values.astype(np.int64))
+
+
+def hash_floats(lt: LogicalType) -> Callable[[Any], Hashes]:
+    return murmur3.hash_floats if lt.kind is Kind.FLOAT else murmur3.hash_doubles
+
+
+def _nothing(frame: Frame) -> Partial:
+    """A column without a value."""
+    kind, wanted = frame.lt.kind, frame.wanted
+    none: Hashes = np.empty(0, np.uint64)
+    return Partial(
+        frame.rows,
+        frame.nulls,
+        0 if kind in FLOATING else None,
+        theta=sketches.theta(none) if kind in HASHED else None,
+        kll=sketches.kll(np.empty(0)) if kind in NUMERIC and wanted.quantiles else None,
+        mcv=sketches.frequent([], [], 0, 0) if kind in HASHED and wanted.frequent else None,
+    )
+
+
+def _of_booleans(values: pa.ChunkedArray, frame: Frame) -> Partial:
+    true = pc.sum(values).as_py()
+    counts = {name: n * frame.times for name, n in (("false", len(values) - true), ("true", true)) if n}
+    names = list(counts)
+    theta = sketches.theta(murmur3.hash_booleans(np.array([name == "true" for name in names])))
+    mcv = sketches.frequent(names, list(counts.values()), frame.count, 0) if frame.wanted.frequent else None
+    return Partial(frame.rows, frame.nulls, None, names[0], names[-1], frame.count, 1, theta, None, mcv)
+
+
+def _of_floats(values: pa.ChunkedArray, frame: Frame) -> Partial:
+    floats = numbers.floats(values, frame.lt)
+    nan = np.isnan(floats)
+    nans = int(np.count_nonzero(nan))
+    if nans:
+        floats = floats[~nan]
+    floats.sort()
+    distinct, counts = numbers.runs(floats)
+    return _of_numbers(distinct, counts, hash_floats(frame.lt), frame, nans)
+
+
+def _of_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
+    lt = frame.lt
+    if decimal256.is_wide(lt):
+        found, counts = decimal256.count(decimal256.words(values, lt))
+        builder = ThetaBuilder()
+        builder.update(decimal256.hashes(found))
+        doubles = decimal256.doubles(found, lt)
+        return _finished(lambda at: decimal256.to_arrow(found[at], lt), builder, counts, doubles, frame, None, 32)
+    low, high = numbers.unscaled(values, lt)
+    if high is None:
+        distinct, counts = numbers.count_integers(low.view(np.int64))
+        return _of_numbers(distinct, counts, murmur3.hash_decimals, frame)
+    low, high, counts = numbers.count_pairs(low, high)
+    # Of the magnitude: the words of a small negative value are large ones that nearly cancel.
+    negative = high < 0
+    doubles = np.where(negative, ~high, high).astype(np.float64) * 2.0**64 + np.where(negative, ~low, low)
+    doubles = np.where(negative, -doubles - 1, doubles) / 10.0 ** (lt.scale or 0)
+    builder = ThetaBuilder()
+    builder.update(murmur3.hash_wide_decimals(low, high))
+    return _finished(lambda at: numbers.decimals(low[at], high[at], lt), builder, counts, doubles, frame, None, 16)
+
+
+def _of_numbers(
+    distinct: npt.NDArray[Any], counts: Longs, hashed: Callable[[Any], Hashes], frame: Frame, nans: int | None = None
+) -> Partial:
+    """From ascending distinct numbers in their storage form (days, microseconds, unscaled) and their counts."""
+    lt = frame.lt
+    builder = ThetaBuilder()
+    builder.update(hashed(distinct))
+    if nans:
+        builder.update(hashed(np.array([np.nan], distinct.dtype)))
+    doubles = distinct.astype(np.float64)
+    if lt.kind is Kind.DECIMAL and lt.scale:
+        doubles /= 10.0**lt.scale
+    size = distinct.dtype.itemsize
+    return _finished(lambda at: numbers.to_arrow(distinct[at], lt), builder, counts, doubles, frame, nans, size)
+
+
+def _finished(
+    values_at: Callable[[Longs], pa.Array],
+    builder: ThetaBuilder,
+    counts: Longs,
+    doubles: npt.NDArray[np.float64],
+    frame: Frame,
+    nans: int | None,
+    stored_bytes: int,
+) -> Partial:
+    """From distinct numbers in order, reached by place: bounds, widths and sketches."""
+    lt, wanted, count = frame.lt, frame.wanted, frame.count
+    if frame.times != 1:
+        counts, nans = counts * frame.times, None if nans is None else nans * frame.times
+    low = high = mcv = None
+    heavy, offset = sketches.heaviest(counts) if wanted.frequent else (np.empty(0, np.int64), 0)
+    items: list[tuple[str, int]] = [("NaN", nans - offset)] if nans else []
+    if len(counts):
+        # One call for all texts of the column: the conversion's fixed cost is what a wide table pays.
+        places = np.concatenate([[0, len(counts) - 1], heavy])
+        low, high, *heavies = bounds.encode_array(values_at(places), lt).to_pylist()
+        weights = (counts[heavy] - offset).tolist()
+        items += [(text, n) for text, n in zip(heavies, weights, strict=True) if text is not None]
+    if wanted.frequent:
+        mcv = sketches.frequent([item for item, _ in items], [n for _, n in items], count, offset)
+    size = width(lt, stored_bytes)
+    kll = sketches.kll(doubles, counts) if wanted.quantiles else None
+    return Partial(frame.rows, frame.nulls, nans, low, high, size * count, size, builder.serialize(), kll, mcv)
+
+
+def _extreme(found: list[str | None], lt: LogicalType, least: Callable[[pa.Array], pa.Scalar]) -> str | None:
+    """The least or greatest of canonical texts under the type's order; nulls are no bounds."""
+    given = sorted({text for text in found if text is not None})
+    if len(given) < 2:
+        return given[0] if given else None
+    keys = bounds.sort_keys(pa.array(given, pa.string()), lt)
+    place: int = pc.index(keys, least(keys)).as_py()
+    return given[place]

@@ -1,0 +1,217 @@
+"""Arrow columns of numbers, dates and times as NumPy arrays in storage form, and how often each value occurs.
+
+Storage form: whole numbers of any width, days (int32), microseconds (int64), unscaled decimals (one or two words).
+The columns taken here have no nulls.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from store.logical_types import Kind, LogicalType
+from store.sketches.murmur3 import Hashes, Longs
+
+_COUNTED_ROWS: Final = 512  # below, sorting is as good as counting
+_COUNT_STEP: Final = 1 << 15
+_UNITS: Final = {"s": 1_000_000, "ms": 1000}
+
+_STORED: Final = {
+    Kind.DATE: pa.date32(),
+    Kind.TIME: pa.time64("us"),
+    Kind.TIMESTAMP: pa.timestamp("us"),
+    Kind.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+}
+
+
+def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without an extension type around the values; views, for which Arrow lacks kernels, as what they look at."""
+    while isinstance(values.type, pa.BaseExtensionType):
+        values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
+
+
+def flat(values: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """One NumPy array of all chunks; not a copy where there is one chunk."""
+    parts = [chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks if len(chunk)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def integers(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.integer[Any]]:
+    """INT in its own width, DATE as days, TIME and TIMESTAMP as microseconds (rounded down)."""
+    given = values.type
+    match lt.kind:
+        case Kind.INT:
+            return flat(values if pa.types.is_integer(given) else values.cast(pa.int64()))
+        case Kind.DATE:
+            return _view(values if given == pa.date32() else values.cast(pa.date32()), pa.int32())
+        case Kind.TIME if not pa.types.is_time(given):
+            values = values.cast(pa.time64("us"))
+        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ if not pa.types.is_timestamp(given):
+            values = values.cast(pa.timestamp("us"))
+    given = values.type
+    if given.unit == "ns":
+        return _view(values, pa.int64()) // 1000
+    if given.unit in _UNITS:
+        finer = pa.time64("us") if lt.kind is Kind.TIME else pa.timestamp("us", given.tz)
+        values = values.cast(finer)
+    return _view(values, pa.int64())
+
+
+def floats(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.floating[Any]]:
+    """A copy of the values in the precision of the type, -0.0 as 0.0."""
+    wide = np.float32 if lt.kind is Kind.FLOAT else np.float64
+    given = flat(values if pa.types.is_floating(values.type) else values.cast(pa.from_numpy_dtype(wide)))
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return np.add(given, 0, dtype=wide)
+
+
+def unscaled(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, Longs | None]:
+    """Unscaled values as their lower and upper words; the upper are None where every value fits 64 bits.
+
+    Raises:
+        pyarrow.ArrowInvalid: A value has other digits than the type, or more than 38.
+    """
+    wanted = stored_decimal(lt)
+    if _is_small(values.type) and values.type.scale == wanted.scale:
+        small = _view(values, pa.int32() if values.type.bit_width == 32 else pa.int64())
+        return small.astype(np.int64).view(np.uint64), None
+    if values.type != wanted and not (pa.types.is_decimal128(values.type) and values.type.scale == wanted.scale):
+        values = values.cast(wanted)
+    words = [_words(chunk) for chunk in values.chunks if len(chunk)]
+    low = np.concatenate([pair[:, 0] for pair in words])
+    if values.type.precision <= 18:
+        return low, None
+    high = np.concatenate([pair[:, 1] for pair in words]).view(np.int64)
+    return low, None if np.array_equal(low.view(np.int64) >> 63, high) else high
+
+
+def stored_decimal(lt: LogicalType) -> pa.DataType:
+    """The decimal type of 128 bits that values are taken as."""
+    return pa.decimal128(min(lt.precision or 38, 38), lt.scale or 0)
+
+
+def decimals(low: Hashes, high: Longs, lt: LogicalType) -> pa.Array:
+    """Decimals of the words of their unscaled values."""
+    words = np.stack([low, high.view(np.uint64)], axis=1)
+    return pa.Array.from_buffers(stored_decimal(lt), len(low), [None, pa.py_buffer(words)])
+
+
+def to_arrow(values: npt.NDArray[Any], lt: LogicalType) -> pa.Array:
+    """Values in storage form as an Arrow array of the type."""
+    if lt.kind is Kind.DECIMAL:
+        return decimals(values.view(np.uint64), values >> 63, lt)
+    array = pa.array(values)
+    return array.view(_STORED[lt.kind]) if lt.kind in _STORED else array
+
+
+def count_integers(values: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.integer[Any]], Longs]:
+    """The distinct values, ascending, and how often each occurs; of at least one value."""
+    count = len(values)
+    if _is_ascending(values):
+        return runs(values)
+    if count >= _COUNTED_ROWS:
+        low = values.min()
+        span = int(values.max()) - int(low) + 1
+        if span <= 2 * count:
+            counts = _count_range(values, low, span)
+            places = np.flatnonzero(counts)
+            return places.astype(values.dtype) + low, counts[places]  # wraps to the right value
+        if values.dtype.itemsize == 8 and span <= 1 << 32:  # half as wide, twice as fast to sort
+            above = _narrowed(values, low, np.uint32)
+            above.sort()
+            distinct, lengths = runs(above)
+            return distinct.astype(values.dtype) + low, lengths
+    return runs(np.sort(values))
+
+
+def _count_range(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], span: int) -> Longs:
+    if _in_pairs(len(values), span):
+        return _count_pairs_of(_narrowed(values, low, np.uint8), span)
+    # A range that fits the cache is counted slice by slice, which needs no copy of the column.
+    step = _COUNT_STEP if span <= _COUNT_STEP else len(values)
+    counts: Longs = np.zeros(span, np.int64)
+    for start in range(0, len(values), step):
+        counts += np.bincount(_above(values[start : start + step], low), minlength=span)
+    return counts
+
+
+def count_codes(codes: npt.NDArray[np.integer[Any]], span: int) -> Longs:
+    """How often each of the numbers below `span` occurs among codes that are all below it; shape (span,)."""
+    if _in_pairs(len(codes), span):
+        return _count_pairs_of(codes.astype(np.uint8), span)
+    return np.bincount(codes, minlength=span)
+
+
+def _in_pairs(count: int, span: int) -> bool:
+    return span <= 256 and span << 8 <= count
+
+
+def _count_pairs_of(codes: npt.NDArray[np.uint8], span: int) -> Longs:
+    # Two codes at once are half as many steps, in a table that is still small.
+    pairs = np.bincount(codes[: len(codes) & ~1].view("<u2"), minlength=span << 8).reshape(span, 256)
+    counts: Longs = pairs.sum(axis=0)[:span] + pairs.sum(axis=1)
+    if len(codes) & 1:
+        counts[codes[-1]] += 1
+    return counts
+
+
+def runs(ordered: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Longs]:
+    """The distinct values of an ascending array and how often each occurs."""
+    first = _starts(ordered[1:] != ordered[:-1], len(ordered))
+    return ordered[first], _lengths(first, len(ordered))
+
+
+def count_pairs(low: Hashes, high: Longs) -> tuple[Hashes, Longs, Longs]:
+    """The distinct 128-bit values, ascending, as two words each, and how often each occurs."""
+    order = np.lexsort((low, high))
+    low, high = low[order], high[order]
+    first = _starts((low[1:] != low[:-1]) | (high[1:] != high[:-1]), len(low))
+    return low[first], high[first], _lengths(first, len(low))
+
+
+def _starts(differs: npt.NDArray[np.bool_], count: int) -> Longs:
+    """Where runs begin among `count` values, each after the first told apart from the one before it or not."""
+    fresh: npt.NDArray[np.bool_] = np.ones(count, np.bool_)
+    fresh[1:] = differs
+    return np.flatnonzero(fresh)
+
+
+def _lengths(starts: Longs, count: int) -> Longs:
+    lengths: Longs = np.empty_like(starts)
+    np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
+    lengths[-1:] = count - starts[-1:]
+    return lengths
+
+
+def _is_ascending(values: npt.NDArray[np.integer[Any]]) -> bool:
+    """Keys mostly are; of other columns the first few values tell."""
+    return all(bool((part[1:] >= part[:-1]).all()) for part in (values[:_COUNTED_ROWS], values))
+
+
+def _above(values: npt.NDArray[np.integer[Any]], low: np.integer[Any]) -> Longs:
+    """Differences to the least value, which fit 64 bits though those of narrow types need not fit the type."""
+    return (values - low).view(np.int64) if values.dtype.itemsize == 8 else np.subtract(values, low, dtype=np.int64)
+
+
+def _narrowed(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], type: Any) -> npt.NDArray[Any]:
+    """Differences to the least value in an unsigned type that they all fit."""
+    return np.subtract(values, low, out=np.empty(len(values), type), casting="unsafe")
+
+
+def _view(values: pa.ChunkedArray, type: pa.DataType) -> npt.NDArray[Any]:
+    return flat(pa.chunked_array([chunk.view(type) for chunk in values.chunks], type))
+
+
+def _is_small(type: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal32(type) or pa.types.is_decimal64(type))
+
+
+def _words(chunk: pa.Array) -> Hashes:
+    words = np.frombuffer(chunk.buffers()[1], np.uint64, 2 * len(chunk), 16 * chunk.offset)
+    return words.reshape(-1, 2)

@@ -1,0 +1,1 @@
+"""Readers: column values of one file, by format."""

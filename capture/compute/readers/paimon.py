@@ -1,0 +1,49 @@
+"""Reads a Paimon split: the library merges what a primary key says is one row, and leaves out deleted ones."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from capture.compute.readers.base import TROUBLE, ColumnValues, leaf, why
+from capture.connectors.paimon.library import quiet
+from capture.connectors.spi import ScanColumn, ScanTask
+
+
+class PaimonReader:
+    """See `tasks.TaskReader`. Columns are read together, once: merging needs the keys each time."""
+
+    row_groups = 0
+
+    def __init__(self, task: ScanTask):
+        self._task = task
+        # The task was made by this program's own planner and comes the way Spark's closures do.
+        self._table: Any = pickle.loads(task.arguments["table"])  # noqa: S301
+        self._split: Any = pickle.loads(task.arguments["split"])  # noqa: S301
+        self._held: pa.Table | None = self._read([c.path for c in task.columns if c.path is not None])
+        self.rows = int(self._held.num_rows)
+
+    def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
+        for column in wanted:
+            if column.path is None:
+                yield ColumnValues(column, None, error=f'a split has no constant column "{column.name}"')
+                continue
+            try:
+                values = leaf(self._held, column.path)
+            except TROUBLE as trouble:
+                yield ColumnValues(column, None, error=why(trouble, self._task))
+                continue
+            yield ColumnValues(column, values, 1, values.nbytes)
+
+    def close(self) -> None:
+        self._held = None
+
+    def _read(self, paths: Sequence[str]) -> pa.Table:
+        names = self._table.field_names
+        roots = [name for name in names if any(p == name or p.startswith(f"{name}.") for p in paths)]
+        with quiet():
+            reader = self._table.new_read_builder().with_projection(roots or names[:1]).new_read()
+            return reader.to_arrow([self._split])

@@ -1,0 +1,201 @@
+"""Which row groups a sample reads, in what order, and where a budget ends it.
+
+All rows of a table in the order of its files are one line. Points on that line choose row groups: each point the one
+it falls into, unless that was chosen already, so that a row group's chance is its share of the rows and every beginning
+of the order is a sample of the whole. Random points make a random sample. Points that each fall into a widest gap, over
+files ordered by partition and bounds, make one that is spread over what the metadata knows. A file's footer is read
+when its turn comes; where a format has no row groups, a file is one.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from capture.compute.readers.base import TROUBLE
+from capture.connectors.spi import NativeStats, ScanTask
+from capture.connectors.storage.places import open_place
+from capture.spi import Budget
+from store import bounds
+from store.logical_types import Kind, LogicalType
+
+_GOLDEN: Final = (math.sqrt(5) - 1) / 2
+_MISSES: Final = 64  # points in a row that chose nothing new: little is left, and it is taken as it comes
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A row group, or what there is in place of one: `group` is None when the file is not read by row groups."""
+
+    file: int
+    group: int | None
+    rows: int
+    size_bytes: int
+
+
+class Draw:
+    """Hands out the row groups of a sample, as tasks, until rows or bytes are spent.
+
+    Args:
+        tasks: The files, in the order of the line.
+        points: Numbers in [0, 1) without end.
+        budget: Of which seconds are the caller's.
+    """
+
+    def __init__(self, tasks: Sequence[ScanTask], points: Iterator[float], budget: Budget):
+        self.rows = 0
+        self.size_bytes = 0
+        self.ended_by = ""  # what of the budget was spent
+        self.budget = budget
+        self._tasks, self._points = tasks, points
+        self._units = self._order()
+        self._layouts: dict[int, list[_Unit]] = {}
+
+    @property
+    def rows_at_most(self) -> int:
+        """Rows that can still come, and those handed out."""
+        total = sum(task.row_count for task in self._tasks)
+        return total if self.budget.max_rows is None else min(total, max(self.budget.max_rows, self.rows))
+
+    def take(self, count: int | None = None, until: float = math.inf) -> list[ScanTask]:
+        """The next so many row groups, all that the budget allows when None; one task per file.
+
+        The first row group of all is handed out whatever the budget: a sample is never empty. At `until`, a reading of
+        `time.monotonic()`, it stops to look for more: footers may be far away.
+        """
+        chosen: dict[int, list[int | None]] = {}
+        for unit in itertools.islice(self._units, count):
+            if self.rows and (spent := self._would_spend(unit)):
+                self.ended_by = spent
+                self._units = iter(())
+                break
+            self.rows += unit.rows
+            self.size_bytes += unit.size_bytes
+            chosen.setdefault(unit.file, []).append(unit.group)
+            if time.monotonic() >= until:
+                break
+        return [_task_of(self._tasks[file], groups) for file, groups in chosen.items()]
+
+    def _would_spend(self, unit: _Unit) -> str:
+        limits = (("rows", self.budget.max_rows, self.rows + unit.rows),
+                  ("bytes", self.budget.max_bytes, self.size_bytes + unit.size_bytes))  # fmt: skip
+        return next((name for name, limit, needed in limits if limit is not None and needed > limit), "")
+
+    def _order(self) -> Iterator[_Unit]:
+        starts = [0, *itertools.accumulate(task.row_count for task in self._tasks)]
+        total, taken, misses = starts[-1], set(), 0
+        while total and misses < _MISSES:
+            position = next(self._points) * total
+            file = bisect.bisect_right(starts, position) - 1
+            unit = self._at(file, (position - starts[file]) / self._tasks[file].row_count)
+            misses += 1
+            if unit not in taken:
+                misses = 0
+                taken.add(unit)
+                yield unit
+        for file in range(len(self._tasks)):
+            yield from (unit for unit in self._layout(file) if unit not in taken)
+
+    def _at(self, file: int, share: float) -> _Unit:
+        """The row group that holds the row at a share of a file's rows."""
+        units = self._layout(file)
+        ends = list(itertools.accumulate(unit.rows for unit in units))
+        return units[min(bisect.bisect_right(ends, share * ends[-1]), len(units) - 1)]
+
+    def _layout(self, file: int) -> list[_Unit]:
+        if file not in self._layouts:
+            self._layouts[file] = _row_groups(file, self._tasks[file])
+        return self._layouts[file]
+
+
+def random_points(seed: str) -> Iterator[float]:
+    """Points that are the same for the same seed."""
+    chance = random.Random(seed)  # noqa: S311  repeatable, no secret
+    while True:
+        yield chance.random()
+
+
+def spread_points() -> Iterator[float]:
+    """Multiples of the golden ratio less their whole part: each falls into a widest gap between those before."""
+    for number in itertools.count():
+        yield (0.5 + number * _GOLDEN) % 1.0
+
+
+def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int, LogicalType]) -> list[ScanTask]:
+    """The files by partition, then by lower bounds of the column whose bounds tell most of them apart.
+
+    Args:
+        tasks: The files.
+        native: What metadata says of them.
+        types: The columns of the sample, by id.
+    """
+    places = {task.file_path: at for at, task in enumerate(tasks)}
+    partitions = dict(zip(*(native.files[n].to_pylist() for n in ("file_path", "partition_data_json")), strict=True))
+    best, most = _ranks([None] * len(tasks), LogicalType(Kind.INT)), 1
+    lows: dict[int, list[str | None]] = {column_id: [None] * len(tasks) for column_id in types}
+    for table in native.file_columns():
+        for path, column_id, low in zip(
+            *(table[n].to_pylist() for n in ("file_path", "column_id", "min")), strict=True
+        ):
+            if column_id in lows and path in places:
+                lows[column_id][places[path]] = low
+    for column_id, found in lows.items():
+        ranks = _ranks(found, types[column_id])
+        if (apart := len(np.unique(ranks))) > most:
+            best, most = ranks, apart
+    told = [_partition(partitions.get(task.file_path)) for task in tasks]
+    order = sorted(range(len(tasks)), key=lambda at: (told[at], int(best[at]), tasks[at].file_path))
+    return [tasks[at] for at in order]
+
+
+def _ranks(texts: Sequence[str | None], lt: LogicalType) -> npt.NDArray[np.int64]:
+    """Places of bounds in the order of their type; files without a bound last."""
+    if not lt.orderable or not any(text is not None for text in texts):
+        return np.zeros(len(texts), np.int64)
+    keys = bounds.sort_keys(pa.array(texts, pa.string()), lt)
+    ranks = pc.rank(keys, sort_keys="ascending", tiebreaker="dense")  # nulls last
+    return np.asarray(ranks.to_numpy(), np.int64)
+
+
+def _partition(text: str | None) -> str:
+    """A partition's values as a text: of partitions it only matters that they are apart."""
+    return json.dumps(json.loads(text), sort_keys=True) if text else ""
+
+
+def _task_of(task: ScanTask, groups: Sequence[int | None]) -> ScanTask:
+    chosen = [group for group in groups if group is not None]
+    return replace(task, arguments={**task.arguments, "row_groups": sorted(chosen)}) if chosen else task
+
+
+def _row_groups(file: int, task: ScanTask) -> list[_Unit]:
+    """The row groups of a file with the bytes of the task's columns; the file as a whole where it cannot be opened:
+    the scan tells what is wrong."""
+    whole = [_Unit(file, None, task.row_count, task.size_bytes)]
+    if task.reader != "parquet":
+        return whole
+    try:
+        place = open_place(task.location, task.storage)
+        with place.file_system.open_input_file(place.path) as source:
+            metadata = pq.read_metadata(source)
+    except TROUBLE:
+        return whole
+    paths = {column.path for column in task.columns}
+    wanted = [at for at in range(metadata.num_columns) if metadata.schema.column(at).path in paths]
+    units = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        units.append(_Unit(file, number, group.num_rows, sum(group.column(at).total_compressed_size for at in wanted)))
+    return units or whole

@@ -1,0 +1,207 @@
+"""Partial statistics as rows of the flights: `stats.columns`, `stats.file_columns`, `stats.column_groups`, sketches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from capture.compute import fold
+from capture.compute.partial import Partial
+from capture.spi import Mode, TableHandle
+from store import schemas, sketches
+from store.logical_types import Kind, LogicalType
+from store.targets import Target, storage_id
+
+SAMPLE_CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What a statistic is based on. Counts over the rows of live files, not what one run had to read.
+
+    Attributes:
+        rows_total: Live rows there are; equal to the partial's row count unless sampled or something failed.
+        row_groups: Of a sample, how many; 0 when all were read.
+        failed: Files of which this column could not be read.
+    """
+
+    rows_total: int
+    files: int
+    size_bytes: int
+    row_groups: int = 0
+    failed: int = 0
+
+    @property
+    def complete(self) -> bool:
+        return not self.row_groups and not self.failed
+
+
+@dataclass(slots=True)
+class Rows:
+    """Collects rows of one table at one snapshot, captured in one mode; `tables` hands them out."""
+
+    table: TableHandle
+    engine_id: str
+    mode: Mode
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    _names: dict[int, str] = field(init=False)
+    _schema_hash: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._names, self._schema_hash = self.table.names, self.table.columns.hash
+
+    @property
+    def pending(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    def file_column(
+        self, file_path: str, fingerprint: str, column_id: int, lt: LogicalType, part: Partial, size: int
+    ) -> None:
+        """A column of one file, with its sketches."""
+        place = {"file_path": file_path, "column_id": column_id, "column_name": self._names[column_id]}
+        self._add("stats.file_columns", place, part, lt, Coverage(part.row_count, 1, size))
+        about = {"target_kind": "FILE", "storage_id": storage_id(Target.file(file_path))}
+        self._sketches(about | {"file_path": file_path, "column_id": column_id}, part, lt, {"fingerprint": fingerprint})
+
+    def stored(self, rows: pa.Table) -> pa.Table:
+        """Stored rows of files, as they hold at this snapshot too."""
+        told = {**self.table.key, "schema_hash": self._schema_hash, "capture_mode": str(self.mode)}
+        told |= {"captured_at": self.now, "refreshed_at": self.now}
+        rows = rows.select([name for name in rows.column_names if name not in schemas.DERIVED])
+        for at, wanted in enumerate(rows.schema):
+            if wanted.name in told:
+                rows = rows.set_column(at, wanted, pa.repeat(pa.scalar(told[wanted.name], wanted.type), len(rows)))
+            elif wanted.name == "column_name":
+                ids = rows["column_id"].combine_chunks().dictionary_encode()
+                names = pa.array([self._names[i] for i in ids.dictionary.to_pylist()], wanted.type)
+                rows = rows.set_column(at, wanted, names.take(ids.indices))
+        return rows
+
+    def column(self, column_id: int, lt: LogicalType, part: Partial, covers: Coverage, files: str = "") -> None:
+        """A column of the table, with its sketches; `files` is the digest of its files (`incremental.listing`)."""
+        place = {"column_id": column_id, "column_name": self._names[column_id]}
+        self._add("stats.columns", place, part, lt, covers)
+        about = {"target_kind": "COLUMN", "storage_id": storage_id(Target.column(column_id)), "column_id": column_id}
+        told: dict[str, Any] = _sampled(part, covers) or ({"files": files} if files else {})
+        self._sketches(about, part, lt, told)
+
+    def group(
+        self, column_ids: tuple[int, ...], part: Partial, covers: Coverage, dependencies: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """A group of columns: rows, rows in which all are null, distinct tuples (a null is a value of a tuple).
+
+        `dependencies` are kept with the sketch, as `capture.compute.functional_dependencies` makes them.
+        """
+        target = Target.column_group(column_ids)
+        names = [self._names[i] for i in target.column_ids]
+        place = {"column_ids": list(target.column_ids), "column_names": names}
+        lt = LogicalType(Kind.STRUCT)
+        self._add("stats.column_groups", place, part, lt, covers)
+        about = {"target_kind": "COLUMN_GROUP", "storage_id": storage_id(target)}
+        told = _sampled(part, covers) | ({"dependencies": dependencies} if dependencies else {})
+        self._sketches(about, part, lt, told, {"NDV": "TUPLE_NDV"})
+
+    def expression(self, target: Target, lt: LogicalType, part: Partial, covers: Coverage) -> None:
+        """An expression, with its sketches."""
+        assert target.engine_expression_key is not None
+        place = {
+            "engine_kind": target.engine_kind,
+            "engine_expression_key": target.engine_expression_key,
+            "engine_version": target.engine_version,
+            "display_name": target.engine_expression_key.decode(errors="replace"),
+        }
+        self._add("stats.expressions", place, part, lt, covers)
+        about = {"target_kind": "EXPRESSION", "storage_id": storage_id(target)}
+        self._sketches(about, part, lt, _sampled(part, covers))
+
+    def tables(self) -> dict[str, pa.Table]:
+        """The rows collected since the last call, by flight."""
+        made = {flight: _table(flight, rows, self.table.key) for flight, rows in self._rows.items() if rows}
+        self._rows = {}
+        return made
+
+    def _add(self, flight: str, place: dict[str, Any], part: Partial, lt: LogicalType, covers: Coverage) -> None:
+        recorded = {
+            "producer": "ENGINE_COMPUTED",
+            "completeness": "COMPLETE" if covers.complete else "PARTIAL",
+            "confidence_level": SAMPLE_CONFIDENCE if covers.row_groups else None,
+            "engine_id": self.engine_id,
+            "capture_mode": str(self.mode),
+            "rows_scanned": part.row_count,
+            "files_scanned": covers.files,
+            "row_groups_sampled": covers.row_groups,
+            "bytes_scanned": covers.size_bytes,
+            "captured_at": self.now,
+            "refreshed_at": self.now,
+            "schema_hash": self._schema_hash,
+        }
+        self._rows.setdefault(flight, []).append(place | scalars(part, lt, covers) | recorded)
+
+    def _sketches(
+        self,
+        about: dict[str, Any],
+        part: Partial,
+        lt: LogicalType,
+        more: Mapping[str, Any],
+        roles: Mapping[str, str] = {},
+    ) -> None:
+        held = self._rows.setdefault("stats.sketches", [])
+        for role, kind, name in fold.SKETCHES:
+            if (data := getattr(part, name)) is not None:
+                role = roles.get(role, role)
+                told = {"role": role, "sketch_type": kind, "data": data, "params": fold.params(role, lt, **more)}
+                held.append(about | told | {"captured_at": self.now})
+
+
+def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
+    """The scalar columns of a record. From a sample, counts are scaled to all rows and no bound is exact."""
+    count = part.row_count - part.null_count
+    ndv = lower = upper = None
+    exact: bool | None = None
+    if part.theta is not None:
+        ndv, lower, upper, exact = sketches.estimate(part.theta)
+        exact = exact and covers.complete
+        if not covers.complete and covers.rows_total > part.row_count:
+            upper += covers.rows_total - part.row_count  # each row not seen may hold a new value
+    scale = covers.rows_total / part.row_count if covers.row_groups and part.row_count else 1
+    rows = covers.rows_total if covers.row_groups else part.row_count
+    sure = True if covers.complete else None if not covers.row_groups else False
+    return {
+        "logical_type": lt.text,
+        "row_count": rows,
+        "null_count": round(part.null_count * scale),
+        "nan_count": None if part.nan_count is None else round(part.nan_count * scale),
+        "ndv": ndv,
+        "ndv_exact": exact,
+        "ndv_lower": lower,
+        "ndv_upper": upper,
+        "min": part.min,
+        "max": part.max,
+        "min_is_exact": None if part.min is None else sure,
+        "max_is_exact": None if part.max is None else sure,
+        "avg_width_bytes": part.width_sum / count if count and part.width_max is not None else None,
+        "max_width_bytes": part.width_max,
+    }
+
+
+def _sampled(part: Partial, covers: Coverage) -> dict[str, Any]:
+    if covers.complete:
+        return {}
+    return {"rows": covers.rows_total, "rows_seen": part.row_count}
+
+
+def _table(flight: str, rows: list[dict[str, Any]], key: Mapping[str, Any]) -> pa.Table:
+    schema = schemas.FLIGHTS[flight].schema
+    arrays, fields = [], []
+    for wanted in schema:
+        if wanted.name in schemas.DERIVED:
+            continue
+        values = [key[wanted.name]] * len(rows) if wanted.name in key else [row.get(wanted.name) for row in rows]
+        arrays.append(pa.array(values, wanted.type))
+        fields.append(wanted)
+    return pa.table(arrays, pa.schema(fields))

@@ -1,0 +1,238 @@
+"""Statistics of texts and bytes: each chunk becomes entries (rows, or the values of a dictionary) with their hashes.
+
+Counts are by hash: two texts with one hash of 63 bits would count as one, as they do in the sketch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.compute.numbers import count_codes, runs
+from capture.compute.partial import Frame, Partial
+from store import bounds, sketches
+from store.logical_types import Kind, LogicalType
+from store.sketches import ThetaBuilder, murmur3
+from store.sketches.murmur3 import Hashes, Longs
+
+_MAX_ITEM_BYTES: Final = 1024  # longer texts are no most common values
+_STEP: Final = 1 << 16
+_SMALL: Final = 1 << 12  # entries of dictionaries that are joined
+_BUCKETS: Final = 1 << 16
+_MANY: Final = 1 << 17  # values from which it pays to look for those that occur often before sorting
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Values of a chunk with their hashes, lengths in bytes and counts (None: each occurs once), all of shape (n,)."""
+
+    values: pa.Array
+    hashes: Hashes
+    lengths: Longs
+    counts: Longs | None
+
+
+def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
+    """The statistics of values without nulls, at least one."""
+    lt, times = frame.lt, frame.times
+    chunks = [_entries(chunk) for chunk in _joined(values).chunks if len(chunk)]
+    low, high = _bounds(chunks, lt)
+    width = sum(int(c.lengths.sum() if c.counts is None else c.lengths @ c.counts) for c in chunks)
+    longest = max(int(c.lengths.max()) for c in chunks)
+    mcv, floor = None, 1
+    if frame.wanted.frequent:
+        distinct, totals, floor = _crowded(chunks) or (*_grouped(chunks), 0)
+        mcv = _frequent(chunks, distinct, totals * times, frame, floor * times)
+    if floor:
+        builder = ThetaBuilder()
+        for chunk in chunks:
+            builder.update(chunk.hashes)
+        theta = builder.serialize()
+    else:
+        theta = sketches.theta(distinct[: sketches.THETA_K + 2])  # zero, which is never kept, may be the first
+    return Partial(frame.rows, frame.nulls, None, low, high, width * times, longest, theta, None, mcv)
+
+
+def row_hashes(values: pa.ChunkedArray) -> Hashes:
+    """One hash per row of values without nulls."""
+    parts = []
+    for chunk in values.chunks:
+        if pa.types.is_dictionary(chunk.type):
+            parts.append(_hashed(_binary(chunk.dictionary))[0][chunk.indices.to_numpy()])
+        else:
+            parts.append(_hashed(_binary(chunk))[0])
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _joined(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """With one small dictionary in place of one for each row group."""
+    if not pa.types.is_dictionary(values.type) or sum(len(chunk.dictionary) for chunk in values.chunks) > _SMALL:
+        return values
+    return pa.chunked_array([values.combine_chunks()], values.type)
+
+
+def _entries(chunk: pa.Array) -> _Entries:
+    if not pa.types.is_dictionary(chunk.type):
+        values = _binary(chunk)
+        return _Entries(values, *_hashed(values), None)
+    counts = count_codes(chunk.indices.to_numpy(), len(chunk.dictionary))
+    values = _binary(chunk.dictionary)
+    if not counts.all():  # entries of rows that are deleted, or of another slice
+        values, counts = values.filter(pa.array(counts > 0)), counts[counts > 0]
+    return _Entries(values, *_hashed(values), counts)
+
+
+def _binary(values: pa.Array) -> pa.Array:
+    """As one of the types whose values lie side by side in one buffer."""
+    known = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    if any(fits(values.type) for fits in known) or pa.types.is_fixed_size_binary(values.type):
+        return values
+    return values.cast(pa.large_string())
+
+
+def _hashed(values: pa.Array) -> tuple[Hashes, Longs]:
+    """Hash and length in bytes of each value."""
+    data, offsets = _layout(values)
+    return murmur3.hash_bytes(data, offsets), np.diff(offsets)
+
+
+def _layout(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
+    """The bytes of all values, and where each begins and the last one ends: shape (n + 1,)."""
+    buffers, count = values.buffers(), len(values)
+    if pa.types.is_fixed_size_binary(values.type):
+        size = values.type.byte_width
+        offsets = np.arange(values.offset, values.offset + count + 1) * size
+    else:
+        large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+        kind = np.dtype(np.int64 if large else np.int32)
+        offsets = np.frombuffer(buffers[1], kind, count + 1, kind.itemsize * values.offset).astype(np.int64, copy=False)
+    return np.frombuffer(buffers[-1] or b"", np.uint8), offsets
+
+
+def _bounds(chunks: Sequence[_Entries], lt: LogicalType) -> tuple[str | None, str | None]:
+    if not lt.orderable:
+        return None, None
+    ends = [pc.min_max(_outermost(chunk.values)) for chunk in chunks]
+    low = min(_octets(end["min"]) for end in ends)
+    high = max(_octets(end["max"]) for end in ends)
+    low_text, high_text = bounds.encode_array(_as_kind([low, high], lt), lt).to_pylist()
+    return low_text, high_text
+
+
+def _outermost(values: pa.Array) -> pa.Array:
+    """Those among which the least and the greatest are, by their first two bytes; all where these tell little."""
+    data, offsets = _layout(values)
+    if not len(data):
+        return values
+    starts, stops = offsets[:-1], offsets[1:]
+    firsts = _octets_at(data, starts, stops).astype(np.uint16) << np.uint16(8)
+    firsts |= _octets_at(data, starts + 1, stops)
+    rows = np.flatnonzero((firsts == firsts.min()) | (firsts == firsts.max()))
+    return values.take(pa.array(rows)) if len(rows) < len(firsts) // 4 else values
+
+
+def _octets_at(data: npt.NDArray[np.uint8], places: Longs, stops: Longs) -> npt.NDArray[np.uint8]:
+    """One byte of each value, 0 of those that have ended: no byte is less."""
+    octets = data.take(places, mode="clip")
+    octets[places >= stops] = 0
+    return octets
+
+
+def _octets(value: pa.Scalar) -> bytes:
+    buffer = value.as_buffer()  # not as_py, which would decode a text
+    return b"" if buffer is None else bytes(buffer)
+
+
+def _as_kind(octets: list[bytes], lt: LogicalType) -> pa.Array:
+    if lt.kind in (Kind.STRING, Kind.JSON):
+        return pa.array([value.decode() for value in octets], pa.string())
+    return pa.array(octets, pa.binary(16) if lt.kind is Kind.UUID else pa.binary())
+
+
+def _crowded(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs, int] | None:
+    """As `_grouped`, of mostly different values only those that may occur more often than `floor` times, and that; None
+    where values are few, or often the same.
+
+    Rows are dealt into buckets by a few bits of their hashes. What a bucket has beyond chance is a value that occurs
+    often; all values of the others occur at most as often as the bucket has rows.
+    """
+    count = sum(len(chunk.hashes) for chunk in chunks)
+    if count < _MANY or any(chunk.counts is not None for chunk in chunks):
+        return None
+    low_bits = [(chunk.hashes & np.uint64(_BUCKETS - 1)).view(np.int64) for chunk in chunks]
+    rows: Longs = sum((np.bincount(bits, minlength=_BUCKETS) for bits in low_bits), np.zeros(_BUCKETS, np.int64))
+    usual = count / _BUCKETS
+    floor = math.ceil(usual + 6 * math.sqrt(usual))
+    crowded = rows > floor
+    if rows[crowded].sum() > count // 8:
+        return None
+    hashes = np.concatenate([chunk.hashes[crowded.take(bits)] for chunk, bits in zip(chunks, low_bits, strict=True)])
+    hashes.sort()
+    return *runs(hashes), floor
+
+
+def _grouped(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs]:
+    """The distinct hashes of all chunks, ascending, and how many rows have each."""
+    hashes = np.concatenate([chunk.hashes for chunk in chunks])
+    if all(chunk.counts is None for chunk in chunks):
+        hashes.sort()
+        return runs(hashes)
+    counts = np.concatenate([np.ones(len(c.hashes), np.int64) if c.counts is None else c.counts for c in chunks])
+    order = np.argsort(hashes)
+    hashes = hashes[order]
+    first = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]]))
+    return hashes[first], np.add.reduceat(counts[order], first)
+
+
+def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame: Frame, floor: int) -> bytes:
+    """The most common values among distinct hashes and their counts; what is not there occurs at most `floor` times."""
+    heavy, offset = sketches.heaviest(totals)
+    offset = max(offset, floor)
+    heavy = np.sort(heavy[totals[heavy] > offset])
+    found = _first_of(chunks, distinct[heavy])
+    octets = [value for value, _ in found]
+    weights = totals[heavy[[place for _, place in found]]] if found else np.empty(0, np.int64)
+    fits = np.array([len(value) <= _MAX_ITEM_BYTES for value in octets], np.bool_)
+    if not fits.all():
+        offset = max(offset, int(weights[~fits].max()))
+    kept: Any = np.flatnonzero(fits & (weights > offset)) if len(fits) else []
+    # An unordered kind has no canonical text of its own: JSON is listed as it is spelled.
+    lt = LogicalType(Kind.STRING) if frame.lt.kind is Kind.JSON else frame.lt
+    items = bounds.encode_array(_as_kind([octets[i] for i in kept], lt), lt).to_pylist()
+    return sketches.frequent(items, [int(weights[i]) - offset for i in kept], frame.count, offset)
+
+
+def _first_of(chunks: Sequence[_Entries], wanted: Hashes) -> list[tuple[bytes, int]]:
+    """A value for each of the ascending hashes, with the hash's place among them."""
+    found: list[tuple[bytes, int]] = []
+    missing: npt.NDArray[np.bool_] = np.ones(len(wanted), np.bool_)
+    for chunk in chunks:
+        for start in range(0, len(chunk.hashes), _STEP):
+            if not missing.any():
+                return found
+            rows, places = _matches(chunk.hashes[start : start + _STEP], wanted)
+            fresh = missing[places]
+            rows, places = rows[fresh], places[fresh]
+            places, first = np.unique(places, return_index=True)
+            missing[places] = False
+            values = [_octets(chunk.values[start + row]) for row in rows[first].tolist()]
+            found += zip(values, places.tolist(), strict=True)
+    return found
+
+
+def _matches(hashes: Hashes, wanted: Hashes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The rows whose hash is one of the ascending `wanted`, and which one it is."""
+    # A table of the low bits lets few rows through to the search.
+    low_bits: npt.NDArray[np.bool_] = np.zeros(1 << 14, np.bool_)
+    low_bits[wanted & np.uint64(0x3FFF)] = True
+    rows = np.flatnonzero(low_bits[hashes & np.uint64(0x3FFF)])
+    places = np.minimum(np.searchsorted(wanted, hashes[rows]), len(wanted) - 1)
+    same = wanted[places] == hashes[rows]
+    return rows[same], places[same]

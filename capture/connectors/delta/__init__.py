@@ -1,0 +1,1 @@
+"""Delta Lake: transaction log, deletion vectors, Unity catalogs."""

@@ -1,0 +1,100 @@
+"""Deletion vectors of Delta as the log describes them: which rows of a file are gone, without all the other files'."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from capture.connectors.storage.places import Place
+
+_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
+_MAGIC: Final = 1681511377
+_UUID_LETTERS: Final = 20
+
+
+def deleted_rows(vector: Mapping[str, Any], table: Place, place_of: Callable[[str], Place]) -> pa.Array:
+    """Ascending positions (int64) of the rows that a vector takes away.
+
+    Args:
+        vector: The descriptor of an add.
+        table: Where the table is.
+        place_of: The place of an absolute path.
+
+    Raises:
+        ValueError: The descriptor or what it points at is damaged.
+        OSError: Its file cannot be read.
+    """
+    kind, where, size = vector["storageType"], vector["pathOrInlineDv"], int(vector["sizeInBytes"])
+    if kind == "i":
+        data = z85(where)[:size]
+    elif kind in ("u", "p"):
+        file = table.below(relative_path(where)) if kind == "u" else place_of(where)
+        data = _stored(file, int(vector.get("offset") or 0), size)
+    else:
+        raise ValueError(f"a deletion vector is stored as {kind!r}, which no table does")
+    rows = _positions(data)
+    if len(rows) != vector["cardinality"]:
+        raise ValueError(f"a deletion vector has {len(rows)} rows, the log says {vector['cardinality']}")
+    return pa.array(rows)
+
+
+def identity(vector: Mapping[str, Any] | None) -> str:
+    """What tells a file with one vector from the same file with another."""
+    if vector is None:
+        return ""
+    return f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"
+
+
+def relative_path(where: str) -> str:
+    """The path of a vector's file within its table: a prefix if any, and an encoded UUID."""
+    prefix, coded = where[:-_UUID_LETTERS], where[-_UUID_LETTERS:]
+    name = f"deletion_vector_{UUID(bytes=z85(coded))}.bin"
+    return f"{prefix}/{name}" if prefix else name
+
+
+def z85(text: str) -> bytes:
+    """Bytes of a text in Z85, five letters for four bytes.
+
+    Raises:
+        ValueError: It is no such text.
+    """
+    if len(text) % 5 or any(letter not in _VALUES for letter in text):
+        raise ValueError("a deletion vector is not encoded as it should be")
+    found = bytearray()
+    for start in range(0, len(text), 5):
+        number = 0
+        for letter in text[start : start + 5]:
+            number = number * 85 + _VALUES[letter]
+        if number >= 2**32:
+            raise ValueError("a deletion vector is not encoded as it should be")
+        found += number.to_bytes(4, "big")
+    return bytes(found)
+
+
+def _stored(file: Place, offset: int, size: int) -> bytes:
+    with file.file_system.open_input_file(file.path) as stream:
+        framed: bytes = stream.read_at(size + 8, offset)
+    if len(framed) != size + 8 or struct.unpack(">I", framed[:4])[0] != size:
+        raise ValueError("a deletion vector of the wrong length")
+    if struct.unpack(">I", framed[-4:])[0] != zlib.crc32(framed[4:-4]):
+        raise ValueError("a deletion vector with the wrong checksum")
+    return framed[4:-4]
+
+
+def _positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
+    from pyroaring import BitMap64
+
+    if len(data) < 4 or struct.unpack("<I", data[:4])[0] != _MAGIC:
+        raise ValueError("a deletion vector with the wrong magic number")
+    try:
+        bitmap = BitMap64.deserialize(data[4:])
+    except Exception as trouble:  # pyroaring raises what it likes
+        raise ValueError("a deletion vector whose bitmap cannot be read") from trouble
+    return np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)

@@ -1,0 +1,329 @@
+"""A large Delta log, a slice at a time: deltalake itself would hold all of it, ten kilobytes for every file.
+
+The log is replayed here as far as names go: which adds are live. What an add says is then read by deltalake, from a log
+of a few thousand adds that is written to a temporary directory. So values are the same, and memory is bounded.
+
+Commits and checkpoints never change. What they say of files as wholes is kept, so the next version of a table costs
+its own commit; a checkpoint that is known is preferred to a newer one, as long as the commits since are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from capture.connectors.delta.log_files import (
+    ADD,
+    TEXTS,
+    VECTOR,
+    NotSliced,
+    Source,
+    adds_of,
+    checkpoint_heads,
+    line_heads,
+    sidecars,
+    with_field,
+)
+from capture.connectors.delta.table_version import one_array
+from capture.connectors.storage.immutable_cache import FILES
+from capture.connectors.storage.places import Place
+
+LARGE: Final = 16 << 20
+"""From so many bytes of log on it is read in slices."""
+
+MAX_COMMITS: Final = 500  # read upon a known checkpoint, instead of a newer one
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
+_STATISTICS: Final = ("null_count", "min", "max")
+_OWN_FEATURES: Final = ("deletionVectors", "v2Checkpoint", "v2Checkpoint-preview")  # seen to here
+_PROTOCOL = pa.struct([
+    ("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32()), ("readerFeatures", pa.list_(pa.string())),
+    ("writerFeatures", pa.list_(pa.string())),
+])  # fmt: skip
+_METADATA = pa.struct([
+    ("id", pa.string()), ("name", pa.string()), ("description", pa.string()),
+    ("format", pa.struct([("provider", pa.string()), ("options", TEXTS)])), ("schemaString", pa.string()),
+    ("partitionColumns", pa.list_(pa.string())), ("configuration", TEXTS), ("createdTime", pa.int64()),
+])  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Brief:
+    """Adds of one source as wholes: `files` as deltalake has them without statistics, and their vectors."""
+
+    files: pa.Table
+    vectors: pa.Array
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.files.nbytes) + int(self.vectors.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A source that was read: its adds in slices, and all the paths it speaks of."""
+
+    briefs: tuple[_Brief, ...]
+    paths: pa.Array
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Some live files. `files` is what `get_add_actions(flatten=False)` tells, without statistics but row counts.
+
+    `vectors` are the descriptors of their deletion vectors; equal keys mean equal rows and statistics.
+    """
+
+    key: str
+    files: pa.Table
+    vectors: pa.Array
+    _log: LargeLog = field(repr=False)
+    _position: int
+
+    def statistics(self) -> pa.Table:
+        """As `files`, with the statistics of all columns."""
+        try:
+            found = self._log.statistics(self._position)
+        except NotSliced as trouble:
+            raise ValueError(f"its log changed while it was read: {trouble}") from None
+        if found["path"].to_pylist() != self.files["path"].to_pylist():
+            raise ValueError("its log changed while it was read")
+        return found
+
+
+_Where: TypeAlias = tuple[Source, int, pa.Array | None]
+"""A slice: a source, the number of its slice, and which adds of that are live (None: all)."""
+
+
+class LargeLog:
+    """The log of one version of a table."""
+
+    def __init__(self, sources: Sequence[Source], scope: str):
+        self._sources, self._scope = sources, scope  # newest first
+        self._reading: tuple[Source, int, Iterator[pa.StructArray]] | None = None
+        self._order: list[_Where] = []  # of the slices
+        self._asked = -2  # the slice whose statistics were asked for last
+        self._ahead: tuple[int, Future[pa.Table]] | None = None  # what is read before it is asked for
+        self._reader = ThreadPoolExecutor(1, "delta-log")
+
+    @classmethod
+    def of(cls, table: Place, version: int, scope: str) -> LargeLog | None:
+        """The log, None where it is small or has a gap.
+
+        Raises:
+            OSError: It cannot be listed.
+        """
+        log = table.below("_delta_log")
+        commits: dict[int, Source] = {}
+        parts: dict[tuple[int, int], list[Source]] = {}
+        for info in log.file_system.get_file_info(pafs.FileSelector(log.path, recursive=False)):
+            if info.type != pafs.FileType.File or not info.size:
+                continue
+            held = log.below(info.base_name)
+            if found := _COMMIT.fullmatch(info.base_name):
+                commits[int(found[1])] = Source(held, info.size, True)
+            elif found := _CHECKPOINT.fullmatch(info.base_name):
+                parts.setdefault((int(found[1]), int(found[3] or 1)), []).append(Source(held, info.size, False))
+            elif found := _NAMED.fullmatch(info.base_name):
+                parts[int(found[1]), 1] = [Source(held, info.size, False)]
+        whole = sorted(key for key, files in parts.items() if len(files) == key[1] and key[0] <= version)
+        choices = [whole[-1]] if whole else [(-1, 0)]
+        choices += [key for key in reversed(whole[:-1]) if version - key[0] <= MAX_COMMITS]
+        choices = [key for key in choices if all(n in commits for n in range(key[0] + 1, version + 1))]
+        if not choices:
+            return None
+        known = (key for key in choices if key in parts and all(_known(source, scope) for source in parts[key]))
+        base = next(known, choices[0])
+        sources = [commits[n] for n in range(version, base[0], -1)]
+        for source in parts.get(base, []):
+            sources += [source, *sidecars(source, log)]
+        return cls(sources, scope) if sum(source.size for source in sources) >= LARGE else None
+
+    def outline(self) -> DeltaTable:
+        """The table without a file: its metadata, schema and protocol.
+
+        Raises:
+            NotSliced: The log does not tell them.
+        """
+        with TemporaryDirectory(prefix="statflight-") as folder:
+            return self._table(folder, None)
+
+    def slices(self) -> Iterator[Slice]:
+        """The live files.
+
+        Raises:
+            NotSliced: The log holds what only deltalake can replay.
+        """
+        self._order = []
+        seen: list[pa.Array] = []
+        for source in self._sources:
+            read = self._read(source)
+            gone = pa.concat_arrays(seen) if seen else None
+            for number, brief in enumerate(read.briefs):
+                live = None
+                if gone is not None and len(gone):
+                    live = pc.invert(pc.is_in(one_array(brief.files["path"]), gone))
+                    live = None if pc.all(live).as_py() else live
+                told = b"" if live is None else np.packbits(live.to_numpy(zero_copy_only=False)).tobytes()
+                key = hashlib.sha256(f"{self._key(source)}\0{number}\0".encode("utf-8", "surrogatepass") + told)
+                files = brief.files if live is None else brief.files.filter(live)
+                vectors = brief.vectors if live is None else brief.vectors.filter(live)
+                if len(files):
+                    self._order.append((source, number, live))
+                    yield Slice(key.hexdigest(), files, vectors, self, len(self._order) - 1)
+            if source.is_commit:  # newer than what follows
+                seen.append(read.paths)
+
+    # Reading.
+
+    def _key(self, source: Source) -> tuple[Any, ...]:
+        return (*_source_key(source, self._scope), self._head_digest)
+
+    def _read(self, source: Source) -> _Read:
+        held: _Read | None = FILES.get(self._key(source))
+        if held is not None:
+            return held
+        paths: list[pa.Array] = []
+        briefs = []
+        for adds in adds_of(source, paths, brief=True):
+            found = self.told(adds)
+            # columns of nothing but nulls are large too
+            found = found.select([name for name in found.column_names if name not in _STATISTICS])
+            briefs.append(_Brief(found, adds.field("deletionVector")))
+        told = pa.concat_arrays(paths) if paths else pa.array([], pa.string())
+        read = _Read(tuple(briefs), told if source.is_commit else pa.array([], pa.string()))
+        size = read.paths.nbytes + sum(brief.size_bytes for brief in briefs)
+        FILES.put(self._key(source), read, size)
+        FILES.put(_source_key(source, self._scope), True, 0)
+        return read
+
+    def statistics(self, position: int) -> pa.Table:
+        """The statistics of one slice. Once slices are asked for one after the other, the next is read meanwhile."""
+        ahead, self._ahead = self._ahead, None
+        found = None
+        if ahead is not None:  # two do not read at once
+            wait([ahead[1]])
+            found = ahead[1].result() if ahead[0] == position else None
+        if found is None:
+            found = self._statistics(position)
+        if self._asked == position - 1 and position + 1 < len(self._order):
+            self._ahead = position + 1, self._reader.submit(self._statistics, position + 1)
+        self._asked = position
+        return found
+
+    def _statistics(self, position: int) -> pa.Table:
+        source, number, live = self._order[position]
+        adds = self._adds(source, number)
+        return self.told(adds if live is None else adds.filter(live))
+
+    def _adds(self, source: Source, number: int) -> pa.StructArray:
+        """One slice of a source as it stands there. Slices that are asked for in order are read at one go."""
+        at = self._reading
+        if at is None or at[0] != source or at[1] > number:
+            at = source, 0, adds_of(source, [])
+        _, position, slices = at
+        for adds in slices:
+            position += 1
+            if position > number:
+                self._reading = source, position, slices
+                return adds
+        raise ValueError("its log changed while it was read")
+
+    def told(self, adds: pa.StructArray) -> pa.Table:
+        """What deltalake tells of some adds, in their order."""
+        # by number: whatever order it has them in, and however it writes paths
+        numbers = pa.array(np.arange(len(adds))).cast(pa.string())
+        with TemporaryDirectory(prefix="statflight-") as folder:
+            found = pa.table(self._table(folder, with_field(adds, "path", numbers)).get_add_actions(flatten=False))
+        found = found.combine_chunks()
+        order = pc.index_in(numbers, value_set=one_array(found["path"]))
+        if len(found) != len(adds) or order.null_count:
+            raise NotSliced("deltalake counts other files")
+        if not one_array(found["path"]).equals(numbers):
+            found = found.take(order)
+        return found.set_column(found.schema.get_field_index("path"), "path", adds.field("path"))
+
+    def _table(self, folder: str, adds: pa.StructArray | None) -> DeltaTable:
+        """A table whose log is a checkpoint of these adds: much faster to read than a commit."""
+        protocol, metadata = self._heads
+        log = Path(folder) / "_delta_log"
+        log.mkdir()
+        count = 0 if adds is None else len(adds)
+        columns = {
+            "protocol": pa.concat_arrays([_of(protocol, _PROTOCOL), pa.nulls(1, _PROTOCOL)]),
+            "metaData": pa.concat_arrays([pa.nulls(1, _METADATA), _of(metadata, _METADATA)]),
+            "add": pa.nulls(2, ADD),
+        }
+        head = f"{json.dumps({'protocol': protocol})}\n{json.dumps({'metaData': metadata})}\n"
+        (log / f"{0:020}.json").write_text(head, encoding="utf-8")
+        first = pa.table(columns)
+        checkpoint = log / f"{0:020}.checkpoint.parquet"
+        plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        with pq.ParquetWriter(checkpoint, first.schema, **plain) as out:
+            out.write_table(first)
+            if adds is not None:
+                held = with_field(adds, "deletionVector", pa.nulls(count, VECTOR))
+                out.write_table(pa.table([pa.nulls(count, _PROTOCOL), pa.nulls(count, _METADATA), held], first.schema))
+        (log / "_last_checkpoint").write_text(json.dumps({"version": 0, "size": count + 2}))
+        return DeltaTable(folder)
+
+    @cached_property
+    def _heads(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """The newest protocol and metadata."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for source in self._sources:
+            for action in line_heads(source) if source.is_lines else checkpoint_heads(source):
+                for name in ("protocol", "metaData"):
+                    if action.get(name) and name not in found:
+                        found[name] = action[name]
+            if len(found) == 2:
+                break
+        else:
+            raise NotSliced("the log tells no protocol or no metadata")
+        if '"numRecords"' in str(found["metaData"].get("schemaString")):
+            raise NotSliced("a column is called as the count of rows is")
+        protocol = dict(found["protocol"])
+        for name in ("readerFeatures", "writerFeatures"):
+            if protocol.get(name):
+                protocol[name] = [feature for feature in protocol[name] if feature not in _OWN_FEATURES]
+        return protocol, found["metaData"]
+
+    @cached_property
+    def _head_digest(self) -> str:
+        return hashlib.sha256(json.dumps(self._heads, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _source_key(source: Source, scope: str) -> tuple[Any, ...]:
+    return "delta", scope, source.place.path, source.size
+
+
+def _known(source: Source, scope: str) -> bool:
+    return FILES.get(_source_key(source, scope)) is not None
+
+
+def _of(action: Mapping[str, Any], type: pa.StructType) -> pa.Array:
+    """An action of a commit as a checkpoint has it."""
+    held = {type.field(i).name: action.get(type.field(i).name) for i in range(type.num_fields)}
+    if "configuration" in held:
+        held["configuration"] = list((held["configuration"] or {}).items())
+        format = held["format"] or {}
+        held["format"] = {
+            "provider": format.get("provider") or "parquet", "options": list((format.get("options") or {}).items()),
+        }  # fmt: skip
+    return pa.array([held], type)

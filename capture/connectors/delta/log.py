@@ -1,0 +1,232 @@
+"""The Delta log as far as the connector reads it itself: which versions live, what each commit did, schemas.
+
+deltalake tells the history only of commits that say what they did, and only while it can load them; the listing of
+`_delta_log` tells which versions can be rebuilt at all (log cleanup drops old commits once a checkpoint holds them).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from capture.connectors.spi import Column, Constraint, Schema
+from capture.connectors.storage.places import Place
+from store.logical_types import Kind, LogicalType
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.[0-9a-fA-F-]+)?\.(?:parquet|json)"
+)
+_ACTION = re.compile(rb'\s*\{\s*"(?:commitInfo|metaData|protocol)"')
+READERS: Final = 8  # commits asked for at once from an object store
+
+
+# Versions.
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """What `_delta_log` holds: commits and complete checkpoints by version, with the time they were written."""
+
+    commits: Mapping[int, datetime | None]
+    checkpoints: Mapping[int, datetime | None]
+
+    def live(self) -> list[int]:
+        """Versions that can be rebuilt: from the first commit or a checkpoint, without a gap. Ascending."""
+        found: list[int] = []
+        for version in sorted({*self.commits, *self.checkpoints}):
+            follows = version in self.commits and (version == 0 or (found and found[-1] == version - 1))
+            if version in self.checkpoints or follows:
+                found.append(version)
+        return found
+
+
+def list_log(table: Place) -> LogFiles:
+    """The commits and checkpoints of a table.
+
+    Raises:
+        OSError: The log cannot be listed.
+    """
+    log = table.below("_delta_log")
+    commits: dict[int, datetime | None] = {}
+    whole: dict[int, datetime | None] = {}
+    parts: dict[tuple[int, int], set[int]] = {}
+    for info in log.file_system.get_file_info(pafs.FileSelector(log.path, recursive=False)):
+        if info.type != pafs.FileType.File or not info.size:
+            continue
+        if found := _COMMIT.fullmatch(info.base_name):
+            commits[int(found[1])] = _utc(info.mtime)
+        elif found := _CHECKPOINT.fullmatch(info.base_name):
+            version = int(found[1])
+            if found["part"]:
+                seen = parts.setdefault((version, int(found["parts"])), set())
+                seen.add(int(found["part"]))
+                if len(seen) < int(found["parts"]):
+                    continue
+            whole[version] = _utc(info.mtime)
+    return LogFiles(commits, whole)
+
+
+def _utc(time: datetime | None) -> datetime | None:
+    return time.astimezone(UTC) if time is not None else None
+
+
+# Commits.
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit says of itself: its operation and time, and the table's metadata where it changes that."""
+
+    operation: str | None = None
+    committed_at: datetime | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+def read_commits(table: Place, versions: Iterable[int]) -> Iterator[tuple[int, Commit]]:
+    """The commits of these versions, in order. One that is gone or malformed says nothing."""
+    wanted = list(versions)
+    if table.is_local or len(wanted) < 2:
+        for version in wanted:
+            yield version, read_commit(table, version)
+        return
+    with ThreadPoolExecutor(READERS, "delta-log") as pool:
+        yield from zip(wanted, pool.map(lambda version: read_commit(table, version), wanted), strict=True)
+
+
+def read_commit(table: Place, version: int) -> Commit:
+    file = table.below(f"_delta_log/{version:020d}.json")
+    try:
+        with file.file_system.open_input_stream(file.path) as stream:
+            data = stream.read()
+    except (OSError, pa.ArrowException):
+        return Commit()
+    actions: dict[str, Any] = {}
+    for line in data.splitlines():
+        if _ACTION.match(line):  # most lines of a large commit are files
+            try:
+                actions |= json.loads(line)
+            except ValueError:
+                continue
+    info = actions.get("commitInfo")
+    info = info if isinstance(info, Mapping) else {}
+    millis = info.get("inCommitTimestamp", info.get("timestamp"))
+    operation = info.get("operation")
+    metadata = actions.get("metaData")
+    return Commit(
+        operation if isinstance(operation, str) else None,
+        _instant(millis),
+        metadata if isinstance(metadata, Mapping) else None,
+    )
+
+
+def _instant(millis: Any) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
+
+
+# Schemas.
+
+_PLAIN: Final = {
+    "string": Kind.STRING, "long": Kind.INT, "integer": Kind.INT, "short": Kind.INT, "byte": Kind.INT,
+    "float": Kind.FLOAT, "double": Kind.DOUBLE, "boolean": Kind.BOOLEAN, "binary": Kind.BINARY, "date": Kind.DATE,
+    "timestamp": Kind.TIMESTAMPTZ, "timestamp_ntz": Kind.TIMESTAMP, "variant": Kind.VARIANT, "void": Kind.STRING,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaColumn:
+    """A column of a Delta schema; `physical` is its path in files and in the log's statistics."""
+
+    column: Column
+    physical: tuple[str, ...]
+    logical: tuple[str, ...]
+    invariant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSchema:
+    columns: tuple[DeltaColumn, ...]
+    schema: Schema = field(compare=False)
+
+    def leaf(self, name: str) -> DeltaColumn | None:
+        return next((known for known in self.columns if known.column.name == name), None)
+
+
+def parse_schema(text: str, mapped: bool) -> DeltaSchema:
+    """The columns of a `schemaString`; `mapped` tells whether column mapping is on.
+
+    Raises:
+        ValueError: It is no schema.
+    """
+    found: list[DeltaColumn] = []
+
+    def walk(fields: Any, names: tuple[str, ...], physical: tuple[str, ...], nullable: bool) -> None:
+        for item in fields:
+            name, type = str(item["name"]), item["type"]
+            details = item.get("metadata") or {}
+            held = str(details.get("delta.columnMapping.physicalName", name)) if mapped else name
+            number = details.get("delta.columnMapping.id") if mapped else None
+            path, inner = (*names, name), (*physical, held)
+            optional = nullable or bool(item.get("nullable", True))
+            column = Column(".".join(path), _type(type).text, optional, int(number) if number else None)
+            found.append(DeltaColumn(column, inner, path, _invariant(details)))
+            if isinstance(type, Mapping) and type.get("type") == "struct":
+                walk(type["fields"], path, inner, optional)
+
+    try:
+        walk(json.loads(text)["fields"], (), (), False)
+    except (KeyError, TypeError, AttributeError) as trouble:
+        raise ValueError(f"its schema is malformed ({trouble})") from None
+    return DeltaSchema(tuple(found), Schema(tuple(known.column for known in found)))
+
+
+def _type(type: Any) -> LogicalType:
+    if isinstance(type, Mapping):
+        return LogicalType(
+            {"struct": Kind.STRUCT, "array": Kind.ARRAY, "map": Kind.MAP}.get(str(type.get("type")), Kind.VARIANT)
+        )
+    name = str(type).strip().lower()
+    if found := re.fullmatch(r"decimal(?:\(\s*(\d+)\s*,\s*(\d+)\s*\))?", name):
+        return LogicalType(Kind.DECIMAL, int(found[1] or 10), int(found[2] or 0))
+    if name.startswith("interval"):
+        return LogicalType(Kind.INTERVAL)
+    if name.startswith(("char", "varchar")):
+        return LogicalType(Kind.STRING)
+    return LogicalType(_PLAIN.get(name, Kind.VARIANT))
+
+
+def _invariant(details: Mapping[str, Any]) -> str | None:
+    """The expression of a column invariant, an older form of a CHECK."""
+    try:
+        held = json.loads(details["delta.invariants"])
+        return str(held["expression"]["expression"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def constraints(schema: DeltaSchema, configuration: Mapping[str, str]) -> tuple[Constraint, ...]:
+    """NOT NULL columns, invariants and `delta.constraints.*`, all CHECKs."""
+    names = [known.column.name for known in schema.columns]
+    found = []
+    for known in schema.columns:
+        name = known.column.name
+        if not known.column.nullable:
+            found.append(Constraint("CHECK", f"{name}_not_null", (name,), f"{name} IS NOT NULL"))
+        if known.invariant:
+            found.append(Constraint("CHECK", f"{name}_invariant", (name,), known.invariant))
+    for key, clause in sorted(configuration.items()):
+        if key.startswith("delta.constraints."):
+            used = tuple(n for n in names if re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", clause, re.IGNORECASE))
+            found.append(Constraint("CHECK", key.removeprefix("delta.constraints."), used, clause))
+    return tuple(found)

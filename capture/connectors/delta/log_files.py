@@ -1,0 +1,194 @@
+"""What the log of a large Delta table lies in, commits and files of checkpoints, read a slice of adds at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from capture.connectors.footers.reader import batched
+from capture.connectors.storage.places import Place, plain_path
+
+SLICE: Final = 10_000  # adds
+SLICE_BYTES: Final = 96 << 20  # of their statistics
+_ROWS: Final = 2_000  # of a checkpoint read at once
+TEXTS = pa.map_(pa.string(), pa.string())
+VECTOR = pa.struct([
+    ("storageType", pa.string()), ("pathOrInlineDv", pa.string()), ("offset", pa.int32()), ("sizeInBytes", pa.int32()),
+    ("cardinality", pa.int64()),
+])  # fmt: skip
+FIELDS: Final = {
+    "path": pa.string(), "partitionValues": TEXTS, "size": pa.int64(), "modificationTime": pa.int64(),
+    "dataChange": pa.bool_(), "stats": pa.string(), "deletionVector": VECTOR,
+}  # fmt: skip
+ADD = pa.struct(list(FIELDS.items()))
+_NUMBER = r'"numRecords"\s*:\s*(?P<rows>\d+)'
+
+
+class NotSliced(Exception):
+    """The log holds what only deltalake can replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A commit, or one file of a checkpoint."""
+
+    place: Place
+    size: int
+    is_commit: bool
+
+    @property
+    def is_lines(self) -> bool:
+        return self.place.path.endswith(".json")
+
+
+def with_field(adds: pa.StructArray, field: str, values: pa.Array) -> pa.StructArray:
+    """The adds with another field."""
+    columns = [values if name == field else adds.field(name) for name in FIELDS]
+    return pa.StructArray.from_arrays(columns, fields=list(ADD))
+
+
+def adds_of(source: Source, paths: list[pa.Array], *, brief: bool = False) -> Iterator[pa.StructArray]:
+    """The adds of a source, so many at a time; `paths` takes the paths of all it adds or removes.
+
+    `brief` leaves of the statistics but the row count.
+    """
+    held: list[pa.StructArray] = []
+    count = size = 0
+    for adds in _line_adds(source, paths) if source.is_lines else _checkpoint_adds(source):
+        held.append(_briefly(adds) if brief else adds)
+        count, size = count + len(adds), size + adds.field("stats").nbytes
+        if count >= SLICE or size >= SLICE_BYTES:
+            yield pa.concat_arrays(held)
+            held, count, size = [], 0, 0
+    if held:
+        yield pa.concat_arrays(held)
+
+
+def _briefly(adds: pa.StructArray) -> pa.StructArray:
+    rows = pc.struct_field(pc.extract_regex(adds.field("stats"), _NUMBER), [0])
+    return with_field(adds, "stats", pc.binary_join_element_wise('{"numRecords":', rows, "}", ""))
+
+
+def _line_adds(source: Source, paths: list[pa.Array]) -> Iterator[pa.StructArray]:
+    for lines in batched(_lines(source), _ROWS):
+        adds, named = [], []
+        for action in map(json.loads, lines):
+            add, gone = action.get("add"), action.get("remove")
+            if add:
+                partition = list((add.get("partitionValues") or {}).items())
+                adds.append({name: add.get(name) for name in FIELDS} | {"partitionValues": partition})
+            if add or gone:
+                named.append((add or gone)["path"])
+        paths.append(pa.array(named, pa.string()))
+        if adds:
+            yield pa.array(adds, ADD)
+
+
+def _lines(source: Source) -> Iterator[bytes]:
+    with source.place.file_system.open_input_stream(source.place.path) as stream:
+        rest = b""
+        while chunk := stream.read(4 << 20):
+            *whole, rest = (rest + chunk).split(b"\n")
+            yield from filter(None, whole)
+        if rest.strip():
+            yield rest
+
+
+def line_heads(source: Source) -> Iterator[Mapping[str, Any]]:
+    for line in _lines(source):
+        if b'"protocol"' in line[:64] or b'"metaData"' in line[:64]:
+            yield json.loads(line)
+
+
+def checkpoint_heads(source: Source) -> Iterator[Mapping[str, Any]]:
+    with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
+        names = [name for name in ("protocol", "metaData") if name in parquet.schema_arrow.names]
+        for batch in parquet.iter_batches(65_536, columns=names, use_threads=False) if names else ():
+            for name in names:
+                for held in batch.column(name).filter(pc.is_valid(batch.column(name))).to_pylist():
+                    yield {name: _plain(held)}
+
+
+def _plain(held: Mapping[str, Any]) -> dict[str, Any]:
+    """An action of a checkpoint as a commit has it: no nulls, maps as objects."""
+    found: dict[str, Any] = {}
+    for name, value in held.items():
+        if value is None:
+            continue
+        if name == "configuration":
+            value = dict(value)
+        if name == "format":
+            value = {"provider": value.get("provider"), "options": dict(value.get("options") or ())}
+        found[name] = value
+    return found
+
+
+def sidecars(source: Source, log: Place) -> list[Source]:
+    """The files that a checkpoint of the second version keeps its adds in."""
+    if source.is_lines:
+        told = [action["sidecar"] for action in map(json.loads, _lines(source)) if action.get("sidecar")]
+    else:
+        with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
+            if "sidecar" not in parquet.schema_arrow.names:
+                return []
+            column = parquet.read(columns=["sidecar"], use_threads=False)["sidecar"]
+            told = [held for held in column.to_pylist() if held]
+    found = []
+    for held in told:
+        path = plain_path(str(held["path"]))
+        if "/" in path:  # none that we know of is not beside the others
+            raise NotSliced("a sidecar is somewhere else")
+        found.append(Source(log.below(f"_sidecars/{path}"), int(held["sizeInBytes"]), False))
+    return found
+
+
+def _checkpoint_adds(source: Source) -> Iterator[pa.StructArray]:
+    with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
+        known = parquet.schema_arrow
+        if "add" not in known.names:
+            return
+        add = known.field("add").type
+        have = {add.field(i).name for i in range(add.num_fields)}
+        if not set(FIELDS) - {"dataChange", "deletionVector", "stats"} <= have:
+            raise NotSliced("adds are in another form")
+        if "stats" not in have and "stats_parsed" in have:
+            raise NotSliced("statistics are in another form")
+        asked = [f"add.{name}" for name in FIELDS if name in have]
+        for batch in parquet.iter_batches(_ROWS, columns=asked, use_threads=False):
+            adds = batch.column("add")
+            if adds.null_count:  # a copy of all there is
+                adds = adds.filter(pc.is_valid(adds))
+            if not len(adds):
+                continue
+            if "stats_parsed" in have and adds.field("stats").null_count == len(adds):
+                raise NotSliced("statistics are in another form")
+            columns = [_field(adds, name, type) if name in have else _blank(name, type, len(adds))
+                       for name, type in FIELDS.items()]  # fmt: skip
+            yield pa.StructArray.from_arrays(columns, fields=list(ADD))
+
+
+def _field(adds: pa.StructArray, name: str, type: pa.DataType) -> pa.Array:
+    return _vectors(adds.field(name)) if name == "deletionVector" else adds.field(name).cast(type)
+
+
+def _blank(name: str, type: pa.DataType, count: int) -> pa.Array:
+    """A field that a checkpoint leaves out."""
+    return pa.repeat(pa.scalar(False if name == "dataChange" else None, type), count)
+
+
+def _vectors(column: pa.StructArray) -> pa.Array:
+    """Descriptors in the order of ours, whatever order the writer had."""
+    held = {column.type.field(i).name for i in range(column.type.num_fields)}
+    names = [VECTOR.field(i).name for i in range(VECTOR.num_fields)]
+    types = [VECTOR.field(name).type for name in names]
+    columns = [
+        column.field(name).cast(type) if name in held else pa.nulls(len(column), type)
+        for name, type in zip(names, types, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(VECTOR), mask=pc.is_null(column))

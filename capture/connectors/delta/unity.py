@@ -1,0 +1,205 @@
+"""Unity Catalog as a source of Delta tables: `uc://host[:port]/catalog`.
+
+We ask the catalog where a table is and for short-lived credentials, and open the place ourselves: deltalake's own `uc://`
+hangs without an error on some locations. Options: `token` (or `unity_access_token`), `unity_allow_http_url=true` for
+plain HTTP. Schemas of the catalog are namespaces.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from capture.connectors.retry import retried
+from capture.connectors.secrets import mask_uri, redact, storage_options, timeout_of
+from capture.connectors.spi import Constraint
+from capture.connectors.storage.places import Place, Unreadable, first_line, open_place, reason, unknown_table
+from store.errors import InvalidArgument, NotFound, UpstreamError
+
+API: Final = "/api/2.1/unity-catalog"
+_LEASE: Final = 600  # seconds for which credentials are used again at most; catalogs give them for an hour
+_MAX_ANSWER: Final = 64 * 1024 * 1024
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirect would hand the token to another host."""
+
+    def redirect_request(self, *args: Any, **named: Any) -> None:  # noqa: ARG002  the signature of the base
+        return None
+
+
+class UnityCatalog:
+    """The Delta tables of one catalog, with the interface of `layout.Lake`."""
+
+    def __init__(self, uri: str, options: Mapping[str, str]):
+        found = re.fullmatch(r"uc://(?P<host>[^/@\s?#]+)/(?P<catalog>[^/\s?#]+)/?", uri, re.IGNORECASE)
+        if found is None:
+            raise InvalidArgument(
+                f"uri: {mask_uri(uri)!r} is no Unity Catalog",
+                hint="expected uc://host/catalog",
+                params={"field": "uri"},
+            )
+        self.uri = uri
+        self.options = options
+        self.catalog = found["catalog"]
+        plain = str(options.get("unity_allow_http_url", options.get("allow_http", ""))).lower() in ("true", "1")
+        self._base = f"http{'' if plain else 's'}://{found['host']}{API}"
+        self._token = options.get("token") or options.get("unity_access_token") or options.get("bearer_token")
+        self._opener = build_opener(_NoRedirect)
+        self._timeout = timeout_of(options)
+        own = {"token", "bearer_token"}
+        self._storage = {
+            name: value
+            for name, value in storage_options(options).items()
+            if name.lower() not in own and not name.lower().startswith("unity_")
+        }
+        self._leased: dict[str, tuple[float, dict[str, str]]] = {}
+        self._storage_of: dict[str, dict[str, str]] = {}
+
+    def namespaces(self) -> list[str]:
+        names = [str(item["name"]) for item in self._pages("schemas", catalog_name=self.catalog)]
+        return sorted(name for name in names if name != "information_schema" and self.names(name))
+
+    def names(self, namespace: str) -> list[str]:
+        try:
+            tables = list(self._pages("tables", catalog_name=self.catalog, schema_name=namespace))
+        except NotFound:
+            return []
+        return sorted(str(item["name"]) for item in tables if _is_delta(item))
+
+    def find(self, namespace: str, name: str) -> Place:
+        """Where a table is, credentials at hand."""
+        table = self._table(namespace, name)
+        location = table.get("storage_location")
+        if not isinstance(location, str) or not location:
+            raise Unreadable(f'table "{namespace}.{name}": the catalog does not tell its storage location')
+        storage = dict(self._storage)
+        if re.match(r"[a-zA-Z0-9]+://", location) and not location.lower().startswith("file:"):
+            storage |= self._credentials(str(table.get("table_id", "")))
+        place = open_place(location, storage)
+        self._storage_of[place.name] = storage
+        return place
+
+    def storage_of(self, place: Place) -> dict[str, str]:
+        return self._storage_of.get(place.name, self._storage)
+
+    def reason(self, trouble: BaseException, place: Place | None = None) -> str:
+        secrets = {**self.options, **(self.storage_of(place) if place else {})}
+        return reason(trouble, secrets, *([place.path, place.name] if place else []))
+
+    def declared(self, namespace: str, name: str) -> tuple[Constraint, ...]:
+        """Primary and foreign keys, which the catalog keeps and the Delta log does not."""
+        found = []
+        for item in self._table(namespace, name).get("table_constraints") or ():
+            for kind, word in (("primary_key_constraint", "PRIMARY KEY"), ("foreign_key_constraint", "FOREIGN KEY")):
+                if isinstance(key := item.get(kind), Mapping):
+                    columns = tuple(map(str, key.get("child_columns") or ()))
+                    found.append(Constraint(word, str(key.get("name") or f"{name}_{word[:7].lower()}_key"), columns))
+        return tuple(found)
+
+    # The REST API.
+
+    def _table(self, namespace: str, name: str) -> Mapping[str, Any]:
+        full = ".".join(quote(part, safe="") for part in (self.catalog, namespace, name))
+        try:
+            table = self._ask(f"tables/{full}")
+        except NotFound:
+            raise unknown_table(namespace, name, self.names(namespace)) from None
+        if not _is_delta(table):
+            raise unknown_table(namespace, name, self.names(namespace))
+        return table
+
+    def _credentials(self, table_id: str) -> dict[str, str]:
+        leased = self._leased.get(table_id)
+        if leased is not None and leased[0] > time.monotonic():
+            return leased[1]
+        try:
+            answer = self._ask("temporary-table-credentials", {"table_id": table_id, "operation": "READ"})
+        except NotFound:
+            return {}  # an open store, or credentials given as options
+        found = _storage_credentials(answer)
+        self._leased[table_id] = time.monotonic() + _lease(answer), found
+        return found
+
+    def _pages(self, path: str, **query: str) -> Iterator[Mapping[str, Any]]:
+        token = ""
+        while True:
+            answer = self._ask(f"{path}?{urlencode(query | ({'page_token': token} if token else {}))}")
+            items = answer.get(path.partition("?")[0]) or []
+            yield from (item for item in items if isinstance(item, Mapping) and "name" in item)
+            following = answer.get("next_page_token") or ""
+            if not following or following == token:
+                return
+            token = str(following)
+
+    def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        return retried(lambda: self._asked(path, body), _may_recover)
+
+    def _asked(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "statflight"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"{self._base}/{path}", data, headers)  # noqa: S310  http or https by construction
+        try:
+            with self._opener.open(request, timeout=self._timeout) as response:
+                answer = json.loads(response.read(_MAX_ANSWER))
+        except HTTPError as trouble:
+            with trouble:
+                raise self._refused(trouble.code) from None
+        except (URLError, OSError) as trouble:
+            if isinstance(trouble, TimeoutError) or isinstance(getattr(trouble, "reason", None), TimeoutError):
+                raise _TimedOut(f'catalog "{self.uri}" did not answer within {self._timeout:g} s') from None
+            text = redact(first_line(trouble), self.options)
+            raise UpstreamError(f'catalog "{self.uri}" cannot be reached ({text})') from None
+        except ValueError:
+            raise Unreadable(f'catalog "{self.uri}" does not answer in JSON; is it a Unity Catalog?') from None
+        if not isinstance(answer, Mapping):
+            raise Unreadable(f'catalog "{self.uri}" answers no JSON object; is it a Unity Catalog?')
+        return answer
+
+    def _refused(self, status: int) -> UpstreamError | NotFound:
+        if status == 404:
+            return NotFound(f'uri "{self.uri}": the catalog or table is not there', params={"field": "uri"})
+        if status in (401, 403):
+            return Unreadable(f'catalog "{self.uri}" refuses the token ({status})', hint="set the option token")
+        if status == 429 or status >= 500:
+            return UpstreamError(f'catalog "{self.uri}" answers {status}')
+        return Unreadable(f'catalog "{self.uri}" answers {status}')
+
+
+class _TimedOut(UpstreamError):
+    """Retryable, but by whoever asked."""
+
+
+def _may_recover(trouble: Exception) -> bool:
+    return isinstance(trouble, UpstreamError) and trouble.retryable and not isinstance(trouble, _TimedOut)
+
+
+def _lease(answer: Mapping[str, Any]) -> float:
+    """Seconds for which lent credentials are used: at most ours, and not in the last minute before they end."""
+    ends = answer.get("expiration_time")  # milliseconds since 1970
+    left = ends / 1000 - time.time() - 60 if isinstance(ends, int | float) and ends > 0 else _LEASE
+    return min(_LEASE, left)
+
+
+def _is_delta(table: Mapping[str, Any]) -> bool:
+    return str(table.get("data_source_format", "")).upper() == "DELTA"
+
+
+def _storage_credentials(answer: Mapping[str, Any]) -> dict[str, str]:
+    """The credentials a catalog vends, under the names that storage libraries know."""
+    found: dict[str, Any] = {}
+    if isinstance(aws := answer.get("aws_temp_credentials"), Mapping):
+        found = {f"aws_{name}": aws.get(name) for name in ("access_key_id", "secret_access_key", "session_token")}
+    elif isinstance(azure := answer.get("azure_user_delegation_sas"), Mapping):
+        found = {"azure_storage_sas_token": azure.get("sas_token")}
+    elif isinstance(gcp := answer.get("gcp_oauth_token"), Mapping):
+        found = {"google_access_token": gcp.get("oauth_token")}
+    return {name: str(value) for name, value in found.items() if value}

@@ -1,0 +1,1 @@
+"""Parquet footers: reader, Thrift decoding, leaf types."""

@@ -1,0 +1,1 @@
+"""Apache Iceberg: catalogs, manifests, deletes, Puffin."""

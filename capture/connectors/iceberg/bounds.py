@@ -1,0 +1,120 @@
+"""Bounds of columns as Iceberg's manifests have them: bytes in, values out, and whether each is exact."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.conversions import from_bytes
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+)
+
+from capture.connectors.iceberg.schema import Leaf
+from store.logical_types import to_arrow
+
+TRUNCATED = 16
+"""Iceberg's default `truncate(16)`: code points of a string, bytes of a binary."""
+
+_DAY_US = 86_400_000_000
+# Types whose bounds are numbers as they stand, NaN apart.
+_STORED: Mapping[type, np.dtype[Any]] = {
+    IntegerType: np.dtype("<i4"), DateType: np.dtype("<i4"), LongType: np.dtype("<i8"),
+    TimestampType: np.dtype("<i8"), TimestamptzType: np.dtype("<i8"), FloatType: np.dtype("<f4"),
+    DoubleType: np.dtype("<f8"),
+}  # fmt: skip
+_INT, _LONG = struct.Struct("<i"), struct.Struct("<q")
+
+Decoder = Callable[[bytes | None], tuple[Any, bool]]
+
+
+def decoder(leaf: Leaf, cut: int, *, upper: bool) -> Decoder:
+    """What turns the bounds of a column into values as pyiceberg holds them, and tells whether each is exact.
+
+    Args:
+        leaf: The column. A bound is of its type or of the one it was promoted from.
+        cut: From this length on a string or binary bound may have been cut.
+        upper: Whether these are upper bounds.
+    """
+    whole = {IntegerType: _INT, DateType: _INT, LongType: _LONG}.get(type(leaf.type))
+
+    def decoded(raw: bytes | None) -> tuple[Any, bool]:
+        if raw is None:
+            return None, False
+        if whole is not None and len(raw) == whole.size:
+            return whole.unpack(raw)[0], True
+        return _decoded(bytes(raw), leaf, cut, upper)
+
+    return decoded
+
+
+def _decoded(raw: bytes, leaf: Leaf, cut: int, upper: bool) -> tuple[Any, bool]:
+    type = leaf.type
+    try:
+        if isinstance(type, StringType):
+            text = raw.decode()
+            return text, len(text) < cut
+        if isinstance(type, BinaryType | FixedType):
+            # A cut upper bound loses its trailing 0xFF when it is incremented, so its length tells nothing.
+            whole = len(raw) == len(type) <= cut if isinstance(type, FixedType) else False
+            return raw, whole or (len(raw) < cut and not upper)
+        if (
+            isinstance(type, TimestampType | TimestamptzType | TimestampNanoType | TimestamptzNanoType)
+            and len(raw) == 4
+        ):
+            return from_bytes(DateType(), raw) * _DAY_US, True
+        value = from_bytes(type, raw)
+        if isinstance(type, TimestampNanoType | TimestamptzNanoType):
+            micros, rest = divmod(value, 1000)
+            return micros + (1 if upper and rest else 0), not rest
+        if isinstance(type, FloatType | DoubleType) and value != value:
+            return None, False  # NaN is no bound: old writers let it in
+        return value, True
+    except (ValueError, TypeError, ArithmeticError, struct.error):
+        return None, False
+
+
+def decode_all(raw: pa.Array, leaf: Leaf, cut: int) -> tuple[pa.Array, pa.Array] | None:
+    """Bounds of one column in many files, and which are exact; None for types and values that need a closer look."""
+    if isinstance(leaf.type, StringType):
+        try:
+            texts = raw.cast(pa.string())
+        except pa.ArrowInvalid:
+            return None
+        return texts, pc.fill_null(pc.less(pc.utf8_length(texts), cut), False)
+    stored = _STORED.get(type(leaf.type))
+    if stored is None:
+        return None
+    missing = pc.is_null(raw).to_numpy(zero_copy_only=False)
+    whole = pc.fill_null(raw, bytes(stored.itemsize)) if missing.any() else raw
+    if not pc.all(pc.equal(pc.binary_length(whole), stored.itemsize)).as_py():
+        return None
+    numbers = np.frombuffer(b"" if not len(whole) else whole.buffers()[2], stored)[whole.offset :][: len(whole)]
+    if stored.kind == "f":
+        missing = missing | np.isnan(numbers)  # NaN is no bound: old writers let it in
+    values = pa.array(numbers, mask=missing)
+    if isinstance(leaf.type, DateType | TimestampType | TimestamptzType):
+        values = values.cast(to_arrow(leaf.logical))
+    return values, pa.repeat(True, len(raw))
+
+
+def cut_length(properties: dict[str, str], name: str) -> int:
+    """From which length on a bound of the column may be a cut one: the least any known setting says."""
+    modes = (properties.get(f"write.metadata.metrics.column.{name}"), properties.get("write.metadata.metrics.default"))
+    lengths = [int(mode[9:-1]) for mode in modes if mode and mode.startswith("truncate(") and mode[9:-1].isdigit()]
+    return min([TRUNCATED, *lengths])

@@ -1,0 +1,388 @@
+"""Where Iceberg tables are found: a directory, one metadata file, or a catalog that pyiceberg knows."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from pyarrow.fs import FileSelector
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchIdentifierError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from capture.connectors.iceberg.io import LakeIO, io_properties, limit_waits, read_metadata, tolerate_answers
+from capture.connectors.retry import ATTEMPTS
+from capture.connectors.retry import retried as again
+from capture.connectors.secrets import COMMON, PathRewrite, is_storage_option, mask_uri, redact, timeout_of
+from capture.connectors.spi import ConnectorConfig
+from capture.connectors.storage.places import Lake, Place, Unreadable, open_place, unknown_table
+from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
+
+OWN_OPTIONS = ("type", "name", "warehouse", *COMMON)
+# Properties of pyiceberg: exact names, and first words of dotted ones.
+_PROPERTIES = frozenset({
+    "token", "credential", "scope", "audience", "resource", "oauth2-server-uri", "prefix", "snapshot-loading-mode",
+    "echo", "pool_pre_ping", "init_catalog_tables", "schema_version", "py-io-impl", "cert", "ugi",
+})  # fmt: skip
+_PREFIXES = frozenset({
+    "s3", "gcs", "adls", "hdfs", "hf", "client", "glue", "dynamodb", "hive", "rest", "auth", "header", "ssl", "gcp",
+    "sql", "policy", "pyarrow",
+})  # fmt: skip
+_TYPES = ("sql", "rest", "glue", "hive", "dynamodb", "bigquery")
+_STORES = frozenset({"", "file", "s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "hdfs", "hf"})
+_BY_SCHEME = {"http": "rest", "https": "rest", "glue": "glue", "thrift": "hive"}
+_HINT = "version-hint.text"
+_ENDINGS = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
+_METADATA = re.compile(r"v?(?P<number>\d+).*\.metadata\.json(?:\.gz)?")
+_MAX_DEPTH = 8
+PARSED = 8
+"""How many tables' metadata stays parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """A table's metadata as it is now.
+
+    `handle` is pyiceberg's own table where a catalog keeps it. `server_commits` says that a commit changes just what
+    it names, where others write the whole metadata anew.
+    """
+
+    namespace: str
+    name: str
+    metadata: TableMetadata
+    io: LakeIO
+    location: str
+    handle: Table | None = None
+    server_commits: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+
+class Tables(Protocol):
+    """The tables a uri leads to."""
+
+    def namespaces(self) -> list[str]: ...
+
+    def names(self, namespace: str) -> list[str]: ...
+
+    def load(self, namespace: str, name: str) -> LoadedTable: ...
+
+    def close(self) -> None: ...
+
+
+def open_tables(config: ConnectorConfig) -> Tables:
+    """Chosen by the option `type`, else by the uri; opens nothing yet."""
+    options = _checked(config.options)
+    rewrite = options.get("path_rewrite", "")
+    if not config.uri:
+        raise InvalidArgument("uri: expected a directory, a metadata file or a catalog, got nothing")
+    kind, scheme = options.get("type", ""), urlsplit(config.uri).scheme
+    if kind and kind not in _TYPES:
+        raise InvalidArgument(f'option type: expected one of {", ".join(_TYPES)}, got "{kind}"')
+    if not kind and scheme not in _STORES:
+        kind = _BY_SCHEME.get(scheme, "sql")
+    if kind:
+        return CatalogTables(config.catalog, kind, config.uri, options, rewrite)
+    io = LakeIO(io_properties(_of_pyiceberg(options), rewrite))
+    if config.uri.endswith((".metadata.json", ".metadata.json.gz")):
+        return OneFile(open_place(config.uri, options).name, io)
+    return Directory(config, io)
+
+
+def _checked(options: Mapping[str, str]) -> dict[str, str]:
+    for name in options:
+        known = name in OWN_OPTIONS or name in _PROPERTIES or name.partition(".")[0] in _PREFIXES
+        if known or is_storage_option(name):
+            continue
+        raise InvalidArgument(
+            f'options: format iceberg has no option "{name}"; it takes {", ".join(OWN_OPTIONS)} and properties of '
+            "pyiceberg such as s3.endpoint, token, credential",
+            hint=nearest(name, [*OWN_OPTIONS, *sorted(_PROPERTIES)]),
+            params={"field": "options", "option": name},
+        )
+    PathRewrite.of(options)
+    timeout_of(options)
+    return dict(options)
+
+
+def _of_pyiceberg(options: Mapping[str, str]) -> dict[str, str]:
+    ours = ("type", "name", "path_rewrite", "secret")
+    return {n: v for n, v in options.items() if n not in ours and n.partition(".")[0] != "policy"}
+
+
+# Directories.
+
+
+class Directory:
+    """A table's own directory, or one that holds tables at any depth."""
+
+    def __init__(self, config: ConnectorConfig, io: LakeIO):
+        self._lake = Lake(config.format, config.uri, config.options, lambda folder: "metadata" in folder.folders)
+        self._io = io
+        self._parsed: OrderedDict[str, TableMetadata] = OrderedDict()
+
+    def namespaces(self) -> list[str]:
+        return self._lake.namespaces()
+
+    def names(self, namespace: str) -> list[str]:
+        return self._lake.names(namespace)
+
+    def load(self, namespace: str, name: str) -> LoadedTable:
+        location = self._latest(self._lake.find(namespace, name).below("metadata"))
+        if location not in self._parsed:  # a metadata file never changes
+            self._parsed[location] = read_metadata(self._io, location)
+            if len(self._parsed) > PARSED:
+                self._parsed.popitem(last=False)
+        return LoadedTable(namespace, name, self._parsed[location], self._io, location)
+
+    def close(self) -> None:
+        self._parsed.clear()
+
+    def _latest(self, folder: Place) -> str:
+        """The metadata file that `version-hint.text` names, else the one of the greatest number."""
+        names = {info.base_name for info in folder.file_system.get_file_info(FileSelector(folder.path))}
+        if _HINT in names:
+            with folder.file_system.open_input_stream(folder.below(_HINT).path) as stream:
+                hint = stream.read(4096).decode().strip()
+            for named in (hint, *(f"{v}{hint}{ending}" for v in ("v", "") for ending in _ENDINGS)):
+                if named in names:
+                    return folder.below(named).name
+        numbered = [(int(match["number"]), name) for name in names if (match := _METADATA.fullmatch(name))]
+        if not numbered:
+            raise Unreadable("its directory holds no metadata file")
+        return folder.below(max(numbered)[1]).name
+
+
+class OneFile:
+    """One metadata file; the table is named after the directory above `metadata/`."""
+
+    def __init__(self, location: str, io: LakeIO):
+        self._location, self._io = location, io
+        folder = PurePosixPath(location).parent
+        self._name = (folder.parent if folder.name == "metadata" else folder).name or "table"
+
+    def namespaces(self) -> list[str]:
+        if not self._io.new_input_here(self._location).exists():
+            raise NotFound(f'uri "{mask_uri(self._location)}" is no metadata file', params={"field": "uri"})
+        return ["default"]
+
+    def names(self, namespace: str) -> list[str]:
+        return [self._name] if namespace == "default" else []
+
+    def load(self, namespace: str, name: str) -> LoadedTable:
+        if name not in self.names(namespace):
+            raise unknown_table(namespace, name, [self._name])
+        return LoadedTable(namespace, name, read_metadata(self._io, self._location), self._io, self._location)
+
+    def close(self) -> None: ...
+
+
+# Catalogs.
+
+
+class CatalogTables:
+    """A catalog that pyiceberg opens: SQL, REST, Glue, Hive and so on."""
+
+    def __init__(self, own_name: str, kind: str, uri: str, options: dict[str, str], rewrite: str):
+        self._own_name, self._kind, self._uri = own_name, kind, uri
+        self._options, self._rewrite = options, rewrite
+        self._catalog: Catalog | None = None
+        self._paths: dict[str, tuple[str, ...]] = {}
+
+    def namespaces(self) -> list[str]:
+        return sorted(".".join(path) for path in self._below(()) if self._list_tables(path))
+
+    def names(self, namespace: str) -> list[str]:
+        return sorted(identifier[-1] for identifier in self._list_tables(self._path(namespace)))
+
+    def load(self, namespace: str, name: str) -> LoadedTable:
+        try:
+            table = retried(self._opened().load_table, (*self._path(namespace), name))
+        except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError):
+            raise unknown_table(namespace, name, self.names(namespace)) from None
+        io = table.io if isinstance(table.io, LakeIO) else LakeIO(io_properties(table.io.properties, self._rewrite))
+        return LoadedTable(
+            namespace, name, table.metadata, io, table.metadata_location, table, server_commits=self._kind == "rest"
+        )
+
+    def close(self) -> None:
+        catalog, self._catalog = self._catalog, None
+        if catalog is not None:
+            catalog.close()
+
+    def _below(self, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        try:
+            children = retried(self._opened().list_namespaces, parent)
+        except (NoSuchNamespaceError, NotImplementedError):
+            return
+        for child in children:
+            path = tuple(child)
+            if len(path) > len(parent) and path not in self._paths.values():
+                self._paths[".".join(path)] = path
+        for path in [tuple(child) for child in children if len(child) > len(parent)]:
+            yield path
+            if self._kind in ("sql", "rest") and len(path) < _MAX_DEPTH:
+                yield from self._below(path)
+
+    def _path(self, namespace: str) -> tuple[str, ...]:
+        return self._paths.get(namespace, tuple(namespace.split(".")))
+
+    def _list_tables(self, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+        try:
+            tables: list[tuple[str, ...]] = retried(self._opened().list_tables, path)
+        except NoSuchNamespaceError:
+            return []
+        return tables
+
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = retried(self._open)
+        return self._catalog
+
+    def _open(self) -> Catalog:
+        properties = io_properties(_of_pyiceberg(self._options), self._rewrite) | {"type": self._kind}
+        if self._kind != "glue" or not self._uri.startswith("glue:"):
+            properties["uri"] = self._uri
+        name = self._options.get("name", "")
+        if self._kind == "sql":
+            _check_sqlite(self._uri)
+            # A reader makes no tables in somebody's database.
+            properties.setdefault("init_catalog_tables", "false")
+            name = name or _only_catalog(self._uri)
+        name = name or self._own_name
+        if self._kind == "rest":
+            if str(properties.get("rest.sigv4-enabled", "")).lower() == "true":
+                _check_aws_credentials(properties)
+            return _RestCatalog(name, **properties)
+        if self._kind == "glue":
+            return _glue(name, properties, timeout_of(self._options))
+        return load_catalog(name, **properties)
+
+
+class _RestCatalog(RestCatalog):
+    """pyiceberg's, with our time-out on every request, the first one too, and no attempts beside ours."""
+
+    def _create_session(self) -> Any:
+        self.properties.setdefault("rest.sigv4.max-retries", "0")
+        session = super()._create_session()
+        limit_waits(session, timeout_of(self.properties))
+        tolerate_answers(session)
+        return session
+
+
+def _glue(name: str, properties: Mapping[str, str], seconds: float) -> Catalog:
+    """pyiceberg's Glue catalog, whose client would wait a minute and try ten times."""
+    from botocore.config import Config
+    from botocore.session import get_session
+
+    session = get_session()
+    waits = Config(connect_timeout=min(10.0, seconds), read_timeout=seconds)
+    session.set_default_client_config(waits)
+    limits: dict[str, Any] = {"glue.max-retries": ATTEMPTS, "botocore_session": session}
+    return load_catalog(name, **{**limits, **properties})
+
+
+def _check_aws_credentials(properties: Mapping[str, str]) -> None:
+    """Signing looks for credentials where botocore does, and fails without a reason when there are none."""
+    from botocore.session import Session
+
+    given = all(properties.get(f"client.{name}") for name in ("access-key-id", "secret-access-key"))
+    if not given and Session(profile=properties.get("client.profile-name")).get_credentials() is None:
+        raise InvalidArgument(
+            "options: rest.sigv4-enabled needs AWS credentials, and there are none",
+            hint="set client.access-key-id and client.secret-access-key, or the environment of the worker",
+            params={"field": "options"},
+        )
+
+
+def _check_sqlite(uri: str) -> None:
+    path = uri.partition(":///")[2].partition("?")[0]
+    if uri.startswith("sqlite") and path and not path.startswith(":memory:") and not Path(path).exists():
+        raise NotFound(f'uri "{uri}" is no SQLite file', params={"field": "uri"})
+
+
+def _only_catalog(uri: str) -> str:
+    """The name under which a SQL database holds its tables, when it is the only one: pyiceberg filters by it."""
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import create_engine, select
+    from sqlalchemy.orm import Session
+
+    engine = create_engine(uri)
+    try:
+        with Session(engine) as session:
+            names = list(session.execute(select(IcebergTables.catalog_name).distinct().limit(2)).scalars())
+    finally:
+        engine.dispose()
+    return names[0] if len(names) == 1 else ""
+
+
+# Trouble upstream.
+
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    from requests.exceptions import ConnectionError as RequestsConnectionError
+    from requests.exceptions import Timeout
+
+    return (ConnectionError, TimeoutError, RequestsConnectionError, Timeout)
+
+
+def retried(call: Callable[..., Any], *args: Any) -> Any:
+    """Calls a catalog, again when the connection fails or the catalog says that it is not well."""
+    return again(lambda: call(*args), _may_recover)
+
+
+def _may_recover(trouble: Exception) -> bool:
+    from requests.exceptions import ReadTimeout
+
+    if isinstance(trouble, ServerError | ServiceUnavailableError | TooManyRequestsError):
+        return True
+    return isinstance(trouble, _connection_errors()) and not isinstance(trouble, TimeoutError | ReadTimeout)
+
+
+@contextmanager
+def upstream(what: str, options: Mapping[str, str]) -> Iterator[None]:
+    """Turns whatever goes wrong below into an error of ours that names the table and the reason, and no secret."""
+    try:
+        yield
+    except StatflightError as error:
+        if isinstance(error, Unreadable) and not error.message.startswith(what):
+            raise Unreadable(f"{what} cannot be read: {error.message}") from error
+        raise
+    except _connection_errors() as error:
+        raise UpstreamError(f"{what} cannot be reached: {reason(error, options)}") from error
+    except CommitFailedException as error:
+        raise UpstreamError(f"{what} was changed by somebody else meanwhile; try again") from error
+    except FileNotFoundError as error:
+        raise Unreadable(f"{what} cannot be read: a file that its metadata names is missing") from error
+    except RESTError as error:
+        raise UpstreamError(f"{what} cannot be read: the catalog answered {reason(error, options)}") from error
+    except Exception as error:  # libraries raise anything; one table's trouble must not stop the next
+        raise Unreadable(f"{what} cannot be read: {reason(error, options)}") from error
+
+
+_PATHS = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/{1,3}[^\s'\"\],)]+")
+
+
+def reason(error: BaseException, options: Mapping[str, str]) -> str:
+    """Type and first line of an error, without paths and without secrets."""
+    lines = str(error).strip().splitlines()
+    text = redact(_PATHS.sub("…", redact(lines[0] if lines else "", options)), options)
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -1,0 +1,287 @@
+"""Row-level deletes of an Iceberg snapshot: which apply to a data file, and which of its rows they take away.
+
+Position deletes and deletion vectors apply from their own sequence number back (`delete.seq >= data.seq`), equality
+deletes strictly before it (`delete.seq > data.seq`); both within the same partition of the same spec, except that an
+equality delete of an unpartitioned spec applies everywhere. A deletion vector replaces the position deletes of its
+file.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.table.metadata import TableMetadata
+
+from capture.connectors.iceberg.io import LakeIO
+from capture.connectors.iceberg.manifests import PATH_ID, POSITION_ID, Entry
+from capture.connectors.iceberg.schema import FileLayout, Leaf
+from capture.connectors.spi import ScanColumn
+from capture.connectors.storage.places import Unreadable
+from store.logical_types import parse, to_arrow
+
+CACHED_POSITIONS = 4_000_000  # 32 MB of positions of delete files that many data files share
+CACHED_KEYS = 4  # sets of deleted keys: files of one age share one
+BATCH_ROWS = 65_536
+
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
+_VECTOR_FRAME = 12  # length, magic, checksum
+
+
+class DeleteIndex:
+    """The live delete files of a snapshot, findable by data file."""
+
+    def __init__(self, io: LakeIO, metadata: TableMetadata, deletes: Iterable[Entry]):
+        self._io, self._metadata = io, metadata
+        self._vectors: dict[str, list[Entry]] = defaultdict(list)
+        self._by_path: dict[str, list[Entry]] = defaultdict(list)
+        self._by_scope: dict[tuple[int, tuple[Any, ...]], list[Entry]] = defaultdict(list)
+        self._equality: dict[tuple[int, tuple[Any, ...]], list[Entry]] = defaultdict(list)
+        self._everywhere: list[Entry] = []
+        self._unpartitioned = {spec.spec_id for spec in metadata.partition_specs if spec.is_unpartitioned()}
+        self._positions: OrderedDict[str, dict[str, Rows]] = OrderedDict()
+        self._layouts: dict[str, FileLayout] = {}
+        for entry in deletes:
+            self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        if entry.content == "EQUALITY_DELETES":
+            if entry.spec_id in self._unpartitioned:
+                self._everywhere.append(entry)
+            else:
+                self._equality[entry.scope].append(entry)
+        elif entry.format == "PUFFIN":
+            if not entry.referenced_data_file:
+                raise Unreadable("a deletion vector that names no data file")
+            self._vectors[self._io.resolve(entry.referenced_data_file)].append(entry)
+        elif path := entry.referenced_data_file or _only_path(entry):
+            self._by_path[self._io.resolve(path)].append(entry)
+        else:
+            self._by_scope[entry.scope].append(entry)
+
+    def positional(self, data: Entry) -> list[Entry]:
+        """The position delete files, or the one deletion vector, that may apply to a data file."""
+        vectors = [v for v in self._vectors.get(data.location, ()) if v.sequence >= data.sequence]
+        if vectors:
+            return [max(vectors, key=lambda vector: vector.sequence)]
+        found = [d for d in self._by_path.get(data.location, ()) if d.sequence >= data.sequence]
+        scoped = self._by_scope.get(data.scope, ())
+        return found + [d for d in scoped if d.sequence >= data.sequence and _may_name(d, data.path)]
+
+    def equality(self, data: Entry) -> list[Entry]:
+        """The equality delete files that apply to a data file."""
+        candidates = [*self._everywhere, *self._equality.get(data.scope, ())]
+        return [d for d in candidates if d.sequence > data.sequence]
+
+    def deleted_rows(self, data: Entry) -> pa.Array | None:
+        """Ascending positions of the rows that position deletes or a deletion vector take away; None for none."""
+        parts = [self._positions_for(delete, data) for delete in self.positional(data)]
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            return None
+        rows = np.unique(np.concatenate(parts))
+        rows = rows[(rows >= 0) & (rows < data.rows)]
+        return pa.array(rows, pa.int64()) if len(rows) else None
+
+    def _positions_for(self, delete: Entry, data: Entry) -> Rows:
+        if delete.format == "PUFFIN":
+            return _vector(self._io, delete)
+        if delete.location not in self._positions:
+            self._positions[delete.location] = self._read_positions(delete)
+            while len(self._positions) > 1 and self._held() > CACHED_POSITIONS:
+                self._positions.popitem(last=False)
+        self._positions.move_to_end(delete.location)
+        return self._positions[delete.location].get(data.location, np.empty(0, np.int64))
+
+    def _held(self) -> int:
+        return sum(len(rows) for by_path in self._positions.values() for rows in by_path.values())
+
+    def _read_positions(self, delete: Entry) -> dict[str, Rows]:
+        """Data file → positions, of one position delete file."""
+        with open_parquet(self._io, delete) as held:
+            paths = FileLayout.of(held.schema_arrow, self._metadata).paths
+            names = [paths.get(PATH_ID, "file_path"), paths.get(POSITION_ID, "pos")]
+            table = held.read(columns=names)
+        encoded = table[names[0]].combine_chunks().cast(pa.string()).dictionary_encode()
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        order = np.argsort(codes, kind="stable")
+        rows = table[names[1]].to_numpy().astype(np.int64)[order]
+        edges = np.searchsorted(codes[order], np.arange(1, len(encoded.dictionary)))
+        split = np.split(rows, edges)
+        return {self._io.resolve(path): part for path, part in zip(encoded.dictionary.to_pylist(), split, strict=False)}
+
+    def layout(self, delete: Entry) -> FileLayout:
+        """Where the columns of an equality delete file are."""
+        if delete.location not in self._layouts:
+            with open_parquet(self._io, delete) as held:
+                self._layouts[delete.location] = FileLayout.of(held.schema_arrow, self._metadata)
+        return self._layouts[delete.location]
+
+
+class EqualityCounter:
+    """Counts the rows of a data file that equality deletes take away, reading just the key columns."""
+
+    def __init__(self, io: LakeIO, index: DeleteIndex, leaf_of: Callable[[int], Leaf]):
+        self._io, self._index, self._leaf_of = io, index, leaf_of
+        self._keys: OrderedDict[tuple[str, ...], list[pa.Array]] = OrderedDict()
+
+    def count(
+        self, data: Entry, columns_of: Callable[[Sequence[Leaf]], tuple[ScanColumn, ...]], gone: pa.Array | None
+    ) -> int:
+        """Rows taken away besides those at the positions `gone`."""
+        groups: dict[tuple[int, ...], list[Entry]] = defaultdict(list)
+        for delete in self._index.equality(data):
+            groups[tuple(sorted(delete.equality_ids))].append(delete)
+        if not groups:
+            return 0
+        sets = []
+        for field_ids, deletes in groups.items():
+            keys = [self._leaf_of(field_id) for field_id in field_ids]
+            sets.append((columns_of(keys), self._key_values(keys, deletes)))
+        wanted = sorted({column.path for columns, _ in sets for column in columns if column.path})
+        positions = np.empty(0, np.int64) if gone is None else gone.to_numpy()
+        removed, start = 0, 0
+        with open_parquet(self._io, data) as held:
+            # Where the file has none of the key columns, every row has the same key.
+            batches = held.iter_batches(BATCH_ROWS, columns=wanted) if wanted else [None]
+            for batch in batches:
+                length = batch.num_rows if batch is not None else data.rows
+                hit: npt.NDArray[np.bool_] = np.zeros(length, np.bool_)
+                for columns, deleted in sets:
+                    hit |= matching([_values(column, batch, length) for column in columns], deleted)
+                low, high = (int(np.searchsorted(positions, edge)) for edge in (start, start + length))
+                hit[positions[low:high] - start] = False
+                removed += int(hit.sum())
+                start += length
+        return removed
+
+    def _key_values(self, keys: list[Leaf], deletes: list[Entry]) -> list[pa.Array]:
+        """The deleted keys, one array per key column."""
+        name = tuple(sorted(delete.location for delete in deletes))
+        if name not in self._keys:
+            parts = [self._read_keys(keys, delete) for delete in deletes]
+            self._keys[name] = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(keys))]
+            if len(self._keys) > CACHED_KEYS:
+                self._keys.popitem(last=False)
+        self._keys.move_to_end(name)
+        return self._keys[name]
+
+    def _read_keys(self, keys: list[Leaf], delete: Entry) -> list[pa.Array]:
+        paths = self._index.layout(delete).paths
+        missing = [key.name for key in keys if key.field_id not in paths]
+        if missing or not keys:
+            raise Unreadable(f"an equality delete file without its key column {', '.join(missing) or 'ids'}")
+        with open_parquet(self._io, delete) as held:
+            table = held.read(columns=[paths[key.field_id] for key in keys])
+        return [_typed(_column(table, paths[key.field_id]), to_arrow(key.logical)) for key in keys]
+
+
+def matching(keys: Sequence[pa.Array], deleted: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    """Which rows of `keys` are among the rows of `deleted`; a null equals a null, as a NaN does a NaN."""
+    rows: Rows = np.zeros(len(keys[0]), np.int64)
+    found: npt.NDArray[np.bool_] = np.ones(len(keys[0]), np.bool_)
+    gone: Rows = np.zeros(len(deleted[0]), np.int64)
+    for key, values in zip(keys, deleted, strict=True):
+        distinct = values.unique()
+        code = pc.index_in(key, value_set=distinct).fill_null(-1).to_numpy(zero_copy_only=False)
+        gone_code = pc.index_in(values, value_set=distinct).to_numpy(zero_copy_only=False)
+        found &= code >= 0
+        # Pairs of codes become codes again, so that no number of columns overflows.
+        known, gone = np.unique(gone * len(distinct) + gone_code, return_inverse=True)
+        pair = rows * len(distinct) + code
+        rows = np.minimum(np.searchsorted(known, pair), max(len(known) - 1, 0)).astype(np.int64)
+        found &= known[rows] == pair if len(known) else False
+    return found
+
+
+def _values(column: ScanColumn, batch: pa.RecordBatch | None, length: int) -> pa.Array:
+    type = to_arrow(parse(column.logical_type))
+    if column.path is None or batch is None:
+        assert column.constant is not None
+        return pa.nulls(length, type) if column.constant.null_count else pa.repeat(column.constant[0], length)
+    return _typed(_column(pa.Table.from_batches([batch]), column.path), type)
+
+
+def _column(table: pa.Table, path: str) -> pa.Array:
+    """A column by its dotted path, null where a struct above it is."""
+    if path in table.column_names:
+        return _whole(table[path])
+    name, _, rest = path.partition(".")
+    array = table[name]
+    for step in rest.split("."):
+        array = pc.struct_field(array, step)
+    return _whole(array)
+
+
+def _whole(array: pa.ChunkedArray) -> pa.Array:
+    joined = array.combine_chunks()
+    return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
+
+
+def _typed(array: pa.Array, type: pa.DataType) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return array if array.type == type else array.cast(type, safe=False)
+
+
+def open_parquet(io: LakeIO, entry: Entry) -> pq.ParquetFile:
+    if entry.format != "PARQUET":
+        raise Unreadable(f"{entry.format} files cannot be read, only Parquet")
+    return pq.ParquetFile(io.new_input(entry.path).open(), pre_buffer=False)
+
+
+def _only_path(delete: Entry) -> str | None:
+    """The data file that a position delete file is about, when its bounds tell that it is only one."""
+    lower, upper = delete.path_bounds
+    return lower.decode() if lower and lower == upper else None
+
+
+def _may_name(delete: Entry, path: str) -> bool:
+    lower, upper = delete.path_bounds
+    name = path.encode()
+    return (lower is None or lower <= name) and (upper is None or upper >= name)
+
+
+def _vector(io: LakeIO, delete: Entry) -> Rows:
+    if delete.blob is None:
+        raise Unreadable("a deletion vector without its offset and size")
+    offset, size = delete.blob
+    with io.new_input(delete.path).open() as stream:
+        stream.seek(offset)
+        blob = stream.read(size)
+    rows = parse_vector(blob)
+    if len(rows) != delete.rows:
+        raise Unreadable(f"a deletion vector of {len(rows)} rows where the manifest says {delete.rows}")
+    return rows
+
+
+def parse_vector(blob: bytes) -> Rows:
+    """Positions of a `deletion-vector-v1` blob.
+
+    Raises:
+        Unreadable: Its length, magic, checksum or bitmap is wrong.
+    """
+    from pyroaring import BitMap64
+
+    if len(blob) < _VECTOR_FRAME or struct.unpack(">I", blob[:4])[0] != len(blob) - 8:
+        raise Unreadable("a deletion vector of the wrong length")
+    if blob[4:8] != _VECTOR_MAGIC:
+        raise Unreadable("a deletion vector with the wrong magic bytes")
+    if struct.unpack(">I", blob[-4:])[0] != zlib.crc32(blob[4:-4]):
+        raise Unreadable("a deletion vector with the wrong checksum")
+    try:
+        bitmap = BitMap64.deserialize(blob[8:-4])
+    except Exception as error:  # pyroaring raises what it likes
+        raise Unreadable("a deletion vector whose bitmap cannot be read") from error
+    rows: Rows = np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
+    return rows

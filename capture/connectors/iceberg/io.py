@@ -1,0 +1,196 @@
+"""Reading Iceberg's files: paths of a moved table rewritten, and what pyiceberg's model refuses kept from it.
+
+pyiceberg makes a `FileIO` for every table it loads, by the class that the property `py-io-impl` names. `LakeIO` is that
+class for all our catalogs, so every path passes it, the metadata file of a SQL or Glue catalog included. A REST catalog
+sends metadata in its answers instead: `tolerate_answers` treats those.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import io
+import json
+from collections.abc import Mapping
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.statistics import BlobMetadata
+
+from capture.connectors.secrets import PathRewrite, is_storage_option, timeout_of
+from capture.connectors.storage.places import ALIASES, open_place
+
+REWRITE = "statflight.path-rewrite"
+INNER_IO = "statflight.py-io-impl"
+
+_SUFFIXES = (".metadata.json", ".metadata.json.gz")
+# Names of the other formats' libraries for what pyiceberg calls otherwise.
+_S3_NAMES = {
+    "aws_access_key_id": "s3.access-key-id",
+    "aws_secret_access_key": "s3.secret-access-key",
+    "aws_session_token": "s3.session-token",
+    "aws_region": "s3.region",
+    "aws_endpoint": "s3.endpoint",
+    "aws_endpoint_url": "s3.endpoint",
+}
+_GZIP = b"\x1f\x8b"
+_VARIANT = b'"variant"'
+# What pyiceberg's model lets a blob be; a table that lists any other would not load at all.
+_KNOWN_BLOBS = frozenset(get_args(BlobMetadata.model_fields["type"].annotation))
+
+
+def io_properties(options: Mapping[str, str], rewrite: str) -> dict[str, str]:
+    """Catalog or table properties under which pyiceberg opens files through `LakeIO`."""
+    properties = {_S3_NAMES.get(name.lower(), name): value for name, value in options.items() if name != PY_IO_IMPL}
+    if own := options.get(PY_IO_IMPL):
+        properties[INNER_IO] = own
+    seconds = timeout_of(options)
+    properties.setdefault("s3.request-timeout", f"{seconds / 3:g}")  # it tries three times
+    properties.setdefault("s3.connect-timeout", f"{min(5.0, seconds):g}")
+    return properties | {PY_IO_IMPL: f"{LakeIO.__module__}.{LakeIO.__qualname__}", REWRITE: rewrite}
+
+
+class LakeIO(FileIO):
+    """A `FileIO` that opens every path where it is now."""
+
+    def __init__(self, properties: dict[str, str] | None = None):
+        super().__init__(properties or {})
+        self._rewrite = PathRewrite.of({"path_rewrite": rewrite} if (rewrite := self.properties.get(REWRITE)) else {})
+        self._inner: dict[str, FileIO] = {}
+
+    def resolve(self, location: str) -> str:
+        """Where a path of the metadata is now: a plain path when it is local."""
+        return plain_path(self._rewrite(location))
+
+    def new_input(self, location: str) -> InputFile:
+        return self.new_input_here(self.resolve(location))
+
+    def new_input_here(self, location: str) -> InputFile:
+        """An input whose location is taken as it is, for what was found by listing."""
+        found = self._file_io(location).new_input(location)
+        return _MetadataInput(found) if location.endswith(_SUFFIXES) else found
+
+    def lost_on_commit(self, location: str) -> list[str]:
+        """What a metadata file says that pyiceberg's model does not hold, so that a commit by it would lose it."""
+        location = self.resolve(location)
+        with self._file_io(location).new_input(location).open() as stream:
+            content = _unzipped(stream.read())
+        document = json.loads(content)
+        blobs = [blob for held in document.get("statistics") or () for blob in held.get("blob-metadata") or ()]
+        lost = {f"statistics of type {blob.get('type')}" for blob in blobs if blob.get("type") not in _KNOWN_BLOBS}
+        return sorted(lost) + (["columns of type variant"] if _VARIANT in content else [])
+
+    def new_output(self, location: str) -> OutputFile:
+        resolved = self.resolve(location)
+        return self._file_io(resolved).new_output(resolved)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        resolved = self.resolve(location if isinstance(location, str) else location.location)
+        self._file_io(resolved).delete(resolved)
+
+    def storage(self, location: str) -> dict[str, str]:
+        """The storage options an executor needs to open `location`; none for a local path."""
+        if not urlsplit(location).scheme:
+            return {}
+        # Not what stands under a bare name: `token` is the catalog's.
+        return {n: v for n, v in self.properties.items() if ("." in n or "_" in n) and is_storage_option(n)}
+
+    def _file_io(self, location: str) -> FileIO:
+        scheme = urlsplit(location).scheme
+        if scheme not in self._inner:
+            properties = {n: v for n, v in self.properties.items() if n not in (PY_IO_IMPL, INNER_IO, REWRITE)}
+            if own := self.properties.get(INNER_IO):
+                properties[PY_IO_IMPL] = own
+            ours = not own and ALIASES.get(scheme, scheme) in ("gs", "abfss")
+            self._inner[scheme] = PlaceIO(properties) if ours else load_file_io(properties, location)
+        return self._inner[scheme]
+
+
+class PlaceIO(PyArrowFileIO):
+    """Files on the file systems of `layout`: pyiceberg needs one more library for Azure, and knows fewer options."""
+
+    def new_input(self, location: str) -> PyArrowFile:
+        place = open_place(location, self.properties)
+        return PyArrowFile(location=location, path=place.path, fs=place.file_system)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        return self.new_input(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        place = open_place(location if isinstance(location, str) else location.location, self.properties)
+        place.file_system.delete_file(place.path)
+
+
+def plain_path(location: str) -> str:
+    """`file://` dropped from a local path, anything else unchanged."""
+    if location.startswith("file:"):
+        path = location[len("file:") :]
+        return path if not path.startswith("//") else path[2:].removeprefix("localhost")
+    return location
+
+
+def read_metadata(file_io: LakeIO, location: str) -> TableMetadata:
+    """The table metadata at a location found by listing."""
+    with file_io.new_input_here(location).open() as stream:
+        content = stream.read()
+    return TableMetadataUtil.parse_raw(_unzipped(content).decode())
+
+
+def limit_waits(session: Any, seconds: float) -> None:
+    """Gives up on a REST catalog that does not answer: pyiceberg itself would wait for ever."""
+    session.request = functools.partial(session.request, timeout=(min(10.0, seconds), seconds))
+
+
+def tolerate_answers(session: Any) -> None:
+    """Drops foreign blobs from the answers of a REST catalog, before pyiceberg validates them."""
+
+    def hook(response: Any, *_: Any, **__: Any) -> Any:
+        if b"blob-metadata" in (response.content or b""):
+            response._content = _tolerable(response.content)
+        return response
+
+    session.hooks["response"].append(hook)
+
+
+class _MetadataInput(InputFile):
+    def __init__(self, inner: InputFile):
+        super().__init__(inner.location)
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def exists(self) -> bool:
+        return bool(self._inner.exists())
+
+    def open(self, seekable: bool = True) -> InputStream:
+        with self._inner.open(seekable) as stream:
+            content: bytes = stream.read()
+        if not content.startswith(_GZIP):
+            return io.BytesIO(_tolerable(content))
+        # pyiceberg unzips by the name of the file, so it stays as it was.
+        return io.BytesIO(gzip.compress(_tolerable(gzip.decompress(content))))
+
+
+def _unzipped(content: bytes) -> bytes:
+    return gzip.decompress(content) if content.startswith(_GZIP) else content
+
+
+def _tolerable(content: bytes) -> bytes:
+    """A metadata document, or a catalog's answer that holds one, without what pyiceberg refuses to load."""
+    if _VARIANT not in content and b"blob-metadata" not in content:
+        return content
+    return json.dumps(json.loads(content, object_hook=_without_foreign)).encode()
+
+
+def _without_foreign(item: dict[str, Any]) -> dict[str, Any]:
+    """Drops blobs of types it does not know, and calls a variant, which it does not know either, unknown."""
+    if isinstance(blobs := item.get("blob-metadata"), list) and _KNOWN_BLOBS:
+        item["blob-metadata"] = [blob for blob in blobs if blob.get("type") in _KNOWN_BLOBS]
+    for place in ("type", "element", "value"):
+        if item.get(place) == "variant":
+            item[place] = "unknown"
+    return item

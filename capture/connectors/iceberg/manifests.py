@@ -1,0 +1,381 @@
+"""Manifests: the live files of a snapshot and what Iceberg keeps of their columns, each manifest decoded once.
+
+pyiceberg's own planning refuses equality deletes and hides where a deletion vector lies, so the entries are read here
+with its Avro reader and the v3 schema. A manifest never changes, and every commit keeps most of those before it: what
+was decoded is kept for later captures, as arrays side by side, which take a twentieth of pyiceberg's objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntryStatus,
+    ManifestFile,
+    read_manifest_list,
+)
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.utils.lazydict import LazyDict
+
+from capture.connectors.iceberg.io import LakeIO
+from capture.connectors.storage.immutable_cache import COLUMNS, FILES
+
+BLOCK: Final = 5_000  # files
+PATH_ID, POSITION_ID = 2147483546, 2147483545  # columns of a position delete file
+
+_ENTRY: Final = MANIFEST_ENTRY_SCHEMAS[3].as_struct().fields
+_FILE: Final = next(item.field_type for item in _ENTRY if item.field_id == 2).fields
+_AT: Final = {item.field_id: position for position, item in enumerate(_ENTRY)}
+_FILE_AT: Final = {item.field_id: position for position, item in enumerate(_FILE)}
+_STATUS, _SEQUENCE, _DATA_FILE = _AT[0], _AT[3], _AT[2]
+_CONTENT, _PATH, _FORMAT, _PARTITION = (_FILE_AT[i] for i in (134, 100, 101, 102))
+_ROWS, _SIZE, _EQUALITY_IDS = (_FILE_AT[i] for i in (103, 104, 135))
+_REFERENCED, _CONTENT_OFFSET, _CONTENT_SIZE = (_FILE_AT[i] for i in (143, 144, 145))
+_VALUES, _NULLS, _NANS, _LOWER, _UPPER = (_FILE_AT[i] for i in (109, 110, 137, 125, 128))
+_DELETED: Final = int(ManifestEntryStatus.DELETED)
+_CONTENTS: Final = {int(content): content.name for content in DataFileContent}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A live data or delete file. `path` is as the metadata has it, `location` where the file is now.
+
+    `blob` is offset and size of a deletion vector within its file, `path_bounds` what a position delete file says of
+    the paths it names.
+    """
+
+    content: str
+    path: str
+    location: str
+    sequence: int
+    spec_id: int
+    partition: tuple[Any, ...]
+    format: str
+    rows: int
+    size: int
+    known_ids: frozenset[int]
+    equality_ids: tuple[int, ...] = ()
+    referenced_data_file: str | None = None
+    blob: tuple[int, int] | None = None
+    path_bounds: tuple[bytes | None, bytes | None] = (None, None)
+
+    @property
+    def scope(self) -> tuple[int, tuple[Any, ...]]:
+        return self.spec_id, self.partition
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Some live data files of one manifest, side by side. `partition_of` are positions in `partitions`."""
+
+    paths: pa.Array
+    locations: pa.Array
+    rows: pa.Array
+    sizes: pa.Array
+    sequences: pa.Array
+    formats: pa.Array
+    spec_id: int
+    partitions: tuple[tuple[Any, ...], ...]
+    partition_of: pa.Array
+    known_ids: frozenset[int]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def size_bytes(self) -> int:
+        arrays = (self.paths, self.locations, self.rows, self.sizes, self.sequences, self.formats, self.partition_of)
+        return sum(array.nbytes for array in arrays) + 200 * len(self.partitions)
+
+    def entries(self) -> Iterator[Entry]:
+        columns = (self.paths, self.locations, self.sequences, self.partition_of, self.formats, self.rows, self.sizes)
+        for path, location, sequence, at, format, rows, size in zip(*(c.to_pylist() for c in columns), strict=True):
+            yield Entry(
+                "DATA", path, location, sequence, self.spec_id, self.partitions[at], format, rows, size, self.known_ids
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a manifest says of one column in each of some files. `known`: whether it says anything at all."""
+
+    known: pa.Array
+    nulls: pa.Array
+    nans: pa.Array
+    lower: pa.Array
+    upper: pa.Array
+
+    @classmethod
+    def unknown(cls, files: int) -> Metrics:
+        counts, bounds = pa.nulls(files, pa.int64()), pa.nulls(files, pa.binary())
+        return cls(pa.repeat(False, files), counts, counts, bounds, bounds)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(array.nbytes for array in (self.known, self.nulls, self.nans, self.lower, self.upper))
+
+
+Columns = Mapping[int, Metrics]
+"""Field id → metrics. A field that is not there is unknown in all the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestKey:
+    """A manifest as it is: `path` is where it is now, `sequence` what its new entries inherit."""
+
+    scope: str
+    path: str
+    size: int
+    sequence: int
+    spec_id: int
+
+
+class Manifests:
+    """The manifests of one snapshot, decoded at need.
+
+    Besides the caches of the process this holds what it decoded itself, up to `HELD_BYTES`, so that a capture of more
+    than they take decodes each manifest once too.
+    """
+
+    HELD_BYTES: Final = 512 << 20
+
+    def __init__(self, io: LakeIO, snapshot: Snapshot, scope: str):
+        self._io = io
+        # Not through pyiceberg's process-wide cache, whose key is a path: the same path may be another table where
+        # tables were moved.
+        listed = list(read_manifest_list(io.new_input(snapshot.manifest_list)))
+        self.data = [manifest for manifest in listed if manifest.content == ManifestContent.DATA]
+        self._deletes = [manifest for manifest in listed if manifest.content == ManifestContent.DELETES]
+        self._scope = scope
+        self._columns: dict[ManifestKey, tuple[Columns, ...]] = {}
+        self._held_bytes = 0
+
+    def key(self, manifest: ManifestFile) -> ManifestKey:
+        return ManifestKey(
+            self._scope,
+            self._io.resolve(manifest.manifest_path),
+            manifest.manifest_length,
+            manifest.sequence_number or 0,
+            manifest.partition_spec_id,
+        )
+
+    def files(self, manifest: ManifestFile) -> tuple[Files, ...]:
+        """The live data files of a data manifest, in blocks."""
+        found: tuple[Files, ...] | None = FILES.get(self.key(manifest))
+        return self._decode(manifest)[0] if found is None else found
+
+    def columns(self, manifest: ManifestFile) -> tuple[Columns, ...]:
+        """What a data manifest says of columns, block by block as `files` has them."""
+        key = self.key(manifest)
+        found: tuple[Columns, ...] | None = self._columns.get(key) or COLUMNS.get(key)
+        return self._decode(manifest)[1] if found is None else found
+
+    def deletes(self) -> list[Entry]:
+        """The live delete files."""
+        found: list[Entry] = []
+        for manifest in self._deletes:
+            key = self.key(manifest)
+            held: tuple[Entry, ...] | None = FILES.get(key)
+            if held is None:
+                held = tuple(_delete_entries(self._io, manifest))
+                FILES.put(key, held, 1000 * len(held))
+            found += held
+        return found
+
+    def _decode(self, manifest: ManifestFile) -> tuple[tuple[Files, ...], tuple[Columns, ...]]:
+        key = self.key(manifest)
+        blocks = list(_blocks(self._io, manifest))
+        files, columns = tuple(block[0] for block in blocks), tuple(block[1] for block in blocks)
+        FILES.put(key, files, sum(block.size_bytes for block in files))
+        size = sum(metrics.size_bytes for block in columns for metrics in block.values())
+        COLUMNS.put(key, columns, size)
+        if self._held_bytes + size <= self.HELD_BYTES:
+            self._columns[key] = columns
+            self._held_bytes += size
+        return files, columns
+
+
+def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], int, frozenset[int]]]:
+    """The data file record of each live entry, its sequence number, and the field ids of the manifest's schema."""
+    with AvroFile[Any](
+        io.new_input(manifest.manifest_path), MANIFEST_ENTRY_SCHEMAS[3], read_types={-1: _record, 2: _record}
+    ) as reader:
+        known_ids = _field_ids(reader.header.meta.get("schema", ""))
+        inherited = manifest.sequence_number or 0  # v1 has none
+        for entry in reader:
+            if entry[_STATUS] != _DELETED:
+                sequence = entry[_SEQUENCE]
+                yield entry[_DATA_FILE], inherited if sequence is None else sequence, known_ids
+
+
+def _record(*values: Any) -> list[Any]:
+    """A record as a list: pyiceberg's own classes cost more than what is in them."""
+    return list(values)
+
+
+def _delete_entries(io: LakeIO, manifest: ManifestFile) -> Iterator[Entry]:
+    for file, sequence, known_ids in _records(io, manifest):
+        low, high = ((dict(file[at] or {})).get(PATH_ID) for at in (_LOWER, _UPPER))
+        offset, size = _at(file, _CONTENT_OFFSET), _at(file, _CONTENT_SIZE)
+        yield Entry(
+            _CONTENTS.get(file[_CONTENT] or 0, "DATA"),
+            file[_PATH],
+            io.resolve(file[_PATH]),
+            sequence,
+            manifest.partition_spec_id,
+            _values(file[_PARTITION]),
+            str(file[_FORMAT]).upper(),
+            int(file[_ROWS]),
+            int(file[_SIZE]),
+            known_ids,
+            tuple(_at(file, _EQUALITY_IDS) or ()),
+            _at(file, _REFERENCED),
+            None if offset is None or size is None else (offset, size),
+            (None if low is None else bytes(low), None if high is None else bytes(high)),
+        )
+
+
+def _at(file: list[Any], position: int) -> Any:
+    return file[position] if len(file) > position else None
+
+
+def _values(partition: Any) -> tuple[Any, ...]:
+    return tuple(partition[i] for i in range(len(partition)))
+
+
+def _blocks(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[Files, Columns]]:
+    held = _Block()
+    for file, sequence, known_ids in _records(io, manifest):
+        held.add(file, sequence, known_ids)
+        if len(held.paths) == BLOCK:
+            yield held.files(io, manifest.partition_spec_id), held.columns()
+            held = _Block()
+    if held.paths:
+        yield held.files(io, manifest.partition_spec_id), held.columns()
+
+
+@dataclass(slots=True)
+class _Block:
+    """Collects data files."""
+
+    paths: list[str] = field(default_factory=list)
+    told: list[tuple[int, int, int, str, int]] = field(default_factory=list)
+    partitions: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    known_ids: frozenset[int] = frozenset()
+    maps: tuple[_Maps, ...] = field(default_factory=lambda: tuple(_Maps() for _ in range(5)))
+
+    def add(self, file: list[Any], sequence: int, known_ids: frozenset[int]) -> None:
+        self.known_ids = known_ids
+        partition = self.partitions.setdefault(_values(file[_PARTITION]), len(self.partitions))
+        for held, at in zip(self.maps, (_NULLS, _NANS, _LOWER, _UPPER, _VALUES), strict=True):
+            if (told := file[at]) is not None:
+                held.add(len(self.paths), told)
+        self.paths.append(file[_PATH])
+        self.told.append((file[_ROWS], file[_SIZE], sequence, file[_FORMAT], partition))
+
+    def files(self, io: LakeIO, spec_id: int) -> Files:
+        rows, sizes, sequences, formats, partition_of = zip(*self.told, strict=True)
+        paths = pa.array(self.paths, pa.string())
+        resolved = [io.resolve(path) for path in self.paths]
+        return Files(
+            paths,
+            paths if resolved == self.paths else pa.array(resolved, pa.string()),
+            pa.array(rows, pa.int64()),
+            pa.array(sizes, pa.int64()),
+            pa.array(sequences, pa.int64()),
+            pc.utf8_upper(pa.array(formats, pa.string())),
+            spec_id,
+            tuple(self.partitions),
+            pa.array(partition_of, pa.int32()),
+            self.known_ids,
+        )
+
+    def columns(self) -> Columns:
+        count = len(self.paths)
+        nulls, nans, lower, upper, values = (held.arrays(count) for held in self.maps)
+        found = {}
+        for field_id in sorted({*nulls, *nans, *lower, *upper, *values}):
+            none, no_bytes = pa.nulls(count, pa.int64()), pa.nulls(count, pa.binary())
+            low, high = lower.get(field_id), upper.get(field_id)
+            held = Metrics(
+                pa.array(_any(count, [kind.get(field_id) for kind in (values, nulls, lower, upper)])),
+                none if field_id not in nulls else pa.array(nulls[field_id], pa.int64()),
+                none if field_id not in nans else pa.array(nans[field_id], pa.int64()),
+                no_bytes if low is None else pa.array(low, pa.binary()),
+                no_bytes if high is None else pa.array(high, pa.binary()),
+            )
+            found[field_id] = held
+        return found
+
+
+def _any(count: int, kinds: Sequence[Sequence[Any] | None]) -> Any:
+    """Where any of some columns has a value."""
+    known: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
+    for values in kinds:
+        if values is None:
+            continue
+        if None not in values:
+            known[:] = True
+            break
+        known |= np.fromiter((value is not None for value in values), np.bool_, count)
+    return known
+
+
+class _Maps:
+    """One map of each file, from field id to value, turned into columns. Files of a table have mostly the same keys."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[int, ...], tuple[list[int], list[Sequence[Any]]]] = {}
+
+    def add(self, row: int, told: Mapping[int, Any]) -> None:
+        flat: Sequence[Any] = told._contents if isinstance(told, LazyDict) else ()
+        if len(flat) == 1:  # as it came from the file, keys and values in turn
+            keys, values = tuple(flat[0][::2]), flat[0][1::2]
+        else:
+            keys, values = tuple(told), tuple(told.values())
+        group = self._groups.get(keys)
+        if group is None:
+            group = self._groups[keys] = [], []
+        group[0].append(row)
+        group[1].append(values)
+
+    def arrays(self, count: int) -> dict[int, Sequence[Any]]:
+        """Field id → its value in each of `count` files, None where there is none."""
+        found: dict[int, Any] = {}
+        for keys, (rows, values) in self._groups.items():
+            for field_id, column in zip(keys, zip(*values, strict=True), strict=True):
+                if len(rows) == count:
+                    found[field_id] = column
+                    continue
+                told = found.setdefault(field_id, [None] * count)
+                for row, value in zip(rows, column, strict=True):
+                    told[row] = value
+        return found
+
+
+@lru_cache(maxsize=64)
+def _field_ids(schema: str) -> frozenset[int]:
+    """Every field id of the schema a manifest was written under: a file of it cannot hold any other."""
+    found: set[int] = set()
+
+    def note(item: dict[str, Any]) -> dict[str, Any]:
+        found.update(item[key] for key in ("id", "element-id", "key-id", "value-id") if isinstance(item.get(key), int))
+        return item
+
+    try:
+        json.loads(schema, object_hook=note)
+    except ValueError:
+        return frozenset()
+    return frozenset(found)

@@ -1,0 +1,1 @@
+"""Lance: versions, zone maps, statistics in the config."""

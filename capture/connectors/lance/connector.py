@@ -1,0 +1,231 @@
+"""The Lance connector: versions, fragments, and the statistics of zone maps and of Spark's ANALYZE in the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import lance
+import pyarrow as pa
+
+from capture.connectors.lance.statistics import Fragment, analyzed_columns, zone_map_rows
+from capture.connectors.secrets import check_options, patient
+from capture.connectors.spi import (
+    FILE_SCHEMA,
+    Column,
+    ColumnIds,
+    ConnectorConfig,
+    NativeStats,
+    ScanColumn,
+    ScanTask,
+    Schema,
+    Snapshot,
+    SnapshotLister,
+    SnapshotListing,
+    TableDescriptor,
+    Wanted,
+)
+from capture.connectors.storage.places import Lake, Place, Unreadable, first_line, unknown_snapshot, unknown_table
+from store.errors import NotFound, StatflightError
+from store.logical_types import from_arrow
+
+SUFFIX = ".lance"
+
+
+class LanceConnector(SnapshotLister):
+    """See `spi.Connector`. A snapshot is a version; Lance has neither a table identity nor ids that columns keep."""
+
+    format: ClassVar[str] = "lance"
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        check_options(self.format, config.options)
+        self._config = config
+        self._lake = Lake(self.format, config.uri, config.options, lambda folder: "_versions" in folder.folders)
+
+    def list_namespaces(self) -> list[str]:
+        return self._lake.namespaces()
+
+    def list_tables(self, namespace: str) -> list[str]:
+        return sorted({name.removesuffix(SUFFIX) for name in self._lake.names(namespace)})
+
+    def describe(self, namespace: str, name: str) -> TableDescriptor:
+        with self._reading(namespace, name):
+            dataset = self._open(namespace, name)
+            properties = {n: v for n, v in dataset.config().items() if not n.startswith("lance.stats.")}
+            return TableDescriptor(
+                namespace, name, None, str(dataset.uri), to_schema(dataset.schema), properties=properties
+            )
+
+    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
+        with self._reading(namespace, name):
+            dataset = self._open(namespace, name)
+            versions = sorted(dataset.versions(), key=lambda held: held["version"])
+            live = frozenset(int(held["version"]) for held in versions)
+            found = tuple(self._snapshot(dataset, held, live) for held in versions if int(held["version"]) in wanted)
+            return SnapshotListing(found, live, max(live, default=None))
+
+    def capture_snapshot_target_stats(
+        self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
+    ) -> NativeStats:
+        with self._reading(namespace, name):
+            dataset = self._open(namespace, name, snapshot_id)
+            schema = to_schema(dataset.schema)
+            wanted = schema.leaves(column_names)
+            fragments = [_Fragment(dataset, held) for held in dataset.get_fragments()]
+            rows = int(dataset.count_rows())
+            files = pa.Table.from_pylist([row for f in fragments for row in f.rows()], FILE_SCHEMA)
+            deletes = any(f.deleted for f in fragments)
+            return NativeStats(
+                rows,
+                files.num_rows,
+                sum(files["size_bytes"].to_pylist()),
+                files,
+                self._zone_maps(dataset, fragments, wanted, ids, lambda: self._reading(namespace, name)),
+                analyzed_columns(dataset.config(), snapshot_id, rows, dataset.schema, wanted, ids),
+                row_deletes=deletes,
+            )
+
+    def plan_files(
+        self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
+    ) -> Iterator[ScanTask]:
+        with self._reading(namespace, name):
+            dataset = self._open(namespace, name, snapshot_id)
+            columns = tuple(
+                ScanColumn(ids[column.name], column.name, column.logical_type, column.name)
+                for column in to_schema(dataset.schema).leaves(column_names)
+                if column.name in ids
+            )
+            for held in dataset.get_fragments():
+                fragment = _Fragment(dataset, held)
+                yield ScanTask(
+                    "lance",
+                    fragment.paths[0],
+                    str(dataset.uri),
+                    fragment.live,
+                    sum(fragment.sizes),
+                    columns,
+                    fragment.fingerprint,
+                    self._lake.storage,
+                    arguments={"version": snapshot_id, "fragment_id": fragment.id},
+                )
+
+    def close(self) -> None: ...
+
+    def _place(self, namespace: str, name: str) -> Place:
+        try:
+            return self._lake.find(namespace, name)
+        except NotFound:
+            if name.endswith(SUFFIX):
+                raise
+        try:
+            return self._lake.find(namespace, name + SUFFIX)
+        except NotFound:
+            raise unknown_table(namespace, name, self.list_tables(namespace)) from None
+
+    def _open(self, namespace: str, name: str, version: int | None = None) -> Any:
+        place = self._place(namespace, name)
+        storage = self._lake.storage if place.is_local else patient(self._lake.storage, self._lake.options)
+        dataset = lance.dataset(place.name, storage_options=storage or None)
+        if version is None or version == dataset.version:
+            return dataset
+        try:
+            return dataset.checkout_version(version)
+        except (ValueError, OSError):
+            raise unknown_snapshot(namespace, name, version) from None
+
+    def _snapshot(self, dataset: Any, held: Mapping[str, Any], live: frozenset[int]) -> Snapshot:
+        version = int(held["version"])
+        at: datetime = held["timestamp"]
+        schema = (dataset if version == dataset.version else dataset.checkout_version(version)).schema
+        return Snapshot(
+            version,
+            version,
+            to_schema(schema),
+            version - 1 if version - 1 in live else None,
+            committed_at=at.astimezone(UTC),
+            operation=_operation(dataset, version),
+        )
+
+    @staticmethod
+    def _zone_maps(
+        dataset: Any, fragments: list[_Fragment], wanted: list[Column], ids: ColumnIds, reading: Callable[[], Any]
+    ) -> Callable[[], Iterator[pa.Table]]:
+        by_id = {f.id: Fragment(f.paths[0], f.live, f.deleted) for f in fragments}
+
+        def file_columns() -> Iterator[pa.Table]:
+            with reading():
+                yield from zone_map_rows(dataset, by_id, wanted, ids)
+
+        return file_columns
+
+    def _reading(self, namespace: str, name: str) -> AbstractContextManager[None]:
+        return self._translated(f'table "{namespace}.{name}"')
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except StatflightError:
+            raise
+        except Exception as error:  # Lance raises ValueError, OSError and its own panics
+            reason = self._lake.reason(error)
+            if "/" in reason:  # names a file or a line of its own source
+                reason = type(error).__name__ + f": {first_line(error, 60).split('/')[0].rstrip()}"
+            raise Unreadable(f"{what} cannot be read ({reason})") from error
+
+
+class _Fragment:
+    """A fragment: its files by absolute name, its live rows, and a fingerprint of both."""
+
+    def __init__(self, dataset: Any, held: Any):
+        self.id = int(held.fragment_id)
+        self.live = int(held.count_rows())
+        self.deleted = int(held.num_deletions)
+        files = held.data_files()
+        home = str(dataset.uri).rstrip("/")
+        bases = {base.id: base.path.rstrip("/") for base in _bases(dataset)}
+        self.paths = [f"{bases.get(getattr(f, 'base_id', None), home)}/data/{f.path}" for f in files]
+        self.sizes = [int(f.file_size_bytes or 0) for f in files]
+        told = [str(held.deletion_file() or ""), str(self.live)]
+        told += [f"{path}\0{f.fields}" for path, f in zip(self.paths, files, strict=True)]
+        self.fingerprint = hashlib.sha256("\0\0".join(told).encode()).hexdigest()
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for path, size in zip(self.paths, self.sizes, strict=True):
+            yield {
+                "file_path": path,
+                "file_format": "LANCE",
+                "file_content": "DATA",
+                "row_count": self.live,
+                "size_bytes": size,
+            }
+
+
+def _bases(dataset: Any) -> list[Any]:
+    """Other places that a shallow clone's files lie in."""
+    return list(dataset.base_paths().values()) if hasattr(dataset, "base_paths") else []
+
+
+def _operation(dataset: Any, version: int) -> str | None:
+    """`append`, `delete`, `create_index` and so on; None where the transaction is gone."""
+    try:
+        name = type(dataset.read_transaction(version).operation).__name__
+    except Exception:  # an old version without a transaction file raises what it likes
+        return None
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+def to_schema(schema: pa.Schema) -> Schema:
+    return Schema(tuple(_walk(schema, "", False)))
+
+
+def _walk(fields: Any, prefix: str, nullable: bool) -> Iterator[Column]:
+    for field in fields:
+        name, optional = f"{prefix}{field.name}", nullable or field.nullable
+        kind = from_arrow(field.type)
+        yield Column(name, kind.text if kind else "VARIANT", optional)
+        if pa.types.is_struct(field.type):
+            yield from _walk(field.type, f"{name}.", optional)

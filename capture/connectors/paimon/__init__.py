@@ -1,0 +1,1 @@
+"""Apache Paimon: snapshots, manifests, statistics files."""

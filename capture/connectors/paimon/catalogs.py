@@ -1,0 +1,103 @@
+"""Where Paimon's tables are: directories, or the rows of a JDBC catalog in SQLite.
+
+A catalog is read by SQL of ours and never opened by the library, which would make its tables where there are none.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from capture.connectors.secrets import mask_uri, storage_options
+from capture.connectors.storage.places import Folder, Lake, Place, open_place, reason, unknown_table
+from store.errors import InvalidArgument, NotFound, UpstreamError
+
+DATABASE_SUFFIX: Final = ".db"
+JDBC: Final = "jdbc:"
+_SQLITE: Final = "jdbc:sqlite:"
+_DEFAULT_KEY: Final = "jdbc"
+
+
+class Catalog(Protocol):
+    """What `layout.Lake` offers and the JDBC catalog too."""
+
+    def namespaces(self) -> list[str]: ...
+
+    def names(self, namespace: str) -> list[str]: ...
+
+    def find(self, namespace: str, name: str) -> Place: ...
+
+    def reason(self, trouble: BaseException, place: Place | None = None) -> str: ...
+
+
+def open_catalog(uri: str, options: Mapping[str, str]) -> Catalog:
+    if uri.startswith(JDBC):
+        return JdbcCatalog(uri, options)
+    return Lake("paimon", uri, options, holds_table, DATABASE_SUFFIX)
+
+
+def holds_table(folder: Folder) -> bool:
+    """A table has its schemas in `schema`, and snapshots unless nothing was ever written to it."""
+    return "schema" in folder.folders and ("snapshot" in folder.folders or folder.folders == {"schema"})
+
+
+class JdbcCatalog:
+    """A catalog that pypaimon or Flink keeps in a SQLite file."""
+
+    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+        if not uri.startswith(_SQLITE):
+            raise InvalidArgument(
+                f"uri: of JDBC catalogs only {_SQLITE}<path> is read, got {mask_uri(uri)!r}", params={"field": "uri"}
+            )
+        if not (warehouse := options.get("warehouse")):
+            raise InvalidArgument(
+                "options.warehouse: a JDBC catalog needs it, the directory of its tables",
+                params={"field": "options.warehouse"},
+            )
+        self.uri = mask_uri(uri)
+        self.options = options
+        self._warehouse = warehouse.rstrip("/")
+        self._key = options.get("catalog-key", _DEFAULT_KEY)
+        self._file = Path(re.sub(r"^file:(//(?=/))?", "", uri.removeprefix(_SQLITE)).partition("?")[0])
+
+    def namespaces(self) -> list[str]:
+        rows = self._rows("SELECT DISTINCT database_name FROM paimon_tables WHERE catalog_key = ?", self._key)
+        return sorted(str(row[0]) for row in rows)
+
+    def names(self, namespace: str) -> list[str]:
+        sql = "SELECT table_name FROM paimon_tables WHERE catalog_key = ? AND database_name = ?"
+        return sorted(str(row[0]) for row in self._rows(sql, self._key, namespace))
+
+    def find(self, namespace: str, name: str) -> Place:
+        known = self.names(namespace)
+        if name not in known:
+            raise unknown_table(namespace, name, known)
+        sql = (
+            "SELECT property_value FROM paimon_database_properties"
+            " WHERE catalog_key = ? AND database_name = ? AND property_key = 'location'"
+        )
+        rows = self._rows(sql, self._key, namespace)
+        base = str(rows[0][0]).rstrip("/") if rows else f"{self._warehouse}/{namespace}{DATABASE_SUFFIX}"
+        return open_place(f"{base}/{name}", storage_options(self.options))
+
+    def reason(self, trouble: BaseException, place: Place | None = None) -> str:
+        return reason(trouble, self.options, *([place.path, place.name] if place else []), str(self._file))
+
+    def _rows(self, sql: str, *values: str) -> list[Any]:
+        with self._reading(), closing(sqlite3.connect(f"{self._file.absolute().as_uri()}?mode=ro", uri=True)) as held:
+            return held.execute(sql, values).fetchall()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        if not self._file.is_file():
+            raise NotFound(f'uri "{self.uri}" is not there', params={"field": "uri"})
+        try:
+            yield
+        except sqlite3.Error as trouble:
+            if "no such table" in str(trouble):
+                raise NotFound(f'uri "{self.uri}" holds no Paimon catalog', params={"field": "uri"}) from None
+            raise UpstreamError(f'uri "{self.uri}" cannot be read ({self.reason(trouble)})') from None

@@ -1,0 +1,208 @@
+"""The Paimon connector: append and primary-key tables of a directory, a warehouse or a JDBC catalog in SQLite.
+
+The unit of work is the split. Files of an append table are splits of their own; where the files of a primary-key
+bucket must be merged, rows are known only when they are, which the library's reader does from the keys alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Final, NamedTuple
+
+import pyarrow as pa
+
+from capture.connectors.paimon import statistics
+from capture.connectors.paimon.catalogs import open_catalog
+from capture.connectors.paimon.library import open_table, snapshot_ids
+from capture.connectors.paimon.schema import constraints, to_schema
+from capture.connectors.paimon.snapshot_view import Version, fingerprint
+from capture.connectors.secrets import check_options, mask, storage_options
+from capture.connectors.spi import (
+    FILE_SCHEMA,
+    ColumnIds,
+    ConnectorConfig,
+    NativeStats,
+    ScanColumn,
+    ScanTask,
+    Schema,
+    Snapshot,
+    SnapshotLister,
+    SnapshotListing,
+    TableDescriptor,
+    Wanted,
+)
+from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot
+from store.errors import StatflightError, UpstreamError
+
+_OWN: Final = ("warehouse", "catalog-key")
+
+
+class PaimonConnector(SnapshotLister):
+    """See `spi.Connector`. Paimon's field ids begin at 0, ours at 1: a column's id is its field id and one more."""
+
+    format: ClassVar[str] = "paimon"
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        check_options(self.format, config.options, _OWN)
+        self._catalog = open_catalog(config.uri, config.options)
+        self._storage = storage_options(config.options)
+
+    def list_namespaces(self) -> list[str]:
+        return self._catalog.namespaces()
+
+    def list_tables(self, namespace: str) -> list[str]:
+        return self._catalog.names(namespace)
+
+    def describe(self, namespace: str, name: str) -> TableDescriptor:
+        with self._opened(namespace, name) as (table, place):
+            latest = table.snapshot_manager().get_latest_snapshot()
+            held = table.table_schema if latest is None else table.schema_manager.get_schema(latest.schema_id)
+            schema = to_schema(held.fields)
+            return TableDescriptor(
+                namespace,
+                name,
+                table.catalog_environment.uuid or None,
+                place.name,
+                schema,
+                tuple(held.partition_keys),
+                mask({str(key): str(value) for key, value in held.options.items()}),
+                constraints(name, held),
+            )
+
+    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
+        with self._opened(namespace, name) as (table, _):
+            tagged = _tagged(table)
+            live = frozenset(snapshot_ids(table)) | tagged.keys()
+            new = sorted(snapshot_id for snapshot_id in live if snapshot_id in wanted)
+            schemas: dict[int, Schema] = {}
+            found = []
+            for snapshot_id, held in sorted(table.snapshot_manager().get_snapshots_batch(new).items()):
+                held = held or (tagged[snapshot_id].snapshot if snapshot_id in tagged else None)
+                if held is None:  # it expired just now
+                    live -= {snapshot_id}
+                    continue
+                if held.schema_id not in schemas:
+                    schemas[held.schema_id] = to_schema(table.schema_manager.get_schema(held.schema_id).fields)
+                found.append(_snapshot(held, schemas[held.schema_id], live))
+            return SnapshotListing(tuple(found), live, max(live, default=None))
+
+    def capture_snapshot_target_stats(
+        self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
+    ) -> NativeStats:
+        with self._opened(namespace, name) as (table, place):
+            version = self._version(table, place, namespace, name, snapshot_id)
+            analyzed, current = version.analyzed()
+            rows = version.known_rows()
+            if rows is None and analyzed and current:
+                rows = analyzed.rows
+            elif analyzed and current and analyzed.rows not in (None, rows):
+                analyzed = None  # it contradicts the table: what else it says is no better
+            if rows is None:
+                rows = version.merged_rows()
+            schema = to_schema(version.table.fields)
+            wanted = schema.leaves(column_names)
+            files = pa.Table.from_pylist([f.row() for f in version.files], FILE_SCHEMA)
+
+            def file_columns() -> Iterator[pa.Table]:
+                with self._translated(namespace, name, place):
+                    yield from version.file_columns(wanted, ids)
+
+            return NativeStats(
+                rows,
+                files.num_rows,
+                sum(files["size_bytes"].to_pylist()),
+                files,
+                file_columns,
+                statistics.analyzed_rows(analyzed, wanted, ids, rows, current=current) if analyzed else None,
+                merged_size_bytes=analyzed.size if analyzed and current else None,
+                row_deletes=any(f.live != f.meta.row_count for f in version.files),
+            )
+
+    def plan_files(
+        self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
+    ) -> Iterator[ScanTask]:
+        with self._opened(namespace, name) as (table, place):
+            version = self._version(table, place, namespace, name, snapshot_id)
+            columns = tuple(
+                ScanColumn(ids[column.name], column.name, column.logical_type, column.name)
+                for column in to_schema(version.table.fields).leaves(column_names)
+                if column.name in ids
+            )
+            reading = pickle.dumps(version.table)
+            for unit in version.units:
+                yield ScanTask(
+                    "paimon",
+                    unit[0].path,
+                    place.name,
+                    sum(f.meta.row_count if f.live is None else f.live for f in unit),
+                    sum(f.meta.file_size for f in unit),
+                    columns,
+                    fingerprint(unit),
+                    self._storage,
+                    arguments={"table": reading, "split": pickle.dumps(unit[0].split)},
+                )
+
+    def close(self) -> None: ...
+
+    @contextmanager
+    def _opened(self, namespace: str, name: str) -> Iterator[tuple[Any, Place]]:
+        place = self._catalog.find(namespace, name)
+        with self._translated(namespace, name, place):
+            yield open_table(place), place
+
+    @staticmethod
+    def _version(table: Any, place: Place, namespace: str, name: str, snapshot_id: int) -> Version:
+        """The table at a snapshot, or at the tag that keeps a snapshot which has expired."""
+        if (held := table.snapshot_manager().get_snapshot_by_id(snapshot_id)) is not None:
+            return Version(table.copy({"scan.snapshot-id": str(snapshot_id)}), place, held)
+        if (tag := _tagged(table).get(snapshot_id)) is not None:
+            return Version(table.copy({"scan.tag-name": tag.name}), place, tag.snapshot)
+        raise unknown_snapshot(namespace, name, snapshot_id)
+
+    @contextmanager
+    def _translated(self, namespace: str, name: str, place: Place) -> Iterator[None]:
+        try:
+            yield
+        except StatflightError:
+            raise
+        except Exception as error:  # the library raises what it meets: of Avro, JSON, Arrow, and its own
+            what = f'table "{namespace}.{name}" cannot be read ({self._reason(error, place)})'
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not place.is_local:
+                raise UpstreamError(what) from error
+            raise Unreadable(what) from error
+
+    def _reason(self, error: BaseException, place: Place) -> str:
+        if isinstance(error, FileNotFoundError):
+            lost = re.search(r"/([\w.=-]+)['\"\s]*(?:$|does not exist)", str(error.filename or error))
+            return f"no such file: {lost[1]}" if lost else "no such file"
+        return self._catalog.reason(error, place)
+
+
+class _Tag(NamedTuple):
+    name: str
+    snapshot: Any
+
+
+def _tagged(table: Any) -> dict[int, _Tag]:
+    """Snapshots that have a tag, by their id: a tag keeps its snapshot's files when it expires."""
+    manager = table.tag_manager()
+    if not table.file_io.exists(manager.tag_directory()):
+        return {}
+    names = sorted(str(name) for name in manager.list_tags())
+    tags = (_Tag(name, held) for name in names if (held := manager.get(name)) is not None)
+    return {int(tag.snapshot.id): tag for tag in tags}
+
+
+def _snapshot(held: Any, schema: Schema, live: frozenset[int]) -> Snapshot:
+    return Snapshot(
+        held.id,
+        held.id,
+        schema,
+        held.id - 1 if held.id - 1 in live else None,
+        committed_at=datetime.fromtimestamp(held.time_millis / 1000, UTC),
+        operation=str(held.commit_kind).lower(),
+    )

@@ -1,0 +1,312 @@
+"""A Paimon table at one snapshot: its files and how they are read, its rows, and what metadata tells of its columns."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
+from capture.connectors.paimon import statistics
+from capture.connectors.paimon.library import quiet, snapshot_ids
+from capture.connectors.paimon.schema import beyond_micros, reads_as
+from capture.connectors.spi import Column, ColumnIds
+from capture.connectors.storage.places import Place, plain_path
+
+MERGE_BYTES: Final = 256 << 20
+"""Files that together are no larger are merged to count a primary-key table's rows; of larger ones they stay unknown
+until an engine scans."""
+
+_LOOK_BACK: Final = 64  # snapshots read at once on the way to one with statistics
+# Commits that leave every row as it is.
+_SAME_ROWS: Final = frozenset({"ANALYZE", "COMPACT"})
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A data file that a scan of the snapshot reads; `live` is None where it is merged with others."""
+
+    meta: Any
+    path: str
+    split: Any
+    live: int | None
+    partition: Mapping[str, Any]
+    deletion: str
+
+    def row(self) -> dict[str, Any]:
+        told = {name: _partition_value(value) for name, value in self.partition.items()}
+        return {
+            "file_path": self.path,
+            "file_format": self.path.rpartition(".")[2].upper(),
+            "file_content": "DATA",
+            "row_count": self.live,
+            "size_bytes": self.meta.file_size,
+            "partition_data_json": json.dumps(told, ensure_ascii=False) if told else None,
+            "sequence_number": self.meta.max_sequence_number,
+        }
+
+
+class Version:
+    """A table that reads one snapshot."""
+
+    def __init__(self, table: Any, place: Place, snapshot: Any):
+        self.table = table
+        self.place = place
+        self.snapshot = snapshot
+
+    @cached_property
+    def units(self) -> list[list[File]]:
+        """Files that must be read together: one each, but for buckets that are merged."""
+        found = []
+        with quiet():
+            splits = self.table.new_read_builder().new_scan().plan().splits()
+        evolving = self.table.options.data_evolution_enabled()
+        for split in splits:
+            if not split.raw_convertible or evolving:
+                whole = [self._file(split, meta, None) for meta in split.files]
+                found.append(whole)
+                continue
+            for at, meta in enumerate(split.files):
+                deletion = split.data_deletion_files[at] if split.data_deletion_files else None
+                own = split.filter_file(lambda f, name=meta.file_name: f.file_name == name)
+                found.append([self._file(own, meta, deletion, raw=True)])
+        return found
+
+    @cached_property
+    def files(self) -> list[File]:
+        return [f for unit in self.units for f in unit]
+
+    def _file(self, split: Any, meta: Any, deletion: Any, *, raw: bool = False) -> File:
+        live: int | None = None
+        if raw and deletion is None:
+            live = meta.row_count
+        elif raw and deletion.cardinality is not None:
+            live = meta.row_count - deletion.cardinality
+        told = "" if deletion is None else f"{deletion.dv_index_path}\0{deletion.offset}\0{deletion.length}"
+        path = plain_path(str(meta.external_path or meta.file_path))
+        return File(meta, path, split, live, split.partition.to_dict(), told)
+
+    def known_rows(self) -> int | None:
+        """Live rows as far as metadata tells; None when keys must be merged to know."""
+        total = 0
+        for unit in self.units:
+            split = unit[0].split
+            count = unit[0].live if len(unit) == 1 else None
+            if count is None:
+                count = split.merged_row_count()
+            if count is None:
+                return None
+            total += count
+        return total
+
+    def merged_rows(self) -> int | None:
+        """Live rows, the keys of buckets that must be merged read; None where that were too much."""
+        units = [unit for unit in self.units if len(unit) > 1 or unit[0].live is None]
+        pending = [unit for unit in units if unit[0].split.merged_row_count() is None]
+        if sum(f.meta.file_size for unit in pending for f in unit) > MERGE_BYTES:
+            return None
+        total = sum(f.live or 0 for f in self.files)
+        total += sum(unit[0].split.merged_row_count() or 0 for unit in units)
+        keys = list(self.table.primary_keys) or [self.table.field_names[0]]
+        with quiet():
+            reader = self.table.new_read_builder().with_projection(keys).new_read()
+            for unit in pending:
+                total += sum(batch.num_rows for batch in reader.to_arrow_batch_reader([unit[0].split]))
+        return total
+
+    def analyzed(self) -> tuple[statistics.Analyzed | None, bool]:
+        """The statistics this snapshot has or inherits, and whether they count its very rows."""
+        same_rows = True  # nothing between there and here changed a row
+        for held in self._back():
+            if held.schema_id != self.snapshot.schema_id:
+                break
+            if held.statistics:
+                found = self._read_analyzed(held.statistics)
+                if found is None or found.schema_id not in (None, self.snapshot.schema_id):
+                    return None, False
+                return found, same_rows and self._counted(found, held)
+            same_rows = same_rows and held.commit_kind in _SAME_ROWS
+        return None, False
+
+    def _counted(self, found: statistics.Analyzed, held: Any) -> bool:
+        """Whether the snapshot that has the statistics has the rows that they were counted from."""
+        if found.snapshot_id is None or found.snapshot_id > held.id:
+            return False
+        between = range(found.snapshot_id + 1, held.id + 1)
+        if len(between) > _LOOK_BACK:
+            return False
+        later = self.table.snapshot_manager().get_snapshots_batch(list(between))
+        return all(s is not None and s.commit_kind in _SAME_ROWS for s in later.values())
+
+    def _back(self) -> Iterator[Any]:
+        """This snapshot and those before it, newest first, down to the oldest that is left."""
+        yield self.snapshot
+        manager = self.table.snapshot_manager()
+        older = sorted((i for i in snapshot_ids(self.table) if i < self.snapshot.id), reverse=True)
+        for start in range(0, len(older), _LOOK_BACK):
+            held = manager.get_snapshots_batch(older[start : start + _LOOK_BACK])
+            yield from (held[i] for i in sorted(held, reverse=True) if held[i] is not None)
+
+    def _read_analyzed(self, name: str) -> statistics.Analyzed | None:
+        """None where the file is gone or holds something else: statistics are an offer, never a reason to fail."""
+        try:
+            text = self.table.file_io.read_file_utf8(f"{self.table.table_path.rstrip('/')}/statistics/{name}")
+            return statistics.parse_analyzed(text)
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError):
+            return None
+
+    # Value statistics of files.
+
+    def file_columns(self, wanted: Sequence[Column], ids: ColumnIds) -> Iterator[pa.Table]:
+        if self.table.options.data_evolution_enabled() or not self.files:
+            return  # a file holds some columns, and later ones replace what it holds
+        stats = self._value_stats()
+        fields = {f.name: f for f in self.table.fields}
+        per_table = max(1, ROWS_PER_TABLE // max(len(wanted), 1))
+        for start in range(0, len(self.files), per_table):
+            files = self.files[start : start + per_table]
+            tables = []
+            for column in wanted:
+                found = self._column(column, fields.get(column.name), files, stats, ids)
+                if found is not None:
+                    tables.append(found)
+            if tables:
+                yield pa.concat_tables(tables)
+
+    def _value_stats(self) -> dict[str, Any]:
+        """File name → value statistics, with the fields they are of."""
+        with quiet():
+            manifests = ManifestListManager(self.table).read_all(self.snapshot)
+            entries = ManifestFileManager(self.table).read_entries_parallel(manifests, drop_stats=False, max_workers=2)
+        return {entry.file.file_name: _FileStats(entry.file) for entry in entries}
+
+    def _column(
+        self, column: Column, field: Any, files: Sequence[File], stats: Mapping[str, Any], ids: ColumnIds
+    ) -> pa.Table | None:
+        """Rows of one column, None where no file tells anything of it."""
+        if field is None:
+            return None  # a leaf of a struct: the format keeps nothing of it
+        merged = [f.live is None for f in files]
+        folded = field.name not in self.table.primary_keys and _folds(self.table.options.options.to_map())
+        told = [
+            _Told() if gone and folded else self._told(field, f, stats.get(f.meta.file_name))
+            for f, gone in zip(files, merged, strict=True)
+        ]
+        if all(t.nulls is None and t.low is None and t.high is None for t in told):
+            return None
+        moved = [f.live != f.meta.row_count for f in files]
+        cut = beyond_micros(field)
+        kept = [t.kept for t in told]
+        whole = pa.array([not m for m in moved], pa.bool_())
+        lower, upper = ([getattr(t, side) for t in told] for side in ("low", "high"))
+        return column_rows(
+            pa.array([f.path for f in files], pa.string()),
+            column,
+            ids,
+            pa.array([f.live for f in files], pa.int64()),
+            null_count=pa.array([_nulls(t.nulls, f) for t, f in zip(told, files, strict=True)], pa.int64()),
+            lower=statistics.bound_array(lower, column.logical_type, upper=False, cut=cut),
+            upper=statistics.bound_array(upper, column.logical_type, upper=True, cut=cut),
+            lower_exact=pa.compute.and_(whole, statistics.exactness(lower, column.logical_type, kept, cut=cut)),
+            upper_exact=pa.compute.and_(whole, statistics.exactness(upper, column.logical_type, kept, cut=cut)),
+        )
+
+    def _told(self, field: Any, file: File, stats: Any) -> _Told:
+        if field.name in file.partition:
+            value = file.partition[field.name]
+            return _Told(0 if value is not None else file.meta.row_count, value, value)
+        if stats is None:
+            return _Told()
+        names = {f.id: f for f in self._fields_of(file.meta.schema_id)}
+        if field.id not in names:
+            return _Told(file.meta.row_count)  # added after the file was written
+        was = names[field.id]
+        nulls, low, high = stats.of(field.id)
+        if not reads_as(was.type, field.type):
+            return _Told(nulls)
+        return _Told(nulls, low, high, statistics.kept_characters(self._options_of(file.meta.schema_id), was.name))
+
+    def _fields_of(self, schema_id: int) -> list[Any]:
+        held: list[Any] = self._schema(schema_id).fields
+        return held
+
+    def _options_of(self, schema_id: int) -> Mapping[str, str]:
+        held: Mapping[str, str] = self._schema(schema_id).options
+        return held
+
+    def _schema(self, schema_id: int) -> Any:
+        if schema_id not in self._schemas:
+            self._schemas[schema_id] = self.table.schema_manager.get_schema(schema_id)
+        return self._schemas[schema_id]
+
+    @cached_property
+    def _schemas(self) -> dict[int, Any]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a file's metadata tells of one column; `kept` is how many characters of a text it keeps."""
+
+    nulls: int | None = None
+    low: Any = None
+    high: Any = None
+    kept: int | None = None
+
+
+class _FileStats:
+    """The value statistics of one file, decoded as asked for."""
+
+    def __init__(self, meta: Any):
+        self._stats = meta.value_stats
+        self._at = {f.id: i for i, f in enumerate(self._stats.min_values.fields)}
+
+    def of(self, field_id: int) -> tuple[int | None, Any, Any]:
+        at = self._at.get(field_id)
+        if at is None:
+            return None, None, None
+        counts = self._stats.null_counts
+        nulls = counts[at] if counts is not None and at < len(counts) else None
+        return nulls, _decoded(self._stats.min_values, at), _decoded(self._stats.max_values, at)
+
+
+def _decoded(row: Any, at: int) -> Any:
+    try:
+        return row.get_field(at)
+    except (ValueError, TypeError, IndexError, OverflowError, ArithmeticError):  # of a type it cannot read, or cut off
+        return None
+
+
+def _nulls(count: int | None, file: File) -> int | None:
+    """Of all rows of the file; where some are gone only none is still none, and all are all."""
+    if count is None or file.live == file.meta.row_count or count == 0:
+        return count
+    return file.live if count == file.meta.row_count else None
+
+
+def _folds(options: Mapping[str, str]) -> bool:
+    """Whether merging makes values that are in no file."""
+    return str(options.get("merge-engine", "")).lower() == "aggregation" or any(
+        key.endswith("aggregate-function") for key in options
+    )
+
+
+def _partition_value(value: Any) -> Any:
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def fingerprint(unit: Sequence[File]) -> str:
+    told = sorted(f"{f.path}\0{f.meta.file_size}\0{f.meta.level}\0{f.deletion}" for f in unit)
+    return hashlib.sha256("\0\0".join(told).encode()).hexdigest()

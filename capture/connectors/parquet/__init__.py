@@ -1,0 +1,1 @@
+"""Plain Parquet: a file, a directory or a glob as one table."""

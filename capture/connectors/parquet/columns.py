@@ -1,0 +1,154 @@
+"""The columns of a plain Parquet table: one schema over all files, and what footers and paths say of a column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.connectors.file_columns import column_rows
+from capture.connectors.footers.leaf_types import Leaf, promoted, typed
+from capture.connectors.footers.reader import Footer, LeafStats
+from capture.connectors.parquet.files import DataFile, partition_values
+from capture.connectors.spi import Column, ColumnIds, Schema
+from capture.connectors.storage.places import Unreadable
+from store.logical_types import LogicalType, parse, to_arrow
+
+FileStats: TypeAlias = tuple[LeafStats | None, ...]
+"""What a footer says of each of its leaves, None for containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The union of the schemas of a table's files: columns, and the types of those that come from paths."""
+
+    schema: Schema
+    partitions: dict[str, LogicalType]
+
+
+class Merged:
+    """One column over the files: the first type, promoted by the others."""
+
+    def __init__(self, leaf: Leaf):
+        self.leaf, self.type, self.nullable, self.files, self.untyped = (
+            leaf,
+            leaf.logical_type,
+            leaf.nullable,
+            1,
+            leaf.untyped,
+        )
+
+    def add(self, leaf: Leaf, footer: Footer, table: str) -> None:
+        self.files += 1
+        self.nullable = self.nullable or leaf.nullable
+        if leaf.untyped:
+            return
+        if self.untyped:
+            self.type, self.untyped = leaf.logical_type, False
+            return
+        both = promoted(self.type, leaf.logical_type)
+        if both is None or self.leaf.is_leaf != leaf.is_leaf:
+            raise Unreadable(
+                f'table "{table}": column {leaf.name} is {leaf.logical_type.text} in file "{footer.place.stem}"'
+                f" and {self.type.text} in files before it"
+            )
+        self.type = both
+
+
+def same_columns(some: tuple[Leaf, ...], others: tuple[Leaf, ...]) -> bool:
+    if some is others:
+        return True
+    return len(some) == len(others) and all(
+        (a.name, a.logical_type, a.nullable, a.untyped) == (b.name, b.logical_type, b.nullable, b.untyped)
+        for a, b in zip(some, others, strict=True)
+    )
+
+
+def structs_first(columns: list[Column]) -> list[Column]:
+    """A leaf that a later file brought goes to the end of its struct."""
+    if not any(column.logical_type == "STRUCT" for column in columns):
+        return columns
+    positions = {column.name: number for number, column in enumerate(columns)}
+
+    def key(column: Column) -> tuple[int, ...]:
+        parts = column.name.split(".")
+        prefixes = (".".join(parts[: i + 1]) for i in range(len(parts)))
+        return tuple(positions[prefix] for prefix in prefixes if prefix in positions)
+
+    return sorted(columns, key=key)
+
+
+def footer_rows(
+    footers: list[tuple[Footer, FileStats]], paths: pa.Array, rows: pa.Array, column: Column, ids: ColumnIds
+) -> pa.Table:
+    kind = parse(column.logical_type)
+    nulls: list[int | None] = []
+    nans: list[int | None] = []
+    lowers: list[Any] = []
+    uppers: list[Any] = []
+    lower_exact: list[bool | None] = []
+    upper_exact: list[bool | None] = []
+    kinds: list[LogicalType] = []
+    for footer, told in footers:
+        position = footer.positions.get(column.name)
+        stats = None if position is None else told[position]
+        if position is None or stats is None:  # a file without the column reads as null
+            nulls.append(footer.row_count)
+            nans.append(None)
+            lowers.append(None)
+            uppers.append(None)
+            lower_exact.append(None)
+            upper_exact.append(None)
+            kinds.append(kind)
+            continue
+        leaf = footer.leaves[position]
+        nulls.append(footer.row_count if leaf.untyped else stats.null_count)
+        nans.append(stats.nan_count)
+        lowers.append(stats.lower)
+        uppers.append(stats.upper)
+        lower_exact.append(stats.lower_exact)
+        upper_exact.append(stats.upper_exact)
+        kinds.append(leaf.logical_type)
+    lower = upper = None
+    if kind.orderable:
+        lower, upper = _typed(lowers, kinds, kind), _typed(uppers, kinds, kind)
+    return column_rows(
+        paths,
+        column,
+        ids,
+        rows,
+        null_count=pa.array(nulls, pa.int64()),
+        nan_count=pa.array(nans, pa.int64()),
+        lower=lower,
+        upper=upper,
+        lower_exact=pa.array(lower_exact, pa.bool_()),
+        upper_exact=pa.array(upper_exact, pa.bool_()),
+    )
+
+
+def _typed(values: list[Any], kinds: list[LogicalType], of: LogicalType) -> pa.Array:
+    if len(set(kinds)) == 1:
+        return typed(values, kinds[0], of)
+    return pa.concat_arrays(
+        [typed([value], kind, of).cast(to_arrow(of)) for value, kind in zip(values, kinds, strict=True)]
+    )
+
+
+def partition_rows(
+    files: list[DataFile], paths: pa.Array, rows: pa.Array, column: Column, kind: LogicalType, ids: ColumnIds
+) -> pa.Table:
+    values = partition_values([dict(file.partition).get(column.name) for file in files], kind)
+    nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
+    return column_rows(
+        paths,
+        column,
+        ids,
+        rows,
+        null_count=nulls,
+        lower=values,
+        upper=values,
+        lower_exact=True,
+        upper_exact=True,
+    )

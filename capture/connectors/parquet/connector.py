@@ -1,0 +1,393 @@
+"""Plain Parquet: directories of files, a file, or a glob. Its snapshot is the listing: only the current one lives."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from capture.connectors.file_columns import ROWS_PER_TABLE
+from capture.connectors.footers.leaf_types import Leaf
+from capture.connectors.footers.reader import Footer, batched, read_footers
+from capture.connectors.parquet.columns import (
+    FileStats,
+    Layout,
+    Merged,
+    footer_rows,
+    partition_rows,
+    same_columns,
+    structs_first,
+)
+from capture.connectors.parquet.files import (
+    SUFFIXES,
+    DataFile,
+    Listing,
+    glob_pattern,
+    is_data,
+    partition_json,
+    partition_of,
+    partition_type,
+    partition_values,
+)
+from capture.connectors.secrets import check_choice, check_options, mask_uri
+from capture.connectors.spi import (
+    FILE_COLUMN_SCHEMA,
+    FILE_SCHEMA,
+    Column,
+    ColumnIds,
+    ConnectorConfig,
+    FilePart,
+    NativeStats,
+    ScanColumn,
+    ScanTask,
+    Schema,
+    Snapshot,
+    SnapshotLister,
+    SnapshotListing,
+    TableDescriptor,
+    Wanted,
+)
+from capture.connectors.storage.immutable_cache import COLUMNS, FILES, scope
+from capture.connectors.storage.places import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
+from store.errors import NotFound, UpstreamError
+from store.logical_types import Kind, LogicalType, parse, to_arrow
+
+OWN_OPTIONS: Final = ("hive_partitioning",)
+_PART: Final = 256  # files, about
+_STATS_BYTES: Final = 300  # of one leaf's statistics in memory, about
+
+_WILD = re.compile(r"[*?\[]")
+
+
+class ParquetConnector(SnapshotLister):
+    """Tables that are nothing but Parquet files. `hive_partitioning`: `k=v` directories are columns."""
+
+    format: ClassVar[str] = "parquet"
+
+    def __init__(self, config: ConnectorConfig):
+        check_options(self.format, config.options, OWN_OPTIONS)
+        self._hive = check_choice(self.format, config.options, "hive_partitioning", ("auto", "true", "false"))
+        pattern = config.uri if isinstance(config.uri, str) and _WILD.search(config.uri) else None
+        top = config.uri
+        if pattern:
+            top = pattern[: _WILD.search(pattern).start()].rpartition("/")[0] or "."  # type: ignore[union-attr]
+        self._uri = mask_uri(config.uri)
+        self._lake = Lake(self.format, top, config.options, self._holds_table)
+        self._glob = pattern and pattern[len(top) :].lstrip("/")
+        self._scope = scope(config)
+        self._layouts: dict[tuple[str, str, int], Layout] = {}
+
+    def close(self) -> None:
+        self._layouts.clear()
+
+    # Names.
+
+    @staticmethod
+    def _holds_table(folder: Folder) -> bool:
+        if "_delta_log" in folder.folders:
+            return False  # its files are not all live; format delta knows
+        return any(map(is_data, folder.files)) or any(map(partition_of, folder.folders))
+
+    def _only(self) -> str | None:
+        """The table's name where the uri is a glob or one file."""
+        root = self._lake.root
+        if self._glob:
+            return root.stem
+        if not root.path.lower().endswith(SUFFIXES):
+            return None
+        with self._lake.reading():
+            info = root.file_system.get_file_info(root.path)
+        return re.sub(r"\.[^.]+$", "", root.stem) if info.type == pafs.FileType.File else None
+
+    def list_namespaces(self) -> list[str]:
+        if self._only() is None:
+            return self._lake.namespaces()
+        self._listing(DEFAULT_SCHEMA, self._only() or "")
+        return [DEFAULT_SCHEMA]
+
+    def list_tables(self, namespace: str) -> list[str]:
+        if (only := self._only()) is None:
+            return self._lake.names(namespace)
+        return [only] if namespace == DEFAULT_SCHEMA else []
+
+    def describe(self, namespace: str, name: str) -> TableDescriptor:
+        listing = self._listing(namespace, name)
+        layout = self._layout(namespace, name, listing)
+        return TableDescriptor(
+            namespace,
+            name,
+            None,
+            listing.root.name,
+            layout.schema,
+            partition_keys=tuple(layout.partitions),
+            properties={"format": "parquet"},
+        )
+
+    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
+        listing = self._listing(namespace, name)
+        current = listing.snapshot_id
+        snapshots: tuple[Snapshot, ...] = ()
+        if current in wanted:
+            schema = self._layout(namespace, name, listing).schema
+            now = time.time_ns() // 1000
+            snapshots = (Snapshot(current, now, schema, None, None, listing.committed_at, "listing"),)
+        return SnapshotListing(snapshots, frozenset({current}), current)
+
+    # Statistics.
+
+    def capture_snapshot_target_stats(
+        self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
+    ) -> NativeStats:
+        listing = self._at(namespace, name, snapshot_id)
+        layout = self._layout(namespace, name, listing)
+        counts = [footer.row_count for footer in self._read(namespace, name, listing.files)]
+        files = listing.files
+        columns = {
+            "file_path": [file.place.name for file in files],
+            "file_format": ["PARQUET"] * len(files),
+            "file_content": ["DATA"] * len(files),
+            "row_count": counts,
+            "size_bytes": [file.size for file in files],
+            "partition_data_json": [partition_json(file, layout.partitions) for file in files],
+            "partition_spec_id": [None] * len(files),
+            "sequence_number": [None] * len(files),
+        }
+        table = pa.table([columns[field.name] for field in FILE_SCHEMA], FILE_SCHEMA)
+        return NativeStats(
+            row_count=sum(counts),
+            data_file_count=len(files),
+            total_size_bytes=sum(file.size for file in files),
+            files=table,
+            file_columns=lambda: self._file_columns(namespace, name, files, layout, ids, column_names),
+            parts=self._parts(namespace, name, listing, layout, ids, table) if column_names is None else (),
+        )
+
+    def _parts(
+        self, namespace: str, name: str, listing: Listing, layout: Layout, ids: ColumnIds, table: pa.Table
+    ) -> list[FilePart]:
+        """The files by a hash of their names, so that one that comes or goes is a matter of one part."""
+        count = 1 << max(0, (len(listing.files) // _PART).bit_length() - 1)
+        members: dict[int, list[int]] = {}
+        for position, file in enumerate(listing.files):
+            members.setdefault(crc32(file.relative.encode("utf-8", "surrogatepass")) % count, []).append(position)
+        shape = repr((self._scope, layout.schema.hash, sorted(layout.partitions), sorted(ids.items())))
+        parts = []
+        for _, positions in sorted(members.items()):
+            files = tuple(listing.files[position] for position in positions)
+            told = repr([(file.key, file.partition) for file in files])
+            key = hashlib.sha256(f"{shape}{told}".encode("utf-8", "surrogatepass")).hexdigest()
+            columns = partial(self._file_columns, namespace, name, files, layout, ids, None)
+            times = pa.array([str(file.modified_ns) for file in files], pa.string())
+            parts.append(FilePart(key, table.take(pa.array(positions, pa.int64())), columns, times))
+        return parts
+
+    def _file_columns(
+        self,
+        namespace: str,
+        name: str,
+        listed: Sequence[DataFile],
+        layout: Layout,
+        ids: ColumnIds,
+        column_names: frozenset[str] | None,
+    ) -> Iterator[pa.Table]:
+        wanted = layout.schema.leaves(column_names)
+        for files in batched(listed, max(1, min(1000, ROWS_PER_TABLE // max(1, len(wanted))))):
+            footers = self._read_stats(namespace, name, files)
+            paths = pa.array([file.place.name for file in files], pa.string())
+            rows = pa.array([footer.row_count for footer, _ in footers], pa.int64())
+            parts = []
+            for column in wanted:
+                if column.name in layout.partitions:
+                    parts.append(partition_rows(files, paths, rows, column, layout.partitions[column.name], ids))
+                else:
+                    parts.append(footer_rows(footers, paths, rows, column, ids))
+            yield pa.concat_tables(parts) if parts else FILE_COLUMN_SCHEMA.empty_table()
+
+    def plan_files(
+        self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
+    ) -> Iterator[ScanTask]:
+        listing = self._at(namespace, name, snapshot_id)
+        layout = self._layout(namespace, name, listing)
+        wanted = [
+            column
+            for column in layout.schema.leaves(column_names)
+            if column.name in ids and parse(column.logical_type).kind is not Kind.INTERVAL
+        ]
+        for file, footer in zip(listing.files, self._read(namespace, name, listing.files), strict=True):
+            values = dict(file.partition)
+            columns = []
+            for column in wanted:
+                kind = parse(column.logical_type)
+                leaf = footer.leaf(column.name)
+                if column.name in layout.partitions:
+                    constant = partition_values([values.get(column.name)], kind)
+                    columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, constant=constant))
+                elif leaf is None or not leaf.is_leaf:
+                    nothing = pa.nulls(1, to_arrow(kind))
+                    columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, constant=nothing))
+                else:
+                    columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, path=leaf.path))
+            digest = hashlib.sha256(f"{file.relative}\0{file.size}\0{file.modified_ns}".encode()).hexdigest()
+            yield ScanTask(
+                reader="parquet",
+                file_path=file.place.name,
+                location=file.place.name,
+                row_count=footer.row_count,
+                size_bytes=file.size,
+                columns=tuple(columns),
+                fingerprint=digest,
+                storage=self._lake.storage,
+            )
+
+    # Files.
+
+    def _at(self, namespace: str, name: str, snapshot_id: int) -> Listing:
+        listing = self._listing(namespace, name)
+        if listing.snapshot_id != snapshot_id:
+            raise Unreadable(
+                f'table "{namespace}.{name}": snapshot {snapshot_id} is gone, its listing of files has changed',
+                hint="run discover, then capture the current snapshot",
+            )
+        return listing
+
+    def _listing(self, namespace: str, name: str) -> Listing:
+        only = self._only()
+        if only is not None and (namespace, name) != (DEFAULT_SCHEMA, only):
+            raise unknown_table(namespace, name, [only])
+        root = self._lake.root if only is not None else self._lake.find(namespace, name)
+        files = tuple(sorted(self._files(root, single=only is not None), key=lambda file: file.relative))
+        if not files:
+            if only is not None:
+                raise NotFound(f'uri "{self._uri}" matches no Parquet file', params={"field": "uri"})
+            raise unknown_table(namespace, name, [])
+        digest = hashlib.sha256()
+        for file in files:
+            digest.update(f"{file.relative}\0{file.size}\0{file.modified_ns}\0".encode("utf-8", "surrogatepass"))
+        fingerprint = int.from_bytes(digest.digest()[:8], "big") & (2**63 - 1)
+        return Listing(root, files, fingerprint or 1)
+
+    def _files(self, root: Place, *, single: bool) -> Iterator[DataFile]:
+        with self._lake.reading():
+            if single and not self._glob:
+                info = root.file_system.get_file_info(root.path)
+                yield DataFile(root, root.stem, info.size, info.mtime_ns or 0)
+                return
+            pattern = glob_pattern(self._glob) if single and self._glob else None
+            pending = [(root, "")]
+            while pending:
+                folder, prefix = pending.pop()
+                infos, folders = folder_at(folder)
+                pending.extend(
+                    (folder.below(base), f"{prefix}{base}/")
+                    for base in sorted(folders)
+                    if not base.startswith((".", "_")) and (pattern or partition_of(base))
+                )
+                for info in infos:
+                    base, relative = info.base_name, f"{prefix}{info.base_name}"
+                    wanted = pattern.fullmatch(relative) if pattern else is_data(base)
+                    if wanted and info.size:
+                        place, partition = folder.below(base), self._partition(prefix)
+                        yield DataFile(place, relative, info.size, info.mtime_ns or 0, partition)
+
+    def _partition(self, prefix: str) -> tuple[tuple[str, str | None], ...]:
+        if self._hive == "false":
+            return ()
+        return tuple(pair for part in prefix.split("/") if (pair := partition_of(part)))
+
+    def _read(self, namespace: str, name: str, files: Sequence[DataFile]) -> Iterator[Footer]:
+        """Footers without statistics in the order of the files; one that was read lately is not read again."""
+        for group in batched(files, 256):
+            held: dict[Any, Any] = {file.key: FILES.get(("footer", self._scope, file.key)) for file in group}
+            missing = [file for file in group if held[file.key] is None]
+            held |= {key: footer for key, footer, _ in self._read_anew(namespace, name, missing)}
+            yield from (held[file.key] for file in group)
+
+    def _read_stats(self, namespace: str, name: str, files: Sequence[DataFile]) -> list[tuple[Footer, FileStats]]:
+        """Footers with the statistics of their leaves."""
+        held: dict[tuple[str, int, int], tuple[Footer, FileStats]] = {}
+        for file in files:
+            footer, stats = (cache.get(("footer", self._scope, file.key)) for cache in (FILES, COLUMNS))
+            if footer is not None and stats is not None:
+                held[file.key] = footer, stats
+        missing = [file for file in files if file.key not in held]
+        held |= {key: (footer, stats) for key, footer, stats in self._read_anew(namespace, name, missing)}
+        return [held[file.key] for file in files]
+
+    def _read_anew(
+        self, namespace: str, name: str, files: Sequence[DataFile]
+    ) -> Iterator[tuple[tuple[str, int, int], Footer, FileStats]]:
+        try:
+            for file, footer in zip(files, read_footers([file.place for file in files]), strict=True):
+                stats = footer.rolled_up()
+                footer.groups = []  # large, and told by now
+                key = ("footer", self._scope, file.key)
+                FILES.put(key, footer, 300 + 2 * len(file.place.path))
+                COLUMNS.put(key, stats, _STATS_BYTES * len(stats))
+                yield file.key, footer, stats
+        except UpstreamError as trouble:
+            raise _of_table(trouble, namespace, name) from None
+
+    # Schema.
+
+    def _layout(self, namespace: str, name: str, listing: Listing) -> Layout:
+        key = (namespace, name, listing.snapshot_id)
+        if key not in self._layouts:
+            self._layouts = {k: v for k, v in self._layouts.items() if k[:2] != key[:2]}
+            self._layouts[key] = self._unified(namespace, name, listing)
+        return self._layouts[key]
+
+    def _unified(self, namespace: str, name: str, listing: Listing) -> Layout:
+        merged: dict[str, Merged] = {}
+        files = 0
+        last: tuple[Leaf, ...] | None = None
+        for footer in self._read(namespace, name, listing.files):
+            files += 1
+            if last is not None and same_columns(footer.leaves, last):
+                for leaf in footer.leaves:
+                    merged[leaf.name].files += 1
+                continue
+            last = footer.leaves
+            for leaf in footer.leaves:
+                if leaf.name in merged:
+                    merged[leaf.name].add(leaf, footer, f"{namespace}.{name}")
+                else:
+                    merged[leaf.name] = Merged(leaf)
+        columns = [
+            Column(known.leaf.name, known.type.text, known.nullable or known.files < files) for known in merged.values()
+        ]
+        partitions = {k: v for k, v in self._partition_types(namespace, name, listing).items() if k not in merged}
+        columns = structs_first(columns)
+        for key, (kind, nullable) in partitions.items():
+            columns.append(Column(key, kind.text, nullable))
+        return Layout(Schema(tuple(columns)), {key: kind for key, (kind, _) in partitions.items()})
+
+    def _partition_types(self, namespace: str, name: str, listing: Listing) -> dict[str, tuple[LogicalType, bool]]:
+        keys = [tuple(key for key, _ in file.partition) for file in listing.files]
+        if self._hive == "false" or not any(keys):
+            if self._hive == "true":
+                raise Unreadable(f'table "{namespace}.{name}": hive_partitioning=true, but no directory is key=value')
+            return {}
+        if len(set(keys)) > 1:
+            if self._hive == "true":
+                raise Unreadable(
+                    f'table "{namespace}.{name}": hive_partitioning=true, but its files differ in partition keys '
+                    f"({' and '.join('/'.join(found) or 'none' for found in sorted(set(keys))[:2])})"
+                )
+            return {}
+        values: dict[str, set[str | None]] = {key: set() for key in keys[0]}
+        for file in listing.files:
+            for key, value in file.partition:
+                values[key].add(value)
+        return {key: (partition_type(held - {None}), None in held) for key, held in values.items()}  # type: ignore[arg-type]
+
+
+def _of_table(trouble: UpstreamError, namespace: str, name: str) -> UpstreamError:
+    """The same trouble, with the table's name."""
+    return type(trouble)(f'table "{namespace}.{name}": {trouble.message}', hint=trouble.hint, params=trouble.params)

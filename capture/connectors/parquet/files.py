@@ -1,0 +1,111 @@
+"""The data files of a plain Parquet table: which names they have, and what their directories say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from capture.connectors.storage.places import Place
+from store.errors import InvalidArgument
+from store.logical_types import Kind, LogicalType
+
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+SUFFIXES: Final = (".parquet", ".parq", ".pqt")
+_PARTITION = re.compile(r"([^=/]+)=([^/]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    place: Place
+    relative: str
+    size: int
+    modified_ns: int
+    partition: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.place.path, self.size, self.modified_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a table now, and the fingerprint of that."""
+
+    root: Place
+    files: tuple[DataFile, ...]
+    snapshot_id: int
+
+    @property
+    def committed_at(self) -> datetime | None:
+        newest = max((file.modified_ns for file in self.files), default=None)
+        return None if newest is None else datetime.fromtimestamp(newest // 1000 / 1e6, UTC)
+
+
+def is_data(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
+
+
+def partition_of(folder: str) -> tuple[str, str | None] | None:
+    """Key and value of a `key=value` directory; an empty or Hive's default value is null."""
+    found = _PARTITION.fullmatch(folder)
+    if found is None or folder.startswith((".", "_")):
+        return None
+    value = unquote(found[2])
+    return unquote(found[1]), None if value in ("", HIVE_NULL) else value
+
+
+def partition_type(values: set[str]) -> LogicalType:
+    if values and all(re.fullmatch(r"-?\d{1,18}", value) for value in values):
+        return LogicalType(Kind.INT)
+    if values and all(map(_as_date, values)):
+        return LogicalType(Kind.DATE)
+    return LogicalType(Kind.STRING)
+
+
+def _as_date(value: str) -> date | None:
+    try:
+        return date.fromisoformat(value) if re.fullmatch(r"\d{4}-\d{2}-\d{2}", value) else None
+    except ValueError:
+        return None
+
+
+def partition_values(values: list[str | None], kind: LogicalType) -> pa.Array:
+    match kind.kind:
+        case Kind.INT:
+            return pa.array([None if value is None else int(value) for value in values], pa.int64())
+        case Kind.DATE:
+            return pa.array([None if value is None else _as_date(value) for value in values], pa.date32())
+    return pa.array(values, pa.string())
+
+
+def partition_json(file: DataFile, types: Mapping[str, LogicalType]) -> str | None:
+    held: dict[str, Any] = {key: value for key, value in file.partition if key in types}
+    if not held:
+        return None
+    for key, value in held.items():
+        if value is not None and types[key].kind is Kind.INT:
+            held[key] = int(value)
+    return json.dumps(held, ensure_ascii=False)
+
+
+def glob_pattern(glob: str) -> re.Pattern[str]:
+    """`*` and `?` stay within a directory, `**` goes through them, `[…]` is a set of characters."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", glob)
+    table = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    text = ""
+    for part in parts:
+        if part.startswith("[") and part.endswith("]") and len(part) > 2:
+            text += f"[^{re.escape(part[2:-1])}]" if part[1] == "!" else f"[{part[1:-1]}]"
+        else:
+            text += table.get(part, re.escape(part))
+    try:
+        return re.compile(text)
+    except re.error:
+        raise InvalidArgument(f"uri: {glob!r} is no glob", params={"field": "uri"}) from None

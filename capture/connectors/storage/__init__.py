@@ -1,0 +1,1 @@
+"""Storage: locations, directory lakes, cloud file systems, caches of immutable files."""

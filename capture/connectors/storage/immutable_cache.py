@@ -1,0 +1,30 @@
+"""What was read of files that never change, kept in the worker's process for the next look: bounded by bytes.
+
+Manifests, commits and footers are immutable by path and size, so they are decoded once and shared by all jobs. A key
+begins with `scope(config)`: what one connector may read is never handed to another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable
+from typing import Any, Final
+
+from capture.connectors.spi import ConnectorConfig
+from store.lru import Bounded
+
+OVERHEAD_BYTES: Final = 200  # of an entry besides its value
+
+
+FILES: Final[Bounded[Hashable, Any]] = Bounded(128 << 20, OVERHEAD_BYTES)
+"""Listings: what is known of data files as wholes, and small things about them."""
+
+COLUMNS: Final[Bounded[Hashable, Any]] = Bounded(256 << 20, OVERHEAD_BYTES)
+"""Statistics of columns in files, which take far more room."""
+
+
+def scope(config: ConnectorConfig) -> str:
+    """What tells a connector's view of its lake from another's: same catalog, place and options, same view."""
+    told = json.dumps([config.catalog, config.format, config.uri, sorted(config.options.items())], default=str)
+    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,1 @@
+"""The engine that reads data: in process when small, else on Spark."""

@@ -1,0 +1,319 @@
+"""The engine that computes: scans the files of a table, in this process when they are few, else on Spark.
+
+Per column and file: row, null and NaN counts, exact bounds, widths, theta, KLL, frequent items. A table's statistics
+are the union over its live files, so files that were scanned before are not read again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from capture import partitions
+from capture.compute import fold, sampling
+from capture.compute.file_scan import Answer, Work
+from capture.compute.fold import Known
+from capture.compute.partial import HASHED
+from capture.compute.stat_rows import Coverage, Rows
+from capture.connectors.spi import ScanTask
+from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, wanted_of
+from capture.spark import expressions, job
+from capture.spark.session import Spark, SparkUnavailable
+from capture.spi import Budget, Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sampling, Sink
+from store import logical_types
+from store.errors import Cancelled, StatflightError
+from store.logical_types import Kind
+from store.targets import TargetKind
+
+_FLUSH_ROWS: Final = 4000
+
+_COLUMN_KINDS: Final = frozenset({
+    "ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "HISTOGRAM", "MCV",
+})  # fmt: skip
+
+
+class SparkEngine:
+    """Computes statistics of columns, groups of columns and Spark expressions.
+
+    Args:
+        master: The Spark master; default `local[*]`. Nothing is started before a capture is large enough.
+        inline_max_cells: Up to so many rows times columns a capture is computed in this process.
+    """
+
+    id: str = "spark"
+    priority: int = 100
+    capabilities = Capabilities(
+        target_kinds={
+            TargetKind.COLUMN: _COLUMN_KINDS,
+            TargetKind.COLUMN_GROUP: frozenset({"ROW_COUNT", "NULL_COUNT", "NDV"}),
+            TargetKind.EXPRESSION: _COLUMN_KINDS,
+        },
+        modes=frozenset({Mode.SYNC, Mode.ASYNC}),
+        sampling=frozenset(Sampling),
+        partitions=True,
+        budgets=True,
+    )
+
+    def __init__(self, master: str | None = None, inline_max_cells: int = 1_000_000):
+        self.spark = Spark(master)
+        self.inline_max_cells = inline_max_cells
+
+    def supports(self, request: CaptureRequest) -> str:
+        if request.target.kind is TargetKind.EXPRESSION:
+            if request.target.engine_kind != self.id:
+                return f"target unsupported: an expression of {request.target.engine_kind}, not of {self.id}"
+            if request.sampling is not Sampling.NONE:
+                return f"sampling {request.sampling} unsupported for expressions"
+        if request.partitions and request.sampling is not Sampling.NONE:
+            return f"sampling {request.sampling} unsupported for partitions"
+        return self.capabilities.mismatch(request)
+
+    def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
+        results: dict[int, CaptureResult] = {}
+        batches: dict[tuple[object, ...], list[int]] = {}
+        for at, request in enumerate(requests):
+            if trouble := self.supports(request) or _uncapturable(request):
+                results[at] = self._result(request, Outcome.UNCAPTURABLE, trouble)
+            elif trouble := _unknown(request):
+                results[at] = self._result(request, Outcome.DEGRADED, trouble)
+            else:
+                # Each expression is a job of its own: Spark may refuse one of them.
+                alone = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
+                how = (request.mode, request.sampling, request.budget, request.partitions)
+                key = (*request.table.key.values(), *how, alone)
+                batches.setdefault(key, []).append(at)
+        for done, places in enumerate(batches.values()):
+            asked = [requests[at] for at in places]
+
+            def progress(share: float, message: str, done: int = done) -> None:
+                sink.progress((done + share) / len(batches), message)
+
+            try:
+                capture = self._capture if asked[0].target.kind is not TargetKind.EXPRESSION else self._expression
+                answers = capture(asked, sink, progress)
+            except Cancelled:
+                answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in asked]
+            except StatflightError as trouble:
+                told: dict[str, object] = {"retryable": trouble.retryable}
+                answers = [self._result(request, Outcome.DEGRADED, str(trouble), told) for request in asked]
+            except Exception as trouble:  # the contract: an engine never raises
+                detail = f"capture failed: {type(trouble).__name__}"
+                answers = [self._result(request, Outcome.DEGRADED, detail) for request in asked]
+            results |= zip(places, answers, strict=True)
+        return [results[at] for at in range(len(requests))]
+
+    def close(self) -> None:
+        """Stops Spark, if it was started."""
+        self.spark.stop()
+
+    def _capture(
+        self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
+    ) -> list[CaptureResult]:
+        """The requests of one table at one snapshot, in one mode and sampling: one pass over its files."""
+        begun = time.monotonic()
+        scan = TableScan.of(requests)
+        table = scan.table
+        progress(0.0, f"planning {table.schema}.{table.name}")
+        names = frozenset(table.names[i] for i in scan.all_ids)
+        planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids, names)
+        tasks = sorted(planned, key=lambda task: task.file_path)
+        notes = []
+        if requests[0].partitions:
+            total, tasks = len(tasks), partitions.within(table, tasks, requests[0].partitions)
+            notes.append(partitions.detail(len(tasks), total))
+        scan.rows_total, scan.files_total = sum(task.row_count for task in tasks), len(tasks)
+        whole, draw = tasks, self._draw(requests[0], scan, tasks, notes)
+        seconds = draw.budget.max_seconds if draw else None
+        if draw:
+            tasks = [] if seconds is not None else draw.take()  # those of a timed sample come while it runs
+        known = Known()
+        if not scan.sampled and tasks and scan.work.column_ids:
+            known = fold.known(sink, table, self.id, tasks, scan.types, scan.work.column_ids, scan.work.wanted)
+        reused = scan.reuse(tasks, known)
+        new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
+
+        rows = Rows(table, self.id, requests[0].mode)
+        seen, execution = len(reused), "inline"
+
+        def tell() -> None:
+            progress(0.9 * seen / max(len(tasks), 1), f"{seen} of {len(tasks)} files")
+
+        expected = draw.rows_at_most if draw else sum(task.row_count for _, task in new)
+        if expected * max(len(scan.all_ids), 1) > self.inline_max_cells:
+            try:
+                self.spark.ensure()
+                execution = "spark"
+            except SparkUnavailable as trouble:
+                notes.append(f"computed without Spark: {trouble}")
+        if draw and seconds is not None:
+            waves = self._timed(draw, tasks, scan.work, tell, begun + seconds, execution == "spark")
+        else:
+            waves = self._waves(new, scan.work, tell, execution == "spark")
+        for flight, found in known.tables(
+            (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
+        ).items():
+            for start in range(0, len(found), _FLUSH_ROWS):
+                sink.put(flight, rows.stored(found[start : start + _FLUSH_ROWS]))
+        held = dict(reused)
+        for wave in waves:
+            for answer in wave:
+                held.setdefault(answer.task, []).append(answer)
+            seen = len(reused) + len(held.keys() - reused.keys())
+            scan.take(held, tasks, rows)
+            if rows.pending >= _FLUSH_ROWS:
+                _flush(rows, sink)
+            tell()
+        scan.take(held, tasks, rows)
+        assert not held, "a task without an answer"
+        if not requests[0].partitions:  # no record of the whole is made of a part
+            scan.finish(whole, rows)
+        _flush(rows, sink)
+        attributes: dict[str, Any] = {"execution": execution, "files": scan.files_total, "files_reused": len(reused)}
+        if scan.sampled:
+            ended_by = (draw.ended_by if draw else "") or None
+            attributes["sample"] = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by}
+        return [self._answer(request, scan, notes, attributes) for request in requests]
+
+    def _waves(
+        self, numbered: Sequence[job.Numbered], work: Work, tell: Callable[[], None], on_spark: bool
+    ) -> Iterator[list[Answer]]:
+        return job.distributed(self.spark, numbered, work, tell) if on_spark else job.inline(numbered, work, tell)
+
+    def _draw(
+        self, request: CaptureRequest, scan: TableScan, tasks: Sequence[ScanTask], notes: list[str]
+    ) -> sampling.Draw | None:
+        """The row groups of a sample in their order; None where each file is asked for a share of its own, or for
+        all."""
+        if not scan.sampled or scan.work.share is not None or not scan.rows_total:
+            return None
+        budget = request.budget or Budget(max_rows=math.ceil(SAMPLE_SHARE * scan.rows_total))
+        if request.sampling is Sampling.RANDOM_ROW_GROUP:
+            return sampling.Draw(tasks, sampling.random_points(fold.listing(tasks)), budget)
+        table, names = scan.table, frozenset(scan.table.names[i] for i in scan.all_ids)
+        try:
+            native = table.connector.capture_snapshot_target_stats(
+                table.schema, table.name, table.snapshot_id, table.column_ids, names
+            )
+            tasks = sampling.by_metadata(tasks, native, scan.types)
+        except StatflightError as trouble:
+            notes.append(f"sampled in the order of file names: {trouble}")
+        return sampling.Draw(tasks, sampling.spread_points(), budget)
+
+    def _timed(
+        self, draw: sampling.Draw, tasks: list[ScanTask], work: Work, tell: Callable[[], None], deadline: float,
+        on_spark: bool,
+    ) -> Iterator[list[Answer]]:  # fmt: skip
+        """The answers of a sample until the time is over; `tasks` grows by those of each wave.
+
+        The first wave is finished however long it takes: a sample is never empty. Spark is stopped in the middle of
+        any other, whose row groups then do not count.
+        """
+        count, first = self.spark.cores if on_spark else 1, True
+
+        def poll() -> None:
+            tell()
+            if not first and time.monotonic() >= deadline:
+                raise _TimeIsUpError
+
+        begun = time.monotonic()
+        while chosen := draw.take(count, deadline):
+            if not first and time.monotonic() >= deadline:
+                draw.ended_by = "seconds"
+                return
+            numbered = list(enumerate(chosen, len(tasks)))
+            tasks += chosen
+            try:
+                yield from self._waves(numbered, work, poll, on_spark)
+            except _TimeIsUpError:
+                draw.ended_by = "seconds"
+                return
+            first, now = False, time.monotonic()
+            fits = int(0.8 * (deadline - now) / max(now - begun, 1e-3) * count)
+            begun, count = now, min(max(fits, self.spark.cores if on_spark else 1), 4 * count)
+
+    def _expression(
+        self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
+    ) -> list[CaptureResult]:
+        """The requests for one expression."""
+        table, target = requests[0].table, requests[0].target
+        assert target.engine_expression_key is not None
+        text = expressions.checked(target.engine_expression_key)
+        leaves = {c.name: logical_types.parse(c.logical_type) for c in table.columns.columns if c.is_leaf}
+        types = expressions.named(text, leaves)
+        progress(0.0, f"planning {table.schema}.{table.name}")
+        names = frozenset(types)
+        planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids, names)
+        tasks = sorted(planned, key=lambda task: task.file_path)
+
+        def tell() -> None:
+            progress(0.1, f"{len(tasks)} files")
+
+        wanted = wanted_of(requests)
+        lt, part, size = expressions.capture(self.spark, tasks, text, types, wanted, tell)
+        rows = Rows(table, self.id, requests[0].mode)
+        rows.expression(target, lt, part, Coverage(part.row_count, len(tasks), size))
+        _flush(rows, sink)
+        attributes: dict[str, object] = {"execution": "spark", "files": len(tasks)}
+        return [self._result(request, Outcome.CAPTURED, "", attributes) for request in requests]
+
+    def _answer(
+        self,
+        request: CaptureRequest,
+        scan: TableScan,
+        notes: Sequence[str],
+        attributes: dict[str, object],
+    ) -> CaptureResult:
+        key = _key(request)
+        errors, read = scan.errors[key], scan.read[key]
+        attributes = attributes | {"files_read": read.files, "rows_read": read.rows, "bytes_read": read.size_bytes}
+        if errors:
+            attributes["files_failed"] = len(errors)
+        if found := scan.dependencies.get(key):
+            attributes["dependencies"] = found
+        outcome = Outcome.DEGRADED if errors and not scan.folds[key].parts else Outcome.CAPTURED
+        told = [*notes]
+        if errors:
+            others = f" (and {len(errors) - 1} more of {scan.files_total} files)" if len(errors) > 1 else ""
+            told.append(f"{errors[0]}{others}")
+        return self._result(request, outcome, "; ".join(told), attributes)
+
+    def _result(
+        self, request: CaptureRequest, outcome: Outcome, detail: str = "", attributes: dict[str, object] | None = None
+    ) -> CaptureResult:
+        return CaptureResult(outcome, self.id, detail, attributes or {}, request.target, request.table)
+
+
+class _TimeIsUpError(Exception):
+    """Stops the wave of a timed sample that is under way."""
+
+
+def _key(request: CaptureRequest) -> Key:
+    """The columns of a request; none for an expression."""
+    target = request.target
+    return target.column_ids if target.column_id is None else (target.column_id,)
+
+
+def _uncapturable(request: CaptureRequest) -> str:
+    """Why no engine of this kind could, or an empty string."""
+    types = {request.table.column_ids.get(c.name): c.logical_type for c in request.table.columns.columns}
+    for column_id in _key(request):
+        kind = logical_types.parse(types[column_id]).kind if column_id in types else None
+        if kind is not None and kind not in HASHED and kind is not Kind.INTERVAL:
+            return f"target unsupported: {kind} column has no scalar statistics"
+    return ""
+
+
+def _unknown(request: CaptureRequest) -> str:
+    names = request.table.names
+    for column_id in _key(request):
+        if column_id not in names:
+            known = ", ".join(f"{i} {name}" for i, name in sorted(names.items())[:20])
+            return f"no column with id {column_id} in snapshot {request.table.snapshot_id}; columns are: {known}"
+    return ""
+
+
+def _flush(rows: Rows, sink: Sink) -> None:
+    for flight, table in rows.tables().items():
+        sink.put(flight, table)

@@ -1,0 +1,162 @@
+"""One pass over the files of a table: what is asked of it, and what came of it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from capture.compute import fold as incremental
+from capture.compute import functional_dependencies as dependencies
+from capture.compute.file_scan import Answer, Work
+from capture.compute.fold import Fold, Known
+from capture.compute.partial import Wanted
+from capture.compute.stat_rows import Coverage, Rows
+from capture.connectors.spi import ScanTask
+from capture.spi import CaptureRequest, Sampling, TableHandle
+from store import logical_types
+from store.logical_types import Kind, LogicalType
+from store.targets import TargetKind
+
+SAMPLE_SHARE: Final = 0.1  # of the row groups of each file
+
+Key = tuple[int, ...]  # of a column or a group: its ids
+
+
+@dataclass(slots=True)
+class _Read:
+    """What one pass read itself, of a column or a group."""
+
+    paths: set[str] = field(default_factory=set)
+    rows: int = 0
+    size_bytes: int = 0
+
+    def add(self, path: str, rows: int, size_bytes: int) -> None:
+        self.paths.add(path)
+        self.rows, self.size_bytes = self.rows + rows, self.size_bytes + size_bytes
+
+    @property
+    def files(self) -> int:
+        return len(self.paths)
+
+
+@dataclass(slots=True)
+class TableScan:
+    """A pass. Answers are folded file by file, in the order of the files."""
+
+    table: TableHandle
+    sampling: Sampling
+    work: Work
+    types: dict[int, LogicalType]
+    all_ids: tuple[int, ...]
+    folds: dict[Key, Fold]
+    errors: dict[Key, list[str]]
+    row_groups: dict[Key, int]
+    read: dict[Key, _Read]
+    members: dict[int, Fold]  # of groups: each column's values, null among them
+    dependencies: dict[Key, list[dict[str, Any]]] = field(default_factory=dict)  # of groups, once all is folded
+    rows_total: int = 0
+    files_total: int = 0
+    taken: int = 0  # files folded, in order
+    reused: frozenset[int] = frozenset()  # tasks whose answers, and thetas, are from the store
+
+    @classmethod
+    def of(cls, requests: Sequence[CaptureRequest]) -> TableScan:
+        table, method = requests[0].table, requests[0].sampling
+        columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
+        groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
+        wanted = wanted_of([r for r in requests if r.target.kind is TargetKind.COLUMN])
+        share = SAMPLE_SHARE if method is Sampling.RANDOM_ROW_GROUP and requests[0].budget is None else None
+        all_ids = sorted({*columns, *(i for group in groups for i in group)})
+        named = {c.name: c.logical_type for c in table.columns.columns}
+        types = {i: logical_types.parse(named[table.names[i]]) for i in all_ids}
+        keys: list[Key] = [*((i,) for i in columns), *groups]
+        lts = [types[key[0]] if len(key) == 1 else LogicalType(Kind.STRUCT) for key in keys]
+        return cls(
+            table,
+            method,
+            Work(tuple(columns), tuple(groups), wanted, share),
+            types,
+            tuple(all_ids),
+            {key: Fold(lt) for key, lt in zip(keys, lts, strict=True)},
+            {key: [] for key in keys},
+            dict.fromkeys(keys, 0),
+            {key: _Read() for key in keys},
+            {i: Fold(LogicalType(Kind.STRUCT)) for group in groups for i in group},
+        )
+
+    @property
+    def sampled(self) -> bool:
+        return self.sampling is not Sampling.NONE
+
+    def reuse(self, tasks: Sequence[ScanTask], known: Known) -> dict[int, list[Answer]]:
+        """The answers from the store, by task, for those it has all answers of."""
+        found: dict[int, list[Answer]] = {}
+        if not known.parts or self.work.groups:
+            return found
+        for at, task in enumerate(tasks):
+            parts = {i: known.parts.get((task.file_path, i)) for i in self.work.column_ids}
+            if all(parts.values()):
+                found[at] = [Answer(at, i, (), "", part[1], 0, part[0]) for i, part in parts.items() if part]
+        self.reused = frozenset(found)
+        whole = sum(map(len, found.values())) == len(known.parts)
+        for i in self.work.column_ids:
+            if whole and i in known.unions:
+                self.folds[i,].unite(known.unions[i])
+                continue
+            for answers in found.values():  # without it, the sketches one by one
+                self.folds[i,].unite(known.theta((tasks[answers[0].task].file_path, i)))
+        return found
+
+    def take(self, held: dict[int, list[Answer]], tasks: Sequence[ScanTask], rows: Rows) -> None:
+        """Folds the answers of files whose turn it is, and makes the rows of each file."""
+        while self.taken in held:
+            at = self.taken
+            task = tasks[at]
+            for answer in held.pop(at):
+                self._fold(answer, task, rows)
+            self.taken += 1
+
+    def _fold(self, answer: Answer, task: ScanTask, rows: Rows) -> None:
+        if answer.column_id is None and len(answer.column_ids) == 1 and answer.partial:
+            self.members[answer.column_ids[0]].add(answer.partial)
+            return
+        key = answer.column_ids if answer.column_id is None else (answer.column_id,)
+        if answer.partial is None:
+            self.errors[key].append(answer.error)
+            return
+        reused = answer.task in self.reused
+        self.folds[key].add(answer.partial, answer.size_bytes, reused)
+        self.row_groups[key] += max(answer.row_groups, 1)  # where a format has none, a file is one
+        if not reused:
+            self.read[key].add(task.file_path, answer.partial.row_count, answer.size_bytes)
+        if answer.column_id is not None and not self.sampled and not reused:
+            lt = self.types[answer.column_id]
+            rows.file_column(task.file_path, task.fingerprint, answer.column_id, lt, answer.partial, answer.size_bytes)
+
+    def finish(self, tasks: Sequence[ScanTask], rows: Rows) -> None:
+        """The rows of the table; `tasks` are all its files, whatever was read of them."""
+        total, files = self.rows_total, incremental.listing(tasks)
+        for key, fold in self.folds.items():
+            if tasks and not fold.parts:
+                continue  # nothing could be read
+            part = fold.result()
+            row_groups = self.row_groups[key] if self.sampled and part.row_count < total else 0
+            read = self.read[key].files if self.sampled else fold.parts
+            covers = Coverage(total, read, fold.size_bytes, row_groups, len(self.errors[key]))
+            if len(key) == 1:
+                rows.column(key[0], self.types[key[0]], part, covers, files)
+            else:
+                if covers.complete and part.theta:  # of a sample the degree would be too high
+                    thetas = {i: self.members[i].result().theta or b"" for i in key}
+                    self.dependencies[key] = dependencies.degrees(key, part.theta, thetas)
+                rows.group(key, part, covers, self.dependencies.get(key, []))
+
+
+def wanted_of(requests: Sequence[CaptureRequest]) -> Wanted:
+    """The sketches that any of the requests asks for."""
+    kinds = [request.kinds for request in requests]
+    return Wanted(
+        quantiles=any(not asked or "HISTOGRAM" in asked for asked in kinds),
+        frequent=any(not asked or "MCV" in asked for asked in kinds),
+    )

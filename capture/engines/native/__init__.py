@@ -1,0 +1,1 @@
+"""The engine that answers from metadata alone."""

@@ -1,0 +1,315 @@
+"""The native engine: statistics that the format itself keeps, in footers, logs and manifests. Reads no data."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture import partitions
+from capture.connectors.spi import FilePart, NativeStats
+from capture.engines.native import known_listings as listings
+from capture.engines.native.known_listings import Listings, Step, Told
+from capture.engines.native.rollup import Rollup, by_column
+from capture.spi import Capabilities, CaptureRequest, CaptureResult, Listing, Mode, Outcome, Sink, TableHandle
+from store.errors import StatflightError
+from store.schemas import FLIGHTS, KEY, RECORDED
+from store.targets import Target, TargetKind
+
+_COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX"})
+
+
+class NativeEngine:
+    """Captures TABLE, COLUMN and FILE targets from a connector's metadata.
+
+    When a TABLE or FILE is asked for, the COLUMN and FILE records of the same pass are kept too.
+    """
+
+    id = "native"
+    priority = 1000
+    capabilities = Capabilities(
+        {
+            TargetKind.TABLE: frozenset({"ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES"}),
+            TargetKind.COLUMN: _COLUMN_KINDS,
+            TargetKind.FILE: frozenset({"ROW_COUNT", "TOTAL_BYTES", "NULL_COUNT", "NAN_COUNT", "MIN_MAX"}),
+        },
+        partitions=True,
+    )
+
+    def __init__(self) -> None:
+        self._listings = Listings()
+
+    def supports(self, request: CaptureRequest) -> str:
+        return self.capabilities.mismatch(request)
+
+    def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for at, request in enumerate(requests):
+            groups.setdefault((*request.table.key.values(), request.partitions), []).append(at)
+        results: list[CaptureResult] = [CaptureResult(Outcome.DEGRADED, self.id, "not tried")] * len(requests)
+        for members in groups.values():
+            group = [requests[at] for at in members]
+            try:
+                looked = _Pass(self.id, group, sink, self._listings)
+                answers = looked.run_scoped() if group[0].partitions else looked.run()
+            except StatflightError as trouble:
+                told = {"retryable": trouble.retryable}
+                answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble), told)] * len(group)
+            except Exception as trouble:  # the contract: an engine never raises
+                detail = f"capture failed: {type(trouble).__name__}"
+                answers = [CaptureResult(Outcome.DEGRADED, self.id, detail)] * len(group)
+            for at, answer in zip(members, answers, strict=True):
+                results[at] = answer
+        return results
+
+
+class _Pass:
+    """One look at a table's metadata for all that is asked of it."""
+
+    def __init__(self, engine_id: str, requests: list[CaptureRequest], sink: Sink, listings: Listings):
+        self.engine_id, self.requests, self.sink, self.listings = engine_id, requests, sink, listings
+        self.step: Step | None = None  # from the listing that the store has, where only changes are put
+        self.table: TableHandle = requests[0].table
+        self.mode: Mode = requests[0].mode
+        self.now = datetime.now(UTC)
+        self.schema_hash = self.table.columns.hash
+        self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in requests)
+        self.leaves = {c.name for c in self.table.columns.columns if c.is_leaf}
+        self.types = {c.name: c.logical_type for c in self.table.columns.columns}
+        self.wanted = self._wanted()
+
+    def _wanted(self) -> frozenset[str] | None:
+        """Names of the columns to look at: those asked for, and with a table or file those selected; None for all."""
+        asked = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
+        names = frozenset(n for i, n in self.table.names.items() if i in asked and n in self.leaves)
+        for request in self.requests:
+            if request.target.kind is not TargetKind.COLUMN:
+                if not request.column_selectors:
+                    return None
+                names |= self.table.selected(request.column_selectors)
+        return names
+
+    def run(self) -> list[CaptureResult]:
+        native = self._look()
+        rollups = self._file_columns(native)
+        columns = self._columns(native, rollups)
+        if self.whole:
+            self._put_files(native)
+        results = [self._answer(request, native, columns) for request in self.requests]
+        captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
+                    if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
+        explicit = [row for i, row in columns.items() if i in captured]
+        extra = [row for i, row in columns.items() if i not in captured] if self.whole else []
+        for rows, is_extra in ((explicit, False), (extra, True)):
+            if rows:
+                self.sink.put("stats.columns", _rows("stats.columns", rows), extra=is_extra)
+        self._put_sketches(native, columns)
+        return results
+
+    def run_scoped(self) -> list[CaptureResult]:
+        """Of some partitions: what is known of their files. The table's files are listed whole, as for any capture of
+        it; its own record and those of its columns stay as they are."""
+        native = self._look()
+        paths = partitions.files_of(self.table, native, self.requests[0].partitions)
+        if self.whole:
+            self._put_files(native)
+        known = set()
+        for part in native.file_columns():
+            rows = part.filter(pc.is_in(part["file_path"], paths))
+            known |= set(rows["column_name"].unique().to_pylist())
+            self._put_file_columns(native, rows)
+        return [self._answer_scoped(request, native, len(paths), known) for request in self.requests]
+
+    def _answer_scoped(
+        self, request: CaptureRequest, native: NativeStats, files: int, known: set[str]
+    ) -> CaptureResult:
+        if request.target.kind is TargetKind.COLUMN and (trouble := self._column_trouble(request.target, known)):
+            return trouble
+        total = pc.sum(pc.equal(native.files["file_content"], "DATA")).as_py()
+        detail = partitions.detail(files, total)
+        return replace(self._captured(request.target, detail), attributes={"files": files, "files_total": total})
+
+    def _look(self) -> NativeStats:
+        table = self.table
+        return table.connector.capture_snapshot_target_stats(
+            table.schema, table.name, table.snapshot_id, table.column_ids, self.wanted
+        )
+
+    def _answer(self, request: CaptureRequest, native: NativeStats, columns: Mapping[int, Any]) -> CaptureResult:
+        target = request.target
+        if target.kind is TargetKind.TABLE:
+            return self._answer_table(native, target)
+        if target.kind is TargetKind.FILE:
+            known = pc.any(pc.equal(native.files["file_path"], target.file_path)).as_py()
+            if not known:
+                return self._degraded(target, f'snapshot {self.table.snapshot_id} has no file "{target.file_path}"')
+            return self._captured(target)
+        known = {name for i, name in self.table.names.items() if i in columns}
+        return self._column_trouble(target, known) or self._captured(target)
+
+    def _column_trouble(self, target: Target, known: Container[str]) -> CaptureResult | None:
+        """Why a column is not captured, if so; `known` are the columns that the metadata tells of."""
+        name = self.table.names.get(target.column_id or 0)
+        if name is None:
+            return self._degraded(target, f"snapshot {self.table.snapshot_id} has no column with id {target.column_id}")
+        if name not in self.leaves:
+            return CaptureResult(
+                Outcome.UNCAPTURABLE, self.engine_id, f'target unsupported: "{name}" is a container, its leaves are not'
+            )
+        return None if name in known else self._degraded(target, f'the metadata says nothing of column "{name}"')
+
+    def _answer_table(self, native: NativeStats, target: Target) -> CaptureResult:
+        complete = native.row_count is not None
+        row = self._provenance(native, complete) | {
+            "row_count": native.row_count,
+            "data_file_count": native.data_file_count,
+            "total_size_bytes": native.total_size_bytes,
+            "merged_size_bytes": native.merged_size_bytes,
+        }
+        self.sink.put("stats.tables", _rows("stats.tables", [row]))
+        return self._captured(target, "" if complete else "the metadata does not tell how many rows are live")
+
+    def _captured(self, target: Target, detail: str = "") -> CaptureResult:
+        return CaptureResult(Outcome.CAPTURED, self.engine_id, detail, target=target, table=self.table)
+
+    def _degraded(self, target: Target, detail: str) -> CaptureResult:
+        told = {"retryable": False}  # a snapshot's metadata stays what it is
+        return CaptureResult(Outcome.DEGRADED, self.engine_id, detail, told, target, self.table)
+
+    def _provenance(self, native: NativeStats, complete: bool) -> dict[str, Any]:
+        return self.table.key | {
+            "producer": native.producer,
+            "completeness": "COMPLETE" if complete else "PARTIAL",
+            "engine_id": self.engine_id,
+            "capture_mode": str(self.mode),
+            "files_scanned": native.data_file_count,
+            "captured_at": self.now,
+            "refreshed_at": self.now,
+            "schema_hash": self.schema_hash,
+        }
+
+    def _put_files(self, native: NativeStats) -> None:
+        provenance = self._provenance(native, True) | {"files_scanned": None}
+        files, whole = native.files, True
+        if self.step is not None:
+            files, whole = files.filter(pc.is_in(files["file_path"], self.step.added)), False
+        if whole or files.num_rows:
+            self.sink.put("stats.files", _with(files, provenance, "stats.files"), whole=whole)
+
+    def _put_file_columns(self, native: NativeStats, part: pa.Table) -> None:
+        complete = pc.and_(pc.is_valid(part["null_count"]), pc.is_valid(part["row_count"]))
+        labels = pc.if_else(complete, "COMPLETE", "PARTIAL")
+        provenance = self._provenance(native, True) | {"files_scanned": None}
+        rows = _with(part, provenance, "stats.file_columns")
+        at = rows.schema.get_field_index("completeness")
+        self.sink.put("stats.file_columns", rows.set_column(at, "completeness", labels), extra=True)
+
+    def _file_columns(self, native: NativeStats) -> dict[str, Rollup]:
+        """Hands per-file statistics on as they come, and rolls them up by column."""
+        if self.whole and native.parts and self.wanted is None:  # else it is not all that there is to tell
+            return self._parts(native)
+        rollups: dict[str, Rollup] = {}
+        for part in native.file_columns():
+            self._roll_up(rollups, part)
+            if self.whole and part.num_rows:
+                self._put_file_columns(native, part)
+        return rollups
+
+    def _roll_up(self, rollups: dict[str, Rollup], part: pa.Table) -> None:
+        if part.num_rows:
+            for name, rows in by_column(part):
+                rollups.setdefault(name, Rollup(name, self.types.get(name, "STRING"))).add(rows)
+
+    def _parts(self, native: NativeStats) -> dict[str, Rollup]:
+        """As `_file_columns`, but of what was told before only the roll-ups are used, where the store still has it."""
+        table, last = self.table, self.listings.last(self.table)
+        mark = listings.mark_of(table, native.parts)
+        self.step = listings.step(last, table, native.parts, native.files)
+        if self.step is not None and not self.sink.list_files(table, listings.listing(mark, last, self.step)):
+            self.step = None
+        if self.step is None:
+            self.sink.list_files(table, Listing(mark))
+        known = {} if last is None else last.parts
+        told: dict[str, Told] = {}
+        for part in native.parts:
+            held = known.get(part.key)
+            if held is None or self.step is None:
+                held = self._put_part(native, part, held)
+            told[part.key] = held
+        self.listings.remember(table, mark, told)
+        names = dict.fromkeys(name for held in told.values() for name in held.rollups)
+        return {
+            name: Rollup.of(
+                name,
+                self.types.get(name, "STRING"),
+                (held.rollups[name] for held in told.values() if name in held.rollups),
+            )
+            for name in names
+        }
+
+    def _put_part(self, native: NativeStats, part: FilePart, known: Told | None) -> Told:
+        rollups: dict[str, Rollup] = {}
+        for rows in part.file_columns():
+            if known is None:
+                self._roll_up(rollups, rows)
+            if self.step is not None:
+                rows = rows.filter(pc.is_in(rows["file_path"], self.step.added))
+            if rows.num_rows:
+                self._put_file_columns(native, rows)
+        return known or Told(part.files, part.marks, rollups)
+
+    def _columns(self, native: NativeStats, rollups: Mapping[str, Rollup]) -> dict[int, dict[str, Any]]:
+        """Column id → its record: what the format keeps at table level, else the roll-up of the files."""
+        ids = self.table.column_ids
+        found: dict[int, dict[str, Any]] = {}
+        for name, rollup in rollups.items():
+            if name in ids:
+                scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
+                complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
+                found[ids[name]] = self._provenance(native, complete) | scalars | {"column_id": ids[name]}
+        if native.columns is not None:
+            for row in native.columns.to_pylist():
+                column_id = row["column_id"] or ids.get(row["column_name"])
+                if column_id:
+                    # what the source leaves out, its files may tell
+                    paired = {f"{side}_is_exact" for side in ("min", "max") if row[side] is not None}
+                    told = {name: value for name, value in row.items() if value is not None or name in paired}
+                    row = found.get(column_id, {}) | told
+                    complete = row.get("null_count") is not None
+                    provenance = self._provenance(native, complete) | {"producer": "SOURCE_NATIVE"}
+                    found[column_id] = row | provenance | {"column_id": column_id}
+        return found
+
+    def _put_sketches(self, native: NativeStats, columns: Mapping[int, Any]) -> None:
+        import json
+
+        rows = [
+            self.table.key | {"target_kind": "COLUMN", "column_id": column_id, "role": role, "sketch_type": type,
+                              "data": data, "params": json.dumps(dict(params)), "captured_at": self.now}
+            for column_id, role, type, data, params in native.sketches if column_id in columns
+        ]  # fmt: skip
+        if rows:
+            self.sink.put("stats.sketches", _rows("stats.sketches", rows), extra=True)
+
+
+def _rows(flight: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Records as a table in the flight's schema, derived columns left out."""
+    schema = FLIGHTS[flight].schema
+    kept = pa.schema([field for field in schema if field.name not in ("freshness", "usable_for")])
+    return pa.Table.from_pylist([{name: row.get(name) for name in kept.names} for row in rows], kept)
+
+
+def _with(table: pa.Table, constants: Mapping[str, Any], flight: str) -> pa.Table:
+    """The table with key and provenance as constant columns, in the flight's order."""
+    schema = FLIGHTS[flight].schema
+    columns = {}
+    for name in schema.names:
+        if name in table.column_names:
+            columns[name] = table[name]
+        elif name in KEY or name in RECORDED:
+            columns[name] = pa.repeat(pa.scalar(constants.get(name), schema.field(name).type), table.num_rows)
+    return pa.table(columns)

@@ -1,0 +1,1 @@
+"""Publishers: write captured statistics to the homes where engines look for them."""

@@ -1,0 +1,1 @@
+"""Conditions on rows, from SQL text and from Arrow expressions."""

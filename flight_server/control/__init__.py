@@ -1,0 +1,1 @@
+"""The control plane: lakes, jobs, leases, publication, policies."""

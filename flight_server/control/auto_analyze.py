@@ -1,0 +1,184 @@
+"""Auto-analyze in the server: gathers the facts of `capture.policy`, queues what it decides, records each decision.
+
+Runs after every discovery, and on a schedule that discovers the lakes of connectors with a policy. A decision is a row
+of `sys.capture_decisions` (engine `policy`); one that repeats the last one about its target and snapshot leaves none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from capture import policy
+from capture.policy import Facts, Policy, Rules, Verdict
+from store.catalog_store import EXTERNAL, TableEntry
+from store.errors import NotFound, StatflightError
+from store.job_store import ACTIVE
+from store.targets import Target
+
+if TYPE_CHECKING:
+    from flight_server.app import Service
+
+log = logging.getLogger("statflight.server")
+
+ENGINE: Final = "policy"
+_CONTAINERS: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
+
+
+class AutoAnalyze:
+    def __init__(self, service: Service, default: str, every_seconds: float):
+        self._service, self._default, self._every = service, policy.parse(default), every_seconds
+        # by table key and kind of target: snapshot and text of the last decision; when and of which snapshot was tried
+        self._last: dict[tuple[int, str], tuple[int | None, str]] | None = None
+        self._tried: dict[tuple[int, str], tuple[datetime, int]] = {}
+        self._later: dict[int, TableEntry] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="auto-analyze", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def policy_of(self, options: Mapping[str, Any]) -> Policy:
+        told = options.get("policy")
+        return policy.parse(str(told)) if told else self._default
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every):
+            for catalog, format in self._service.database.rows("SELECT catalog, format FROM connectors"):
+                if format == EXTERNAL or self._stop.is_set():
+                    continue
+                try:
+                    if not self.policy_of(self._service.config(catalog)["options"]).is_off:
+                        self._service.discover(catalog, None, False, self._stop.is_set)  # ends with a look
+                except StatflightError as trouble:
+                    log.info("auto-analyze of %s: %s", catalog, trouble)
+                except Exception:
+                    log.exception("auto-analyze of %s", catalog)
+
+    def look(self, catalog: str, tables: Sequence[TableEntry], now: datetime | None = None) -> list[str]:
+        """Decides about these tables of a connector; the ids of the jobs that came of it."""
+        chosen = self.policy_of(self._service.config(catalog)["options"])
+        if chosen.is_off:
+            return []
+        jobs = []
+        with self._lock:
+            for table in tables:
+                rules = chosen.rules(table.table_schema, table.table_name)
+                if rules is not None and table.format != EXTERNAL:
+                    jobs += self._decide(table, rules, now or datetime.now(UTC))
+        return jobs
+
+    def _decide(self, table: TableEntry, rules: Rules, now: datetime) -> list[str]:
+        facts = self._facts(table)
+        rule = {"TABLE": policy.table_verdict, "COLUMN": policy.columns_verdict}
+        verdicts = {}
+        for kind, decide in rule.items():
+            tried_at, snapshot_id = self._tried.get((table.table_key, kind), (None, None))
+            verdicts[kind] = decide(rules, replace(facts, tried_at=tried_at, tried_snapshot_id=snapshot_id), now)
+        self._record(table, facts, verdicts)
+        jobs = []
+        for kind, verdict in verdicts.items():  # of two jobs: what metadata tells is not to wait for a scan
+            if verdict.capture and facts.snapshot_id is not None:
+                self._tried[table.table_key, kind] = (now, facts.snapshot_id)
+                targets = [Target.table()] if verdict.columns is None else [Target.column(i) for i in verdict.columns]
+                jobs.append(self._queue(table, facts.snapshot_id, targets))
+        return jobs
+
+    def published(self, table: TableEntry) -> None:
+        """Something was captured of the table: how much changed may be known now."""
+        self._later[table.table_key] = table
+
+    def look_later(self) -> None:
+        """Looks at the tables something was captured of; called now and then."""
+        while self._later:
+            _, table = self._later.popitem()
+            if table.format != EXTERNAL:
+                with contextlib.suppress(NotFound):  # its connector was dropped since
+                    self.look(table.table_catalog, [self._service.catalog.by_key(table.table_key)])
+
+    def _queue(self, table: TableEntry, snapshot_id: int, targets: Sequence[Target]) -> str:
+        bodies: list[dict[str, Any]] = [
+            {"target": target.to_json(), "kinds": [], "sampling": "NONE", "column_selectors": [],
+             "latency_budget_ms": None} for target in targets
+        ]  # fmt: skip
+        return self._service.enqueue(table, snapshot_id, bodies, ENGINE)
+
+    def _record(self, table: TableEntry, facts: Facts, verdicts: Mapping[str, Verdict]) -> None:
+        if self._last is None:
+            rows = self._service.database.rows(
+                "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
+                " FROM capture_decisions WHERE engine_id = ? GROUP BY ALL", ENGINE,
+            )  # fmt: skip
+            self._last = {(key, kind): (of, detail.partition(" (")[0]) for key, kind, of, detail in rows}
+        fresh = []
+        for kind, verdict in verdicts.items():
+            same = (facts.snapshot_id, verdict.text.partition(" (")[0])
+            if verdict.capture or self._last.get((table.table_key, kind)) != same:
+                self._last[table.table_key, kind] = same
+                fresh.append({
+                    "snapshot_id": facts.snapshot_id, "target_kind": kind,
+                    "storage_id": "table" if kind == "TABLE" else None, "engine_id": ENGINE, "detail": verdict.text,
+                    "outcome": "QUEUED" if verdict.capture else "NOT_NOW", "elapsed_ms": 0.0,
+                })  # fmt: skip
+        if fresh:
+            self._service.database.write(
+                lambda connection: self._service.jobs.record_decisions(connection, table, ENGINE, fresh)
+            )
+
+    def _facts(self, table: TableEntry) -> Facts:
+        service, key, current = self._service, table.table_key, table.current_snapshot_id
+        rows = service.database.rows
+        if current is None:
+            return Facts(None, None, ())
+        snapshots = {s.snapshot_id: s for s in service.catalog.snapshots(table)}
+        schema_hash = snapshots[current].schema_hash if current in snapshots else None
+        ids = service.catalog.column_ids(table)
+        leaves = [c[0] for c in service.catalog.schema_columns(table, schema_hash) if c[1] not in _CONTAINERS]
+        scans = rows(
+            "SELECT r.snapshot_id, max(coalesce(r.refreshed_at, r.captured_at, r.created_at)) FROM stats_columns r"
+            " LEFT JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
+            " WHERE r.table_key = ? AND r.producer = 'ENGINE_COMPUTED'"
+            " GROUP BY 1 ORDER BY max(n.ordinal) DESC LIMIT 1", key,
+        )  # fmt: skip
+        captured, captured_at = scans[0] if scans else (None, None)
+        names = {name: number for name, number in ids.items() if name in leaves}
+        used = {names[name]: reads for name, reads in service.usage.of(key).items() if name in names}
+        return Facts(
+            current, schema_hash, tuple(names.values()),
+            has_table_record=bool(
+                rows("SELECT 1 FROM stats_tables WHERE table_key = ? AND snapshot_id = ? LIMIT 1", key, current)
+            ),
+            captured_snapshot_id=captured,
+            captured_schema_hash=snapshots[captured].schema_hash if captured in snapshots else None,
+            captured_at=captured_at,
+            captured_columns=frozenset(i for (i,) in rows(
+                "SELECT column_id FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
+                " AND producer = 'ENGINE_COMPUTED'", key, current)),
+            changed_share=None if captured is None else self._changed(key, captured, current), used=used,
+            busy=bool(rows(f"SELECT 1 FROM jobs WHERE table_key = ? AND state IN {ACTIVE} LIMIT 1", key)),
+        )  # fmt: skip
+
+    def _changed(self, table_key: int, before: int, current: int) -> float | None:
+        """Rows of the files that came since, or of those that went if these are more, as a share of the rows there are,
+        or were; None where a listing is not known."""
+        places = dict(self._service.database.rows(
+            "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = 'stats.files'", table_key
+        ))  # fmt: skip
+        if before not in places or current not in places:
+            return None
+        ((were, are, stayed),) = self._service.database.rows(
+            "SELECT coalesce(sum(row_count) FILTER (was), 0), coalesce(sum(row_count) FILTER (is_now), 0),"
+            " coalesce(sum(row_count) FILTER (was AND is_now), 0) FROM (SELECT row_count,"
+            " from_pos <= ? AND to_pos > ? AS was, from_pos <= ? AND to_pos > ? AS is_now"
+            " FROM stats_files WHERE table_key = ? AND file_content = 'DATA')",
+            places[before], places[before], places[current], places[current], table_key,
+        )  # fmt: skip
+        return max((float(rows - stayed) / float(rows) for rows in (were, are) if rows), default=0.0)

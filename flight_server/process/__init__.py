@@ -1,0 +1,1 @@
+"""The server process: start, listeners, signals, health, metrics."""

@@ -1,0 +1,289 @@
+"""Prometheus metrics over HTTP: `/metrics`, and `/health` for probes. Loaded only when a port for them is given.
+
+| metric | labels | what |
+|---|---|---|
+| statflight_requests_total | method, action, code | calls answered; OK or the code of the refusal |
+| statflight_request_seconds | method, action | until the answer, or the first part of it, is there |
+| statflight_rows_read_total | flight | rows streamed by DoGet |
+| statflight_rows_put_total | flight, result | rows of puts: created, unchanged, replaced |
+| statflight_jobs | state | jobs that there are |
+| statflight_tasks_waiting | kind | work that no worker has taken yet, durable jobs apart |
+| statflight_leases | | leases that are held |
+| statflight_lease_expiries_total | | leases that ran out: workers that were lost |
+| statflight_resolve_outcomes_total | outcome | answers of `resolve`: HIT, CAPTURED, … |
+| statflight_capture_outcomes_total | engine, outcome | requests of captures, as the workers told |
+| statflight_capture_seconds | kind | of captures, from lease to end; `sync`: somebody waited, `job`: durable |
+| statflight_capture_read_rows_total, …_read_bytes_total | engine | read of the lake; a row once for each column |
+| statflight_capture_published_rows_total, …_published_bytes_total | flight | statistics that captures published |
+| statflight_tables | | tables with statistics |
+| statflight_table_age_seconds | table | since the last capture or put of the table's row; the oldest only |
+| statflight_stale_tables | | tables of connectors whose current snapshot has no table record |
+| statflight_table_stale_seconds | table | … and since when that snapshot is there; the stalest only |
+| statflight_build_info | version | 1 |
+| process_… | | memory, processor time, open files |
+
+The endpoint listens where the server does. It names tables: where callers need a token, `/metrics` wants one too, with
+the scope `stats.read` and for all tables (`authorization: {credentials_file: …}` in a scrape configuration); `/health`
+never does. It is HTTP without TLS: off this machine it belongs behind a proxy, or into a network of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+import prometheus_client as prometheus
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.exposition import choose_encoder
+
+from flight_server.app import Service
+from flight_server.auth.tokens import Principal
+from flight_server.control.capture_counters import READ
+from store.catalog_store import EXTERNAL
+from store.errors import InvalidArgument, Unauthenticated
+from store.job_store import ACTIVE, ENDED
+from store.names import join_name
+from store.stats_store import Counts
+
+MAX_TABLES: Final = 100  # whose age is told, stalest first
+MAX_LABELS: Final = 200  # values of a label that others choose; the rest is "other"
+_AGES_KEPT: Final = 10.0  # seconds
+_REFUSALS: Final = {
+    401: b"send the header authorization: Bearer <token>\n",
+    403: b"metrics need a token with the scope stats.read for all tables\n",
+}
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0)
+
+
+class Metrics:
+    """The counters of one server, and the HTTP endpoint that shows them."""
+
+    def __init__(self, service: Service, version: str, authenticate: Callable[[str | None], Principal]):
+        self.registry = registry = prometheus.CollectorRegistry()
+        self._authenticate = authenticate
+        self._service = service
+        self._codes: set[str] = {"OK"}
+        self._requests = prometheus.Counter(
+            "statflight_requests", "Calls answered", ["method", "action", "code"], registry=registry
+        )
+        self._seconds = prometheus.Histogram(
+            "statflight_request_seconds", "Until the answer or its first part", ["method", "action"],
+            buckets=_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._rows_read = prometheus.Counter(
+            "statflight_rows_read", "Rows streamed by DoGet", ["flight"], registry=registry
+        )
+        self._rows_put = prometheus.Counter(
+            "statflight_rows_put", "Rows of puts", ["flight", "result"], registry=registry
+        )
+        prometheus.Info("statflight_build", "The server", registry=registry).info({"version": version})
+        prometheus.ProcessCollector(registry=registry)
+        registry.register(_ServiceCollector(service))
+        self._http: ThreadingHTTPServer | None = None
+
+    def answered(self, method: str, action: str, code: str, seconds: float) -> None:
+        if code not in self._codes:  # some come from workers
+            if len(self._codes) >= MAX_LABELS:
+                code = "other"
+            self._codes.add(code)
+        self._requests.labels(method, action, code).inc()
+        self._seconds.labels(method, action).observe(seconds)
+
+    def put(self, flight: str, counts: Counts) -> None:
+        for result in ("created", "unchanged", "replaced"):
+            self._rows_put.labels(flight, result).inc(getattr(counts, result))
+
+    def rows_read(self, flight: str, rows: int) -> None:
+        self._rows_read.labels(flight).inc(rows)
+
+    # The endpoint.
+
+    def listen(self, host: str, port: int) -> int:
+        """Serves in a thread of its own; the port.
+
+        Raises:
+            InvalidArgument: The address is taken or is none of this machine.
+        """
+        try:
+            self._http = _Server((host, port), self._handler())
+        except OSError:
+            raise InvalidArgument(
+                f"metrics cannot listen on {host}:{port}", code="ADDRESS", hint="--metrics-port 0 picks a free port"
+            ) from None
+        threading.Thread(target=self._http.serve_forever, name="metrics", daemon=True).start()
+        return int(self._http.server_address[1])
+
+    def close(self) -> None:
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.server_close()
+
+    def _refusal(self, authorization: str | None) -> int | None:
+        """The HTTP status for a caller who may not read metrics."""
+        try:
+            caller = self._authenticate(authorization)
+        except Unauthenticated:
+            return 401
+        return None if caller.may("stats.read") and caller.sees_all else 403
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        metrics = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10  # seconds for a client to ask
+
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0]
+                if path == "/metrics":
+                    if (refusal := metrics._refusal(self.headers.get("Authorization"))) is not None:
+                        self._answer(refusal, "text/plain; charset=utf-8", _REFUSALS[refusal])
+                        return
+                    encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+                    self._answer(200, content_type, encode(metrics.registry))
+                elif path == "/health":
+                    draining = metrics._service.dispatcher.closing
+                    body = json.dumps({"status": "draining" if draining else "ok"}).encode()
+                    self._answer(503 if draining else 200, "application/json", body)
+                else:
+                    self._answer(404, "text/plain; charset=utf-8", b"/metrics or /health\n")
+
+            def _answer(self, status: int, content_type: str, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(body)))
+                if status == 401:
+                    self.send_header("WWW-Authenticate", "Bearer")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Says nothing: scrapes are no news."""
+
+        return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news either."""
+
+
+class _ServiceCollector:
+    """What is looked up when somebody asks."""
+
+    def __init__(self, service: Service):
+        self._service = service
+        self._told: tuple[float, _Stalest, _Stalest] | None = None
+        self._lock = threading.Lock()
+
+    def describe(self) -> list[Metric]:
+        return []  # else the registry would ask the database for names
+
+    def collect(self) -> Iterator[Metric]:
+        with contextlib.suppress(Exception):  # a server that is being stopped has less to tell
+            yield from self._queue()
+            yield from self._captures()
+            yield from self._tables()
+
+    def _queue(self) -> Iterator[Metric]:
+        dispatcher = self._service.dispatcher
+        jobs = GaugeMetricFamily("statflight_jobs", "Jobs that there are", labels=["state"])
+        counts = self._service.jobs.counts()
+        for state in (*ACTIVE, *ENDED):
+            jobs.add_metric([state], counts.get(state, 0))
+        yield jobs
+        waiting, leases = dispatcher.depths()
+        tasks = GaugeMetricFamily("statflight_tasks_waiting", "Work that no worker has taken yet", labels=["kind"])
+        for kind, depth in waiting.items():
+            tasks.add_metric([kind], depth)
+        yield tasks
+        yield GaugeMetricFamily("statflight_leases", "Leases that are held", value=leases)
+
+    def _captures(self) -> Iterator[Metric]:
+        tally, answers = self._service.dispatcher.tally, self._service.orchestrator.outcomes.copy()
+        yield CounterMetricFamily("statflight_lease_expiries", "Leases that ran out", value=tally.lease_expiries)
+        yield _counter("statflight_resolve_outcomes", "Answers of resolve", "outcome", answers)
+        outcomes = CounterMetricFamily(
+            "statflight_capture_outcomes", "Requests of captures, as the workers told", labels=["engine", "outcome"]
+        )
+        told: dict[tuple[str, str], int] = {}
+        for (engine, outcome), count in tally.outcomes.copy().items():
+            key = (engine, outcome) if len(told) < MAX_LABELS else ("other", outcome)
+            told[key] = told.get(key, 0) + count
+        for labels, count in told.items():
+            outcomes.add_metric(labels, count)
+        yield outcomes
+        about = "Of captures that ended, from lease to end"
+        taken = SummaryMetricFamily("statflight_capture_seconds", about, labels=["kind"])
+        for kind, (ended, seconds) in tally.seconds.copy().items():
+            taken.add_metric([kind], ended, seconds)
+        yield taken
+        for what in READ:
+            read = {engine: count for (engine, of), count in tally.read.copy().items() if of == what}
+            yield _counter(f"statflight_capture_read_{what}", f"What captures read of lakes, in {what}", "engine", read)
+        for what, published in (("rows", tally.rows), ("bytes", tally.size_bytes)):
+            name = f"statflight_capture_published_{what}"
+            yield _counter(name, f"Statistics that captures published, in {what}", "flight", published.copy())
+
+    def _tables(self) -> Iterator[Metric]:
+        with self._lock:  # scrapers that come together ask the database once
+            now = time.time()
+            if self._told is None or now - self._told[0] > _AGES_KEPT:
+                self._told = (now, self._ask(_OLDEST), self._ask(_STALEST, EXTERNAL))
+            _, oldest, stalest = self._told
+        yield GaugeMetricFamily("statflight_tables", "Tables with statistics", value=oldest.total)
+        since = f"Since the last capture, of the {MAX_TABLES} oldest tables"
+        yield _ages("statflight_table_age_seconds", since, oldest, now)
+        about = "Tables whose current snapshot has no table record"
+        yield GaugeMetricFamily("statflight_stale_tables", about, value=stalest.total)
+        since = f"Since a current snapshot without table record is there, of the {MAX_TABLES} stalest tables"
+        yield _ages("statflight_table_stale_seconds", since, stalest, now)
+
+    def _ask(self, sql: str, *parameters: Any) -> _Stalest:
+        rows = self._service.database.rows(sql, *parameters, MAX_TABLES)
+        told = [(join_name(*row[:3]), float(row[3])) for row in rows if row[3] is not None]
+        return _Stalest(told, int(rows[0][4]) if rows else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stalest:
+    """Full names of tables with an instant in seconds, the earliest first; how many tables there are in all."""
+
+    tables: list[tuple[str, float]]
+    total: int
+
+
+_OLDEST: Final = """
+SELECT t.table_catalog, t.table_schema, t.table_name,
+    epoch(max(coalesce(s.refreshed_at, s.captured_at, s.created_at))) AS captured, count(*) OVER () AS total
+FROM stats_tables s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped
+GROUP BY ALL ORDER BY captured LIMIT ?
+"""
+_STALEST: Final = """
+SELECT t.table_catalog, t.table_schema, t.table_name, epoch(n.committed_at) AS since, count(*) OVER () AS total
+FROM tables t JOIN snapshots n ON n.table_key = t.table_key AND n.snapshot_id = t.current_snapshot_id
+WHERE NOT t.dropped AND t.format <> ? AND NOT EXISTS (
+    SELECT 1 FROM stats_tables s WHERE s.table_key = t.table_key AND s.snapshot_id = t.current_snapshot_id)
+ORDER BY since NULLS LAST LIMIT ?
+"""
+
+
+def _counter(name: str, about: str, label: str, counts: Mapping[str, int]) -> Metric:
+    found = CounterMetricFamily(name, about, labels=[label])
+    for value, count in counts.items():
+        found.add_metric([value], count)
+    return found
+
+
+def _ages(name: str, about: str, of: _Stalest, now: float) -> Metric:
+    found = GaugeMetricFamily(name, about, labels=["table"])
+    for table, since in of.tables:
+        found.add_metric([table], max(0.0, now - since))
+    return found

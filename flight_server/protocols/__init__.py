@@ -1,1 +1,0 @@
-"""Other dialects of the same questions, one file each."""

@@ -1,0 +1,1 @@
+"""Reads: from a validated request to a stream of batches."""

@@ -1,0 +1,152 @@
+"""Flights that are computed rather than stored: histograms, most common values, and what the server says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from flight_server.reads.sources import Scope, stats_source
+from store import bounds, logical_types, sketches
+from store.schemas import FLIGHTS, KEY, PROVENANCE
+
+if TYPE_CHECKING:
+    from flight_server.app import Service
+
+BUCKETS: Final = 32
+COMMON: Final = 100
+
+
+def register(service: Service) -> None:
+    """Tells the scanner where these flights come from."""
+    sources: dict[str, Callable[[Scope], pa.Table]] = {
+        "stats.histograms": lambda scope: _expanded(service, scope, "stats.histograms", "QUANTILES", _buckets),
+        "stats.most_common_values": lambda scope: _expanded(service, scope, "stats.most_common_values", "MCV", _common),
+        "sys.engines": lambda _: _table("sys.engines", engine_rows(service)),
+        "sys.flights": lambda scope: _table("sys.flights", list(_flights(service, scope))),
+        "sys.functions": lambda _: _functions(),
+    }
+    service.scanner.queries.arrow_sources.update(sources)
+
+
+def _table(flight: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist([dict(row) for row in rows], FLIGHTS[flight].schema)
+
+
+@lru_cache(1)
+def _own_engines() -> tuple[Mapping[str, Any], ...]:
+    from capture.engines import default_engines, described
+
+    return tuple(described(default_engines()))
+
+
+def engine_rows(service: Service) -> list[Mapping[str, Any]]:
+    """What the connected workers say, else what a worker of this version would."""
+    return service.dispatcher.engines() or list(_own_engines())
+
+
+def _flights(service: Service, scope: Scope) -> Iterator[dict[str, Any]]:
+    """Each flight; the estimate counts the rows of all tables, so a scope that is limited is told none."""
+    from store.database import STORED
+
+    queries = service.scanner.queries
+    for flight in FLIGHTS.values():
+        estimate = queries.estimate(STORED[flight.name]) if flight.name in STORED and scope.keys is None else None
+        yield {"name": flight.name, "column_count": len(flight.schema), "row_estimate": estimate,
+               "writable": flight.writable, "description": flight.description}  # fmt: skip
+
+
+def _functions() -> pa.Table:
+    from flight_server.actions import ACTIONS
+
+    rows = [{"name": a.name, "arguments": a.arguments, "description": a.description} for a in ACTIONS.values()]
+    return _table("sys.functions", rows)
+
+
+# Sketches opened up into rows.
+
+
+def _expanded(
+    service: Service, scope: Scope, flight: str, role: str, rows_of: Callable[[bytes, str, Any], list[dict[str, Any]]]
+) -> pa.Table:
+    """One row per bucket or value of each column's sketch, with the key and provenance of the column's record."""
+    columns, found = stats_source(FLIGHTS["stats.columns"], scope), stats_source(FLIGHTS["stats.sketches"], scope)
+    names = [*KEY, *PROVENANCE, "column_id", "column_name", "logical_type", "row_count", "null_count", "nan_count"]
+    chosen = ", ".join(f'{columns.columns[name]} AS "{name}"' for name in names)
+    sql = (
+        f"SELECT c.*, k.data FROM (SELECT s.table_key, {chosen} FROM {columns.sql}) c JOIN"
+        " (SELECT s.table_key, s.snapshot_id, s.column_id, s.data"
+        f" FROM {found.sql} WHERE s.role = ? AND s.target_kind = 'COLUMN') k ON k.table_key = c.table_key"
+        " AND k.snapshot_id = c.snapshot_id AND k.column_id = c.column_id"
+        " ORDER BY c.table_key, c.snapshot_id, c.column_id"
+    )
+    with service.database.reading() as cursor:
+        records = cursor.sql(sql, params=[*columns.parameters, *found.parameters, role]).to_arrow_table().to_pylist()
+    rows = []
+    for record in records:
+        if record["logical_type"] is None:
+            continue
+        values = None
+        if record["row_count"] is not None and record["null_count"] is not None:
+            values = record["row_count"] - record["null_count"] - (record["nan_count"] or 0)
+        common = {name: record[name] for name in (*KEY, *PROVENANCE, "column_id", "column_name")}
+        rows += [common | row for row in rows_of(record["data"], record["logical_type"], values)]
+    return _table(flight, rows)
+
+
+@lru_cache(4096)
+def _histogram(data: bytes) -> tuple[tuple[float, float, float], ...]:
+    return tuple(sketches.histogram(data, BUCKETS))
+
+
+def _buckets(data: bytes, type: str, values: int | None) -> list[dict[str, Any]]:
+    buckets = _histogram(data)
+    total = sum(count for _, _, count in buckets)
+    scale = values / total if values is not None and total else 1.0
+    rows, running = [], 0.0
+    parsed = logical_types.parse(type)
+    for number, (lower, upper, count) in enumerate(buckets):
+        running += count * scale
+        rows.append({
+            "bucket": number, "lower": _text(lower, parsed), "upper": _text(upper, parsed),
+            "row_count": count * scale, "cumulative_row_count": running,
+        })  # fmt: skip
+    return rows
+
+
+def _text(value: float, type: logical_types.LogicalType) -> str | None:
+    """A quantile as a canonical bound. KLL keeps doubles: numbers as they are, days, and microseconds."""
+    from datetime import UTC, date, datetime, timedelta
+    from decimal import Decimal
+
+    kinds = logical_types.Kind
+    try:
+        match type.kind:
+            case kinds.INT:
+                return str(round(value))
+            case kinds.DECIMAL:
+                return bounds.encode(Decimal(value).quantize(Decimal(1).scaleb(-(type.scale or 0))), type)
+            case kinds.DATE:
+                return bounds.encode(date(1970, 1, 1) + timedelta(days=round(value)), type)
+            case kinds.TIME:
+                return bounds.encode((datetime(1970, 1, 1) + timedelta(microseconds=round(value))).time(), type)
+            case kinds.TIMESTAMP:
+                return bounds.encode(datetime(1970, 1, 1) + timedelta(microseconds=round(value)), type)
+            case kinds.TIMESTAMPTZ:
+                return bounds.encode(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=round(value)), type)
+            case kinds.BOOLEAN:
+                return "true" if value >= 0.5 else "false"
+            case _:
+                return bounds.encode(value, type)
+    except (ValueError, OverflowError, ArithmeticError):
+        return None
+
+
+def _common(data: bytes, _type: str, _values: int | None) -> list[dict[str, Any]]:
+    items = sketches.frequent_items(data, COMMON)
+    return [
+        {"rank": rank, "value": item.value, "count": item.count, "count_lower": item.lower, "count_upper": item.upper}
+        for rank, item in enumerate(items, 1)
+    ]

@@ -1,0 +1,110 @@
+"""What planners ask for is made ready before they ask: of all tables after a start, of each again after a publish.
+
+Two steps. The current rows of a table are packed into one value beside them in the database
+(`store.materialized`), once per change; and they are loaded into the cache until half of it is full: the rest is for
+what is asked now. Tables come in the order of their last read (`sys.column_usage`), then those that nobody has read,
+many with one query. The thread leaves as much time to others as it takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+from flight_server.reads.scanner import PACKED, Scanner
+from flight_server.reads.slice_cache import Slice, SliceKey
+from flight_server.reads.usage import Usage
+from store.catalog_store import TableEntry
+from store.materialized import MOST_BYTES, Value
+from store.schemas import FLIGHTS
+
+log = logging.getLogger("statflight.server")
+
+CHUNK_ROWS: Final = 20_000  # stored ones, that one query reads; a table is never parted
+LOOK_SECONDS: Final = 1.0  # between two looks at what was published
+
+
+class Ready:
+    """Keeps tables ready, in a thread of its own."""
+
+    def __init__(self, scanner: Scanner, usage: Usage):
+        self._scanner, self._usage = scanner, usage
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="ready", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns once it does not use the store any more."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        keys: Collection[int] | None = None
+        while True:
+            try:
+                if keys is None or keys:
+                    self.look(keys)
+            except Exception:  # what is not ready is read when it is asked for
+                log.exception("what will be asked for could not be made ready")
+            if self._stopped.wait(LOOK_SECONDS):
+                return
+            keys = self._scanner.packed.lost()
+
+    def look(self, keys: Collection[int] | None = None) -> None:
+        """Makes these tables ready, or all."""
+        for tables in self._chunks(keys):
+            began = time.monotonic()
+            self._make(tables, again=keys is not None)
+            if self._stopped.wait(time.monotonic() - began):
+                return
+
+    def _make(self, tables: Iterable[TableEntry], again: bool) -> None:
+        """Makes tables ready: out of their values, else out of their rows. `again`: in the cache, those that were."""
+        scanner, known = self._scanner, {table.table_key: table for table in tables}
+        generations = {key: scanner.changes.generation(key) for key in known}
+        found = set()
+        for name, key, snapshot, data in scanner.packed.having(known):
+            made = scanner.unpack(FLIGHTS[name], data, generations[key])
+            if made is not None and snapshot == known[key].current_snapshot_id:
+                found.add((name, key))
+                self._cache((name, key, snapshot, False), made, again)
+        values = []
+        for flight in PACKED:
+            missing = [table for key, table in known.items() if (flight.name, key) not in found]
+            for key, snapshot, made in scanner.current(flight, missing):
+                self._cache((flight.name, key, snapshot, False), made, again)
+                data = scanner.pack(flight, made)
+                if len(data) <= MOST_BYTES:
+                    values.append(Value(flight.name, key, snapshot, made.generation, data))
+        if values:
+            scanner.packed.keep(values)
+
+    def _cache(self, key: SliceKey, made: Slice, again: bool) -> None:
+        cache = self._scanner.slices
+        if not cache.is_half_full or (again and cache.has(key)):
+            cache.put(key, made)
+
+    def _chunks(self, keys: Collection[int] | None) -> Iterator[list[TableEntry]]:
+        """These tables, or all, that have rows; of all, those read last first."""
+        queries = self._scanner.queries
+        sizes = {key: rows for flight in PACKED for key, rows in queries.stored_rows(flight, keys).items()}
+        tables = {table.table_key: table for table in self._scanner.catalog.tables()}
+        chunk: list[TableEntry] = []
+        size = 0
+        for key in dict.fromkeys([*(self._usage.latest() if keys is None else ()), *sorted(sizes)]):
+            if key not in sizes or key not in tables:
+                continue
+            if chunk and size + sizes[key] > CHUNK_ROWS:
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(tables[key])
+            size += sizes[key]
+        if chunk:
+            yield chunk

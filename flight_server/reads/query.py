@@ -1,0 +1,185 @@
+"""ScanRequest → record batches, all inside DuckDB: projection, predicates and limit are one SQL query."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flight_server.reads import known
+from flight_server.reads.single_snapshot import FLIGHTS as LONE_FLIGHTS
+from flight_server.reads.single_snapshot import LoneSnapshots
+from flight_server.reads.sources import SOURCES, Scope, Source, stats_source
+from flight_server.wire.scan_request import Part, ScanRequest
+from store.database import STORED, Connection, Database
+from store.predicates import tree
+from store.schemas import Flight
+from store.stats_store import IDENTITY
+from store.table_versions import Changes
+
+BATCH_ROWS: Final = 4096  # ~1 MiB of statistics; fewer where single values are large
+_LARGE: Final = {"stats.sketches": 64}
+ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read comes as it is stored, clustered by table
+
+ArrowSource: TypeAlias = Callable[[Scope], pa.Table]
+
+
+class Queries:
+    """Asks DuckDB for the rows of flights. `arrow_sources` give the flights that are not in it, by name."""
+
+    def __init__(self, database: Database, changes: Changes):
+        self.database, self.changes = database, changes
+        self.arrow_sources: dict[str, ArrowSource] = {}
+        self.lone = LoneSnapshots(database, changes)
+        self._estimates: tuple[int, dict[str, int]] = (-1, {})  # rows by physical table, as of an epoch
+
+    def start(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
+        """The batches; what they are of is fixed once this returns."""
+        generation = self._lone(request, scope)
+        if generation is not None and scope.only is not None:
+            batches = self.begin(cursor, request, replace(scope, lone=True))
+            if self.changes.settled(scope.only.table_key) == generation:
+                return batches
+            del batches  # a cursor has one result at a time
+        return self.begin(cursor, request, scope)
+
+    def _lone(self, request: ScanRequest, scope: Scope) -> int | None:
+        """The generation of the one table asked about, if its only rows are those of the very snapshot asked for."""
+        name, table = request.flight.name, scope.only
+        if table is None or not scope.pins or name not in LONE_FLIGHTS:
+            return None
+        generation = self.changes.settled(table.table_key)
+        if generation is None:
+            return None
+        lone = self.lone.of(name, table.table_key, generation)
+        return generation if lone is not None and lone == scope.pins.get(table.table_key) else None
+
+    def begin(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
+        """The same without a look at whether the one table has rows of one snapshot alone."""
+        stored = known.stored_part(request, scope)
+        if stored is None:
+            return self._query(cursor, request, scope)
+        return (known.completed(batch, request, scope) for batch in self._query(cursor, stored, scope))
+
+    def _query(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
+        source = self._source(request, scope)
+        sql, parameters = self._sql(request, source, scope)
+        for name, table in source.arrow.items():
+            cursor.register(name, table)
+        batch_rows = _LARGE.get(request.flight.name) or _batch_rows(request.schema)
+        reader = cursor.sql(sql, params=parameters or None).to_arrow_reader(batch_rows)
+        if not request.names and not request.rows:
+            return (batch.select([]) for batch in reader)
+        return reader if reader.schema.equals(request.schema) else reader.cast(request.schema)
+
+    def _source(self, request: ScanRequest, scope: Scope) -> Source:
+        name = request.flight.name
+        if made := self.arrow_sources.get(name):
+            columns = {column: f'source."{column}"' for column in request.flight.schema.names}
+            return Source("source", [], columns, arrow={"source": made(scope)})
+        if known := SOURCES.get(name):
+            return known(scope)
+        used = {*request.names, *(column.strip().lower() for column in tree.columns_of(request.node))}
+        return stats_source(request.flight, scope, used)
+
+    def _sql(self, request: ScanRequest, source: Source, scope: Scope) -> tuple[str, list[Any]]:
+        parameters = list(source.parameters)
+        schema = request.flight.schema
+        chosen = ", ".join(f'{source.columns[name]} AS "{name}"' for name in request.names) or "1"
+        if request.rows:
+            texts = ", ".join(_text_sql(source.columns[name], schema.field(name).type) for name in request.names)
+            chosen = f"to_json([{texts}]::VARCHAR[])::VARCHAR AS row" if texts else "'[]' AS row"
+        conditions = [source.where]
+        if request.node is not None:
+            condition, own = tree.to_sql(request.node, schema, lambda name: source.columns[name])
+            conditions.append(condition)
+            parameters += own
+        if request.part is not None:
+            conditions.append(_part_sql(request.part, source))
+        where = " AND ".join(f"({condition})" for condition in conditions)
+        ordered = source.order and not sort_keys(request, scope) and self._small(request, scope)
+        order = f" ORDER BY {source.order}" if ordered else ""
+        limit = f" LIMIT {request.limit}" if request.limit is not None else ""
+        sql = f"SELECT {chosen} FROM {source.sql} WHERE {where}{order}{limit}"
+        return _with_names(sql, parameters, source.names) if source.names else (sql, parameters)
+
+    def _small(self, request: ScanRequest, scope: Scope) -> bool:
+        if scope.keys is not None or not request.flight.name.startswith("stats."):
+            return True
+        table = STORED.get(request.flight.name)
+        return table is None or self.estimate(table) <= ORDERED_UP_TO
+
+    def stored_rows(self, flight: Flight, keys: Collection[int] | None = None) -> dict[int, int]:
+        """How many rows of a stored flight there are of each table that has any, by table key; of all snapshots."""
+        among = "" if keys is None else "WHERE table_key IN (SELECT unnest(?::BIGINT[]))"
+        sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} {among} GROUP BY 1 ORDER BY 1"
+        return dict(self.database.rows(sql) if keys is None else self.database.rows(sql, list(keys)))
+
+    def estimate(self, table: str) -> int:
+        """Rows of a physical table of `STORED`, by DuckDB's own estimate."""
+        epoch = self.changes.epoch
+        if epoch != self._estimates[0]:  # to ask for one takes as long as to ask for all
+            rows = self.database.rows("SELECT table_name, estimated_size FROM duckdb_tables()")
+            self._estimates = (epoch, dict(rows))
+        return self._estimates[1].get(table, 0)
+
+
+def sort_keys(request: ScanRequest, scope: Scope) -> tuple[str, ...]:
+    """The columns by which a small answer about one table is put in order once it is there: DuckDB takes longer for
+    the sorting of a few wide rows than for all the rest, and a large answer should not wait for its last row."""
+    identity = IDENTITY.get(request.flight.name)
+    if scope.only is None or request.limit is not None or request.rows or identity is None:
+        return ()
+    return () if request.flight.name in ("stats.sketches", "stats.column_groups") else ("snapshot_id", *identity)
+
+
+def in_order(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """The rows sorted by the keys; the table itself where they are."""
+    if table.num_rows < 2 or not keys:
+        return table
+    order = pc.sort_indices(table.select(list(keys)), [(key, "ascending") for key in keys])
+    numbers = order.to_numpy()
+    return table if (numbers[1:] > numbers[:-1]).all() else table.take(order)
+
+
+def _batch_rows(schema: pa.Schema) -> int:
+    """How many rows make a batch of 1.5 MiB or less: many narrow ones cost less in few batches, until these outgrow the
+    processor's cache."""
+    width = sum(32 if type.num_buffers > 2 or type.num_fields else 8 for type in schema.types)
+    return next((rows for rows in (65_536, 32_768, 16_384, 8192) if rows * width <= 3 << 19), BATCH_ROWS)
+
+
+def _with_names(sql: str, parameters: list[Any], names: tuple[str, ...]) -> tuple[str, list[Any]]:
+    """Puts parameters where the SQL has `:t0` …, however often."""
+    given = iter(parameters)
+    merged: list[Any] = []
+
+    def mark(found: re.Match[str]) -> str:
+        merged.append(next(given) if found[1] is None else names[int(found[1])])
+        return "?" if found[1] is None else "?::VARCHAR"
+
+    return re.sub(r":t([0-3])|\?", mark, sql), merged
+
+
+def _part_sql(part: Part, source: Source) -> str:
+    conditions = [f"s.table_key >= {int(part.low)}"] if part.low is not None else []
+    if part.high is not None:
+        conditions.append(f"s.table_key < {int(part.high)}")
+    if part.modulus > 1:
+        conditions.append(f"hash({source.order}) % {int(part.modulus)} = {int(part.residue)}")
+    return " AND ".join(conditions) or "true"
+
+
+def _text_sql(column: str, type: pa.DataType) -> str:
+    """A value as text, for the ROWS format."""
+    if pa.types.is_timestamp(type):
+        return f"strftime({column}, '%Y-%m-%dT%H:%M:%S.%fZ')"
+    if pa.types.is_binary(type):
+        return f"to_base64({column})"
+    if pa.types.is_list(type):
+        return f"to_json({column})::VARCHAR"
+    return f"{column}::VARCHAR"

@@ -1,0 +1,304 @@
+"""Scans for callers: whose tables they are about, and out of what they are answered — what was answered before, a slice
+of the cache, a value packed beside the rows, a flight kept ready as a whole, else a query of DuckDB (`query.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from flight_server.auth.tokens import ANONYMOUS, Principal
+from flight_server.reads.flight_files import HotFlights
+from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
+from flight_server.reads.slice_cache import NAMES, Slice, SliceCache, mark_of, one_batch
+from flight_server.reads.sources import Scope
+from flight_server.reads.streams import Stream, Streams, fits, never
+from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
+from store.catalog_store import Catalog, TableEntry
+from store.database import STORED, Database
+from store.errors import InvalidArgument
+from store.materialized import Packed
+from store.predicates import tree
+from store.schemas import FLIGHTS, Flight
+from store.table_versions import Changes
+
+MEMO_ROWS: Final = 4  # of an answer that is kept as it is
+MEMO_BYTES: Final = 8192
+SMALL_BYTES: Final = 1 << 20  # a cached answer that is sent without taking a stream's place
+
+PACKED: Final = (FLIGHTS["stats.tables"], FLIGHTS["stats.columns"])  # what planners ask for
+_SKETCHES: Final = "stats.sketches"  # a union: its order is no list of columns
+
+_MARKS: Final = {flight.name: mark_of(flight.schema) for flight in PACKED}
+
+Answer: TypeAlias = pa.Table | Stream
+
+
+class Scanner:
+    """Runs scans for callers."""
+
+    def __init__(self, database: Database, catalog: Catalog, changes: Changes, slices: SliceCache, streams: Streams):
+        self.database, self.catalog, self.changes = database, catalog, changes
+        self.slices, self.streams = slices, streams
+        self.packed = Packed(database)
+        self.queries = Queries(database, changes)
+        self.hot: HotFlights | None = None
+
+    def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
+        """The request with "current" fixed to today's snapshot ids, for its ticket."""
+        if request.snapshot != CURRENT or request.pins is not None:
+            return request
+        return replace(request, pins=dict(self.scope(request, principal).pins or {}))
+
+    def scope(self, request: ScanRequest, principal: Principal) -> Scope:
+        tables = self._tables(request, principal)
+        keys = None if tables is None else [table.table_key for table in tables]
+        only = tables[0] if tables is not None and len(tables) == 1 else None
+        if request.snapshot is None:
+            return Scope(keys, only=only)
+        if request.pins is not None:
+            return Scope(keys, request.pins, request.allow_stale, only)
+        among = self.catalog.tables() if tables is None else tables
+        if request.snapshot == CURRENT:
+            pins = {t.table_key: t.current_snapshot_id for t in among if t.current_snapshot_id is not None}
+        else:
+            pins = {t.table_key: int(request.snapshot) for t in among}
+        return Scope(keys, pins, request.allow_stale, only)
+
+    def _tables(self, request: ScanRequest, principal: Principal) -> list[TableEntry] | None:
+        """The tables a request can be about: those its predicates name and its caller sees; None for all."""
+        if "table_name" not in request.flight.schema.names and principal.sees_all:
+            return None
+        names = [tree.equal_values(request.node, c) for c in ("table_catalog", "table_schema", "table_name")]
+        if principal.sees_all and not any(name is not None for name in names):
+            return None
+        if all(name is not None and len(name) == 1 for name in names):  # one table by its full name, the usual case
+            found = self.catalog.find(tuple(next(iter(name or ())) for name in names))  # type: ignore[arg-type]
+            among = [found] if found else []
+        else:
+            among = [
+                table for table in self.catalog.tables()
+                if all(name is None or part in name for part, name in zip(table.name, names, strict=True))
+            ]  # fmt: skip
+        return [table for table in among if principal.sees(*table.name)]
+
+    def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
+        """The answer of a scan, out of the cache where it is there, else as of what was committed when this began."""
+        if (known := self._recalled(request, "table", principal)) is not None:
+            return known
+        if (found := self._cached(request, principal)) is not None:
+            batch, of = found
+            table = pa.Table.from_batches([batch])
+            if batch.num_rows <= 1 or fits(batch, SMALL_BYTES):
+                again = "asked" in request.memo
+                request.memo["asked"] = (0, 0, None)
+                if again and of is not None and batch.num_rows <= MEMO_ROWS:
+                    alone = Slice.of(batch, of[1])  # what is kept must not keep the slice it is of
+                    self._memorize(request, "table", of, pa.Table.from_batches([alone.batch]), alone.block.size)
+                return table
+            return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
+        if self.hot is not None and self._is_whole(request, principal) and (whole := self.hot.get(request)) is not None:
+            chosen = whole if request.columns is None else whole.select(request.names)
+            return self.streams.serve(chosen.to_batches(), is_cancelled)
+        return self._run(request, self.scope(request, principal), is_cancelled)
+
+    def reader(
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
+    ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+        """The schema and batches of a scan."""
+        answer = self.read(request, principal, is_cancelled)
+        return request.schema, answer.to_batches() if isinstance(answer, pa.Table) else answer
+
+    def table(self, request: ScanRequest, principal: Principal) -> pa.Table:
+        """A whole small scan."""
+        schema, batches = self.reader(request, principal)
+        return pa.Table.from_batches(batches, schema)
+
+    def message(
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
+    ) -> pa.Buffer:
+        """A small answer as one Arrow IPC stream."""
+        if (known := self._recalled(request, "message", principal)) is not None:
+            return known
+        of = None
+        if (found := self._cached(request, principal)) is not None:
+            batch, of = found
+            batches, whole = [batch], batch.num_rows <= 1 or fits(batch, SMALL_BYTES)
+        else:
+            answer = self._run(request, self.scope(request, principal), is_cancelled)
+            batches, whole = [], isinstance(answer, pa.Table)
+            if isinstance(answer, Stream):
+                answer.close()
+            else:
+                batches = answer.to_batches()
+        if not whole:
+            raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
+        message = pa.py_buffer(b"".join([request.head, *(batch.serialize() for batch in batches), _END]))
+        if of is not None:
+            self._memorize(request, "message", of, message, message.size)
+        return message
+
+    def _recalled(self, request: ScanRequest, form: str, principal: Principal) -> Any:
+        """What the same command was answered last time, if nothing has happened to its table since."""
+        known = request.memo.get(form)
+        if known is None or not principal.sees_all or self.changes.generation(known[0]) != known[1]:
+            return None
+        return known[2]
+
+    def _memorize(self, request: ScanRequest, form: str, of: tuple[int, int], answer: Any, size: int) -> None:
+        if size <= MEMO_BYTES:
+            request.memo[form] = (*of, answer)
+
+    def _is_whole(self, request: ScanRequest, principal: Principal) -> bool:
+        """Whether it asks for all rows of a flight, stored or current, as they are now."""
+        if request.node or request.limit is not None or request.rows or request.part or not principal.sees_all:
+            return False
+        if not request.flight.name.startswith("stats.") or request.snapshot not in (None, CURRENT):
+            return False
+        return request.pins is None or request.pins == self.scope(replace(request, pins=None), principal).pins
+
+    def batches(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+        """A scan for the server itself, which takes no place among the streams."""
+        with self.database.reading() as cursor:
+            yield from self.queries.start(cursor, request, self.scope(request, ANONYMOUS))
+
+    def _cached(
+        self, request: ScanRequest, principal: Principal
+    ) -> tuple[pa.RecordBatch, tuple[int, int] | None] | None:
+        """The answer from a slice, with its table's key and generation; None where the request is not about one table,
+        or its slice is not kept."""
+        if request.rows or request.part is not None or not request.flight.name.startswith("stats."):
+            return None
+        plan = request.plan
+        if plan.name is None:
+            return None
+        table = self.catalog.find(plan.name)
+        if table is None or not principal.sees(*table.name):
+            return _none(request), None
+        snapshot = None
+        if request.snapshot is not None:
+            pin = self._pin(request, table)
+            if pin is None:
+                return _none(request), None
+            snapshot = pin
+        found = self.slice(request.flight, table, snapshot, request.allow_stale)
+        if found is None:
+            return None
+        batch = found.select(plan, request.limit)
+        of = (table.table_key, found.generation)
+        return (batch if request.columns is None else batch.select(request.names)), of
+
+    def _pin(self, request: ScanRequest, table: TableEntry) -> int | None:
+        if request.pins is not None:
+            return request.pins.get(table.table_key)
+        return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
+
+    def slice(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
+        """What a flight shows of a table (all stored rows, or those valid for a snapshot), if it is kept ready."""
+        stale = allow_stale and snapshot is not None
+        return self.slices.get(
+            (flight.name, table.table_key, snapshot, stale),
+            lambda: self.changes.generation(table.table_key),
+            lambda most: self._load(flight, table, snapshot, stale, most),
+            lambda generation: None if stale else self._packed(flight, table.table_key, snapshot, generation),
+        )
+
+    def _packed(self, flight: Flight, table_key: int, snapshot: int | None, generation: int) -> Slice | None:
+        if snapshot is None or flight.name not in _MARKS:
+            return None
+        data = self.packed.find(flight.name, table_key, snapshot)
+        return None if data is None else self.unpack(flight, data, generation)
+
+    def unpack(self, flight: Flight, data: bytes, generation: int) -> Slice | None:
+        """The slice of a value; None where another version of this program kept it."""
+        return Slice.unpacked(data, _MARKS[flight.name], flight.schema, generation)
+
+    def pack(self, flight: Flight, made: Slice) -> bytes:
+        """A slice of a flight of `PACKED` as a value to be kept."""
+        return made.packed(_MARKS[flight.name])
+
+    def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[int, int, Slice]]:
+        """Table key, snapshot id and slice of the current rows of tables, by one query for all; of those with rows."""
+        pins = {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
+        if not pins:
+            return
+        generations = {key: self.changes.generation(key) for key in pins}
+        keys = {table.name: table.table_key for table in tables}
+        whole = ScanRequest(flight)
+        with self.database.reading() as cursor:
+            batches = list(self.queries.begin(cursor, whole, Scope(list(pins), pins)))
+        if not (found := pa.Table.from_batches(batches, whole.schema)).num_rows:
+            return
+        batch = one_batch(found)  # table by table: a read of known tables is in order
+        names = [batch.column(name).dictionary_encode().indices.to_numpy() for name in NAMES]
+        changes = np.logical_or.reduce([codes[1:] != codes[:-1] for codes in names])
+        starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
+        for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+            key = keys[tuple(batch.column(name)[start].as_py() for name in NAMES)]
+            made = Slice.of(batch.slice(start, stop - start), generations[key])
+            yield key, pins[key], made
+
+    def _load(
+        self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int
+    ) -> pa.RecordBatch | None:
+        """All rows of a table as one batch, or None where they have too many bytes."""
+        whole = ScanRequest(flight)
+        pins = None if snapshot is None else {table.table_key: snapshot}
+        scope = Scope([table.table_key], pins, allow_stale, table)
+        batches, size = [], 0
+        with self.database.reading() as cursor:
+            for batch in self.queries.start(cursor, whole, scope):
+                size += batch.nbytes
+                if size > most:
+                    return None
+                batches.append(batch)
+        return one_batch(in_order(pa.Table.from_batches(batches, whole.schema), sort_keys(whole, scope)))
+
+    def _run(self, request: ScanRequest, scope: Scope, is_cancelled: Callable[[], bool]) -> Answer:
+        cursor = self.database.read()
+        keys = sort_keys(request, scope)
+        hidden = [key for key in keys if key not in request.names]
+        wanted = request if not hidden else request.with_columns((*request.names, *hidden))
+        strip = (lambda batch: batch.select(request.names)) if hidden else None
+        found = self.streams.run(
+            cursor, lambda: self.queries.start(cursor, wanted, scope), wanted.schema, is_cancelled, strip
+        )  # fmt: skip
+        if not keys or isinstance(found, Stream):
+            return found
+        found = in_order(found, keys)
+        return found.select(request.names) if hidden else found
+
+    # Shares of a scan.
+
+    def parts(self, request: ScanRequest, principal: Principal) -> list[ScanRequest]:
+        """The request in as many shares as it asks for: disjoint, and together all of its rows."""
+        name = request.flight.name
+        if request.partitions == 1 or name not in STORED or request.limit is not None or name == _SKETCHES:
+            return [request]
+        scope = self.scope(request, principal)
+        sizes = list(self.queries.stored_rows(request.flight).items())
+        if scope.keys is not None:
+            wanted = set(scope.keys)
+            sizes = [(key, count) for key, count in sizes if key in wanted]
+        total = sum(count for _, count in sizes)
+        if not sizes or max(count for _, count in sizes) > 1.5 * total / request.partitions:  # one table is most of it
+            shares = [Part(None, None, residue, request.partitions) for residue in range(request.partitions)]
+        else:
+            bounds: list[int | None] = [None]
+            seen = 0
+            for key, count in sizes:
+                if seen >= total * len(bounds) / request.partitions:
+                    bounds.append(key)
+                seen += count
+            shares = [Part(low, high) for low, high in zip(bounds, [*bounds[1:], None], strict=True)]
+        return [replace(request, part=share) for share in shares]
+
+
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
+
+
+def _none(request: ScanRequest) -> pa.RecordBatch:
+    return one_batch(request.schema.empty_table())

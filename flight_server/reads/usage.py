@@ -1,0 +1,120 @@
+"""Which tables and columns readers ask for: counted in memory, written down every few seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from flight_server.reads.slice_cache import Plan
+from store.catalog_store import Catalog
+from store.database import Connection, Database, insert_rows
+
+FLUSH_SECONDS: Final = 5.0
+MAX_HELD: Final = 100_000  # columns noted between two flushes; more are not counted
+COUNTED_TOGETHER: Final = 256  # reads; until then one costs its caller next to nothing
+WHOLE: Final = ""  # reads of a table that name no column
+
+Key = tuple[int, str | int]
+"""Table key, column name or id."""
+
+
+class Usage:
+    """Counts of reads. A crash loses those of the last seconds, which is no loss."""
+
+    def __init__(self, database: Database, catalog: Catalog):
+        self._database, self._catalog = database, catalog
+        self._reads: deque[Plan] = deque()  # not counted yet
+        self._held: dict[Key, list[float]] = {}  # reads, time of the last
+        self._lock = threading.Lock()
+        self._flushed = time.monotonic()
+
+    def read(self, plan: Plan) -> None:
+        """A read of what the plan is about."""
+        self._reads.append(plan)
+        if len(self._reads) >= COUNTED_TOGETHER:
+            self._count()
+
+    def _count(self) -> None:
+        with suppress(IndexError):  # others count too
+            while True:
+                plan = self._reads.popleft()
+                if plan.name is not None and (table := self._catalog.find(plan.name)) is not None:
+                    self.note(table.table_key, plan.values if plan.column in ("column_id", "column_name") else ())
+
+    def note(self, table_key: int, columns: tuple[Any, ...] = ()) -> None:
+        """A read of the table, or of these columns of it by name or id."""
+        now = time.time()
+        with self._lock:
+            for column in columns or (WHOLE,):
+                held = self._held.get((table_key, column))
+                if held is not None:
+                    held[0] += 1
+                    held[1] = now
+                elif len(self._held) < MAX_HELD:
+                    self._held[table_key, column] = [1, now]
+
+    def flush(self, every: float = FLUSH_SECONDS) -> None:
+        """Writes down what was counted, if it was not done a short while ago."""
+        if time.monotonic() - self._flushed < every:
+            return
+        self._count()
+        if not self._held:
+            return
+        with self._lock:
+            noted, self._held = self._held, {}
+        self._flushed = time.monotonic()
+        held = self._named(noted)
+
+        def run(connection: Connection) -> None:
+            keys = sorted({key for key, _ in held})
+            known = connection.execute(
+                "SELECT table_key, column_name, reads FROM column_usage"
+                " WHERE table_key IN (SELECT unnest(?::BIGINT[]))", [keys],
+            ).fetchall()  # fmt: skip
+            before = {(key, column or WHOLE): reads for key, column, reads in known}
+            old = [key for key in held if key in before]
+            if old:
+                connection.execute(
+                    "DELETE FROM column_usage u WHERE EXISTS (SELECT 1 FROM (SELECT unnest(?::BIGINT[]) AS k,"
+                    " unnest(?::VARCHAR[]) AS c) o WHERE o.k = u.table_key AND o.c = coalesce(u.column_name, ''))",
+                    [[k for k, _ in old], [c for _, c in old]],
+                )
+            insert_rows(connection, "column_usage", [
+                [key, *self._catalog.by_key(key).name, column or None, before.get((key, column), 0) + int(reads),
+                 datetime.fromtimestamp(last, UTC)] for (key, column), (reads, last) in held.items()
+            ])  # fmt: skip
+
+        self._database.write(run)
+
+    def _named(self, held: dict[Key, list[float]]) -> dict[tuple[int, str], list[float]]:
+        """What was noted by column name; of what the table lacks nothing is kept."""
+        names: dict[Key, list[str]] = {}
+        for key, name, number in self._database.rows(
+            "SELECT table_key, column_name, column_id FROM column_ids WHERE table_key IN (SELECT unnest(?::BIGINT[]))",
+            sorted({key for key, _ in held}),
+        ):  # fmt: skip
+            names[key, name] = [name]
+            names.setdefault((key, number), []).append(name)
+        found: dict[tuple[int, str], list[float]] = {}
+        for (key, column), (reads, last) in held.items():
+            for name in [WHOLE] if column == WHOLE else names.get((key, column), ()):
+                before = found.get((key, name), [0, 0.0])
+                found[key, name] = [before[0] + reads, max(before[1], last)]
+        return found
+
+    def of(self, table_key: int) -> dict[str, int]:
+        """Column name → reads written down."""
+        return dict(self._database.rows(
+            "SELECT column_name, reads FROM column_usage WHERE table_key = ? AND column_name IS NOT NULL", table_key
+        ))  # fmt: skip
+
+    def latest(self) -> list[int]:
+        """Keys of the tables whose reads were written down, the one read last first."""
+        return [key for (key,) in self._database.rows(
+            "SELECT u.table_key FROM column_usage u JOIN tables t ON t.table_key = u.table_key AND NOT t.dropped"
+            " GROUP BY 1 ORDER BY max(u.last_read_at) DESC, 1"
+        )]  # fmt: skip

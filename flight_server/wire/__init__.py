@@ -1,0 +1,1 @@
+"""Wire formats: bytes to requests, errors to statuses."""

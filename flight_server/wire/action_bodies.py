@@ -1,0 +1,281 @@
+"""Action bodies: JSON objects of known keys, checked before anything is looked up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from capture import partitions
+from capture.spi import PARTITIONED, Budget, Mode, Outcome, Partition, Sampling
+from flight_server.wire.scan_request import CURRENT, parse_json, refuse_unknown_keys
+from store.errors import InvalidArgument, InvalidField, nearest
+from store.lru import Bounded
+from store.names import split_name
+from store.schemas import FLIGHTS, KINDS
+from store.targets import Target
+
+E = TypeVar("E", bound=StrEnum)
+
+MAX_REQUESTS: Final = 100_000
+REMEMBERED: Final = 10_000  # bodies whose meaning is kept
+REMEMBERED_UP_TO: Final = 2048  # bytes of one of them
+_LIMITS: Final = ("max_rows", "max_bytes", "max_seconds")  # of a sample, as the fields of `Budget`
+ALL: Final = "all"
+_KEYS: Final = (
+    "table", "snapshot", "target", "kinds", "column_selectors", "mode", "latency_budget_ms", "sampling",
+    "partitions",
+)  # fmt: skip
+
+
+def parse_body(data: bytes, required: Mapping[str, type], optional: Mapping[str, type] | None = None) -> dict[str, Any]:
+    """The body as an object with these keys; types are checked, `required` must be there and not empty."""
+    return check_object(parse_json(data, "body") if data else {}, required, optional or {})
+
+
+def check_object(body: Any, required: Mapping[str, type], optional: Mapping[str, type]) -> dict[str, Any]:
+    """As `parse_body`, of what is read already."""
+    if not isinstance(body, dict):
+        takes = ", ".join([*required, *optional]) or "no keys"
+        raise InvalidArgument("the body is no JSON object", hint=f"it takes {takes}")
+    refuse_unknown_keys(body, (*required, *optional), "body")
+    for name, type_ in (dict(required) | dict(optional)).items():
+        value = body.get(name)
+        if value is None:
+            if name in required:
+                raise InvalidField(name, "is missing", expected=_told(type_), actual=None)
+            continue
+        fits = isinstance(value, type_) and not (type_ is not bool and isinstance(value, bool) and type_ is not object)
+        if type_ is float:
+            fits = _is_number(value)
+        if not fits:
+            raise InvalidField(name, "has the wrong type", expected=_told(type_), actual=value)
+        if name in required and value == "":
+            raise InvalidField(name, "is empty", expected=_told(type_), actual='""')
+    return body
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one that a float holds; JSON knows greater ones, and Python's reads NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _told(type_: type) -> str:
+    return {str: "text", int: "an integer", float: "a number", bool: "true | false", dict: "an object",
+            list: "a list"}.get(type_, "a value")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request of `capture` or `resolve`, checked but not yet looked up. It is kept and shared between calls."""
+
+    table: str
+    snapshot: str | int
+    target: Target
+    kinds: tuple[str, ...]
+    column_selectors: tuple[str, ...]
+    mode: Mode
+    latency_budget_ms: int | None
+    sampling: Sampling
+    partitions: tuple[Partition, ...] = ()
+    budget: Budget | None = None
+
+    @cached_property
+    def told(self) -> Mapping[str, Any]:
+        """What a worker is told, less the table and snapshot."""
+        scope: dict[str, Any] = {"partitions": partitions.to_json(self.partitions)} if self.partitions else {}
+        if self.budget is not None:
+            scope["budget"] = {name: value for name, value in asdict(self.budget).items() if value is not None}
+        return scope | {
+            "target": self.target.to_json(), "kinds": list(self.kinds), "sampling": str(self.sampling),
+            "column_selectors": sorted(self.column_selectors), "latency_budget_ms": self.latency_budget_ms,
+        }  # fmt: skip
+
+
+_remembered: Bounded[tuple[bytes, bool], tuple[Ask, ...]] = Bounded(REMEMBERED)
+
+
+def parse_asks(data: bytes, *, allow_all: bool) -> tuple[Ask, ...]:
+    """The requests of a body; what was understood before is known again."""
+    found = _remembered.get((data, allow_all))
+    if found is None:
+        found = _parse_asks(data, allow_all)
+        if len(data) <= REMEMBERED_UP_TO:
+            _remembered.put((data, allow_all), found)
+    return found
+
+
+def _parse_asks(data: bytes, allow_all: bool) -> tuple[Ask, ...]:
+    body = parse_body(data, {"requests": list})
+    if len(body["requests"]) > MAX_REQUESTS:
+        raise InvalidArgument(f"{len(body['requests'])} requests; at most {MAX_REQUESTS} are taken at once")
+    return tuple(_ask(item, f"requests[{at}]", allow_all) for at, item in enumerate(body["requests"]))
+
+
+def _ask(item: Any, where: str, allow_all: bool) -> Ask:
+    if not isinstance(item, dict):
+        raise InvalidField(where, "is no object", expected='{"table": …}', actual=item)
+    refuse_unknown_keys(item, _KEYS, where)
+    table = check_table_name(item.get("table"), where)
+    snapshot = check_snapshot(item.get("snapshot", CURRENT), where, allow_all)
+    target = Target.parse(item.get("target", {"kind": "TABLE"}))
+    kinds = _words(item.get("kinds"), "kinds", where)
+    for kind in kinds:
+        if kind not in KINDS:
+            reason = f"unknown kind {nearest(kind, list(KINDS))}".strip()
+            raise InvalidField(f"{where}.kinds", reason, expected=" | ".join(KINDS), actual=kind)
+    budget = item.get("latency_budget_ms")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or not 0 <= budget < 2**31):
+        raise InvalidField(f"{where}.latency_budget_ms", "is no time", expected="milliseconds ≥ 0", actual=budget)
+    sampling, sample_budget = _sampling(item.get("sampling"), f"{where}.sampling")
+    ask = Ask(
+        table, snapshot, target, kinds, _words(item.get("column_selectors"), "column_selectors", where),
+        _enum(Mode, item.get("mode", "SYNC"), f"{where}.mode"), budget,
+        sampling, partitions.parse(item.get("partitions"), f"{where}.partitions"), sample_budget,
+    )  # fmt: skip
+    if ask.partitions:
+        _check_scope(ask, where, allow_all)
+    return ask
+
+
+def _sampling(value: Any, where: str) -> tuple[Sampling, Budget | None]:
+    """A method by its name, or `{"method", "max_rows"?, "max_bytes"?, "max_seconds"?}`."""
+    if not isinstance(value, dict):
+        return _enum(Sampling, value or "NONE", where), None
+    refuse_unknown_keys(value, ("method", *_LIMITS), where)
+    method = _enum(Sampling, value.get("method"), f"{where}.method")
+    limits = {name: value[name] for name in _LIMITS if value.get(name) is not None}
+    for name, limit in limits.items():
+        whole = name != "max_seconds"
+        if not _is_number(limit) or not 0 < limit < 2**63 or (whole and not isinstance(limit, int)):
+            expected = "a whole number > 0" if whole else "a number of seconds > 0"
+            raise InvalidField(f"{where}.{name}", "is no limit", expected=expected, actual=limit)
+    if limits and method is Sampling.NONE:
+        expected = " | ".join(other for other in Sampling if other is not Sampling.NONE)
+        raise InvalidField(f"{where}.method", "has no budget: it reads everything", expected=expected, actual=method)
+    return method, Budget(**limits) if limits else None
+
+
+def _check_scope(ask: Ask, where: str, capture: bool) -> None:
+    """Of partitions there are the statistics of their files, no record of a target: refuses what cannot be."""
+    if not capture:
+        expected = "a target; stats.file_columns has what was captured of partitions"
+        raise InvalidField(f"{where}.partitions", "are for capture", expected=expected, actual="resolve")
+    if ask.target.kind not in PARTITIONED:
+        expected = " | ".join(PARTITIONED)
+        raise InvalidField(f"{where}.target", "has no partitions", expected=expected, actual=ask.target.kind)
+    if ask.sampling is not Sampling.NONE:
+        raise InvalidField(f"{where}.sampling", "is not for partitions", expected="NONE", actual=ask.sampling)
+
+
+def check_table_name(table: Any, where: str = "body") -> str:
+    if not isinstance(table, str):
+        raise InvalidField(f"{where}.table", "is missing or no text", expected="catalog.schema.table", actual=table)
+    try:
+        split_name(table)
+    except ValueError:
+        reason = "is no full table name"
+        raise InvalidField(f"{where}.table", reason, expected="catalog.schema.table", actual=table) from None
+    return table
+
+
+def check_snapshot(value: Any, where: str = "body", allow_all: bool = False) -> str | int:
+    if (value == CURRENT and isinstance(value, str)) or (allow_all and value == ALL):
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        expected = '"current", "all" or an id' if allow_all else '"current" or an id'
+        raise InvalidField(f"{where}.snapshot", "is no snapshot", expected=expected, actual=value)
+    return value
+
+
+def _words(value: Any, name: str, where: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise InvalidField(f"{where}.{name}", "is no list of words", expected="a list", actual=value)
+    return tuple(value)
+
+
+def _enum(enum: type[E], value: Any, field: str) -> E:
+    try:
+        return enum(value)
+    except ValueError:
+        raise InvalidField(field, "is unknown", expected=" | ".join(map(str, enum)), actual=value) from None
+
+
+# What workers tell.
+
+LEASES: Final = ("control", "sync", "light", "job")
+_OUTCOME: Final[Mapping[str, type]] = {
+    "snapshot_id": int, "storage_id": str, "outcome": str, "engine_id": str, "detail": str, "attributes": dict,
+}  # fmt: skip
+_DECISION: Final[Mapping[str, type]] = {
+    "snapshot_id": int, "target_kind": str, "storage_id": str, "outcome": str, "engine_id": str, "detail": str,
+    "elapsed_ms": float,
+}  # fmt: skip
+_REQUIRED: Final = ("snapshot_id", "target_kind", "storage_id", "outcome")
+
+
+def check_leases(kinds: list[Any]) -> list[str]:
+    for kind in kinds:
+        if kind not in LEASES:
+            raise InvalidField("kinds", "is unknown", expected=" | ".join(LEASES), actual=kind)
+    return kinds
+
+
+def check_engines(engines: list[Any]) -> list[dict[str, Any]]:
+    """Rows of `sys.engines`, as a worker tells of its own."""
+    schema = FLIGHTS["sys.engines"].schema
+    try:
+        rows = [{name: engine.get(name) for name in schema.names} for engine in engines]
+        told = pa.Table.from_pylist(rows, schema).to_pylist()
+    except (AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException):
+        raise InvalidField("engines", "are no rows of sys.engines", expected="its columns", actual=engines) from None
+    if not all(engine["engine_id"] for engine in told):
+        raise InvalidField("engines", "one has no engine_id", expected="engine_id", actual=engines)
+    return told
+
+
+def check_outcomes(items: Any, where: str = "outcomes") -> list[dict[str, Any]]:
+    told = [_told_by_worker(item, _OUTCOME, f"{where}[{at}]") for at, item in enumerate(items or [])]
+    for at, outcome in enumerate(told):
+        _enum(Outcome, outcome["outcome"], f"{where}[{at}].outcome")
+    return told
+
+
+def check_decisions(items: Any, where: str = "decisions") -> list[dict[str, Any]]:
+    return [_told_by_worker(item, _DECISION, f"{where}[{at}]") for at, item in enumerate(items or [])]
+
+
+def check_error(error: Any) -> dict[str, Any] | None:
+    """An error as `store.errors.to_json` tells it; its code goes on the wire."""
+    if error is None:
+        return None
+    for name, type_ in {"message": str, "code": str, "status": str, "hint": str, "params": dict}.items():
+        value = error.get(name)
+        if not isinstance(value, type_) and (value is not None or name == "message"):
+            raise InvalidField(f"error.{name}", "is missing or of the wrong type", expected=_told(type_), actual=value)
+    if not re.fullmatch("[A-Z][A-Z_]{0,63}", error.get("code") or "UPSTREAM"):
+        raise InvalidField("error.code", "is no code", expected="capitals", actual=error["code"])
+    return {name: value for name, value in error.items() if value is not None}
+
+
+def _told_by_worker(item: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
+    """The object with each of these keys; those that may be absent are null, an absent detail is empty."""
+    if not isinstance(item, dict):
+        raise InvalidField(where, "is no object", expected=", ".join(fields), actual=item)
+    for name, type_ in fields.items():
+        value = item.get(name)
+        fits = _is_number(value) if type_ is float else isinstance(value, type_) and not isinstance(value, bool)
+        if not fits and (value is not None or name in _REQUIRED):
+            reason = "is missing or of the wrong type"
+            raise InvalidField(f"{where}.{name}", reason, expected=_told(type_), actual=value)
+        if type_ is int and value is not None and not 0 <= value < 2**63:
+            raise InvalidField(f"{where}.{name}", "is out of range", expected="a 63-bit integer ≥ 0", actual=value)
+    empty = {"detail": "", "attributes": {}}
+    return {name: empty.get(name) if item.get(name) is None else item[name] for name in fields}

@@ -1,0 +1,340 @@
+"""Whatever names a read — path, JSON command, protobuf command, ticket — becomes one `ScanRequest`."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from flight_server.reads import slice_cache
+from store.errors import InvalidArgument, InvalidField, NotFound, nearest
+from store.lru import Bounded
+from store.predicates import tree
+from store.predicates.tree import Node
+from store.schemas import FLIGHTS, Flight
+
+MAX_COMMAND_BYTES: Final = 8 << 20
+TICKET_VERSION: Final = 0x01
+COMMAND_VERSION: Final = 1
+CURRENT: Final = "current"
+FORMATS: Final = ("ARROW_IPC", "ROWS")
+MAX_LIMIT: Final = 2**62
+MAX_PARTITIONS: Final = 1024
+REMEMBERED_BYTES: Final = 64 << 20  # of commands and tickets whose meaning is kept, some with their last answer
+REMEMBERED_UP_TO: Final = 16 << 10  # bytes of one of them
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+COMMAND_KEYS: Final = (
+    "table", "columns", "predicates", "filter", "snapshot", "allow_stale", "limit", "query_id", "output_format",
+    "version", "partitions",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """A share of a scan's rows: those of tables with `low` <= key < `high`, or of one residue of the rows' hash."""
+
+    low: int | None = None
+    high: int | None = None
+    residue: int = 0
+    modulus: int = 1
+
+
+@dataclass(frozen=True)
+class ScanRequest:
+    """A validated read of one flight. It is kept and shared between calls: nothing changes it.
+
+    `columns` are names of the flight's schema in the order asked; None asks for all. `pins` (table key → snapshot id)
+    fixes what "current" meant when the ticket was made. `partitions` asks GetFlightInfo for as many endpoints, each
+    for a `part`.
+    """
+
+    flight: Flight
+    columns: tuple[str, ...] | None = None
+    node: Node | None = None
+    snapshot: str | int | None = None
+    allow_stale: bool = False
+    limit: int | None = None
+    query_id: str | None = None
+    rows: bool = False
+    pins: Mapping[int, int] | None = None
+    command: Mapping[str, Any] | None = None
+    partitions: int = 1
+    part: Part | None = None
+
+    @cached_property
+    def names(self) -> list[str]:
+        return list(self.flight.schema.names if self.columns is None else self.columns)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of the stream."""
+        return _stream_of(self.flight.name, self.columns, self.rows)[0]
+
+    @cached_property
+    def head(self) -> bytes:
+        """The schema as the first message of an IPC stream."""
+        return _stream_of(self.flight.name, self.columns, self.rows)[1]
+
+    @cached_property
+    def plan(self) -> slice_cache.Plan:
+        """How a slice of Arrow answers it, if one does."""
+        return slice_cache.plan(self.node, self.flight.schema)
+
+    @cached_property
+    def memo(self) -> dict[str, tuple[int, int, Any]]:
+        """The last small answers by form: table key, its generation then, the answer."""
+        return {}
+
+    def with_columns(self, columns: tuple[str, ...]) -> ScanRequest:
+        """The same request for other columns."""
+        other = replace(self, columns=columns)
+        other.__dict__["plan"] = self.plan
+        return other
+
+    def asked_as(self, query_id: str | None) -> ScanRequest:
+        """The same request under another query id."""
+        if query_id == self.query_id:
+            return self
+        other = replace(self, query_id=query_id)
+        other.__dict__.update(
+            {name: self.__dict__[name] for name in ("names", "schema", "plan") if name in self.__dict__}
+        )
+        return other
+
+
+@lru_cache(maxsize=1024)
+def _stream_of(name: str, columns: tuple[str, ...] | None, rows: bool) -> tuple[pa.Schema, bytes]:
+    """The schema of a stream of a flight, and its first message."""
+    schema = FLIGHTS[name].schema
+    if rows:
+        schema = pa.schema([("row", pa.string())])
+    elif columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
+    return schema, schema.serialize().to_pybytes()
+
+
+def find_flight(name: str) -> Flight:
+    if found := FLIGHTS.get(name):
+        return found
+    raise NotFound(
+        f'no flight "{name[:200]}"',
+        code="UNKNOWN_FLIGHT",
+        hint=nearest(name[:200], list(FLIGHTS)) or "ListFlights names them all",
+        params={"flight": name[:200]},
+    )
+
+
+def of_descriptor(descriptor: flight.FlightDescriptor, header_query_id: str | None = None) -> ScanRequest:
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return ScanRequest(find_flight(path_name(descriptor)))
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return of_command(descriptor.command, header_query_id)
+    raise InvalidArgument("the descriptor has neither a path nor a command", hint='send the path ["stats", "columns"]')
+
+
+def path_name(descriptor: flight.FlightDescriptor) -> str:
+    try:
+        return ".".join(part.decode() for part in descriptor.path)
+    except UnicodeDecodeError:
+        raise InvalidArgument("the descriptor's path is no UTF-8") from None
+
+
+_remembered: Bounded[bytes, ScanRequest] = Bounded(REMEMBERED_BYTES)
+
+
+def _remember(data: bytes, request: ScanRequest) -> ScanRequest:
+    if len(data) <= REMEMBERED_UP_TO:
+        _remembered.put(data, request, 8192 + 16 * len(data))
+    return request
+
+
+def _recall(data: bytes, header_query_id: str | None) -> ScanRequest | None:
+    """The meaning of bytes that were understood before; the query id is checked anew."""
+    found = _remembered.get(data)
+    if found is None:
+        return None
+    own = (found.command or {}).get("query_id")
+    return found.asked_as(check_query_id(own, header_query_id))
+
+
+def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
+    """A ticket of GetFlightInfo, or a JSON command in its place."""
+    _check_size(ticket, "ticket")
+    if known := _recall(ticket, header_query_id):
+        return _unparted(known)
+    if ticket[:1] == b"{" or not ticket:
+        return _unparted(of_command(ticket, header_query_id))
+    if ticket[0] != TICKET_VERSION or len(ticket) < 5:
+        raise InvalidArgument(
+            "the ticket is of an unknown version or no ticket", hint="ask GetFlightInfo for a new one"
+        )
+    body = ticket[5:]
+    if struct.pack("<I", zlib.crc32(body)) != ticket[1:5]:
+        raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one")
+    try:
+        inflater = zlib.decompressobj()
+        plain = inflater.decompress(body, MAX_COMMAND_BYTES)
+        command = _loads(plain)
+        pins, part = command.pop("pins", None), command.pop("part", None)
+        fixed = None if pins is None else {_count(key): _count(snapshot) for key, snapshot in pins}
+        share = None if part is None else _part(part)
+    except (zlib.error, ValueError, AttributeError, TypeError, RecursionError):
+        raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one") from None
+    request = _unparted(of_json(command, header_query_id))
+    return _remember(ticket, replace(request, pins=fixed, part=share))
+
+
+def _part(values: Any) -> Part:
+    low, high, residue, modulus = values
+    part = Part(None if low is None else _count(low), None if high is None else _count(high), residue, modulus)
+    if not 0 <= _count(residue) < _count(modulus) <= MAX_PARTITIONS:
+        raise ValueError
+    return part
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError
+    return value
+
+
+def _unparted(request: ScanRequest) -> ScanRequest:
+    if request.partitions > 1:
+        raise InvalidField(
+            "partitions", "is for GetFlightInfo", expected="a ticket of one of its endpoints", actual=request.partitions
+        )
+    return request
+
+
+def to_ticket(request: ScanRequest) -> flight.Ticket:
+    command = dict(request.command or {"table": request.flight.name})
+    command.pop("partitions", None)
+    if request.pins is not None:
+        command["pins"] = [list(pair) for pair in request.pins.items()]
+    if (part := request.part) is not None:
+        command["part"] = [part.low, part.high, part.residue, part.modulus]
+    body = zlib.compress(json.dumps(command).encode(), 1)
+    return flight.Ticket(bytes([TICKET_VERSION]) + struct.pack("<I", zlib.crc32(body)) + body)
+
+
+def of_command(command: bytes, header_query_id: str | None = None) -> ScanRequest:
+    """A JSON command, or one of another protocol: those have control characters in them, and JSON has none."""
+    _check_size(command, "command")
+    if known := _recall(command, header_query_id):
+        return known
+    if command[:1] == b"{" or not _CONTROL.search(command):
+        return _remember(command, of_json(parse_json(command, "command"), header_query_id))
+    from flight_server.wire import floecat
+
+    return of_json(floecat.to_command(command, header_query_id), header_query_id)
+
+
+def parse_json(data: bytes, what: str) -> Any:
+    _check_size(data, what)
+    try:
+        return _loads(data)
+    except (ValueError, RecursionError):
+        raise InvalidArgument(f"the {what} is no JSON", hint="send a UTF-8 JSON object") from None
+
+
+def _loads(data: bytes) -> Any:
+    """ValueError also where a text has half of a surrogate pair: no column holds it, and it goes over no wire."""
+    value = json.loads(data.decode())
+    if _SURROGATE.search(data):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
+    """The JSON command of the contract; every key is checked before the table is looked up."""
+    if not isinstance(body, dict):
+        raise InvalidArgument("the command is no JSON object", hint='such as {"table": "stats.columns"}')
+    refuse_unknown_keys(body, COMMAND_KEYS, "command")
+    name = body.get("table")
+    if not isinstance(name, str):
+        raise InvalidField("table", "is missing or no text", expected="the name of a flight", actual=name)
+    columns = body.get("columns")
+    if columns is not None and (not isinstance(columns, list) or not all(isinstance(c, str) for c in columns)):
+        raise InvalidField("columns", "is no list of names", expected='["ndv"]', actual=columns)
+    node = _tree(body)
+    snapshot = _snapshot(body.get("snapshot"))
+    allow_stale = body.get("allow_stale", False)
+    if not isinstance(allow_stale, bool):
+        raise InvalidField("allow_stale", "is no truth value", expected="true | false", actual=allow_stale)
+    limit = body.get("limit")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT):
+        raise InvalidField("limit", "is no count", expected="an integer ≥ 0", actual=limit)
+    output = body.get("output_format", "ARROW_IPC")
+    if output not in FORMATS:
+        raise InvalidField("output_format", "is unknown", expected=" | ".join(FORMATS), actual=output)
+    version = body.get("version", COMMAND_VERSION)
+    if isinstance(version, bool) or version != COMMAND_VERSION:
+        raise InvalidField("version", "is unknown", expected=COMMAND_VERSION, actual=version)
+    partitions = body.get("partitions", 1)
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidField("partitions", "is no count", expected=f"1 to {MAX_PARTITIONS}", actual=partitions)
+    query_id = check_query_id(body.get("query_id"), header_query_id)
+    found = find_flight(name)
+    if snapshot is not None and not name.startswith("stats."):
+        raise InvalidField("snapshot", f"does not apply to {name}", expected="a stats.* flight", actual=snapshot)
+    return ScanRequest(
+        found, project(found, columns), node, snapshot, allow_stale, limit, query_id, output == "ROWS", None, body,
+        partitions,
+    )  # fmt: skip
+
+
+def check_query_id(query_id: Any, header: str | None) -> str | None:
+    if query_id is not None and not isinstance(query_id, str):
+        raise InvalidField("query_id", "is no text", expected="text", actual=query_id)
+    if query_id and header and query_id != header:
+        raise InvalidField("query_id", "differs from the header x-query-id", expected=header, actual=query_id)
+    return query_id or header
+
+
+def refuse_unknown_keys(body: Mapping[str, Any], known: tuple[str, ...] | frozenset[str], what: str) -> None:
+    for key in body:
+        if key not in known:
+            hint = nearest(key, list(known)) or f"it takes {', '.join(sorted(known))}"
+            raise InvalidArgument(f'the {what} has no key "{key[:100]}"', hint=hint, params={"key": key[:100]})
+
+
+def project(found: Flight, columns: list[str] | None) -> tuple[str, ...] | None:
+    """Names of the flight's schema: trimmed, any case, unknown dropped, the first of duplicates; None for all."""
+    if not columns:
+        return None
+    known = {name.lower(): name for name in found.schema.names}
+    asked = (known.get(column.strip().lower()) for column in columns)
+    return tuple(dict.fromkeys(name for name in asked if name is not None))
+
+
+def _tree(body: Mapping[str, Any]) -> Node | None:
+    parts = []
+    if body.get("predicates") is not None:
+        parts.append(tree.parse_predicates(body["predicates"]))
+    if "filter" in body and body["filter"] is not None:
+        parts.append(tree.parse(body["filter"]))
+    nodes = [part for part in parts if part is not None]
+    return nodes[0] if len(nodes) == 1 else tree.And(tuple(nodes)) if nodes else None
+
+
+def _snapshot(value: Any) -> str | int | None:
+    if value is None or value == CURRENT:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise InvalidField("snapshot", "is no snapshot", expected='"current" or an id', actual=value)
+    return value
+
+
+def _check_size(data: bytes, what: str) -> None:
+    if len(data) > MAX_COMMAND_BYTES:
+        raise InvalidArgument(f"the {what} has {len(data)} bytes; at most {MAX_COMMAND_BYTES} are taken")

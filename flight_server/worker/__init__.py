@@ -1,0 +1,1 @@
+"""Capture workers: Flight clients that lease jobs and run them."""

@@ -1,0 +1,308 @@
+"""The capture worker: a Flight client that leases work, runs connectors and engines, and puts what they find.
+
+It owns no database handle: kill it at any time, its leases run out and the work goes back. Threads of one process serve
+different kinds of work, so that a look at a lake never waits behind a long scan; they share one Spark session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from capture import partitions
+from capture.connectors import open_connector
+from capture.connectors.secrets import redact_all, resolve
+from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
+from capture.engines import default_engines, described
+from capture.registry import Registry
+from capture.spi import Budget, CaptureRequest, CaptureResult, Decision, Mode, Outcome, Sampling, TableHandle
+from flight_server.process.signals import Signals
+from flight_server.worker.connection import DraftSink, LeaseKeeper, Server, first_line
+from flight_server.worker.lake_inspection import look
+from store.errors import InvalidArgument, StatflightError, UpstreamError, to_json
+from store.targets import Target
+
+WAIT_SECONDS: Final = 20.0
+STALL_SECONDS: Final = 600.0
+MAX_LEFT_BEHIND: Final = 8
+CONNECTOR_SECONDS: Final = 300.0  # that a connector stays open: credentials may be renewed
+MAX_CONNECTORS: Final = 8  # of one thread
+ROLES: Final = (("control",), ("sync", "control"), ("sync",), ("light",), ("job",))
+
+
+class Connectors:
+    """The connectors of one thread, kept open for a while: each look at a lake reads its metadata anew in any case."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Connector, float]] = {}
+
+    @contextlib.contextmanager
+    def opened(self, config: Mapping[str, Any]) -> Iterator[Connector]:
+        """An opened connector. One that was in trouble, or is old, is not used again."""
+        resolved = dict(config, options=resolve(config["options"]))
+        key = json.dumps(resolved, sort_keys=True)  # so that a credential that was renewed opens another
+        now = time.monotonic()
+        for old in [k for k, (_, since) in self._open.items() if now - since > CONNECTOR_SECONDS]:
+            self._close(old)
+        if key not in self._open:
+            while len(self._open) >= MAX_CONNECTORS:
+                self._close(next(iter(self._open)))
+            options = ConnectorConfig(config["catalog"], config["format"], config["uri"], resolved["options"])
+            self._open[key] = (open_connector(options), now)
+        try:
+            yield self._open[key][0]
+        except BaseException:
+            self._close(key)
+            raise
+
+    def _close(self, key: str) -> None:
+        connector, _ = self._open.pop(key)
+        with contextlib.suppress(Exception):
+            connector.close()
+
+
+class _Hand:
+    """One thread of a worker: the kinds it serves, and what it is at."""
+
+    def __init__(self, kinds: Sequence[str]):
+        self.kinds = tuple(kinds)
+        self.connectors = Connectors()
+        self.keeper: LeaseKeeper | None = None
+        self.abandoned = False
+
+
+class Worker:
+    """Threads that lease and work. One that hangs in a connector is left behind, its lease given back, and replaced.
+
+    Args:
+        stall_seconds: Work that shows no sign of life for so long counts as hanging.
+    """
+
+    def __init__(self, server: Server, registry: Registry, stall_seconds: float = STALL_SECONDS):
+        self.server, self.registry, self.stall_seconds = server, registry, stall_seconds
+        self.id = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.stopping = threading.Event()
+        self.left_behind = 0
+        self._engines = described(registry.engines)
+        self._hands: list[_Hand] = []
+
+    def start(self, roles: Sequence[Sequence[str]]) -> None:
+        for kinds in roles:
+            hand = _Hand(kinds)
+            self._hands.append(hand)
+            threading.Thread(target=self._run, args=(hand,), daemon=True, name="-".join(kinds)).start()
+
+    def look_after(self) -> None:
+        """Replaces threads that hang; called now and then. Too many of them, and the worker stops altogether."""
+        for hand in list(self._hands):
+            keeper = hand.keeper
+            if keeper is None or time.monotonic() - keeper.touched < self.stall_seconds:
+                continue
+            hand.abandoned = True
+            self._hands.remove(hand)
+            keeper.stop()
+            self.left_behind += 1
+            trouble = UpstreamError(f"no sign of life for {self.stall_seconds:.0f} s", code="STALLED")
+            _say(f"{keeper.lease['kind']} {keeper.lease['job_id']}: {trouble}")
+            self._finish(keeper.lease, {"error": to_json(trouble), "message": str(trouble)})
+            if self.left_behind > MAX_LEFT_BEHIND:
+                self.stopping.set()
+            else:
+                self.start([hand.kinds])
+
+    def run(self, kinds: Sequence[str]) -> None:
+        """Leases and works in this thread until told to stop."""
+        hand = _Hand(kinds)
+        self._hands.append(hand)
+        self._run(hand)
+
+    def _run(self, hand: _Hand) -> None:
+        """Whatever happens in the work, the thread goes on. A server that is away is waited for."""
+        away = 0.0
+        while not (self.stopping.is_set() or hand.abandoned):
+            try:
+                leases = self.server.act(
+                    "lease_job",
+                    {"worker_id": self.id, "kinds": list(hand.kinds), "wait_seconds": WAIT_SECONDS,
+                     "engines": self._engines},
+                    timeout=WAIT_SECONDS + 30,
+                )  # fmt: skip
+                away = 0.0
+                for lease in leases:
+                    self._work(hand, lease)
+            except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as refusal:
+                _say(f"the server refuses this worker: {first_line(refusal)}")
+                self.stopping.set()
+                return
+            except (pa.ArrowException, OSError):
+                away = min(2.0, away * 2 or 0.2)
+                self.stopping.wait(away)
+            except BaseException as trouble:  # not even a library's panic ends a thread
+                _say(f"{type(trouble).__name__} in a worker's thread: {first_line(trouble)}")
+                self.stopping.wait(1.0)
+
+    def _work(self, hand: _Hand, lease: Mapping[str, Any]) -> None:
+        body: dict[str, Any] = {}
+        hand.keeper = keeper = LeaseKeeper(self.server, lease)
+        keeper.start()
+        try:
+            work = self._control if lease["kind"] == "control" else self._capture
+            body = work(hand, lease)
+        except StatflightError as trouble:
+            body = {"error": to_json(trouble), "message": str(trouble)}
+        except BaseException as trouble:  # a bug, a library's surprise or panic: the job hears of it, the log too
+            _say(f"{type(trouble).__name__} in {lease['kind']} {lease['job_id']}: {trouble}")
+            reason = UpstreamError(f"the worker failed: {type(trouble).__name__}: {first_line(trouble)}")
+            body = {"error": to_json(reason), "message": str(reason)}
+        finally:
+            keeper.stop()
+            hand.keeper = None
+        if not hand.abandoned:
+            self._finish(lease, body)
+
+    def _finish(self, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+        """Tells the server, more than once if it cannot be reached. A lost lease is lost: the work goes back."""
+        told = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
+        rows = told.pop("rows", None)
+        told = redact_all(told, _secrets_of(lease))
+        if rows:
+            told["rows"] = rows
+        for pause in (0.2, 1.0, 0.0):
+            try:
+                self.server.act("finish_job", told, timeout=600.0)
+                return
+            except (flight.FlightUnavailableError, OSError):
+                self.stopping.wait(pause)
+            except pa.ArrowException as refusal:
+                if "LEASE_LOST" in str(refusal) or "error" in told:
+                    return
+                reason = InvalidArgument(f"what was captured is refused: {first_line(refusal)}")
+                ids = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
+                told = ids | {"error": to_json(reason), "message": str(reason)}
+
+    # Looking at a lake.
+
+    def _control(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
+        payload = lease["payload"]
+        with hand.connectors.opened(payload["connector"]) as connector:
+            return {"result": look(connector, payload)}
+
+    # Capturing.
+
+    def _capture(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
+        payload = lease["payload"]
+        assert hand.keeper is not None
+        sink = DraftSink(self.server, hand.keeper)
+        with hand.connectors.opened(payload["connector"]) as connector:
+            known = payload["snapshots"].items()
+            handles = {int(i): _handle(payload, int(i), columns, connector) for i, columns in known}
+            requests = [_request(payload, body, handles[body["snapshot_id"]]) for body in payload["requests"]]
+            results: list[CaptureResult | None] = [None] * len(requests)
+            decisions: list[Decision] = []
+            for done, (snapshot_id, handle) in enumerate(handles.items()):
+                sink.progress(done / len(handles), f"snapshot {snapshot_id}")
+                members = [at for at, r in enumerate(requests) if r.table is handle]
+                answers, made = self.registry.capture_batch([requests[at] for at in members], sink)
+                decisions += made
+                for at, answer in zip(members, answers, strict=True):
+                    results[at] = answer
+        return {
+            "outcomes": [_outcome(r, q) for r, q in zip(results, requests, strict=True)],
+            "decisions": [_decision(d) for d in decisions],
+            "rows": sink.inline(),
+        }
+
+
+def _secrets_of(lease: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a lease's connector, those of its named secret too where there is one."""
+    options: dict[str, str] = lease["payload"]["connector"]["options"]
+    try:
+        return resolve(options)
+    except StatflightError:
+        return options
+
+
+def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connector: Connector) -> TableHandle:
+    table = payload["table"]
+    schema = Schema(tuple(Column(name, type, nullable, field_id) for name, type, nullable, field_id in columns))
+    return TableHandle(
+        table["catalog"], table["schema"], table["name"], table["table_id"], snapshot_id, schema,
+        payload["column_ids"], connector,
+    )  # fmt: skip
+
+
+def _request(payload: Mapping[str, Any], body: Mapping[str, Any], table: TableHandle) -> CaptureRequest:
+    return CaptureRequest(
+        table, Target.parse(body["target"]), frozenset(body["kinds"]), Mode(payload["mode"]),
+        tuple(body["column_selectors"]), payload["correlation_id"], Sampling(body["sampling"]),
+        body["latency_budget_ms"], partitions.parse(body.get("partitions")),
+        Budget(**body["budget"]) if body.get("budget") else None,
+    )  # fmt: skip
+
+
+def _outcome(result: CaptureResult | None, request: CaptureRequest) -> dict[str, Any]:
+    result = result or CaptureResult(Outcome.DEGRADED, "", "no capture result")
+    return {
+        "outcome": str(result.outcome), "engine_id": result.engine_id or None, "detail": result.detail,
+        "attributes": dict(result.attributes), "snapshot_id": request.table.snapshot_id,
+        "storage_id": request.target.storage_id,
+    }  # fmt: skip
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    request = decision.request
+    return {
+        "snapshot_id": request.table.snapshot_id, "target_kind": str(request.target.kind),
+        "storage_id": request.target.storage_id, "outcome": decision.outcome, "engine_id": decision.engine_id,
+        "detail": decision.detail, "elapsed_ms": decision.elapsed_ms,
+    }  # fmt: skip
+
+
+def run_worker(
+    server_uri: str, *, token: str | None = None, spark_master: str | None = None, tls_roots: bytes | None = None,
+    inline_max_cells: int | None = None, control_only: bool = False, parent_pid: int | None = None,
+    tls_cert: bytes | None = None, tls_key: bytes | None = None,
+) -> int:  # fmt: skip
+    """Works until SIGTERM or SIGINT, or the end of the process that is named its parent; 0 when told to stop, 1 when
+    the server refuses it."""
+    if parent_pid is not None:
+        _die_with_parent()
+    # pyarrow imports pandas with the first value it converts, and threads that meet half of it fail: now, then
+    pa.scalar(0)
+    worker = Worker(
+        Server(server_uri, token, tls_roots, tls_cert, tls_key),
+        Registry(default_engines(spark_master, inline_max_cells)),
+    )
+    signals, told = Signals(signal.SIGTERM, signal.SIGINT), False
+    worker.start([("control",)] * 2 if control_only else ROLES)
+    while not (told or worker.stopping.is_set()):
+        told = signals.next(0.5) is not None
+        worker.look_after()
+        if parent_pid is not None and os.getppid() != parent_pid:  # it may have died before this one was to know
+            break
+    worker.stopping.set()
+    # threads are in long polls or in the middle of work whose lease will lapse: nothing is lost by leaving
+    sys.stderr.flush()
+    os._exit(0 if told or parent_pid is not None else 1)
+
+
+def _die_with_parent() -> None:
+    """Asks Linux for a SIGTERM when the server dies, however it dies; elsewhere the parent is looked at."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"statflight worker: {text}\n")

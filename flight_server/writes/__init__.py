@@ -1,0 +1,1 @@
+"""Writes: from a stream of batches to a commit."""

@@ -1,0 +1,183 @@
+"""DoPut: Arrow batches → cast and validated by vector → one atomic commit → counts back."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from flight_server.auth.tokens import Principal
+from flight_server.wire.scan_request import find_flight, parse_json, path_name, refuse_unknown_keys
+from store import records, target_ids
+from store.bounds import ZonePolicy
+from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied
+from store.names import join_name
+from store.schemas import Flight
+from store.spill import Spool
+from store.stats_store import Put, PutMode
+
+MAX_PUT_BYTES: Final = 8 << 30
+PUBLIC_MODES: Final = (PutMode.CREATE, PutMode.UPSERT, PutMode.REPLACE_SNAPSHOT)
+_FEW_ROWS: Final = 4096  # are checked by the thread that reads the stream, more beside it
+_CHECKED_AHEAD: Final = 3  # batches of one stream
+_CHECKERS: Final = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="put-check")
+_KEYS: Final = ("table", "mode", "idempotency_key", "draft", "extra", "whole")
+
+
+@dataclass(frozen=True, slots=True)
+class PutRequest:
+    """What a put's descriptor says. `draft` is a worker's lease token: the rows wait until the lease is finished."""
+
+    flight: Flight
+    mode: PutMode = PutMode.CREATE
+    idempotency_key: str | None = None
+    draft: str | None = None
+    whole: bool = False
+
+
+def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return PutRequest(_writable(path_name(descriptor)))
+    return _parse_command(parse_json(descriptor.command or b"", "command"))
+
+
+def _parse_command(body: Any) -> PutRequest:
+    if not isinstance(body, dict):
+        raise InvalidArgument("the command is no JSON object", hint='such as {"table": "stats.columns"}')
+    refuse_unknown_keys(body, _KEYS, "command")
+    name, mode, key = body.get("table"), body.get("mode", "create"), body.get("idempotency_key")
+    draft, extra, whole = body.get("draft"), body.get("extra", False), body.get("whole", False)
+    if not isinstance(name, str):
+        raise InvalidField("table", "is missing or no text", expected="the name of a flight", actual=name)
+    if mode not in PUBLIC_MODES:
+        raise InvalidField("mode", "is unknown", expected=" | ".join(PUBLIC_MODES), actual=mode)
+    if key is not None and (not isinstance(key, str) or not 0 < len(key) <= 1000):
+        raise InvalidField("idempotency_key", "is no key", expected="text of 1 to 1000 characters", actual=key)
+    if not isinstance(draft, str | None) or not isinstance(extra, bool) or not isinstance(whole, bool):
+        raise InvalidArgument("draft, extra and whole are for capture workers: text, true | false, true | false")
+    if draft is not None:
+        return PutRequest(_writable(name), PutMode.FILL if extra else PutMode.UPSERT, None, draft, whole)
+    return PutRequest(_writable(name), PutMode(mode), key)
+
+
+def _writable(name: str) -> Flight:
+    found = find_flight(name)
+    if not found.writable:
+        raise InvalidArgument(
+            f"{name} is not written by DoPut", code="NOT_WRITABLE", hint="the flight sys.flights tells which are"
+        )
+    return found
+
+
+def read_rows(
+    request: PutRequest, reader: Any, principal: Principal, policy: ZonePolicy,
+    is_cancelled: Callable[[], bool], directory: Path | None = None,
+) -> pa.Table:  # fmt: skip
+    """The stream's rows, checked, as one table. Nothing is stored yet; many rows wait in a file in the directory."""
+    received, size = 0, 0
+    # the schema alone is checked too: a stream without rows must still be one that could have had some
+    schema = _whole(lambda: _named(reader.schema))
+    empty = records.prepare(request.flight, pa.Table.from_batches([], schema), policy)
+    spool = Spool(empty.schema, directory)
+    checks: deque[Callable[[], pa.Table]] = deque()  # of batches, in their order
+
+    def check(batch: pa.RecordBatch, first_row: int) -> pa.Table:
+        part = records.prepare(request.flight, batch, policy, first_row=first_row)
+        _check_permission(part, principal, request)
+        return part
+
+    while True:
+        try:
+            chunk = _whole(reader.read_chunk)
+        except StopIteration:
+            break
+        batch = chunk.data
+        if batch is None:
+            continue
+        if size > MAX_PUT_BYTES:
+            raise InvalidArgument(f"the stream has more than {MAX_PUT_BYTES} bytes", hint="put it in several streams")
+        size += batch.get_total_buffer_size()  # unlike nbytes it trusts no offsets
+        if batch.num_rows < _FEW_ROWS:
+            checks.append(functools.partial(check, batch, received))
+        else:
+            checks.append(_CHECKERS.submit(check, batch, received).result)
+        received += batch.num_rows
+        if len(checks) > _CHECKED_AHEAD:
+            spool.add(checks.popleft()())
+    for checked in checks:
+        spool.add(checked())
+    # a deadline or a cancellation looks like the end of the stream
+    if is_cancelled():
+        raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")
+    rows = spool.table()
+    return target_ids.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
+
+
+def _whole(read: Callable[[], Any]) -> Any:
+    """What is read of a caller's stream; whatever Arrow stumbles over is the caller's mistake, not the server's."""
+    try:
+        return read()
+    except flight.FlightError:  # the caller has left, or its time is over
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as trouble:
+        raise InvalidArgument(f"the Arrow stream is malformed: {_reason(trouble)}") from None
+
+
+def _named(schema: pa.Schema) -> pa.Schema:
+    schema.names  # noqa: B018  decoded here: bytes that are no UTF-8 are found while the stream is read
+    return schema
+
+
+def _reason(trouble: BaseException) -> str:
+    if isinstance(trouble, UnicodeDecodeError):
+        return "a name is no UTF-8"
+    return next(iter(str(trouble).splitlines()), "")[:300]
+
+
+def _check_permission(rows: pa.Table, principal: Principal, request: PutRequest) -> None:
+    if principal.sees_all or request.draft is not None:
+        return
+    names = rows.select(["table_catalog", "table_schema", "table_name"])
+    for row in names.group_by(names.column_names).aggregate([]).to_pylist():
+        name = (row["table_catalog"], row["table_schema"], row["table_name"])
+        if not principal.sees(*name):
+            raise PermissionDenied(f'"{join_name(*name)}" is not among the tables you may write')
+
+
+def to_put(request: PutRequest, rows: pa.Table) -> Put:
+    return Put(request.flight.name, rows, request.mode)
+
+
+class _Stream:
+    """An IPC stream of bytes, read as Flight's are."""
+
+    def __init__(self, data: bytes):
+        self._reader = pa.ipc.open_stream(data)
+        self.schema = self._reader.schema
+
+    def read_chunk(self) -> Any:
+        return SimpleNamespace(data=self._reader.read_next_batch())
+
+
+def inline(
+    item: Any, draft: str, principal: Principal, policy: ZonePolicy, is_cancelled: Callable[[], bool]
+) -> tuple[Put, bool]:
+    """Rows sent along with an outcome: `{"table", "extra"?, "whole"?, "ipc"}`, an IPC stream in base64."""
+    if not isinstance(item, dict) or not isinstance(item.get("ipc"), str):
+        raise InvalidField("rows", "are no list of IPC streams", expected='{"table", "ipc"}', actual=item)
+    request = _parse_command({name: value for name, value in item.items() if name != "ipc"} | {"draft": draft})
+    try:
+        stream = _Stream(base64.b64decode(item["ipc"], validate=True))
+    except (ValueError, pa.ArrowException, OSError):
+        raise InvalidArgument("rows: the IPC stream is malformed") from None
+    return to_put(request, read_rows(request, stream, principal, policy, is_cancelled)), request.whole

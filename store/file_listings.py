@@ -1,0 +1,85 @@
+"""Listings of files that continue one before: what a capture does not put again is carried over.
+
+A capture names what it says of a table's files by a mark. The mark of the newest listing is kept, until rows of that
+listing are deleted or replaced as a whole; rows that are put over them one by one are about the same file content, and
+as good for the next listing. A later capture that starts from a marked listing puts only what differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from store.database import BY_SPAN, OPEN_END, Connection
+from store.errors import UpstreamError
+from store.file_spans import positions, view
+
+FAMILIES: Final = ("stats.files", "stats.file_columns")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """How the files of a snapshot are put: all of them, or what changes from those of a base, less `removed` paths."""
+
+    snapshot_id: int
+    mark: str
+    base_snapshot_id: int | None = None
+    base_mark: str = ""
+    removed: tuple[str, ...] = ()
+
+
+def can_continue(connection: Connection, table_key: int, listing: Listing) -> bool:
+    """Whether the base is the newest listing, still has its mark, and the snapshot has no listing of its own."""
+    base = listing.base_snapshot_id
+    found = connection.execute("SELECT snapshot_id, mark FROM file_marks WHERE table_key = ?", [table_key]).fetchall()
+    if base is None or found != [(base, listing.base_mark)]:
+        return False
+    for family in FAMILIES:
+        listed = positions(connection, table_key, family)
+        if not _is_newest(base, listed) or (listing.snapshot_id != base and listing.snapshot_id in listed):
+            return False
+    return True
+
+
+def _is_newest(snapshot_id: int, listed: dict[int, int]) -> bool:
+    return snapshot_id in listed and listed[snapshot_id] == max(listed.values())
+
+
+def continue_listing(connection: Connection, table_key: int, listing: Listing) -> None:
+    """Gives the snapshot the listing of its base without the removed files; what is new is put after that.
+
+    Raises:
+        UpstreamError: The base is not what it was; another try starts anew.
+    """
+    if not can_continue(connection, table_key, listing):
+        raise UpstreamError("the files of the table were changed by somebody else meanwhile", code="LISTING_CHANGED")
+    if listing.snapshot_id == listing.base_snapshot_id:
+        return
+    removed = pa.table({"path": pa.array(listing.removed, pa.string())})
+    for family in FAMILIES:
+        pos = max(positions(connection, table_key, family).values()) + 1
+        if listing.removed:
+            with view(connection, removed=removed):
+                connection.execute(
+                    f"UPDATE {BY_SPAN[family]} SET to_pos = {pos} WHERE table_key = {table_key}"
+                    f" AND to_pos = {OPEN_END} AND file_path IN (SELECT path FROM removed)"
+                )
+        connection.execute("INSERT INTO file_snapshots VALUES (?, ?, ?, ?)",
+                           [table_key, family, listing.snapshot_id, pos])  # fmt: skip
+
+
+def mark_listing(connection: Connection, table_key: int, listing: Listing) -> None:
+    """Keeps the mark of a listing that was put, if it is the newest."""
+    forget_mark(connection, table_key)
+    if all(_is_newest(listing.snapshot_id, positions(connection, table_key, family)) for family in FAMILIES):
+        connection.execute("INSERT INTO file_marks VALUES (?, ?, ?)", [table_key, listing.snapshot_id, listing.mark])
+
+
+def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None = None) -> None:
+    """To be called whenever rows of files are deleted, or replaced as a whole; of one snapshot or of all (None)."""
+    connection.execute(
+        "DELETE FROM file_marks WHERE table_key = ? AND (snapshot_id = ? OR ?)",
+        [table_key, snapshot_id, snapshot_id is None],
+    )

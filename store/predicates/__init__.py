@@ -1,0 +1,1 @@
+"""Predicates: one meaning as a tree, as SQL and as Arrow kernels."""

@@ -1,0 +1,255 @@
+"""Scan tasks: only live rows, leaves of structs, constants, samples, and files that cannot be read."""
+
+import datetime as dt
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture.compute.file_scan import Work, from_batch, scan, to_batch
+from capture.compute.partial import Wanted
+from capture.compute.readers import base
+from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
+from store import sketches
+from store.errors import UpstreamError
+
+ZIPS = [None if i == 5 else f"z{i}" for i in range(10)]
+ROWS = pa.table({
+    "id": pa.array(range(10), pa.int32()),
+    "name": ["a", None, "b", "a", "c", "c", None, "d", "e", "f"],
+    "place": pa.array([None if i == 4 else {"lat": i / 2, "at": {"zip": ZIPS[i]}} for i in range(10)],
+                      pa.struct({"lat": pa.float64(), "at": pa.struct({"zip": pa.string()})})),
+    "dotted.name": pa.array(range(10, 20)),
+})  # fmt: skip
+COLUMNS = (
+    ScanColumn(1, "id", "INT", "id"),
+    ScanColumn(2, "name", "STRING", "name"),
+    ScanColumn(3, "place.lat", "DOUBLE", "place.lat"),
+    ScanColumn(4, "place.at.zip", "STRING", "place.at.zip"),
+    ScanColumn(5, "dotted.name", "INT", "dotted.name"),
+    ScanColumn(6, "part", "STRING", constant=pa.array(["p"])),
+    ScanColumn(7, "later", "DATE", constant=pa.nulls(1, pa.date32())),
+)
+ALL = tuple(column.column_id for column in COLUMNS)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(table=ROWS, columns=COLUMNS, name="f.parquet", prefix="", **options):
+        path = tmp_path / name
+        known = {key: options.pop(key) for key in ("deleted_rows", "equality_deletes") if key in options}
+        pq.write_table(table, path, **options)
+        size = path.stat().st_size
+        return ScanTask("parquet", f"lake/{name}", f"{prefix}{path}", len(table), size, columns, "v1", **known)
+
+    return write
+
+
+def contents(task, columns=None):
+    return {column.name: values.to_pylist() for column, values in base.read(task, columns or task.columns)}
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_columns_leaves_and_constants(write, prefix):
+    found = contents(write(prefix=prefix))
+    assert found["id"] == list(range(10))
+    assert found["place.lat"] == [None if i == 4 else i / 2 for i in range(10)]
+    assert found["place.at.zip"] == [None if i in (4, 5) else f"z{i}" for i in range(10)]
+    assert found["dotted.name"] == list(range(10, 20))
+    assert found["part"] == ["p"] * 10
+    assert found["later"] == [None] * 10
+
+
+def types(task):
+    return {column.name: values.type for column, values in base.read(task, task.columns)}
+
+
+@pytest.mark.parametrize("rows", [base._FEW_ROWS - 1, base._FEW_ROWS + 500])
+def test_views_of_texts_are_read_as_texts(write, rows):
+    """In a small file they stay views, which are copied later; the values are the same."""
+    texts, octets = [f"text number {i}" if i % 7 else None for i in range(rows)], [b"%d" % i for i in range(rows)]
+    table = pa.table({"t": pa.array(texts, pa.string_view()), "b": pa.array(octets, pa.binary_view())})
+    columns = (ScanColumn(1, "t", "STRING", "t"), ScanColumn(2, "b", "BINARY", "b"))
+    task = write(table, columns, use_dictionary=False)
+    assert contents(task) == {"t": texts, "b": octets}
+    copied = (pa.large_string(), pa.large_binary()) if rows < base._FEW_ROWS else (pa.string(), pa.binary())
+    assert tuple(types(task).values()) == copied
+
+
+def test_another_column_keeps_the_type_it_was_written_with(write):
+    """A duration is a plain integer to who does not read the Arrow schema of the file."""
+    table = pa.table({"t": pa.array(["text"] * 2000, pa.string_view()), "d": pa.array(range(2000), pa.duration("us"))})
+    columns = (ScanColumn(1, "t", "STRING", "t"), ScanColumn(2, "d", "INTERVAL", "d"))
+    task = write(table, columns, use_dictionary=False)
+    assert types(task) == {"t": pa.large_string(), "d": pa.duration("us")}
+
+
+def test_blocks_of_columns(write, monkeypatch):
+    monkeypatch.setattr(base, "BLOCK_BYTES", 1)
+    assert contents(write())["place.at.zip"][:2] == ["z0", "z1"]
+
+
+def test_deleted_rows_are_left_out(write):
+    task = write(deleted_rows=pa.array([0, 4, 9, 500], pa.int64()), row_group_size=3)
+    found = contents(task)
+    assert found["id"] == [1, 2, 3, 5, 6, 7, 8]
+    assert found["place.at.zip"] == ["z1", "z2", "z3", None, "z6", "z7", "z8"]
+    assert found["part"] == ["p"] * 7
+
+
+def equality_delete(tmp_path, rows, *columns):
+    path = tmp_path / f"delete-{len(list(tmp_path.iterdir()))}.parquet"
+    pq.write_table(rows, path)
+    by_name = {column.name: column for column in COLUMNS}
+    return EqualityDelete(str(path), tuple((by_name[name], path) for name, path in columns))
+
+
+def test_equality_deletes_are_null_safe(write, tmp_path):
+    by_name = equality_delete(tmp_path, pa.table({"n": ["c", None]}), ("name", "n"))
+    by_two = equality_delete(
+        tmp_path, pa.table({"i": pa.array([0, 3, 2], pa.int64()), "n": ["a", "b", "b"]}), ("id", "i"), ("name", "n")
+    )
+    task = write(equality_deletes=(by_name, by_two), deleted_rows=pa.array([7]))
+    assert contents(task)["id"] == [3, 8, 9]
+
+
+def test_equality_deletes_by_a_constant_and_a_leaf(write, tmp_path):
+    other = equality_delete(tmp_path, pa.table({"p": ["q"], "l": [0.0]}), ("part", "p"), ("place.lat", "l"))
+    same = equality_delete(tmp_path, pa.table({"p": ["p", "p"], "l": [-0.0, None]}), ("part", "p"), ("place.lat", "l"))
+    assert contents(write(equality_deletes=(other, same)))["id"] == [1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_all_rows_deleted(write):
+    task = write(deleted_rows=pa.array(range(10)))
+    for answer in scan(0, task, Work(ALL)):
+        assert (answer.error, answer.partial.row_count, answer.partial.null_count) == ("", 0, 0)
+
+
+def test_an_empty_file(write):
+    task = write(ROWS[:0])
+    for answer in scan(0, task, Work(ALL, ((1, 2),))):
+        assert (answer.error, answer.partial.row_count) == ("", 0)
+
+
+def test_dictionaries_are_kept_where_they_pay(write):
+    rows = pa.table({"id": pa.array(range(3000)), "name": ["x", "y", None] * 1000})
+    task = write(rows, COLUMNS[:2])
+    reader = base.open_task(task)
+    kinds = {found.column.name: found.values.type for found in reader.columns(task.columns)}
+    reader.close()
+    assert pa.types.is_dictionary(kinds["name"])
+    (answer,) = scan(0, task, Work((2,)))
+    assert (answer.partial.null_count, answer.partial.min, answer.partial.max) == (1000, "x", "y")
+
+
+@pytest.mark.parametrize("options", [{"use_dictionary": False, "column_encoding": {"name": "DELTA_BYTE_ARRAY"}},
+                                     {"use_dictionary": False}, {"dictionary_pagesize_limit": 100}])  # fmt: skip
+def test_other_encodings(write, options):
+    rows = pa.table({"id": pa.array(range(3000)), "name": [f"v{i % 50}" for i in range(3000)]})
+    (answer,) = scan(0, write(rows, COLUMNS[:2], **options), Work((2,)))
+    assert answer.error == ""
+    assert sketches.estimate(answer.partial.theta).ndv == 50
+
+
+def test_int96_keeps_far_instants(write):
+    far = [dt.datetime(9999, 12, 31), dt.datetime(1, 1, 1), None]
+    rows = pa.table({"at": pa.array(far, pa.timestamp("us"))})
+    task = write(rows, (ScanColumn(1, "at", "TIMESTAMP", "at"),), use_deprecated_int96_timestamps=True)
+    (answer,) = scan(0, task, Work((1,)))
+    assert answer.partial.max == "9999-12-31T00:00:00"
+
+
+def test_a_sample_reads_some_row_groups(write):
+    task = write(row_group_size=1, deleted_rows=pa.array([2]))
+    reader = base.open_task(task, 0.3)
+    assert (reader.row_groups, reader.rows in (2, 3)) == (3, True)
+    values = {found.column.name: len(base.materialised(found)) for found in reader.columns(task.columns)}
+    assert set(values.values()) == {reader.rows}
+    reader.close()
+    assert [a.partial for a in scan(0, task, Work(ALL, share=0.3))] == [
+        a.partial for a in scan(0, task, Work(ALL, share=0.3))
+    ]
+
+
+def test_a_missing_file_is_named_as_the_lake_names_it(write, tmp_path):
+    task = write()
+    (tmp_path / "f.parquet").unlink()
+    with pytest.raises(UpstreamError, match=r'file "lake/f.parquet": no such file') as refused:
+        base.open_task(task)
+    assert str(tmp_path) not in str(refused.value)
+    answers = scan(0, task, Work((1, 2), ((1, 2),)))
+    assert {answer.error for answer in answers} == {'file "lake/f.parquet": no such file'}
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 this is no Parquet file PAR1", b"x" * 100])
+def test_a_damaged_file(write, tmp_path, content):
+    task = write()
+    (tmp_path / "f.parquet").write_bytes(content)
+    with pytest.raises(UpstreamError, match=r'^file "lake/f.parquet": ') as refused:
+        base.open_task(task)
+    assert str(tmp_path) not in str(refused.value)
+    assert len(str(refused.value)) < 350
+
+
+def test_a_damaged_column_leaves_the_others(write, tmp_path):
+    rows = pa.table({"id": pa.array(np.arange(5000)), "name": [f"n{i}" for i in range(5000)]})
+    task = write(rows, COLUMNS[:2], compression="snappy", use_dictionary=False)
+    chunk = pq.read_metadata(tmp_path / "f.parquet").row_group(0).column(1)
+    content = bytearray((tmp_path / "f.parquet").read_bytes())
+    content[chunk.data_page_offset + 60 : chunk.data_page_offset + 3000] = b"\xff" * 2940
+    (tmp_path / "f.parquet").write_bytes(content)
+    sound, damaged = sorted(scan(0, task, Work((1, 2))), key=lambda answer: answer.column_id)
+    assert sound.partial.max == "4999"
+    assert damaged.partial is None
+    assert damaged.error.startswith('file "lake/f.parquet", column "name": ')
+
+
+def test_a_column_that_is_not_there(write):
+    task = write(columns=(*COLUMNS, ScanColumn(8, "gone", "INT", "gone"), ScanColumn(9, "x", "INT", "place.nothing")))
+    answers = {answer.column_id: answer for answer in scan(0, task, Work((1, 8, 9, 99)))}
+    assert answers[1].partial.row_count == 10
+    assert 'no column "gone"' in answers[8].error
+    assert 'no column "place.nothing"' in answers[9].error
+    assert "not planned" in answers[99].error
+
+
+def test_an_unknown_reader(write):
+    task = write()
+    other = ScanTask("carrier-pigeon", "a", "b", 1, 1, task.columns, "")
+    with pytest.raises(UpstreamError, match="carrier-pigeon"):
+        base.open_task(other)
+
+
+def test_answers_survive_the_wire(write):
+    answers = scan(7, write(), Work(ALL, ((1, 2),)))
+    answers += scan(8, ScanTask("carrier-pigeon", "a", "b", 1, 1, (), ""), Work((1,)))
+    assert from_batch(to_batch(answers)) == answers
+
+
+def test_groups_of_columns(write):
+    rows = pa.table({"id": pa.array([1, 1, 2, None, None, 1]), "name": ["a", "a", "a", None, None, None]})
+    answers = scan(0, write(rows, COLUMNS[:2]), Work((), ((1, 2),), Wanted(False, False)))
+    told = {
+        a.column_ids: (a.partial.row_count, a.partial.null_count, sketches.estimate(a.partial.theta).ndv)
+        for a in answers
+    }
+    assert told == {(1, 2): (6, 2, 4), (1,): (6, 2, 3), (2,): (6, 3, 2)}  # a null is a value of a tuple
+
+
+def test_lance_fragments(tmp_path):
+    lance = pytest.importorskip("lance")
+    rows = ROWS.select(["id", "name", "place"])
+    dataset = lance.write_dataset(rows, tmp_path / "t", max_rows_per_file=6)
+    dataset.delete("id = 2 OR id = 7")
+    columns = (*COLUMNS[:3], COLUMNS[5])
+    found = []
+    for fragment in lance.dataset(tmp_path / "t").get_fragments():
+        where = {"version": dataset.version, "fragment_id": fragment.fragment_id}
+        task = ScanTask("lance", "t#1", str(tmp_path / "t"), 4, 0, columns, "v", arguments=where)
+        found.append(contents(task))
+    assert [part["id"] for part in found] == [[0, 1, 3, 4, 5], [6, 8, 9]]
+    assert found[0]["place.lat"] == [0.0, 0.5, 1.5, None, 2.5]
+    assert found[1]["part"] == ["p"] * 3
+    with pytest.raises(UpstreamError, match="t#1"):
+        base.open_task(ScanTask("lance", "t#1", str(tmp_path / "no"), 4, 0, columns, "v", arguments=where))

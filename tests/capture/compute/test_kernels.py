@@ -1,0 +1,289 @@
+"""Kernels: each column's statistics against those that plain Python finds."""
+
+import datetime as dt
+import math
+import uuid
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capture.compute import kernels
+from capture.compute.partial import Wanted
+from store import bounds, logical_types, sketches
+from store.sketches import murmur3
+
+
+def summarise(values, text, **options):
+    values = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+    return kernels.summarise(values, logical_types.parse(text), **options)
+
+
+def ndv(partial):
+    found = sketches.estimate(partial.theta)
+    assert found.exact
+    return found.ndv
+
+
+def items(partial):
+    return {item.value: item.count for item in sketches.frequent_items(partial.mcv)}
+
+
+UTC = dt.UTC
+COLUMNS = {
+    "BOOLEAN": (pa.bool_(), [True, False, None, True], 1),
+    "INT": (pa.int64(), [2**53 + 1, -5, None, -5, 2**63 - 1], 8),
+    "INT tiny": (pa.int8(), [-128, 127, 0, None, 127], 1),
+    "INT unsigned": (pa.uint32(), [2**32 - 1, 0, None], 4),
+    "FLOAT": (pa.float32(), [1.5, -2.25, None, 1.5], 4),
+    "DOUBLE": (pa.float64(), [1e300, -0.5, None, math.inf], 8),
+    "DECIMAL(10,2)": (pa.decimal128(10, 2), [Decimal("1.10"), Decimal("-99999999.99"), None], 8),
+    "DECIMAL(38,10)": (pa.decimal128(38, 10), [Decimal(10**27), Decimal(-(10**20)), None, Decimal("0.1")], 16),
+    "DECIMAL(50,10)": (pa.decimal256(50, 10), [Decimal(10**39), Decimal("-1E-10"), None, Decimal(-(10**39))], 32),
+    "DECIMAL(76,0)": (pa.decimal256(76, 0), [Decimal(10**76 - 1), Decimal(1 - 10**76), Decimal(0), None], 32),
+    "STRING": (pa.string(), ["é", "", "z", None, "Z" * 40, "~", "z"], None),
+    "BINARY": (pa.binary(), [b"\xff\x00", b"", None, b"a"], None),
+    "UUID": (pa.binary(16), [uuid.UUID(int=9).bytes, uuid.UUID(int=2**127).bytes, None], 16),
+    "DATE": (pa.date32(), [dt.date(1960, 2, 29), dt.date(2026, 1, 1), None], 4),
+    "TIME": (pa.time64("us"), [dt.time(23, 59, 59, 1), dt.time(0), None], 8),
+    "TIMESTAMP": (pa.timestamp("us"), [dt.datetime(1969, 12, 31, 23, 59, 59, 250_000), dt.datetime(2026, 1, 1)], 8),
+    "TIMESTAMPTZ": (pa.timestamp("us", "UTC"), [dt.datetime(2026, 1, 1, tzinfo=UTC), None], 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("form", ["plain", "sliced", "chunks", "dictionary", "many"])
+def test_a_column_of_each_type(name, form):
+    text, (type, values, width) = name.split(" ")[0], COLUMNS[name]
+    lt = logical_types.parse(text)
+    array = pa.array(values, type)
+    match form:
+        case "sliced":
+            array = pa.concat_arrays([array[:2], array, array[1:]]).slice(2, len(values))
+        case "chunks":
+            array = pa.chunked_array([array[:1], array[:0], array[1:]])
+        case "dictionary":
+            array = array.dictionary_encode()
+        case "many":  # enough for the ways of large columns
+            array, values = pa.concat_arrays([array] * 700), values * 700
+    found = summarise(array, text)
+    given = [value for value in values if value is not None]
+    assert (found.row_count, found.null_count) == (len(values), len(values) - len(given))
+    texts = [bounds.encode(value, lt) for value in given]
+    keys = bounds.sort_keys(pa.array(texts), lt).to_pylist()
+    ranked = sorted(zip(keys, texts, strict=True))
+    assert (found.min, found.max) == (ranked[0][1], ranked[-1][1])
+    assert ndv(found) == len(set(given))
+    assert items(found) == {text: texts.count(text) for text in texts}
+    widths = [width or len(value.encode() if isinstance(value, str) else value) for value in given]
+    assert (found.width_sum, found.width_max) == (sum(widths), max(widths))
+    assert found.nan_count == (0 if text in ("FLOAT", "DOUBLE") else None)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_nothing_but_nulls_and_nothing_at_all(name):
+    for rows in (3, 0):
+        found = summarise(pa.nulls(rows, COLUMNS[name][0]), name.split(" ")[0])
+        assert (found.row_count, found.null_count, found.min, found.max, found.width_max) == (
+            rows,
+            rows,
+            None,
+            None,
+            None,
+        )
+        assert ndv(found) == 0
+        assert items(found) == {}
+
+
+@pytest.mark.parametrize(("type", "text"), [(pa.float64(), "DOUBLE"), (pa.float32(), "FLOAT"), (pa.float16(), "FLOAT")])
+def test_nans_and_zeros(type, text):
+    found = summarise(pa.array([math.nan, -0.0, 0.0, None, 1.5, math.nan], type), text)
+    assert (found.nan_count, found.null_count, found.min, found.max) == (2, 1, "0", "1.5")
+    assert ndv(found) == 3
+    assert items(found) == {"0": 2, "NaN": 2, "1.5": 1}
+    only = summarise(pa.array([math.nan] * 3, type), text)
+    assert (only.nan_count, only.min, only.max, ndv(only)) == (3, None, None, 1)
+    assert sketches.read_kll(only.kll) is None
+
+
+def test_an_unsigned_value_above_int64_has_no_bound():
+    found = summarise(pa.array([2**64 - 1, 7], pa.uint64()), "INT")
+    assert (found.min, found.max, ndv(found)) == ("7", None, 2)
+
+
+@pytest.mark.parametrize("type", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint64()])
+def test_integers_of_all_widths_hash_alike(type):
+    values = pa.array([0, 1, 100, 127], type)
+    assert summarise(values, "INT").theta == sketches.theta(murmur3.hash_longs(np.array([0, 1, 100, 127])))
+
+
+@pytest.mark.parametrize("type", [pa.int8(), pa.int16(), pa.int64(), pa.uint64()])
+def test_counting_at_the_ends_of_a_range(type):
+    info = np.iinfo(type.to_pandas_dtype())
+    values = [info.min, info.min + 1] * 400 + [info.max] * (100 if type.bit_width == 8 else 0)
+    found = summarise(pa.array(values, type), "INT")
+    assert found.min == str(info.min)
+    assert ndv(found) == len(set(values))
+
+
+def test_units_and_days_of_other_sources():
+    instants = [dt.datetime(1969, 12, 31, 23, 59, 59, 999_000), dt.datetime(2026, 5, 4, 3, 2, 1)]
+    wanted = summarise(pa.array(instants, pa.timestamp("us")), "TIMESTAMP")
+    for unit in ("ms", "ns"):
+        assert summarise(pa.array(instants, pa.timestamp(unit)), "TIMESTAMP") == wanted
+    days = [dt.date(1969, 12, 31), dt.date(2026, 1, 1)]
+    assert summarise(pa.array(days, pa.date64()), "DATE") == summarise(pa.array(days, pa.date32()), "DATE")
+    clock = [dt.time(1, 2, 3)]
+    assert summarise(pa.array(clock, pa.time32("s")), "TIME") == summarise(pa.array(clock, pa.time64("us")), "TIME")
+
+
+def test_promoted_values_are_those_of_the_new_type():
+    assert summarise(pa.array([1.5], pa.float32()), "DOUBLE") == summarise(pa.array([1.5]), "DOUBLE")
+    narrow = pa.array([Decimal("1.5")], pa.decimal128(5, 2))
+    assert summarise(narrow, "DECIMAL(20,2)") == summarise(narrow.cast(pa.decimal128(20, 2)), "DECIMAL(20,2)")
+
+
+@pytest.mark.parametrize("type", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())])
+def test_texts_of_other_layouts(type):
+    texts = ["b", "", None, "long enough not to be inlined"] * 30
+    plain = pa.array(texts)
+    other = plain.dictionary_encode().cast(type) if pa.types.is_dictionary(type) else plain.cast(type)
+    assert summarise(other, "STRING") == summarise(plain, "STRING")
+
+
+def test_a_uuid_extension():
+    values = pa.array([uuid.UUID(int=5).bytes, None], pa.uuid())
+    assert summarise(values, "UUID").min == "00000000-0000-0000-0000-000000000005"
+
+
+def test_unused_entries_of_a_dictionary_do_not_count():
+    array = pa.DictionaryArray.from_arrays(pa.array([1, 1, None]), pa.array(["a", "b", "z"]))
+    found = summarise(array, "STRING")
+    assert (found.min, found.max, ndv(found), items(found)) == ("b", "b", 1, {"b": 2})
+
+
+def test_json_has_no_bounds_and_containers_only_counts():
+    assert summarise(pa.array(["{}"]), "JSON").min is None
+    found = summarise(pa.array([[1], None]), "ARRAY")
+    assert (found.row_count, found.null_count, found.theta) == (2, 1, None)
+
+
+def test_a_constant_counts_as_often_as_it_occurs():
+    for values, text in ((pa.array([7]), "INT"), (pa.array(["x"]), "STRING"), (pa.array([math.nan]), "DOUBLE"),
+                         (pa.array([True]), "BOOLEAN"), (pa.nulls(1, pa.string()), "STRING")):  # fmt: skip
+        repeated = pa.chunked_array([values.take(pa.array([0] * 1000))])
+        assert summarise(values, text, times=1000) == summarise(repeated, text)
+
+
+def test_only_what_is_wanted():
+    values = pa.array(["a", "b"] * 600)
+    found = summarise(values, "STRING", wanted=Wanted(False, False))
+    assert (found.kll, found.mcv) == (None, None)
+    assert found.theta == summarise(values, "STRING").theta
+    found = summarise(pa.array([1, 2]), "INT", wanted=Wanted(quantiles=False))
+    assert found.kll is None
+    assert found.mcv is not None
+
+
+@pytest.mark.parametrize("text", ["INT", "DOUBLE", "STRING", "DECIMAL(18,0)", "DATE"])
+def test_large_columns(text):
+    """Above what the sketches hold: estimates within their errors, heavy values found, quantiles right."""
+    generator = np.random.default_rng(1)
+    rows = 60_000
+    numbers = np.where(generator.random(rows) < 0.2, 77, generator.integers(0, 2**20, rows))
+    array = pa.array(numbers)
+    match text:
+        case "DOUBLE":
+            array = array.cast(pa.float64())
+        case "STRING":
+            array = array.cast(pa.string())
+        case "DECIMAL(18,0)":
+            array = array.cast(pa.decimal128(19, 0)).cast(pa.decimal128(18, 0))
+        case "DATE":
+            array = array.cast(pa.int32()).view(pa.date32())
+    found = summarise(array, text)
+    distinct = len(set(numbers.tolist()))
+    told = sketches.estimate(found.theta)
+    assert not told.exact
+    assert told.ndv == pytest.approx(distinct, rel=3 / 64)
+    top = sketches.frequent_items(found.mcv, 1)[0]
+    hot = int(np.count_nonzero(numbers == 77))
+    assert (
+        top.value
+        == bounds.encode_array(array.filter(pa.array(numbers == 77))[:1], logical_types.parse(text))[0].as_py()
+    )
+    assert top.lower <= hot == top.upper
+    if text != "STRING":
+        (median,) = sketches.quantiles(found.kll, [0.5])
+        assert abs(np.searchsorted(np.sort(numbers), median) / rows - 0.5) <= 0.01
+
+
+def test_long_texts_are_no_common_values():
+    found = summarise(pa.array(["x" * 5000] * 3 + ["y"] * 5 + ["z"]), "STRING")
+    assert sketches.frequent_items(found.mcv) == [("y", 5, 2, 5)]
+    assert found.max == "z"
+
+
+@given(st.lists(st.binary(max_size=4) | st.text("ab\x00é", max_size=4).map(str.encode), min_size=1, max_size=60))
+def test_bounds_of_bytes_are_the_least_and_the_greatest(values):
+    array = pa.array([b"skipped", *values], pa.binary())[1:]
+    ends = pa.array([min(values), max(values)], pa.binary())
+    found = summarise(array, "BINARY")
+    assert [found.min, found.max] == bounds.encode_array(ends, logical_types.parse("BINARY")).to_pylist()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_merge_of_parts_is_the_whole(name):
+    text, (type, values, _) = name.split(" ")[0], COLUMNS[name]
+    array = pa.array(values * 3 + [None], type)
+    lt = logical_types.parse(text)
+    parts = [summarise(array[start:stop], text) for start, stop in ((0, 2), (2, 2), (2, 7), (7, len(array)))]
+    assert kernels.merge(parts, lt) == summarise(array, text)
+
+
+def test_pieces_of_a_huge_column_add_up(monkeypatch):
+    array = pa.array([3, None, 1, 2] * 50)
+    whole = summarise(array, "INT")
+    monkeypatch.setattr(kernels, "PIECE_ROWS", 30)
+    assert summarise(array, "INT") == whole
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_row_hashes_are_those_of_the_sketch(name):
+    text, (type, values, _) = name.split(" ")[0], COLUMNS[name]
+    array = pa.chunked_array([pa.array(values, type)])
+    hashes, null = kernels.row_hashes(array, logical_types.parse(text))
+    assert [value is None for value in values] == (null.tolist() if null is not None else [False] * len(values))
+    assert sketches.theta(hashes if null is None else hashes[~null]) == summarise(array, text).theta
+
+
+def test_containers_are_not_hashed():
+    with pytest.raises(ValueError, match="not hashed"):
+        kernels.row_hashes(pa.chunked_array([pa.array([[1]])]), logical_types.parse("ARRAY"))
+
+
+@pytest.mark.parametrize("heavy", [0, 40])
+def test_common_values_among_very_many_texts(heavy):
+    """So many that they are not all sorted: who occurs often is found, and the counts are within what is told."""
+    often = [f"often-{i}" for i in range(heavy) for _ in range(2500 + 10 * i)]
+    texts = np.array([f"{i:032x}" for i in range(300_000)] + often)
+    np.random.default_rng(7).shuffle(texts)
+    values = pa.chunked_array([pa.array(part.tolist()) for part in np.array_split(texts, 3)])
+    found = summarise(values, "STRING", times=2)
+    told = {item.value: item for item in sketches.frequent_items(found.mcv)}
+    assert told.keys() == {f"often-{i}" for i in range(heavy)}
+    for i in range(heavy):
+        item, count = told[f"often-{i}"], 2 * (2500 + 10 * i)
+        assert item.lower <= count == item.upper
+    *_, offset = sketches.read_frequent(found.mcv)
+    assert 0 < offset < len(texts) / 1000
+    assert found.theta == sketches.theta(hashes_of(np.unique(texts)))
+
+
+def hashes_of(texts):
+    octets = [text.encode() for text in texts.tolist()]
+    offsets = np.cumsum([0, *map(len, octets)])
+    return murmur3.hash_bytes(np.frombuffer(b"".join(octets), np.uint8), offsets)

@@ -1,0 +1,323 @@
+"""Samples: which row groups are read, in what order, what ends them, and how what they say is labelled."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capture.compute.readers import base
+from capture.compute.sampling import Draw, random_points, spread_points
+from capture.connectors import open_connector
+from capture.connectors.spi import ConnectorConfig, ScanColumn, ScanTask
+from capture.engines.compute.engine import SparkEngine
+from capture.registry import Registry
+from capture.spi import Budget, Capabilities, CaptureRequest, Outcome, Sampling, TableHandle
+from store import sketches
+from store.errors import UpstreamError
+from store.targets import Target, TargetKind
+from tests.capture.engine_contract import MemorySink
+
+RANDOM, GUIDED = Sampling.RANDOM_ROW_GROUP, Sampling.METADATA_GUIDED
+METHODS = (RANDOM, GUIDED)
+
+
+def points(method: Sampling, seed: str = "s"):
+    return random_points(seed) if method is RANDOM else spread_points()
+
+
+# The order.
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> list[ScanTask]:
+    """Files of 1 to 7 row groups of 10 rows, and an empty one."""
+    path = tmp_path_factory.mktemp("files")
+    found = []
+    for number, groups in enumerate((3, 1, 7, 0, 4)):
+        rows = pa.table({"v": pa.array(range(number * 100, number * 100 + 10 * groups), pa.int64())})
+        pq.write_table(rows, path / f"{number}", row_group_size=10)
+        column = ScanColumn(1, "v", "INT", "v")
+        size = (path / f"{number}").stat().st_size
+        found.append(ScanTask("parquet", f"t/{number}", str(path / f"{number}"), len(rows), size, (column,), "v"))
+    return found
+
+
+def chosen(draw: Draw, *how: Any) -> list[tuple[str, int]]:
+    return [(task.file_path, group) for task in draw.take(*how) for group in task.arguments.get("row_groups", [0])]
+
+
+@pytest.mark.parametrize("count", [2, 5, 16, 100, 1000])
+def test_points_are_spread(count):
+    found = sorted(islice(spread_points(), count))
+    gaps = [right - left for left, right in pairwise([*found, 1 + found[0]])]
+    assert max(gaps) < 3 * min(gaps)
+
+
+def test_random_points_are_repeatable():
+    first, again, other = (list(islice(random_points(seed), 3)) for seed in "aab")
+    assert first == again != other
+
+
+@settings(deadline=None)
+@given(st.sampled_from(METHODS), st.text(max_size=3), st.lists(st.integers(1, 9), max_size=20))
+def test_every_row_group_comes_once(files, method, seed, counts):
+    draw = Draw(files, points(method, seed), Budget())
+    found = [unit for count in counts for unit in chosen(draw, count)] + chosen(draw)
+    everything = {(task.file_path, group) for task in files for group in range(max(task.row_count // 10, 1))}
+    assert len(found) == len(set(found)) and set(found) == everything
+    assert (draw.rows, draw.ended_by, chosen(draw)) == (150, "", [])
+
+
+@settings(deadline=None)
+@given(st.sampled_from(METHODS), st.text(max_size=3), st.integers(1, 200))
+def test_a_budget_of_rows_is_kept(files, method, seed, most):
+    draw = Draw(files, points(method, seed), Budget(max_rows=most))
+    assert draw.rows_at_most == min(most, 150)
+    found = chosen(draw)
+    assert draw.rows == max(10, min(most, 150) // 10 * 10)
+    assert len(set(found) - {("t/3", 0)}) == draw.rows // 10
+    assert draw.ended_by == ("rows" if most < 150 else "")
+    assert chosen(draw) == []
+
+
+@settings(deadline=None)
+@given(st.sampled_from(METHODS), st.integers(1, 3000))
+def test_a_budget_of_bytes_is_kept(files, method, most):
+    draw = Draw(files, points(method), Budget(max_bytes=most))
+    draw.take()
+    metadata = [pq.read_metadata(task.location) for task in files]
+    sizes = [m.row_group(i).column(0).total_compressed_size for m in metadata for i in range(m.num_row_groups)]
+    assert draw.size_bytes <= max(most, max(sizes))
+    assert draw.ended_by == ("bytes" if most < sum(sizes) else "")
+
+
+def test_at_a_time_it_stops_to_look_for_more(files):
+    draw = Draw(files, spread_points(), Budget())
+    found = [unit for _ in range(3) for unit in chosen(draw, 100, time.monotonic())]
+    assert len(found) == len(set(found)) == 3
+    assert len(chosen(draw, 100, time.monotonic() + 3600)) == 13
+
+
+def test_a_row_groups_chance_is_its_share_of_the_rows(files):
+    first = Counter(chosen(Draw(files, random_points(str(seed)), Budget()), 1)[0][0] for seed in range(1500))
+    assert {path: round(n / 1500, 1) for path, n in first.items()} == {"t/0": 0.2, "t/1": 0.1, "t/2": 0.5, "t/4": 0.3}
+
+
+def test_a_file_that_is_gone_is_left_to_the_scan(files, tmp_path):
+    gone = ScanTask("parquet", "t/x", str(tmp_path / "x"), 50, 9, files[0].columns, "v")
+    assert Draw([gone], spread_points(), Budget(max_rows=5)).take() == [gone]
+
+
+def test_row_groups_of_a_task_and_its_deletes(files):
+    task = ScanTask("parquet", "t/2", files[2].location, 67, 1, files[2].columns, "v", {}, pa.array([0, 25, 61]),
+                    arguments={"row_groups": [2, 6]})  # fmt: skip
+    reader = base.open_task(task)
+    (found,) = reader.columns(task.columns)
+    assert found.values.to_pylist() == [200 + i for i in (*range(20, 30), *range(60, 70)) if i not in (25, 61)]
+    assert (reader.rows, reader.row_groups) == (18, 2)
+    reader.close()
+
+
+# What an engine makes of it, on 16 files of 5 row groups each in two partitions.
+
+FILES, GROUPS, GROUP_ROWS = 16, 5, 20
+ROWS = FILES * GROUPS * GROUP_ROWS
+
+
+@pytest.fixture
+def lake(tmp_path) -> Path:
+    """`v` ascends over the files, whose names do not; a tenth of `w` is null."""
+    for number in range(FILES):
+        ids = range(number * 100, number * 100 + 100)
+        rows = pa.table({"v": pa.array(ids, pa.int64()), "w": [None if i % 10 == 0 else f"w{i % 40}" for i in ids]})
+        place = tmp_path / "t" / f"side={'left' if number % 2 else 'right'}" / f"{number * 7 % FILES:02}.parquet"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, place, row_group_size=GROUP_ROWS)
+    return tmp_path
+
+
+@pytest.fixture
+def table(lake):
+    connector = open_connector(ConnectorConfig("c", "parquet", str(lake), {}))
+    yield handle(connector)
+    connector.close()
+
+
+def handle(connector: Any, name: str = "t") -> TableHandle:
+    schema = connector.describe("default", name).schema
+    snapshot = connector.enumerate_snapshots("default", name).current_snapshot_id
+    ids = {column.name: at for at, column in enumerate(schema.columns, 1)}
+    return TableHandle("c", "default", name, "id", snapshot, schema, ids, connector)
+
+
+def capture(table: TableHandle, method: Sampling, budget: Budget | None = None, targets: tuple[Target, ...] = ()):
+    """The outcome of the first target (columns v and w unless told) and the sink."""
+    sink = MemorySink()
+    asked = targets or (Target.column(1), Target.column(2))
+    requests = [CaptureRequest(table, target, sampling=method, budget=budget) for target in asked]
+    results, _ = Registry([SparkEngine(inline_max_cells=10**9)]).capture_batch(requests, sink)
+    return results[0], sink
+
+
+def column(sink: MemorySink, name: str) -> dict[str, Any]:
+    (row,) = [row for row in sink.rows("stats.columns") if row["column_name"] == name]
+    return row
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sample_is_labelled(table, method):
+    result, sink = capture(table, method, Budget(max_rows=330))
+    assert result.outcome is Outcome.CAPTURED
+    assert result.attributes["sample"] == {"method": method, "rows_total": ROWS, "ended_by": "rows"}
+    assert (result.attributes["rows_read"], result.attributes["files"]) == (320, FILES)
+    row = column(sink, "w")
+    told = {
+        "completeness": "PARTIAL", "rows_scanned": 320, "row_groups_sampled": 16, "row_count": ROWS, "null_count": 160,
+        "confidence_level": 0.95, "ndv_exact": False, "min_is_exact": False, "max_is_exact": False,
+    }  # fmt: skip
+    assert {name: row[name] for name in told} == told
+    assert row["files_scanned"] == result.attributes["files_read"] <= FILES
+    assert row["ndv_lower"] <= 36 <= row["ndv_upper"]
+    assert row["bytes_scanned"] > 0
+    assert sink.rows("stats.file_columns") == []
+    params = [json.loads(s["params"]) for s in sink.rows("stats.sketches")]
+    assert params and all((p["rows"], p["rows_seen"]) == (ROWS, 320) and "files" not in p for p in params)
+
+
+def test_guided_by_metadata_it_is_spread_over_partitions_and_bounds(table):
+    """File names are in another order than bounds: by them, sixteen row groups would not lie so."""
+    result, sink = capture(table, GUIDED, Budget(max_rows=16 * GROUP_ROWS), (Target.column(1), Target.column(3)))
+    assert result.detail == ""
+    (mcv,) = [s["data"] for s in sink.rows("stats.sketches") if (s["role"], s["column_id"]) == ("MCV", 3)]
+    sides = {item.value: item.count // GROUP_ROWS for item in sketches.frequent_items(mcv)}
+    assert sides.keys() == {"left", "right"} and min(sides.values()) >= 7
+    (kll,) = [s["data"] for s in sink.rows("stats.sketches") if s["role"] == "QUANTILES"]
+    quartiles = sketches.quantiles(kll, [0.25, 0.5, 0.75])
+    assert [abs(q / ROWS - share) < 0.125 for q, share in zip(quartiles, (0.25, 0.5, 0.75), strict=True)] == [True] * 3
+
+
+def test_without_metadata_the_order_is_that_of_names(table, monkeypatch):
+    def refuse(*_: Any) -> None:
+        raise UpstreamError("the manifest is gone")
+
+    monkeypatch.setattr(table.connector, "capture_snapshot_target_stats", refuse)
+    result, _ = capture(table, GUIDED, Budget(max_rows=100))
+    assert result.outcome is Outcome.CAPTURED
+    assert result.detail == "sampled in the order of file names: the manifest is gone"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_files_give_the_same_sample(table, method):
+    first, second = (capture(table, method, Budget(max_rows=100))[1] for _ in range(2))
+    assert [s["data"] for s in first.rows("stats.sketches")] == [s["data"] for s in second.rows("stats.sketches")]
+
+
+def test_without_a_budget_a_tenth_is_read(table):
+    result, _ = capture(table, GUIDED)
+    assert result.attributes["rows_read"] == ROWS / 10
+    result, sink = capture(table, RANDOM)
+    assert result.attributes["sample"]["ended_by"] is None
+    assert column(sink, "v")["row_groups_sampled"] == FILES  # one of each
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("budget", [Budget(max_rows=ROWS), Budget(max_bytes=1 << 30), Budget(max_seconds=600.0)])
+def test_a_sample_that_met_all_rows_is_none(table, method, budget):
+    result, sink = capture(table, method, budget)
+    assert result.attributes["sample"]["ended_by"] is None
+    _, whole = capture(table, Sampling.NONE)
+    times = ("captured_at", "refreshed_at")
+    for name in ("v", "w"):
+        both = [{k: v for k, v in column(s, name).items() if k not in times} for s in (sink, whole)]
+        assert both[0] == both[1]
+    # what a later capture takes for the union over these files, told apart by their listing
+    unions = [[(r["column_id"], r["data"], r["params"]) for r in s.rows("stats.sketches")
+               if (r["role"], r["target_kind"]) == ("NDV", "COLUMN")] for s in (sink, whole)]  # fmt: skip
+    assert unions[0] == unions[1] != []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_when_the_time_is_over_what_was_read_counts(table, method):
+    result, sink = capture(table, method, Budget(max_seconds=1e-6))
+    assert (result.outcome, result.attributes["sample"]["ended_by"]) == (Outcome.CAPTURED, "seconds")
+    row = column(sink, "w")
+    assert (row["rows_scanned"], row["row_groups_sampled"], row["files_scanned"]) == (GROUP_ROWS, 1, 1)
+    assert (row["completeness"], row["row_count"]) == ("PARTIAL", ROWS)
+
+
+def test_what_is_reached_first_ends_it(table):
+    for budget, ended_by in (
+        (Budget(100, 1, None), "bytes"), (Budget(100, 10**9, 600.0), "rows"), (Budget(100, 10**9, 1e-6), "seconds"),
+    ):  # fmt: skip
+        result, _ = capture(table, RANDOM, budget)
+        assert result.attributes["sample"]["ended_by"] == ended_by
+
+
+def test_a_group_is_sampled_and_an_expression_is_not(table):
+    result, sink = capture(table, GUIDED, Budget(max_rows=100), (Target.column_group([1, 2]),))
+    (row,) = sink.rows("stats.column_groups")
+    assert (row["rows_scanned"], row["completeness"], row["row_count"]) == (100, "PARTIAL", ROWS)
+    assert "dependencies" not in result.attributes
+    result, _ = capture(table, GUIDED, None, (Target.expression("spark", b"v + 1"),))
+    assert (result.outcome, "unsupported for expressions" in result.detail) == (Outcome.UNCAPTURABLE, True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_damaged_files_of_a_sample_are_named(table, lake, method):
+    files = sorted((lake / "t").rglob("*.parquet"))
+    for file in files[::2]:
+        stamp = file.stat()
+        file.write_bytes(b"x" * stamp.st_size)
+        os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # as the listing knew it
+    result, sink = capture(table, method, Budget(max_rows=1200))
+    failed = result.attributes["files_failed"]
+    assert (result.outcome, 0 < failed <= 8) == (Outcome.CAPTURED, True)
+    assert result.detail.startswith('file "')
+    row = column(sink, "w")
+    assert (row["completeness"], row["rows_scanned"], row["row_count"]) == (
+        "PARTIAL",
+        result.attributes["rows_read"],
+        ROWS,
+    )
+    assert row["rows_scanned"] < 1200
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_where_there_are_no_row_groups_files_are_sampled(tmp_path, method):
+    lance = pytest.importorskip("lance")
+    lance.write_dataset(pa.table({"v": range(1000)}), tmp_path / "t.lance", max_rows_per_file=100)
+    connector = open_connector(ConnectorConfig("c", "lance", str(tmp_path), {}))
+    (name,) = connector.list_tables("default")
+    result, sink = capture(handle(connector, name), method, Budget(max_rows=350), (Target.column(1),))
+    row = column(sink, "v")
+    assert (result.attributes["sample"]["ended_by"], row["completeness"]) == ("rows", "PARTIAL")
+    assert (row["rows_scanned"], row["row_groups_sampled"], row["files_scanned"], row["row_count"]) == (300, 3, 3, 1000)
+    connector.close()
+
+
+def test_a_table_without_rows(tmp_path):
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table({"v": pa.array([], pa.int64())}), tmp_path / "t/0.parquet")
+    connector = open_connector(ConnectorConfig("c", "parquet", str(tmp_path), {}))
+    _, sink = capture(handle(connector), GUIDED, Budget(max_rows=1), (Target.column(1),))
+    assert (column(sink, "v")["row_count"], column(sink, "v")["completeness"]) == (0, "COMPLETE")
+    connector.close()
+
+
+def test_an_engine_that_knows_no_budgets_is_not_asked(table):
+    able = Capabilities({TargetKind.COLUMN: frozenset()}, sampling=frozenset(Sampling))
+    request = CaptureRequest(table, Target.column(1), sampling=RANDOM, budget=Budget(max_rows=1))
+    assert able.mismatch(request) == "budget of a sample unsupported"
+    assert able.mismatch(replace(request, budget=None)) == ""

@@ -1,0 +1,530 @@
+import json
+import math
+import random
+import shutil
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture.connectors import open_connector
+from capture.connectors.delta.connector import DeltaConnector
+from capture.connectors.delta.log import parse_schema
+from capture.connectors.spi import Connector, ConnectorConfig
+from capture.connectors.storage.places import Unreadable
+from store.errors import NotFound, UpstreamError
+from tests.capture.connectors.contract import ConnectorContract, Truth
+
+deltalake = pytest.importorskip("deltalake")
+LAKES = Path(__file__).resolve().parents[5] / "shared/lakes/delta"
+needs_lakes = pytest.mark.skipif(not LAKES.exists(), reason="the shared lakes are elsewhere")
+
+
+def connector(uri, **options) -> DeltaConnector:
+    found = open_connector(ConnectorConfig("c", "delta", str(uri), options))
+    assert isinstance(found, DeltaConnector)
+    return found
+
+
+def ids_of(found: Connector, name: str) -> dict[str, int]:
+    columns = found.describe("default", name).schema.columns
+    return {column.name: column.field_id or i for i, column in enumerate(columns, 1)}
+
+
+def captured(found: Connector, name: str, version: int | None = None):
+    """(native statistics, column → rows of its files)"""
+    if version is None:
+        version = found.enumerate_snapshots("default", name).current_snapshot_id
+    stats = found.capture_snapshot_target_stats("default", name, version, ids_of(found, name))
+    rows: dict[str, list[dict]] = {}
+    for table in stats.file_columns():
+        for row in table.to_pylist():
+            rows.setdefault(row["column_name"], []).append(row)
+    return stats, rows
+
+
+def scanned(found: Connector, name: str, version: int) -> dict[str, list]:
+    """The live values of each column, read as an executor would."""
+    values: dict[str, list] = {}
+    for task in found.plan_files("default", name, version, ids_of(found, name)):
+        file = pq.ParquetFile(task.location)
+        gone = set(task.deleted_rows.to_pylist()) if task.deleted_rows is not None else set()
+        live = [i for i in range(file.metadata.num_rows) if i not in gone]
+        assert len(live) == task.row_count
+        for column in task.columns:
+            if column.path is None:
+                found_values = column.constant.to_pylist() * len(live)
+            else:
+                held = file.read([column.path]).to_pylist()
+                found_values = []
+                for i in live:
+                    value = held[i]
+                    for part in column.path.split("."):
+                        value = None if value is None else value[part]
+                    found_values.append(value)
+            values.setdefault(column.name, []).extend(found_values)
+    return values
+
+
+class TestContract(ConnectorContract):
+    @pytest.fixture
+    def config(self, tmp_path):
+        deltalake.write_deltalake(tmp_path / "lake/t", pa.table({"id": [1, 2], "name": ["a", None], "p": ["x", "x"]}))
+        more = pa.table({"id": [3], "name": ["c"], "p": ["y"], "place": [{"x": 1.5}]})
+        deltalake.write_deltalake(tmp_path / "lake/t", more, mode="append", schema_mode="merge")
+        return ConnectorConfig("c", "delta", str(tmp_path / "lake"))
+
+    @pytest.fixture
+    def truth(self, config):
+        columns = {"id": [1, 2, 3], "name": ["a", None, "c"], "p": ["x", "x", "y"], "place.x": [None, None, 1.5]}
+        return Truth("default", "t", 3, columns, snapshots=2)
+
+
+# Versions.
+
+
+@pytest.fixture
+def events(tmp_path):
+    path = tmp_path / "lake/events"
+    for i in range(3):
+        deltalake.write_deltalake(path, pa.table({"id": [i * 10, i * 10 + 1]}), mode="append")
+    deltalake.DeltaTable(path).delete("id < 10")
+    return path
+
+
+def test_versions_are_snapshots(events):
+    listing = connector(events.parent).enumerate_snapshots("default", "events")
+    assert [(s.snapshot_id, s.ordinal, s.parent_snapshot_id, s.operation) for s in listing.snapshots] == [
+        (0, 0, None, "WRITE"), (1, 1, 0, "WRITE"), (2, 2, 1, "WRITE"), (3, 3, 2, "DELETE")]  # fmt: skip
+    told = json.loads((events / f"_delta_log/{2:020d}.json").read_text().splitlines()[0])["commitInfo"]["timestamp"]
+    assert listing.snapshots[2].committed_at == datetime.fromtimestamp(told / 1000, UTC)
+    assert listing.current_snapshot_id == 3
+    rows = [captured(connector(events.parent), "events", v)[0].row_count for v in range(4)]
+    assert rows == [2, 4, 6, 4]
+    table = connector(events.parent).describe("default", "events")
+    assert table.table_id == str(deltalake.DeltaTable(events).metadata().id)
+
+
+def test_cleaned_versions_are_no_snapshots(events):
+    deltalake.DeltaTable(events).create_checkpoint()
+    for version in range(3):
+        (events / f"_delta_log/{version:020d}.json").unlink()
+    deltalake.write_deltalake(events, pa.table({"id": [99]}), mode="append")
+    found = connector(events.parent)
+    listing = found.enumerate_snapshots("default", "events")
+    assert listing.live_snapshot_ids == {3, 4}
+    assert [(s.snapshot_id, s.parent_snapshot_id) for s in listing.snapshots] == [(3, None), (4, 3)]
+    assert captured(found, "events", 3)[0].row_count == 4
+    for version in (1, 77):
+        with pytest.raises(NotFound, match=rf'"default.events" has no snapshot {version}'):
+            found.capture_snapshot_target_stats("default", "events", version, {})
+
+
+def test_a_gap_in_the_log_ends_it(events):
+    (events / f"_delta_log/{1:020d}.json").unlink()
+    assert connector(events.parent).enumerate_snapshots("default", "events").live_snapshot_ids == {0}
+
+
+def test_known_versions_are_not_read_again(events, monkeypatch):
+    found = connector(events.parent)
+    opened = []
+    monkeypatch.setattr("capture.connectors.delta.log.read_commit", lambda table, v: opened.append(v) or _commit())
+    listing = found.enumerate_snapshots("default", "events", known_snapshot_ids=frozenset({0, 1, 2}))
+    assert opened == [3]
+    assert [s.snapshot_id for s in listing.snapshots] == [3]
+
+
+def _commit():
+    from capture.connectors.delta.log import Commit
+
+    return Commit()
+
+
+def test_each_version_has_its_schema(tmp_path):
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"a": [1]}))
+    for _ in range(2):
+        deltalake.write_deltalake(tmp_path / "t", pa.table({"a": [1], "b": ["x"]}), mode="append", schema_mode="merge")
+    found = connector(tmp_path)
+    versions = found.enumerate_snapshots("default", "t").snapshots
+    assert [len(s.schema.columns) for s in versions] == [1, 2, 2]
+    assert versions[1].schema.hash == versions[2].schema.hash != versions[0].schema.hash
+    assert [len(s.schema.columns) for s in found.enumerate_snapshots(
+        "default", "t", known_snapshot_ids=frozenset({0, 1})).snapshots] == [2]  # fmt: skip
+    tasks = {task.columns[1].path: task for task in found.plan_files("default", "t", 2, {"a": 1, "b": 2})}
+    assert tasks[None].columns[1].constant.to_pylist() == [None]
+    assert tasks[None].columns[1].constant.type == pa.string()
+    assert scanned(found, "t", 2)["b"].count("x") == 2
+
+
+# Statistics of the log.
+
+
+def test_what_the_log_cuts_is_widened(tmp_path):
+    at = datetime(2020, 1, 1, 0, 0, 0, 123457, tzinfo=UTC)
+    old = datetime(1960, 1, 1, 0, 0, 0, 123457)
+    table = pa.table({
+        "at": pa.array([at, None], pa.timestamp("us", "UTC")), "old": pa.array([old, old], pa.timestamp("us")),
+        "text": ["x" * 40, "y" * 40], "short": ["a", "b"], "nan": [math.nan, 1.0], "zero": [-0.0, 0.0],
+        "big": [2**63 - 1, -(2**63)], "raw": [b"a", b"b"], "day": [date(2020, 1, 1)] * 2, "flag": [True, False],
+        "money": pa.array([Decimal("-99.99"), Decimal("0.10")], pa.decimal128(5, 2)),
+        "single": pa.array([0.1, 3e9], pa.float32()),
+        "place": [{"x": 1, "why?": None}, None],
+    })  # fmt: skip
+    deltalake.write_deltalake(tmp_path / "t", table)
+    stats, rows = captured(connector(tmp_path), "t")
+    assert stats.row_count == 2
+    rows = {name: row for name, (row,) in rows.items()}
+
+    def bounds(name):
+        return tuple(rows[name][k] for k in ("min", "min_is_exact", "max", "max_is_exact"))
+
+    assert bounds("at") == ("2020-01-01T00:00:00.123Z", False, "2020-01-01T00:00:00.124Z", False)
+    assert bounds("old") == ("1960-01-01T00:00:00.123", False, "1960-01-01T00:00:00.124", False)
+    assert rows["text"]["min"] <= "x" * 40 < "y" * 40 <= rows["text"]["max"]
+    assert rows["text"]["min_is_exact"] is rows["text"]["max_is_exact"] is False
+    assert bounds("short") == ("a", True, "b", True)
+    assert bounds("zero") == ("0", True, "0", True)
+    assert bounds("big") == ("-9223372036854775808", True, "9223372036854775807", True)
+    assert bounds("raw") == (None, None, None, None)
+    assert bounds("day") == ("2020-01-01", True, "2020-01-01", True)
+    assert bounds("flag") == ("false", True, "true", True)
+    assert bounds("money") == ("-99.99", True, "0.1", True)
+    assert bounds("single") == ("0.1", True, "3.0E9", True)
+    assert bounds("nan")[0] in ("1.0", None)
+    assert rows["nan"]["nan_count"] is None
+    assert (rows["place.x"]["null_count"], rows["place.x"]["min"]) == (1, "1")
+    assert rows["at"]["null_count"] == 1
+    assert "place" not in rows
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(5, 2), (15, 4), (16, 2), (18, 6), (38, 9), (38, 0)])
+def test_decimals_enclose_the_truth(tmp_path, precision, scale):
+    """The log has decimals as doubles, so beyond 15 digits its bounds are not the values."""
+    chance = random.Random(precision)
+    limit = 10**precision
+    values = [Decimal(chance.randrange(1 - limit, limit)).scaleb(-scale) for _ in range(60)] + [Decimal(0)]
+    table = pa.table({"k": list(range(61)), "v": pa.array(values, pa.decimal128(precision, scale))})
+    deltalake.write_deltalake(tmp_path / "t", table, partition_by=["k"])
+    _, rows = captured(connector(tmp_path), "t")
+    keys = {row["file_path"]: int(row["min"]) for row in rows["k"]}
+    for row in rows["v"]:
+        true = values[keys[row["file_path"]]]
+        if precision > 18:
+            assert row["min"] is row["max"] is None
+        elif precision > 15:
+            assert Decimal(row["min"]) <= true <= Decimal(row["max"])
+            assert row["min_is_exact"] is row["max_is_exact"] is False
+        else:
+            assert Decimal(row["min"]) == true == Decimal(row["max"])
+            assert row["min_is_exact"] is row["max_is_exact"] is True
+
+
+def test_files_without_statistics(tmp_path):
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"a": [1, None, 3]}))
+    log = tmp_path / "t/_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("stats", None)
+    log.write_text("\n".join(map(json.dumps, actions)))
+    stats, rows = captured(connector(tmp_path), "t")
+    assert stats.row_count == 3
+    assert [(r["row_count"], r["null_count"], r["min"], r["min_is_exact"]) for r in rows["a"]] == [
+        (3, None, None, None)
+    ]
+
+
+def test_partitions_are_constants(tmp_path):
+    table = pa.table({"v": [1, 2, 3, 4], "text": ["a b", "50%/x", None, "é"], "day": [date(2020, 1, 1)] * 4,
+                      "n": pa.array([1, 2, 3, None], pa.int32())})  # fmt: skip
+    deltalake.write_deltalake(tmp_path / "t", table, partition_by=["text", "day", "n"])
+    found = connector(tmp_path)
+    stats, rows = captured(found, "t")
+    assert found.describe("default", "t").partition_keys == ("text", "day", "n")
+    assert {(r["min"], r["max"], r["null_count"]) for r in rows["text"]} == {
+        ("a b", "a b", 0), ("50%/x", "50%/x", 0), (None, None, 1), ("é", "é", 0)}  # fmt: skip
+    assert all(r["max_is_exact"] for r in rows["day"])
+    for row in stats.files.to_pylist():
+        assert Path(row["file_path"]).stat().st_size == row["size_bytes"]
+    told = [json.loads(text) for text in stats.files["partition_data_json"].to_pylist()]
+    assert {"text": "50%/x", "day": "2020-01-01", "n": 2} in told
+    values = scanned(found, "t", 0)
+    assert set(zip(values["v"], values["text"], values["n"], strict=True)) == {
+        (1, "a b", 1), (2, "50%/x", 2), (3, None, 3), (4, "é", None)}  # fmt: skip
+
+
+def test_constraints(tmp_path):
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("amount", pa.int64())])
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1], "amount": [2]}, schema))
+    deltalake.DeltaTable(tmp_path / "t").alter.add_constraint({"positive": "amount > 0"})
+    table = connector(tmp_path).describe("default", "t")
+    assert [(c.kind, c.name, c.columns, c.clause) for c in table.constraints] == [
+        ("CHECK", "id_not_null", ("id",), "id IS NOT NULL"),
+        ("CHECK", "positive", ("amount",), "amount > 0")]  # fmt: skip
+    assert table.schema.columns[0].nullable is False
+
+
+# Deletion vectors, column mapping, other writers' tables.
+
+
+@needs_lakes
+def test_deletion_vectors():
+    found = connector(LAKES)
+    stats, rows = captured(found, "table-with-dv-small")
+    assert (stats.row_count, stats.row_deletes, stats.data_file_count) == (8, True, 1)
+    (row,) = rows["value"]
+    assert (row["row_count"], row["null_count"], row["min"], row["max"]) == (8, 0, "0", "9")
+    assert row["min_is_exact"] is row["max_is_exact"] is False
+    assert scanned(found, "table-with-dv-small", 1) == {"value": list(range(1, 9))}
+    before, rows = captured(found, "table-with-dv-small", 0)
+    assert (before.row_count, before.row_deletes, rows["value"][0]["max_is_exact"]) == (10, False, True)
+    short, _ = captured(found, "with-short-dv")
+    assert (short.row_count, sorted(scanned(found, "with-short-dv", 0)["id"])) == (7, list(range(3, 10)))
+
+
+@needs_lakes
+def test_a_deletion_vector_changes_the_fingerprint():
+    found = connector(LAKES)
+    plans = [found.plan_files("default", "table-with-dv-small", v, {"value": 1}) for v in (0, 1)]
+    before, after = map(next, plans)
+    assert before.file_path == after.file_path
+    assert before.fingerprint != after.fingerprint
+
+
+@needs_lakes
+def test_column_mapping():
+    found = connector(LAKES)
+    table = found.describe("default", "table_with_column_mapping")
+    assert [(c.name, c.field_id) for c in table.schema.columns] == [("Company Very Short", 1), ("Super Name", 2)]
+    _, rows = captured(found, "table_with_column_mapping")
+    assert min(r["min"] for r in rows["Super Name"]) == "Anthony Johnson"
+    assert {r["max"] for r in rows["Company Very Short"]} == {"BMS", "BME"}
+    assert "Timothy Lamb" in scanned(found, "table_with_column_mapping", 0)["Super Name"]
+    nested = connector(LAKES / "stats-writing-all-types/delta")
+    _, rows = captured(nested, "delta")
+    assert rows["nested_struct.inner_string"][0]["null_count"] == 2
+
+
+@needs_lakes
+@pytest.mark.parametrize("name", sorted(p.name for p in LAKES.glob("*") if (p / "_delta_log").is_dir()))
+def test_real_tables(name):
+    found = connector(LAKES)
+    listing = found.enumerate_snapshots("default", name)
+    assert listing.current_snapshot_id == deltalake.DeltaTable(str(LAKES / name)).version()
+    for snapshot in listing.snapshots:
+        stats, _ = captured(found, name, snapshot.snapshot_id)
+        assert stats.row_count is not None
+    if name not in ("COVID-19_NYT", "type-widening"):
+        assert len(next(iter(scanned(found, name, listing.current_snapshot_id).values()), [])) == stats.row_count
+
+
+def test_variants_of_types():
+    text = json.dumps({"type": "struct", "fields": [
+        {"name": "d", "type": "decimal(10,2)", "nullable": True, "metadata": {}},
+        {"name": "v", "type": "variant", "nullable": False, "metadata": {}},
+        {"name": "n", "type": "timestamp_ntz", "metadata": None},
+        {"name": "s", "type": {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": False}]}},
+        {"name": "a", "type": {"type": "array", "elementType": "string", "containsNull": True}},
+        {"name": "i", "type": "interval day to second"}, {"name": "q", "type": "quaternion"},
+    ]})  # fmt: skip
+    columns = [(c.column.name, c.column.logical_type, c.column.nullable) for c in parse_schema(text, False).columns]
+    assert columns == [("d", "DECIMAL(10,2)", True), ("v", "VARIANT", False), ("n", "TIMESTAMP", True),
+                       ("s", "STRUCT", True), ("s.x", "INT", True), ("a", "ARRAY", True), ("i", "INTERVAL", True),
+                       ("q", "VARIANT", True)]  # fmt: skip
+    for wrong in ("{}", "[]", "x", '{"fields": [{}]}'):
+        with pytest.raises(ValueError, match=r".+"):
+            parse_schema(wrong, False)
+
+
+# Trouble.
+
+
+def test_a_broken_log_is_told_and_others_go_on(events):
+    lake = events.parent
+    for name in ("empty", "noise", "bare", "future"):
+        (lake / name / "_delta_log").mkdir(parents=True)
+        if name != "empty":
+            log = lake / name / "_delta_log" / f"{0:020d}.json"
+            features = {"readerFeatures": ["timeTravelBackwards"], "writerFeatures": ["timeTravelBackwards"]}
+            future = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features}
+            good = (events / "_delta_log" / f"{0:020d}.json").read_text()
+            log.write_text({"noise": "{noise", "bare": '{"commitInfo": {}}', "future": ""}[name])
+            if name == "future":
+                lines = [line for line in good.splitlines() if '"protocol"' not in line]
+                log.write_text("\n".join([*lines, json.dumps(future)]))
+    found = connector(lake)
+    assert found.list_tables("default") == ["bare", "empty", "events", "future", "noise"]
+    for name in ("empty", "noise", "bare", "future"):
+        for ask in (found.describe, lambda *table: found.capture_snapshot_target_stats(*table, 0, {})):
+            with pytest.raises((Unreadable, NotFound)) as broken:
+                ask("default", name)
+            text = str(broken.value)
+            assert f"default.{name}" in text
+            assert str(lake) not in text
+            assert "\n" not in text
+            assert not broken.value.retryable
+    assert captured(found, "events")[0].row_count == 4
+
+
+def test_a_missing_data_file_is_named(tmp_path):
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"a": [b"x"]}))
+    file = next((tmp_path / "t").glob("*.parquet"))
+    file.write_bytes(b"PAR1 no PAR1")
+    found = connector(tmp_path)
+    assert captured(found, "t")[0].row_count == 1
+    with pytest.raises(UpstreamError, match=file.name):
+        list(found.plan_files("default", "t", 0, {"a": 1}))
+
+
+def test_a_table_that_goes_away(events):
+    found = connector(events.parent)
+    assert found.list_tables("default") == ["events"]
+    shutil.rmtree(events)
+    with pytest.raises(NotFound):
+        found.describe("default", "events")
+
+
+def test_paths_of_a_moved_table_are_rewritten(tmp_path):
+    """A shallow clone names its files by full paths."""
+    deltalake.write_deltalake(tmp_path / "now/origin", pa.table({"a": [b"x", b"y"]}))
+    (tmp_path / "lake/clone/_delta_log").mkdir(parents=True)
+    log = (tmp_path / "now/origin/_delta_log" / f"{0:020d}.json").read_text()
+    actions = [json.loads(line) for line in log.splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["path"] = f"file:///was/here/origin/{action['add']['path']}"
+    clone = tmp_path / "lake/clone/_delta_log" / f"{0:020d}.json"
+    clone.write_text("\n".join(map(json.dumps, actions)))
+    found = connector(tmp_path / "lake", path_rewrite=f"/was/here={tmp_path}/now")
+    stats, _ = captured(found, "clone")
+    (path,) = stats.files["file_path"].to_pylist()
+    assert Path(path).stat().st_size == stats.total_size_bytes
+    assert scanned(found, "clone", 0) == {"a": [b"x", b"y"]}
+    lost = connector(tmp_path / "lake")
+    with pytest.raises(UpstreamError, match="is gone"):
+        list(lost.plan_files("default", "clone", 0, {"a": 1}))
+
+
+# Large logs.
+
+
+@pytest.fixture
+def in_slices(monkeypatch):
+    """Turns reading in slices on, of four files each; the list it gives has a line for each source read."""
+    from capture.connectors.delta import large_log, log_files
+    from capture.connectors.storage import immutable_cache
+
+    read = []
+    real = large_log.adds_of
+
+    def slices(source, paths, **named):
+        read.append(source.place.stem)
+        return real(source, paths, **named)
+
+    def turn_on():
+        immutable_cache.FILES.clear()
+        monkeypatch.setattr(large_log, "adds_of", slices)
+        monkeypatch.setattr(large_log, "LARGE", 0)
+        monkeypatch.setattr(log_files, "SLICE", 4)
+        monkeypatch.setattr(log_files, "_ROWS", 4)
+        return read
+
+    return turn_on
+
+
+def told(path, name: str, version: int):
+    """All that is told of one version: counts, files, columns, tasks."""
+    found = connector(path)
+    ids = ids_of(found, name)
+    native = found.capture_snapshot_target_stats("default", name, version, ids)
+    rows = [row for part in native.file_columns() for row in part.to_pylist()]
+    tasks = found.plan_files("default", name, version, ids)
+    facts = (native.row_count, native.data_file_count, native.total_size_bytes, native.row_deletes)
+    return facts, in_order(native.files.to_pylist()), in_order(rows), in_order(map(_facts, tasks)), native.parts
+
+
+def _facts(task):
+    gone = None if task.deleted_rows is None else task.deleted_rows.to_pylist()
+    columns = [(c.column_id, c.path, c.constant and c.constant.to_pylist()) for c in task.columns]
+    return {"file_path": task.file_path, "rows": task.row_count, "fingerprint": task.fingerprint, "gone": gone,
+            "columns": columns, "size": task.size_bytes}  # fmt: skip
+
+
+def in_order(rows):
+    return sorted(rows, key=lambda row: (row["file_path"], row.get("column_name", "")))
+
+
+@needs_lakes
+@pytest.mark.parametrize("name", sorted(p.name for p in LAKES.glob("*") if (p / "_delta_log").is_dir()))
+def test_real_logs_in_slices_say_the_same(name, in_slices):
+    listing = connector(LAKES).enumerate_snapshots("default", name)
+    versions = sorted(listing.live_snapshot_ids)[-3:]
+    gone = name == "COVID-19_NYT" or "type-widening" in name  # tables without some of their files
+    whole = [told(LAKES, name, version)[:3] if gone else told(LAKES, name, version)[:4] for version in versions]
+    in_slices()
+    sliced = [told(LAKES, name, version) for version in versions]
+    assert [facts[: 3 if gone else 4] for facts in sliced] == whole
+    # struct statistics alone are left to deltalake, as is a table without files
+    assert sliced[-1][4] or name in ("delta-1.2.1-only-struct-stats", "delta-0.8-empty")
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Twelve files of a checkpoint, one of them deleted since, and one more."""
+    path = tmp_path / "t"
+    for i in range(12):
+        rows = pa.table({"id": [i, i + 1], "part": [f"p {i % 2}"] * 2, "s": ["x" * 40, None]})
+        deltalake.write_deltalake(path, rows, mode="append", partition_by=["part"])
+    deltalake.DeltaTable(path).create_checkpoint()
+    deltalake.DeltaTable(path).delete("id = 3")
+    deltalake.write_deltalake(path, pa.table({"id": [99], "part": ["p9"], "s": ["z"]}), mode="append")
+    return path
+
+
+def test_a_log_in_slices_says_the_same(log, in_slices):
+    whole = told(log, "t", 13)
+    assert whole[0][0] == 23 and not whole[4]
+    read = in_slices()
+    sliced = told(log, "t", 13)
+    assert sliced[:4] == whole[:4]
+    assert read[0] == f"{13:020}.json" and len(sliced[4]) >= 4  # two commits, slices of a checkpoint
+
+
+def test_a_new_version_reads_its_commit_alone(log, in_slices):
+    read = in_slices()
+    before = told(log, "t", 13)
+    deltalake.write_deltalake(log, pa.table({"id": [100], "part": ["p9"], "s": ["z"]}), mode="append")
+    deltalake.DeltaTable(log).create_checkpoint()  # of which there is no need
+    read.clear()
+    found = connector(log)
+    after = found.capture_snapshot_target_stats("default", "t", 14, ids_of(found, "t"))
+    assert read == [f"{14:020}.json"]
+    assert after.row_count == before[0][0] + 1
+    assert {part.key for part in before[4]} < {part.key for part in after.parts}
+    again = found.capture_snapshot_target_stats("default", "t", 14, ids_of(found, "t"))
+    assert [part.key for part in again.parts] == [part.key for part in after.parts]
+    assert read == [f"{14:020}.json"]
+
+
+def test_a_slice_that_lost_a_file_is_another_part(log, in_slices):
+    in_slices()
+    before = told(log, "t", 13)[4]
+    deltalake.DeltaTable(log).delete("id = 99")
+    after = told(log, "t", 14)[4]
+    assert len({part.key for part in before} - {part.key for part in after}) == 1
+    assert sum(part.files.num_rows for part in after) == sum(part.files.num_rows for part in before) - 1
+
+
+def test_a_vector_is_read_as_delta_describes_it():
+    from capture.connectors.delta.deletion_vectors import identity, relative_path, z85
+
+    # the example of the Delta protocol
+    assert z85("^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L")[:4] == (1681511377).to_bytes(4, "little")
+    assert relative_path("ab^-aqEH.-t@S}K{vb[*k^") == "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 4}
+    assert identity(vector) != identity(vector | {"offset": 8}) != identity(None) == ""
+    for wrong in ("abcd", "~~~~~", "#####"):
+        with pytest.raises(ValueError, match="not encoded"):
+            z85(wrong)

@@ -1,0 +1,257 @@
+"""The Lance connector: versions, fragments, deletes, zone maps, and what Spark's ANALYZE leaves behind."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from datetime import UTC, datetime
+
+import lance
+import pyarrow as pa
+import pytest
+
+from capture.compute.readers.base import read
+from capture.connectors.lance.connector import LanceConnector
+from capture.connectors.lance.statistics import schema_hash, spark_type
+from capture.connectors.spi import ConnectorConfig
+from store.errors import InvalidArgument, NotFound, UpstreamError
+from tests.capture.connectors.contract import ConnectorContract, Truth
+
+IDS = {"id": 1, "x": 2, "label": 3}
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    ids = range(start, stop)
+    return pa.table({
+        "id": pa.array(ids, pa.int64()), "x": [i / 2 for i in ids],
+        "label": [None if i % 4 == 0 else f"p{i % 10}" for i in ids],
+    })  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Three versions: 100 rows, 50 more, 30 of the first gone."""
+    lance.write_dataset(rows(0, 100), tmp_path / "points")
+    lance.write_dataset(rows(100, 150), tmp_path / "points", mode="append").delete("id < 30")
+    return tmp_path / "points"
+
+
+def connect(uri, **options) -> LanceConnector:
+    return LanceConnector(ConnectorConfig("c", "lance", str(uri), options))
+
+
+def stats(connector, version, columns=None, ids=None):
+    return connector.capture_snapshot_target_stats("default", "points", version, ids or IDS, columns)
+
+
+def held(native) -> list[dict]:
+    return [row for table in native.file_columns() for row in table.to_pylist()]
+
+
+class TestContract(ConnectorContract):
+    has_table_id = False
+    has_native_bounds = False
+    has_null_counts = False
+
+    @pytest.fixture
+    def config(self, path):
+        return ConnectorConfig("c", "lance", str(path.parent))
+
+    @pytest.fixture
+    def truth(self, config):
+        return Truth("default", "points", 120, rows(30, 150).to_pydict(), snapshots=3)
+
+
+def test_versions_are_snapshots(path):
+    first, second, third = connect(path).enumerate_snapshots("default", "points").snapshots
+    assert [s.snapshot_id for s in (first, second, third)] == [1, 2, 3] == [s.ordinal for s in (first, second, third)]
+    assert [s.parent_snapshot_id for s in (first, second, third)] == [None, 1, 2]
+    assert (second.operation, third.operation) == ("append", "delete")
+    assert all(abs((datetime.now(UTC) - s.committed_at).total_seconds()) < 60 for s in (first, second, third))
+
+
+def test_a_version_that_was_cleaned_up_is_gone(path):
+    from datetime import timedelta
+
+    lance.dataset(path).cleanup_old_versions(older_than=timedelta(0))
+    connector = connect(path)
+    listing = connector.enumerate_snapshots("default", "points")
+    assert (listing.live_snapshot_ids, listing.snapshots[0].parent_snapshot_id) == ({3}, None)
+    with pytest.raises(NotFound, match="snapshot 1"):
+        stats(connector, 1)
+
+
+@pytest.mark.parametrize(("version", "count", "files", "deletes"), [(1, 100, 1, False), (2, 150, 2, False), (3, 120, 2, True)])  # fmt: skip  # noqa: E501
+def test_live_rows_and_files_of_each_version(path, version, count, files, deletes):
+    connector = connect(path.parent)
+    native = stats(connector, version)
+    assert (native.row_count, native.data_file_count, native.row_deletes) == (count, files, deletes)
+    told = native.files.to_pylist()
+    assert sum(file["row_count"] for file in told) == count
+    assert all(
+        (path / "data" / file["file_path"].rpartition("/")[2]).stat().st_size == file["size_bytes"] for file in told
+    )
+    found = []
+    for task in connector.plan_files("default", "points", version, IDS):
+        values = {column.name: values for column, values in read(task, task.columns)}
+        assert task.row_count == len(values["id"])
+        found += values["id"].to_pylist()
+    assert len(found) == count
+
+
+def test_only_the_fragment_that_lost_rows_has_another_fingerprint(path):
+    connector = connect(path)
+    before, after = (
+        {t.file_path: t.fingerprint for t in connector.plan_files("default", "points", version, IDS)}
+        for version in (2, 3)
+    )
+    assert [before[file] == after[file] for file in before] == [False, True]
+
+
+def test_added_columns_are_files_of_their_own(path):
+    dataset = lance.dataset(path)
+    dataset.add_columns({"twice": "id * 2"})
+    connector = connect(path)
+    native = stats(connector, dataset.version)
+    assert native.data_file_count == sum(len(f.data_files()) for f in dataset.get_fragments()) == 4
+    (task, _) = connector.plan_files("default", "points", dataset.version, {**IDS, "twice": 4})
+    assert [column.name for column in task.columns] == ["id", "x", "label", "twice"]
+    schemas = {
+        s.snapshot_id: len(s.schema.columns) for s in connector.enumerate_snapshots("default", "points").snapshots
+    }
+    assert (schemas[3], schemas[dataset.version]) == (3, 4)
+
+
+def test_struct_leaves_and_types(tmp_path):
+    table = pa.table({
+        "s": pa.array([{"a": 1, "b": {"c": "x"}}]), "l": [[1]], "d": pa.array([1], pa.decimal128(9, 2)),
+        "t": pa.array([0], pa.timestamp("us", "UTC")),
+    })  # fmt: skip
+    lance.write_dataset(table, tmp_path / "nest.lance")
+    connector = connect(tmp_path)
+    assert connector.list_tables("default") == ["nest"]
+    columns = connector.describe("default", "nest").schema.columns
+    assert [(c.name, c.logical_type) for c in columns] == [
+        ("s", "STRUCT"), ("s.a", "INT"), ("s.b", "STRUCT"), ("s.b.c", "STRING"), ("l", "ARRAY"), ("d", "DECIMAL(9,2)"),
+        ("t", "TIMESTAMPTZ"),
+    ]  # fmt: skip
+    (task,) = connector.plan_files("default", "nest", 1, {"s.a": 1, "s.b.c": 2, "d": 3, "t": 4})
+    assert {column.name: values.to_pylist()[0] for column, values in read(task, task.columns)}["s.b.c"] == "x"
+
+
+def test_zone_maps_are_native_bounds(path):
+    dataset = lance.dataset(path)
+    for column in IDS:
+        dataset.create_scalar_index(column, index_type="ZONEMAP")
+    found = {(row["column_name"], row["row_count"]): row for row in held(stats(connect(path), dataset.version))}
+    whole, cut, text = found["id", 50], found["id", 70], found["label", 50]
+    assert (whole["min"], whole["max"], whole["min_is_exact"], whole["null_count"]) == ("100", "149", True, 0)
+    assert (cut["min"], cut["max"], cut["min_is_exact"]) == ("30", "99", False)
+    assert (text["min"], text["max"], text["min_is_exact"], text["null_count"]) == ("p0", "p9", False, 13)
+    assert found["label", 70]["null_count"] is None
+    assert held(stats(connect(path), dataset.version, frozenset({"x"})))[0]["column_id"] == 2
+
+
+def test_zone_maps_of_nan_and_of_rows_that_came_later(tmp_path):
+    dataset = lance.write_dataset(pa.table({"x": [math.nan, -0.0, 2.5]}), tmp_path / "points")
+    dataset.create_scalar_index("x", index_type="ZONEMAP")
+    dataset.insert(pa.table({"x": [99.0]}))
+    (row,) = held(stats(connect(tmp_path), dataset.version, ids={"x": 1}))
+    assert (row["min"], row["max"], row["nan_count"], row["row_count"]) == ("0", "NaN", 1, 3)
+
+
+def analyze(path, **changes: str) -> int:
+    """Writes what lance-spark's ANALYZE does, as one config update."""
+    dataset = lance.dataset(path)
+    told = {
+        "version": "1", "computedAtVersion": str(dataset.version + 1), "numRows": str(dataset.count_rows()),
+        "schemaHash": schema_hash(dataset.schema) or "", "column.id.version": "2", "column.id.distinctCount": "118",
+        "column.id.min": "30", "column.id.max": "149", "column.id.nullCount": "0", "column.id.avgLen": "8",
+        "column.id.maxLen": "8", "column.label.version": "2", "column.label.nullCount": "30", "column.x.version": "3",
+    }  # fmt: skip
+    dataset.update_config({f"lance.stats.{name}": value for name, value in (told | changes).items()})
+    return dataset.version
+
+
+def test_analyzed_statistics_are_read_back(path):
+    version = analyze(path)
+    by_name = {row["column_name"]: row for row in stats(connect(path), version).columns.to_pylist()}
+    assert set(by_name) == {"id", "label"}  # x is of a newer version
+    known = {name: value for name, value in by_name["id"].items() if value is not None}
+    assert known == {
+        "column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 120, "null_count": 0, "ndv": 118.0,
+        "ndv_exact": False, "min": "30", "max": "149", "min_is_exact": True, "max_is_exact": True,
+        "avg_width_bytes": 8.0, "max_width_bytes": 8,
+    }  # fmt: skip
+    assert by_name["label"]["null_count"] == 30 and by_name["label"]["ndv"] is None
+    assert not any(name.startswith("lance.stats") for name in connect(path).describe("default", "points").properties)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"version": "2"}, {"complete": "false"}, {"computedAtVersion": "3"}, {"numRows": "7"}, {"schemaHash": "0" * 64}],
+)
+def test_analyzed_statistics_of_another_state_are_not_believed(path, changes):
+    version = analyze(path, **changes)
+    assert stats(connect(path), version).columns is None
+
+
+def test_without_a_schema_hash_nothing_is_believed(path):
+    """Not even where the schema has a type that no hash is known of."""
+    lance.write_dataset(pa.table({"id": [1], "u": pa.array([1], pa.uint64())}), path, mode="overwrite")
+    dataset = lance.dataset(path)
+    assert schema_hash(dataset.schema) is None
+    analyze(path, computedAtVersion=str(dataset.version + 2))
+    dataset = lance.dataset(path)
+    dataset.delete_config_keys(["lance.stats.schemaHash"])
+    assert dataset.config()["lance.stats.computedAtVersion"] == str(dataset.version)
+    assert stats(connect(path), dataset.version, ids={"id": 1, "u": 2}).columns is None
+
+
+def test_analyzed_statistics_do_not_outlive_their_version(path):
+    analyze(path)
+    dataset = lance.dataset(path)
+    dataset.delete("id = 40")
+    assert stats(connect(path), dataset.version).columns is None
+
+
+def test_malformed_values_of_analyze_are_unknown(path):
+    version = analyze(path, **{"column.id.min": "abc", "column.id.nullCount": "121", "column.id.distinctCount": "-1"})
+    row = stats(connect(path), version, frozenset({"id"})).columns.to_pylist()[0]
+    assert (row["min"], row["min_is_exact"], row["null_count"], row["ndv"], row["max"]) == (
+        None,
+        None,
+        None,
+        None,
+        "149",
+    )
+
+
+def test_spark_types():
+    types = {"long": pa.int64(), "list": pa.list_(pa.utf8()), "s": pa.struct([("a", pa.int32()), ("b", pa.date32())])}
+    assert [spark_type(t) for t in types.values()] == ["bigint", "array<string>", "struct<a:int,b:date>"]
+    assert spark_type(pa.decimal128(5, 1)) == "decimal(5,1)" and spark_type(pa.timestamp("us", "UTC")) == "timestamp"
+    assert spark_type(pa.list_(pa.duration("s"))) is None and schema_hash(pa.schema([("a", pa.uint64())])) is None
+
+
+def test_trouble_names_the_table_and_no_path(path):
+    next((path / "_versions").glob("*.manifest")).write_bytes(b"broken")
+    for manifest in (path / "_versions").glob("*.manifest"):
+        manifest.write_bytes(b"broken")
+    with pytest.raises(UpstreamError, match=r'table "default.points" cannot be read') as refused:
+        connect(path.parent).describe("default", "points")
+    assert str(path) not in str(refused.value) and not refused.value.retryable
+
+
+def test_a_lost_data_file_is_an_error_of_its_task_only(path):
+    shutil.rmtree(path / "data")
+    connector = connect(path)
+    assert stats(connector, 3).row_count == 120
+    for task in connector.plan_files("default", "points", 3, IDS):
+        with pytest.raises(UpstreamError):
+            list(read(task, task.columns))
+
+
+def test_a_wrong_option_is_named(tmp_path):
+    with pytest.raises(InvalidArgument, match="colour"):
+        connect(tmp_path, colour="red")

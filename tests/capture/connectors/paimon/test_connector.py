@@ -1,0 +1,483 @@
+"""The Paimon connector: append and primary-key tables, time travel, catalogs, and the statistics file of ANALYZE."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sqlite3
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from tests.capture.connectors.contract import ConnectorContract, Truth
+
+pytest.importorskip("pypaimon")
+
+from capture.compute.readers.base import read
+from capture.connectors.paimon.connector import PaimonConnector
+from capture.connectors.paimon.statistics import canonical, parse_analyzed
+from capture.connectors.spi import ConnectorConfig
+from store.errors import InvalidArgument, NotFound, UpstreamError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("label", pa.string()), ("part", pa.string())])
+IDS = {"id": 1, "label": 2, "part": 3}
+FULL = {"metadata.stats-mode": "full"}
+
+
+def rows(start: int, stop: int, mark: str = "v") -> pa.Table:
+    ids = range(start, stop)
+    labels = [None if i % 5 == 0 else f"{mark}{i:03}" for i in ids]
+    return pa.table({"id": ids, "label": labels, "part": [f"p{i % 2}" for i in ids]}, SCHEMA)
+
+
+class Warehouse:
+    """A warehouse that the library writes."""
+
+    def __init__(self, path, **options):
+        from pypaimon import CatalogFactory
+
+        self.path = path
+        self.catalog = CatalogFactory.create({"warehouse": str(path), **options})
+        self.catalog.create_database("sales", True)
+
+    def create(self, name, schema=SCHEMA, options=None, **keys):
+        from pypaimon import Schema
+
+        made = Schema.from_pyarrow_schema(schema, options={**FULL, **(options or {})}, **keys)
+        self.catalog.create_table(f"sales.{name}", made, False)
+        return self.path / "sales.db" / name
+
+    def write(self, name, *tables):
+        for table in tables:
+            held = self.catalog.get_table(f"sales.{name}")
+            builder = held.new_batch_write_builder()
+            writer = builder.new_write()
+            writer.write_arrow(table)
+            builder.new_commit().commit(writer.prepare_commit())
+            writer.close()
+
+
+def analyze(path, statistics, name="stat-87effd5d-0"):
+    """Commits what ANALYZE would: a statistics file, and a snapshot with the rows of the one before."""
+    (path / "statistics").mkdir(exist_ok=True)
+    (path / "statistics" / name).write_text(json.dumps(statistics))
+    latest = max((path / "snapshot").glob("snapshot-*"), key=lambda p: int(p.name.rpartition("-")[2]))
+    held = json.loads(latest.read_text())
+    held |= {"id": held["id"] + 1, "commitKind": "ANALYZE", "statistics": name}
+    (path / "snapshot" / f"snapshot-{held['id']}").write_text(json.dumps(held))
+    (path / "snapshot" / "LATEST").write_text(str(held["id"]))
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    return Warehouse(tmp_path / "wh")
+
+
+@pytest.fixture
+def append(warehouse):
+    """Two snapshots of 100 rows each in two partitions."""
+    path = warehouse.create("events", partition_keys=["part"])
+    warehouse.write("events", rows(0, 100), rows(100, 200))
+    return path
+
+
+@pytest.fixture
+def keyed(warehouse):
+    """Two snapshots of 100 rows each, 50 of them of one key."""
+    path = warehouse.create("users", primary_keys=["id"], options={"bucket": "2"})
+    warehouse.write("users", rows(0, 100), rows(50, 150, "w"))
+    return path
+
+
+def connect(uri, **options) -> PaimonConnector:
+    return PaimonConnector(ConnectorConfig("c", "paimon", str(uri), options))
+
+
+def stats(connector, table, snapshot_id, columns=None, ids=None):
+    return connector.capture_snapshot_target_stats("sales", table, snapshot_id, ids or IDS, columns)
+
+
+def held(native) -> list[dict]:
+    return [row for table in native.file_columns() for row in table.to_pylist()]
+
+
+def contents(connector, table, snapshot_id, ids=None) -> dict[str, list]:
+    found: dict[str, list] = {}
+    for task in connector.plan_files("sales", table, snapshot_id, ids or IDS):
+        for column, values in read(task, task.columns):
+            found.setdefault(column.name, []).extend(values.to_pylist())
+    return found
+
+
+class TestAppend(ConnectorContract):
+    has_table_id = False
+
+    @pytest.fixture
+    def config(self, append, warehouse):
+        return ConnectorConfig("c", "paimon", str(warehouse.path))
+
+    @pytest.fixture
+    def truth(self, config):
+        return Truth("sales", "events", 200, rows(0, 200).to_pydict(), snapshots=2)
+
+
+class TestPrimaryKey(ConnectorContract):
+    has_table_id = False
+
+    @pytest.fixture
+    def config(self, keyed, warehouse):
+        return ConnectorConfig("c", "paimon", str(warehouse.path))
+
+    @pytest.fixture
+    def truth(self, config):
+        merged = pa.concat_tables([rows(0, 50), rows(50, 150, "w")])
+        return Truth("sales", "users", 150, merged.to_pydict(), snapshots=2)
+
+    def check(self, row, truth, *, whole):
+        """Which of a file's rows are live is not known before they are merged."""
+        assert row["row_count"] is None and row["null_count"] in (0, None)
+        assert row["min_is_exact"] is not True and row["max_is_exact"] is not True
+
+    def test_scan_tasks(self, connector, truth):
+        """A task is a bucket: its files are merged."""
+        ids = self.ids(connector, truth)
+        current = self.current(connector, truth)
+        tasks = list(connector.plan_files(truth.namespace, truth.name, current, ids))
+        again = list(connector.plan_files(truth.namespace, truth.name, current, ids))
+        assert [task.fingerprint for task in tasks] == [task.fingerprint for task in again]
+        assert len({task.fingerprint for task in tasks}) == len(tasks) == 2
+        files = stats(connector, truth.name, current, ids=ids).files["file_path"].to_pylist()
+        assert {task.file_path for task in tasks} < set(files)
+
+
+# Where tables are.
+
+
+def test_a_warehouse_its_database_and_a_table_are_uris(append, warehouse):
+    warehouse.create("empty")
+    assert connect(warehouse.path).list_namespaces() == ["sales"]
+    assert connect(warehouse.path).list_tables("sales") == ["empty", "events"]
+    assert connect(warehouse.path / "sales.db").list_namespaces() == ["default"]
+    alone = connect(append)
+    assert (alone.list_namespaces(), alone.list_tables("default")) == (["default"], ["events"])
+    assert alone.describe("default", "events").location == str(append)
+    nothing = connect(warehouse.path).enumerate_snapshots("sales", "empty")
+    assert (nothing.snapshots, nothing.current_snapshot_id) == ((), None)
+
+
+def test_a_jdbc_catalog(tmp_path):
+    file = tmp_path / "catalog.sqlite"
+    uri = f"jdbc:sqlite:{file}"
+    warehouse = Warehouse(tmp_path / "wh", metastore="jdbc", uri=uri)
+    warehouse.create("events")
+    warehouse.write("events", rows(0, 10))
+    warehouse.catalog.close()
+    connector = connect(uri, warehouse=str(tmp_path / "wh"))
+    assert (connector.list_namespaces(), connector.list_tables("sales")) == (["sales"], ["events"])
+    assert stats(connector, "events", 1).row_count == 10
+    with pytest.raises(NotFound, match=r'no table "sales\.event"') as refused:
+        connector.describe("sales", "event")
+    assert "events" in str(refused.value.hint)
+    assert connect(uri, **{"warehouse": str(tmp_path), "catalog-key": "another"}).list_namespaces() == []
+    with pytest.raises(InvalidArgument, match="warehouse"):
+        connect(uri)
+    with pytest.raises(InvalidArgument, match="jdbc:sqlite"):
+        connect("jdbc:mysql://host/db", warehouse="w")
+    with pytest.raises(NotFound, match="is not there"):
+        connect(f"{uri}.lost", warehouse=str(tmp_path)).list_namespaces()
+    assert not (tmp_path / "catalog.sqlite.lost").exists()
+    sqlite3.connect(tmp_path / "other.db").close()
+    with pytest.raises(NotFound, match="no Paimon catalog"):
+        connect(f"jdbc:sqlite:{tmp_path}/other.db", warehouse=str(tmp_path)).list_namespaces()
+
+
+def test_keys_are_constraints_and_ids_are_the_format_s_and_one(keyed, warehouse):
+    table = connect(warehouse.path).describe("sales", "users")
+    assert [(c.kind, c.columns) for c in table.constraints] == [("PRIMARY KEY", ("id",)), ("CHECK", ("id",))]
+    assert [(c.name, c.field_id, c.nullable) for c in table.schema.columns] == [
+        ("id", 1, False), ("label", 2, True), ("part", 3, True)]  # fmt: skip
+    assert connect(warehouse.path).describe("sales", "users").partition_keys == ()
+
+
+def test_a_tag_keeps_a_snapshot_that_has_expired(append, warehouse):
+    warehouse.catalog.create_tag("sales.events", "first", 1)
+    warehouse.catalog.create_tag("sales.events", "now", 2)
+    (append / "snapshot/snapshot-1").unlink()
+    (append / "snapshot/EARLIEST").write_text("2")
+    connector = connect(warehouse.path)
+    listing = connector.enumerate_snapshots("sales", "events")
+    assert (listing.live_snapshot_ids, listing.current_snapshot_id) == ({1, 2}, 2)
+    assert [(s.snapshot_id, s.parent_snapshot_id, len(s.schema.columns)) for s in listing.snapshots] == [
+        (1, None, 3), (2, 1, 3)]  # fmt: skip
+    native = stats(connector, "events", 1)
+    assert (native.row_count, native.data_file_count) == (100, 2)
+    assert {r["null_count"] for r in held(native) if r["column_name"] == "label"} == {10}
+    assert sorted(contents(connector, "events", 1)["id"]) == list(range(100))
+    warehouse.catalog.delete_tag("sales.events", "first")
+    assert connector.enumerate_snapshots("sales", "events").live_snapshot_ids == {2}
+    with pytest.raises(NotFound, match="snapshot 1"):
+        stats(connector, "events", 1)
+
+
+# Rows and bounds.
+
+
+def test_files_of_an_append_table(append, warehouse):
+    connector = connect(warehouse.path)
+    first, second = (stats(connector, "events", i) for i in (1, 2))
+    assert (first.row_count, first.data_file_count, second.row_count, second.data_file_count) == (100, 2, 200, 4)
+    assert second.total_size_bytes == sum(p.stat().st_size for p in append.rglob("*.parquet"))
+    assert {json.loads(t)["part"] for t in second.files["partition_data_json"].to_pylist()} == {"p0", "p1"}
+    told = {(r["min"], r["max"]): r for r in held(first) if r["column_name"] == "id"}
+    assert set(told) == {("0", "98"), ("1", "99")}
+    assert all(r["min_is_exact"] and r["max_is_exact"] and r["null_count"] == 0 for r in told.values())
+    labels = [r for r in held(first) if r["column_name"] == "label"]
+    assert sorted((r["min"], r["max"], r["null_count"]) for r in labels) == [("v001", "v099", 10), ("v002", "v098", 10)]
+    assert {(r["min"], r["max"]) for r in held(first) if r["column_name"] == "part"} == {("p0", "p0"), ("p1", "p1")}
+    assert sorted(contents(connector, "events", 1)["id"]) == list(range(100))
+
+
+def test_rows_of_one_key_are_one(keyed, warehouse):
+    connector = connect(warehouse.path)
+    native = stats(connector, "users", 2)
+    assert (native.row_count, native.data_file_count, native.row_deletes) == (150, 4, True)
+    found = contents(connector, "users", 2)
+    labels = dict(zip(found["id"], found["label"], strict=True))
+    assert (len(found["id"]), labels[60 + 1], labels[49]) == (150, "w061", "v049")
+    assert stats(connector, "users", 1).row_count == 100
+    assert {r["null_count"] for r in held(native) if r["column_name"] == "id"} == {0}
+
+
+def test_too_much_to_merge_stays_unknown(keyed, warehouse, monkeypatch):
+    monkeypatch.setattr("capture.connectors.paimon.snapshot_view.MERGE_BYTES", 100)
+    assert stats(connect(warehouse.path), "users", 2).row_count is None
+
+
+def test_sums_of_merged_rows_are_in_no_file(warehouse):
+    options = {"bucket": "1", "merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
+    warehouse.create("sums", schema, options, primary_keys=["id"])
+    part = pa.table({"id": [1, 2], "n": [10, 20]}, schema)
+    warehouse.write("sums", part, part)
+    connector = connect(warehouse.path)
+    native = stats(connector, "sums", 2, ids={"id": 1, "n": 2})
+    assert native.row_count == 2
+    assert {r["column_name"] for r in held(native)} == {"id"}
+    assert contents(connector, "sums", 2, {"id": 1, "n": 2})["n"] == [20, 40]
+
+
+def test_types_bounds_and_nested_leaves(warehouse):
+    schema = pa.schema([
+        ("i", pa.int32()), ("f", pa.float32()), ("x", pa.float64()), ("b", pa.bool_()), ("d", pa.decimal128(20, 3)),
+        ("s", pa.string()), ("y", pa.binary()), ("day", pa.date32()), ("ms", pa.timestamp("ms")),
+        ("us", pa.timestamp("us")), ("z", pa.timestamp("us", "UTC")), ("l", pa.list_(pa.int32())),
+        ("r", pa.struct([("inner", pa.int64()), ("deep", pa.struct([("leaf", pa.string())]))])),
+    ])  # fmt: skip
+    at = dt.datetime(2024, 2, 28, 12, 34, 56, 789123)
+    low = [-5, -1.5, float("nan"), False, Decimal("-12345678901234567.891"), "é" * 20, b"\x00\xff",
+           dt.date(1969, 12, 31), at.replace(microsecond=1000), at, at.replace(tzinfo=dt.UTC), [1],
+           {"inner": 1, "deep": {"leaf": "a"}}]  # fmt: skip
+    high = [7, 2.5, 1e300, True, Decimal("99.5"), "ü", b"\xff", dt.date(2024, 1, 1), at.replace(microsecond=999000),
+            at.replace(year=2025), at.replace(year=2025, tzinfo=dt.UTC), [], None]  # fmt: skip
+    table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in (low, high)], schema)
+    warehouse.create("types", schema)
+    warehouse.write("types", table)
+    connector = connect(warehouse.path)
+    columns = connector.describe("sales", "types").schema.columns
+    ids = {c.name: c.field_id for c in columns}
+    assert len(set(ids.values())) == len(ids)
+    assert {c.name: c.logical_type for c in columns} == {
+        "i": "INT", "f": "FLOAT", "x": "DOUBLE", "b": "BOOLEAN", "d": "DECIMAL(20,3)", "s": "STRING",
+        "y": "BINARY", "day": "DATE", "ms": "TIMESTAMP", "us": "TIMESTAMP", "z": "TIMESTAMPTZ", "l": "ARRAY",
+        "r": "STRUCT", "r.inner": "INT", "r.deep": "STRUCT", "r.deep.leaf": "STRING",
+    }  # fmt: skip
+    told = {r["column_name"]: r for r in held(stats(connector, "types", 1, ids=ids))}
+    bounds = {name: (r["min"], r["max"]) for name, r in told.items()}
+    assert bounds["i"] == ("-5", "7") and bounds["f"] == ("-1.5", "2.5") and bounds["b"] == ("false", "true")
+    assert bounds["d"] == ("-12345678901234567.891", "99.5") and bounds["day"] == ("1969-12-31", "2024-01-01")
+    assert bounds["us"] == ("2024-02-28T12:34:56.789123", "2025-02-28T12:34:56.789123")
+    assert bounds["ms"] == ("2024-02-28T12:34:56.001", "2024-02-28T12:34:56.999")
+    assert bounds["z"] == ("2024-02-28T12:34:56.789123Z", "2025-02-28T12:34:56.789123Z")
+    assert bounds["x"] == ("1.0E300", "1.0E300")  # the greatest and the least number
+    assert bounds["y"] == ("AP8=", "/w==")
+    assert bounds["s"] == ("é" * 20, "ü") and told["s"]["min_is_exact"]
+    found = contents(connector, "types", 1, ids)
+    assert found["r.deep.leaf"] == ["a", None] and found["i"] == [-5, 7] and "l" not in found
+
+
+def test_a_cut_text_is_no_exact_bound(warehouse):
+    path = warehouse.create("texts", pa.schema([("s", pa.string())]))
+    warehouse.write("texts", pa.table({"s": ["a" * 16, "b"]}))
+    schema = path / "schema" / "schema-0"
+    schema.write_text(schema.read_text().replace('"full"', '"truncate(16)"'))
+    row = held(stats(connect(warehouse.path), "texts", 1, ids={"s": 1}))[0]
+    assert (row["min_is_exact"], row["max_is_exact"]) == (False, True)
+
+
+def test_without_value_statistics_rows_are_still_known(warehouse):
+    warehouse.create("bare", options={"metadata.stats-mode": "none"})
+    warehouse.write("bare", rows(0, 10))
+    native = stats(connect(warehouse.path), "bare", 1)
+    assert native.row_count == 10 and held(native) == []
+
+
+def test_a_schema_that_changed(append, warehouse):
+    from pypaimon.schema.schema_change import SchemaChange
+
+    warehouse.catalog.alter_table("sales.events", [
+        SchemaChange.rename_column("label", "name"), SchemaChange.add_column("later", _atomic("INT")),
+    ])  # fmt: skip
+    connector = connect(warehouse.path)
+    listing = connector.enumerate_snapshots("sales", "events")
+    assert [c.name for c in connector.describe("sales", "events").schema.columns] == ["id", "label", "part"]
+    more = rows(200, 210).rename_columns(["id", "name", "part"]).append_column("later", pa.array(range(10), pa.int32()))
+    warehouse.write("events", more.select(["id", "name", "part", "later"]).cast(_arrow(warehouse)))
+    again = connector.enumerate_snapshots("sales", "events", known_snapshot_ids=listing.live_snapshot_ids)
+    assert [c.name for c in again.snapshots[0].schema.columns] == ["id", "name", "part", "later"]
+    ids = {"id": 1, "label": 2, "part": 3, "name": 2, "later": 4}
+    native = stats(connector, "events", 3, ids=ids)
+    later = [r for r in held(native) if r["column_name"] == "later"]
+    assert sum(r["null_count"] for r in later) == 200 and native.row_count == 210
+    names = [r for r in held(native) if r["column_name"] == "name"]
+    assert len(names) == 6 and all(r["min"] for r in names)
+    found = contents(connector, "events", 3, ids)
+    assert sorted(v for v in found["later"] if v is not None) == list(range(10)) and "v001" in found["name"]
+    assert set(contents(connector, "events", 1)) == {"id", "label", "part"}
+
+
+def _atomic(name):
+    from pypaimon.schema.data_types import AtomicType
+
+    return AtomicType(name)
+
+
+def _arrow(warehouse):
+    from pypaimon.schema.data_types import PyarrowFieldParser
+
+    return PyarrowFieldParser.from_paimon_schema(warehouse.catalog.get_table("sales.events").fields)
+
+
+# ANALYZE.
+
+JAVA = {
+    "snapshotId": 2, "schemaId": 0, "mergedRecordCount": 150, "mergedRecordSize": 4000, "news": {"of": "later"},
+    "colStats": {"id": {"colId": 0, "distinctCount": 149, "min": "0", "max": "149", "nullCount": 0, "avgLen": 8,
+                        "maxLen": 8},
+                 "label": {"colId": 1, "distinctCount": 120, "min": None, "max": None, "nullCount": 30, "avgLen": 4}},
+}  # fmt: skip
+PIP = {
+    "snapshotId": "2", "mergedRecordCount": 150, "mergedRecordSize": 4000,
+    "colStats": {"id": {"distinctCount": 149, "min": "0", "max": "149", "nullCount": 0, "avgLen": 8, "maxLen": 8}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [JAVA, PIP], ids=["java", "pip"])
+def test_the_statistics_file(keyed, warehouse, form):
+    analyze(keyed, form)
+    native = stats(connect(warehouse.path), "users", 3)
+    assert (native.row_count, native.merged_size_bytes) == (150, 4000)
+    told = {row["column_name"]: row for row in native.columns.to_pylist()}
+    id = told["id"]
+    assert (id["ndv"], id["ndv_exact"], id["min"], id["max"], id["null_count"]) == (149.0, False, "0", "149", 0)
+    assert (id["min_is_exact"], id["avg_width_bytes"], id["max_width_bytes"], id["column_id"]) == (True, 8.0, 8, 1)
+    if form is JAVA:
+        assert (told["label"]["null_count"], told["label"]["min"], told["label"]["max_width_bytes"]) == (30, None, None)
+    assert stats(connect(warehouse.path), "users", 2).columns is None  # never a newer one
+
+
+def test_statistics_are_inherited_and_told_apart(keyed, warehouse):
+    analyze(keyed, JAVA)
+    warehouse.write("users", rows(150, 160))
+    native = stats(connect(warehouse.path), "users", 4)
+    assert (native.row_count, native.merged_size_bytes) == (160, None)
+    id = native.columns.to_pylist()[0]
+    assert (id["row_count"], id["ndv"], id["ndv_exact"]) == (160, 149.0, False)
+    assert (id["min"], id["max"], id["null_count"]) == (None, None, None)  # true of other rows
+
+
+def test_statistics_end_with_their_schema(keyed, warehouse):
+    from pypaimon.schema.schema_change import SchemaChange
+
+    analyze(keyed, JAVA)
+    warehouse.catalog.alter_table("sales.users", [SchemaChange.add_column("later", _atomic("INT"))])
+    more = rows(150, 160).append_column("later", pa.nulls(10, pa.int32()))
+    warehouse.write("users", more)
+    assert stats(connect(warehouse.path), "users", 4).columns is None
+
+
+@pytest.mark.parametrize(
+    "broken", ["", "[]", "{", '{"colStats": 3}', '{"mergedRecordCount": -1, "colStats": {"id": 7}}']
+)
+def test_a_statistics_file_that_is_none_is_passed_over(append, warehouse, broken):
+    analyze(append, {})
+    (append / "statistics" / "stat-87effd5d-0").write_text(broken)
+    native = stats(connect(warehouse.path), "events", 3)
+    assert native.row_count == 200 and native.columns is None
+
+
+def test_statistics_that_contradict_the_table_are_passed_over(append, warehouse):
+    analyze(append, JAVA)
+    native = stats(connect(warehouse.path), "events", 3)
+    assert (native.row_count, native.columns, native.merged_size_bytes) == (200, None, None)
+
+
+@pytest.mark.parametrize(("text", "type", "expected"), [
+    ("19000", "DATE", "2022-01-08"), ("2022-01-08", "DATE", "2022-01-08"), ("1.50", "DECIMAL(5,2)", "1.5"),
+    ("2024-02-29 01:02:03.100000", "TIMESTAMP", "2024-02-29T01:02:03.1"), ("true", "BOOLEAN", "true"),
+    (True, "BOOLEAN", "true"),
+    ("2024-02-29 01:02:03", "TIMESTAMPTZ", None), ("x", "INT", None), (None, "INT", None), ("AQ==", "BINARY", None),
+])  # fmt: skip
+def test_bounds_of_a_statistics_file(text, type, expected):
+    assert canonical(text, type) == expected
+
+
+def test_a_statistics_file_need_not_say_anything():
+    assert parse_analyzed("{}").columns == {}
+    with pytest.raises(ValueError):
+        parse_analyzed("7")
+
+
+# Trouble.
+
+
+def test_a_broken_manifest_names_the_table_and_no_path(append, warehouse):
+    for manifest in (append / "manifest").glob("manifest-*"):
+        manifest.write_bytes(b"broken")
+    with pytest.raises(UpstreamError, match=r'table "sales.events" cannot be read') as refused:
+        stats(connect(warehouse.path), "events", 2)
+    assert str(warehouse.path) not in str(refused.value) and not refused.value.retryable
+
+
+def test_a_lost_manifest_is_named(append, warehouse):
+    for manifest in (append / "manifest").glob("manifest-*"):
+        manifest.unlink()
+    with pytest.raises(UpstreamError, match="no such file: manifest-list-") as refused:
+        stats(connect(warehouse.path), "events", 2)
+    assert str(warehouse.path) not in str(refused.value)
+
+
+def test_a_lost_data_file_is_an_error_of_its_task_only(append, warehouse):
+    connector = connect(warehouse.path)
+    tasks = list(connector.plan_files("sales", "events", 2, IDS))
+    lost = next(append.rglob("*.parquet"))
+    lost.unlink()
+    assert stats(connector, "events", 2).row_count == 200
+    failed = 0
+    for task in tasks:
+        try:
+            list(read(task, task.columns))
+        except UpstreamError as trouble:
+            failed += 1
+            assert str(lost) in trouble.message.split(":")[0]
+    assert failed == 1
+
+
+def test_the_file_of_a_task_that_did_not_change_keeps_its_fingerprint(append, warehouse):
+    connector = connect(warehouse.path)
+    first, second = (
+        {t.file_path: t.fingerprint for t in connector.plan_files("sales", "events", i, IDS)} for i in (1, 2)
+    )
+    assert first.items() <= second.items() and len(second) == 4

@@ -1,0 +1,118 @@
+import json
+
+import pytest
+
+from capture.connectors import secrets
+from capture.connectors.secrets import MASK, PathRewrite, check_choice, check_options, mask, redact, redact_all, resolve
+from store.errors import InvalidArgument
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["aws_secret_access_key", "AWS_ACCESS_KEY_ID", "token", "s3.session-token", "password", "azure_storage_account_key",
+     "sas_token", "credential", "google_service_account", "private_key", "connection_string"],
+)  # fmt: skip
+def test_secret_names(name):
+    assert mask({name: "hush"}) == {name: MASK}
+
+
+@pytest.mark.parametrize(
+    "name", ["aws_region", "warehouse", "s3.endpoint", "hive_partitioning", "secret", "authority_host"]
+)
+def test_open_names(name):
+    assert mask({name: "shown"}) == {name: "shown"}
+
+
+def test_a_password_in_a_uri_is_masked():
+    assert mask({"uri": "postgresql://me:pw@host/db"}) == {"uri": f"postgresql://me:{MASK}@host/db"}
+    assert secrets.mask_uri("https://host/x?sig=abc&a=b") == f"https://host/x?sig={MASK}&a=b"
+
+
+def test_messages_are_redacted():
+    assert redact("denied for hunter22", {"password": "hunter22", "region": "denied"}) == f"denied for {MASK}"
+
+
+def test_messages_are_redacted_through_and_through():
+    key = json.dumps({"private_key": "-----BEGIN hush hush", "type": "service_account"})
+    options = {"google_service_account_key": key, "password": 'quo"ted'}
+    told = {"error": {"message": 'no: quo"ted', "params": ["-----BEGIN hush hush", 7, None]}}
+    assert redact_all(told, options) == {"error": {"message": f"no: {MASK}", "params": [MASK, 7, None]}}
+
+
+def test_unknown_options_are_named_and_the_nearest_is_told():
+    check_options("delta", {"aws_region": "r", "s3.endpoint": "e", "token": "t", "AWS_ALLOW_HTTP": "true"})
+    with pytest.raises(InvalidArgument, match=r'"hive_partition".*hive_partitioning.*did you mean') as refused:
+        check_options("parquet", {"hive_partition": "hush-value"}, ("hive_partitioning",))
+    assert "hush-value" not in str(refused.value)
+    with pytest.raises(InvalidArgument, match=r"auto, true, false.*'maybe'"):
+        check_choice("parquet", {"hive_partitioning": "maybe"}, "hive_partitioning", ("auto", "true", "false"))
+
+
+# Path rewrite.
+
+
+def test_path_rewrite():
+    rewrite = PathRewrite.of({"path_rewrite": "/old/place=s3://new/place"})
+    assert rewrite("/old/place/a.parquet") == "s3://new/place/a.parquet"
+    assert rewrite("file:///old/place/a.parquet") == "s3://new/place/a.parquet"
+    assert rewrite("/older/place/a") == "/older/place/a"
+    assert not PathRewrite.of({})
+    assert PathRewrite.of({})("/x") == "/x"
+
+
+@pytest.mark.parametrize("wrong", ["", "nothing", "=b", "a="])
+def test_a_malformed_rewrite_is_refused(wrong):
+    with pytest.raises(InvalidArgument, match="path_rewrite"):
+        check_options("delta", {"path_rewrite": wrong})
+
+
+# Named secrets.
+
+
+@pytest.mark.parametrize("text", ['{"token": "t", "allow_http": true}', "token=t\n\n allow_http = true "])
+def test_a_secret_of_the_environment(monkeypatch, text):
+    monkeypatch.setenv("STATFLIGHT_SECRET_MY_LAKE", text)
+    assert resolve({"secret": "my-lake", "region": "r"}) == {"token": "t", "allow_http": "true", "region": "r"}
+    assert resolve({"secret": "my-lake", "token": "mine"})["token"] == "mine"
+    assert resolve({"region": "r"}) == {"region": "r"}
+
+
+def test_a_secret_of_the_file(monkeypatch, tmp_path):
+    file = tmp_path / "secrets.toml"
+    file.write_text('[lake]\ntoken = "t"\ntimeout = 3\n')
+    monkeypatch.setenv("STATFLIGHT_SECRETS_FILE", str(file))
+    assert resolve({"secret": "lake"}) == {"token": "t", "timeout": "3"}
+    with pytest.raises(InvalidArgument, match=r'no secret "sea".*STATFLIGHT_SECRET_SEA'):
+        resolve({"secret": "sea"})
+
+
+def test_a_secret_s_value_may_be_a_file_that_is_read_each_time(monkeypatch, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    monkeypatch.setenv("STATFLIGHT_SECRET_LAKE", json.dumps({"token": {"file": str(token)}}))
+    assert resolve({"secret": "lake"}) == {"token": "first"}
+    token.write_text("second\n")
+    assert resolve({"secret": "lake"}) == {"token": "second"}
+    token.unlink()
+    with pytest.raises(InvalidArgument, match=r'"token" of secret "lake" cannot be read') as refused:
+        resolve({"secret": "lake"})
+    assert str(tmp_path) not in str(refused.value)
+
+
+def test_secrets_do_not_name_secrets(monkeypatch):
+    monkeypatch.setenv("STATFLIGHT_SECRET_A", "secret=b")
+    monkeypatch.setenv("STATFLIGHT_SECRET_B", "secret=a")
+    with pytest.raises(InvalidArgument, match="names another secret"):
+        resolve({"secret": "a"})
+
+
+@pytest.mark.parametrize("text", ["{hush", json.dumps({"a": ["hush"]}), "hush"])
+def test_a_malformed_secret_is_refused_without_its_text(monkeypatch, text):
+    monkeypatch.setenv("STATFLIGHT_SECRET_X", text)
+    with pytest.raises(InvalidArgument, match="malformed") as refused:
+        resolve({"secret": "x"})
+    assert "hush" not in str(refused.value)
+    monkeypatch.setenv("STATFLIGHT_SECRETS_FILE", "/nowhere/secrets.toml")
+    with pytest.raises(InvalidArgument, match="cannot be read") as refused:
+        resolve({"secret": "y"})
+    assert "/nowhere" not in str(refused.value)

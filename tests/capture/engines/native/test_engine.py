@@ -1,0 +1,234 @@
+"""The native engine: its contract on a Parquet table, and when a roll-up of files is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture.connectors import open_connector
+from capture.connectors.spi import FILE_COLUMN_SCHEMA, FILE_SCHEMA, Column, ConnectorConfig, NativeStats, Schema
+from capture.engines.native.engine import NativeEngine
+from capture.spi import CaptureRequest, Outcome, TableHandle
+from store.errors import UpstreamError
+from store.targets import Target
+from tests.capture.engine_contract import EngineContract, MemorySink
+
+
+class TestNativeEngine(EngineContract):
+    @pytest.fixture
+    def engine(self):
+        return NativeEngine()
+
+    @pytest.fixture
+    def table(self, tmp_path) -> Iterator[TableHandle]:
+        (tmp_path / "t").mkdir()
+        for number in range(3):
+            rows = pa.table({"a": range(number, number + 4), "b": ["x", None, "y", "z"]})
+            pq.write_table(rows, tmp_path / "t" / f"{number}.parquet")
+        connector = open_connector(ConnectorConfig("c", "parquet", str(tmp_path), {}))
+        schema = connector.describe("default", "t").schema
+        snapshot = connector.enumerate_snapshots("default", "t").current_snapshot_id
+        yield TableHandle("c", "default", "t", "id", snapshot, schema, {"a": 1, "b": 2}, connector)
+        connector.close()
+
+    def capturable(self, table):
+        return [Target.table(), Target.column(1), Target.column(2)]
+
+    def foreign(self, table):
+        return [Target.expression("spark", b"k"), Target.column_group([1, 2])]
+
+    def test_a_table_brings_its_columns_and_files(self, engine, table):
+        sink = MemorySink()
+        engine.capture_batch(self.requests(table, Target.table()), sink)
+        (row,) = sink.rows("stats.tables")
+        assert (row["row_count"], row["data_file_count"]) == (12, 3)
+        assert len(sink.rows("stats.files")) == 3 and len(sink.rows("stats.file_columns")) == 6
+        assert {row["column_id"] for row in sink.rows("stats.columns")} == {1, 2}
+        # not asked for: never in place of a record that is there
+        assert all(extra for flight, _, extra, _ in sink.puts if flight in ("stats.columns", "stats.file_columns"))
+
+    @pytest.mark.parametrize("selectors", [("b",), ("#2",), (" b ", "#2", "nosuch", "#77", "#x")])
+    def test_a_table_brings_the_columns_selected(self, engine, table, selectors):
+        sink = MemorySink()
+        (request,) = self.requests(table, Target.table())
+        engine.capture_batch([replace(request, column_selectors=selectors)], sink)
+        assert len(sink.rows("stats.tables")) == 1 and len(sink.rows("stats.files")) == 3
+        for flight, rows in (("stats.columns", 1), ("stats.file_columns", 3)):
+            assert [row["column_name"] for row in sink.rows(flight)] == ["b"] * rows
+
+    def test_selectors_and_columns_of_one_batch_are_united(self, engine, table):
+        sink = MemorySink()
+        narrow, column = self.requests(table, Target.table(), Target.column(1))
+        engine.capture_batch([replace(narrow, column_selectors=("#2",)), column], sink)
+        found = {row["column_id"]: extra for name, part, extra, _ in sink.puts if name == "stats.columns"
+                 for row in part.to_pylist()}  # fmt: skip
+        assert found == {1: False, 2: True}
+        sink = MemorySink()
+        engine.capture_batch([replace(narrow, column_selectors=("#2",)), narrow], sink)
+        assert {row["column_id"] for row in sink.rows("stats.columns")} == {1, 2}
+
+    def test_selectors_that_pick_nothing_leave_the_table(self, engine, table):
+        sink = MemorySink()
+        (request,) = self.requests(table, Target.table())
+        engine.capture_batch([replace(request, column_selectors=("nosuch",))], sink)
+        assert {name for name, *_ in sink.puts} == {"stats.tables", "stats.files"}
+
+    def test_a_column_alone_brings_nothing_else(self, engine, table):
+        sink = MemorySink()
+        engine.capture_batch(self.requests(table, Target.column(2)), sink)
+        assert [(name, extra) for name, _, extra, _ in sink.puts] == [("stats.columns", False)]
+        (row,) = sink.rows("stats.columns")
+        assert (row["null_count"], row["min"], row["max"]) == (3, "x", "z")
+
+
+# Roll-ups, of a lake made up.
+
+SCHEMA = Schema((Column("v", "INT"),))
+
+
+class Lake:
+    format = "made-up"
+
+    def __init__(self, *files: dict[str, Any], **told: Any):
+        self.files, self.told = files, told
+
+    def capture_snapshot_target_stats(self, *_: Any) -> NativeStats:
+        rows = [{"file_path": f"f{i}", "column_name": "v", "column_id": 1, "logical_type": "INT"} | f
+                for i, f in enumerate(self.files)]  # fmt: skip
+        facts = {"row_count": sum(f.get("row_count") or 0 for f in self.files), "data_file_count": len(self.files),
+                 "total_size_bytes": 1, "files": FILE_SCHEMA.empty_table()} | self.told  # fmt: skip
+        # in two parts, as a connector would hand them on
+        table = pa.Table.from_pylist(rows, FILE_COLUMN_SCHEMA)
+        return NativeStats(**facts, file_columns=lambda: iter([table.slice(0, 1), table.slice(1)]))
+
+
+def file(
+    low: str | None = "1", high: str | None = "9", rows: int = 10, nulls: int | None = 0, **more: Any
+) -> dict[str, Any]:
+    return {
+        "row_count": rows,
+        "null_count": nulls,
+        "min": low,
+        "max": high,
+        "min_is_exact": True,
+        "max_is_exact": True,
+    } | more
+
+
+def roll_up(*files: dict[str, Any], **told: Any) -> dict[str, Any]:
+    table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(*files, **told))
+    sink = MemorySink()
+    (result,) = NativeEngine().capture_batch([CaptureRequest(table, Target.column(1))], sink)
+    assert result.outcome is Outcome.CAPTURED, result.detail
+    return sink.rows("stats.columns")[0]
+
+
+def test_counts_are_summed_and_bounds_are_outermost():
+    row = roll_up(file("5", "20", nulls=1), file("-3", "7", nulls=2), file("10", "100"))
+    assert (row["row_count"], row["null_count"], row["min"], row["max"]) == (30, 3, "-3", "100")
+    assert (row["min_is_exact"], row["max_is_exact"], row["completeness"]) == (True, True, "COMPLETE")
+
+
+def test_what_one_file_leaves_unknown_is_unknown():
+    row = roll_up(file(nulls=None), file(nulls=2))
+    assert row["null_count"] is None and row["completeness"] == "PARTIAL"
+    row = roll_up(file(low=None), file())
+    assert row["min"] is None and row["min_is_exact"] is None and row["max"] == "9"
+
+
+def test_a_file_of_nulls_needs_no_bounds():
+    row = roll_up(file(None, None, rows=4, nulls=4), file("2", "3"))
+    assert (row["min"], row["max"], row["null_count"]) == ("2", "3", 4)
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "exact"),
+    [(True, True, True), (False, True, True), (True, False, False), (True, None, None), (False, False, False)],
+)
+def test_exactness_is_that_of_the_outermost(inner, outer, exact):
+    assert roll_up(file("5", min_is_exact=inner), file("1", min_is_exact=outer))["min_is_exact"] is exact
+
+
+@pytest.mark.parametrize("others", [False, None])
+def test_one_exact_bound_among_equals_is_attained(others):
+    assert roll_up(file("1", min_is_exact=others), file("1", min_is_exact=True))["min_is_exact"] is True
+
+
+def test_deleted_rows_make_bounds_inexact():
+    row = roll_up(file(), row_deletes=True)
+    assert (row["min"], row["min_is_exact"], row["max_is_exact"]) == ("1", False, False)
+
+
+def test_files_that_the_metadata_skips_leave_little_certain():
+    row = roll_up(file(), data_file_count=2, row_count=None)
+    assert row["completeness"] == "PARTIAL"
+    assert (row["null_count"], row["min"], row["max"], row["row_count"]) == (None, None, None, None)
+
+
+def test_numbers_are_compared_as_numbers():
+    row = roll_up(file("9", "9"), file("10", "10"))
+    assert (row["min"], row["max"]) == ("9", "10")
+
+
+def test_rows_of_a_column_need_not_lie_together():
+    part = pa.Table.from_pylist(
+        [{"file_path": f"f{i}", "column_name": name, "logical_type": "INT"} | file(str(i), str(i))
+         for i in range(3) for name in ("v", "w")], FILE_COLUMN_SCHEMA)  # fmt: skip
+
+    class Interleaved(Lake):
+        def capture_snapshot_target_stats(self, *_: Any) -> NativeStats:
+            return NativeStats(30, 3, 1, FILE_SCHEMA.empty_table(), lambda: iter([part]))
+
+    schema = Schema((Column("v", "INT"), Column("w", "INT")))
+    table = TableHandle("c", "s", "t", "id", 1, schema, {"v": 1, "w": 2}, Interleaved())
+    sink = MemorySink()
+    NativeEngine().capture_batch([CaptureRequest(table, Target.column(i)) for i in (1, 2)], sink)
+    assert {(r["column_name"], r["min"], r["max"], r["row_count"]) for r in sink.rows("stats.columns")} == {
+        ("v", "0", "2", 30), ("w", "0", "2", 30),
+    }  # fmt: skip
+
+
+def test_a_table_that_does_not_tell_its_rows_is_partial():
+    table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(file(), row_count=None))
+    sink = MemorySink()
+    (result,) = NativeEngine().capture_batch([CaptureRequest(table, Target.table())], sink)
+    assert result.outcome is Outcome.CAPTURED and "live" in result.detail
+    assert sink.rows("stats.tables")[0]["completeness"] == "PARTIAL"
+
+
+def test_one_tables_trouble_does_not_stop_another():
+    class Broken(Lake):
+        def capture_snapshot_target_stats(self, *_: Any) -> NativeStats:
+            raise UpstreamError("away")
+
+    tables = [TableHandle("c", "s", name, name, 1, SCHEMA, {"v": 1}, lake)
+              for name, lake in (("bad", Broken()), ("good", Lake(file())))]  # fmt: skip
+    results = NativeEngine().capture_batch([CaptureRequest(t, Target.column(1)) for t in tables], MemorySink())
+    assert [r.outcome for r in results] == [Outcome.DEGRADED, Outcome.CAPTURED]
+    assert results[0].attributes == {"retryable": True}
+
+
+@pytest.mark.parametrize("target", [Target.column(9), Target.file("nowhere")])
+def test_what_the_snapshot_lacks_is_not_retried(target):
+    table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(file()))
+    (result,) = NativeEngine().capture_batch([CaptureRequest(table, target)], MemorySink())
+    assert result.outcome is Outcome.DEGRADED and result.attributes == {"retryable": False}
+
+
+def test_a_struct_selects_its_leaves():
+    columns = (
+        Column("s", "STRUCT"),
+        Column("s.a", "INT"),
+        Column("s.b", "INT"),
+        Column("sa", "INT"),
+        Column("l", "ARRAY"),
+    )
+    ids = {column.name: at for at, column in enumerate(columns, 1)}
+    table = TableHandle("c", "s", "t", "id", 1, Schema(columns), ids, Lake())
+    assert table.selected(["s"]) == table.selected(["#1"]) == {"s.a", "s.b"}
+    assert table.selected(["s.b", "l", ""]) == {"s.b"}

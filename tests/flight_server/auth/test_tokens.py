@@ -1,0 +1,321 @@
+"""Callers: token files, what a principal sees, signed tokens."""
+
+import base64
+import hashlib
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from flight_server.auth import tokens
+from flight_server.auth.tokens import ALL_SCOPES, ANONYMOUS, Authenticator, Principal, load_tokens
+from store.errors import InvalidArgument, Unauthenticated
+
+
+def sha(token):
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def file_of(path, text):
+    path = path / "tokens.toml"
+    path.write_text(text)
+    return path
+
+
+GOOD = f"""
+[[token]]
+name = "reader"
+sha256 = "{sha("r")}"
+scopes = ["stats.read"]
+tables = ["lake.sales.*"]
+
+[[token]]
+name = "admin"
+sha256 = "{sha("a").upper()}"
+scopes = ["stats.read", "stats.write", "capture.run", "admin"]
+"""
+
+
+def test_tokens_tell_their_principals(tmp_path):
+    authenticator = load_tokens(file_of(tmp_path, GOOD))
+    reader = authenticator.authenticate("r")
+    assert (reader.name, reader.may("stats.read"), reader.may("stats.write")) == ("reader", True, False)
+    assert reader.sees("lake", "sales", "orders") and not reader.sees("lake", "hr", "salaries")
+    admin = authenticator.authenticate("Bearer a")
+    assert admin.scopes == ALL_SCOPES and admin.sees_all
+    for wrong in (None, "", "  ", "Bearer ", "R", "sesame", "a b", "sesame.a.b", "\ud800", "x" * 100_000, sha("r")):
+        with pytest.raises(Unauthenticated) as refusal:
+            authenticator.authenticate(wrong)
+        assert "sesame" not in str(refusal.value)
+    assert "sesame" not in repr(authenticator) and sha("r") not in repr(authenticator)
+
+
+def test_an_open_server_knows_nobody():
+    authenticator = Authenticator.open()
+    assert authenticator.authenticate(None) is authenticator.authenticate("anything") is ANONYMOUS
+    assert all(ANONYMOUS.may(scope) for scope in ALL_SCOPES) and ANONYMOUS.sees("a", "b", "c")
+    assert authenticator.with_internal("w", "worker").authenticate("w").name == "worker"
+
+
+def test_an_internal_token_is_one_more(tmp_path):
+    authenticator = load_tokens(file_of(tmp_path, GOOD))
+    more = authenticator.with_internal("secret")
+    assert more.authenticate("secret").scopes == ALL_SCOPES
+    assert more.authenticate("r").name == "reader"
+    with pytest.raises(Unauthenticated):
+        authenticator.authenticate("secret")
+
+
+SEES = [
+    ("*", ("a", "b", "c"), True),
+    ("**", ("a", "b", "c"), True),
+    ("lake.sales.*", ("lake", "sales", "t"), True),
+    ("lake.sales.*", ("lake", "salesx", "t"), False),
+    ("lake.sales.*", ("lake", "sales.eu", "t"), True),
+    ("lake.sales.*", ("lake.sales", "x", "t"), False),
+    ("lake.sales.*", ("Lake", "sales", "t"), False),
+    ("lake.sales.*", ("lake", "sales", "two\nlines"), True),
+    ("lake.ops.log", ("lake", "ops", "log"), True),
+    ("lake.ops.log", ("lake", "ops", "logs"), False),
+    ("lake.ops.log", ("lakexops", "log", "log"), False),
+    ("*.public.*", ("any", "public", "t"), True),
+    ("lake.*.log", ("lake", "a.b", "log"), True),
+    ('lake.s."a.b"', ("lake", "s", "a.b"), True),
+    ("*a*b*ab", ("a", "b", "ab"), True),
+    ("*a*b*ab", ("a", "x", "ab"), False),
+    ("lake*lake.s.t", ("lake", "s", "t"), False),
+    ("lake.[s].t?", ("lake", "s", "tx"), False),
+]
+
+
+@pytest.mark.parametrize(("pattern", "table", "visible"), SEES)
+def test_patterns(pattern, table, visible):
+    assert Principal("p", frozenset(), (pattern,)).sees(*table) == visible
+    assert Principal("p", frozenset(), ("no.such.table", pattern)).sees(*table) == visible
+
+
+def test_no_pattern_sees_nothing():
+    nobody = Principal("p", ALL_SCOPES, ())
+    assert not nobody.sees("a", "b", "c") and not nobody.sees_all
+
+
+def test_no_pattern_is_slow():
+    start = time.perf_counter()
+    Principal("p", frozenset(), ("*a" * 8 + "b",)).sees("a" * 60, "a", "a")
+    Principal("p", frozenset(), ("*" * 500 + "b",)).sees("a" * 200, "a", "a")
+    assert time.perf_counter() - start < 1
+
+
+WRONG = [
+    ("[[token", ["TOML"]),
+    ("", ["nobody"]),
+    ("tokens = 1", ["tokens", '"token"']),
+    ("token = 1", ["[[token]]"]),
+    ("[token]\nname = 'a'", ["[[token]]"]),
+    ('[[token]]\nname = "a"\nscopes = []\ntables = []', ["sha256", "token 1", '"a"']),
+    ('[[token]]\nname = "a"\nsha256 = "sesame"\nscopes = []', ["sha256", "64"]),
+    (f'[[token]]\nname = "a"\nsha256 = "{"g" * 64}"\nscopes = []', ["sha256"]),
+    (f'[[token]]\nname = "a"\nsha256 = "{"0" * 64}"\nscopes = ["fly"]\ntables = []', ["scopes", "fly", "admin"]),
+    (f'[[token]]\nname = "a"\nsha256 = "{"0" * 64}"', ["scopes"]),
+    (f'[[token]]\nname = "a"\nsha256 = "{"0" * 64}"\nscopes = "admin"', ["scopes"]),
+    (f'[[token]]\nname = "a"\nsha256 = "{"0" * 64}"\nscopes = []\ntables = "*"', ["tables"]),
+    (f'[[token]]\nname = "a"\nsha256 = "{"0" * 64}"\nscopes = []\ntables = [""]', ["tables"]),
+    (f'[[token]]\nname = "a"\nsha256 = "{"0" * 64}"\nscopes = []\nscope = 1', ["scope", '"scopes"']),
+    (f'[[token]]\nsha256 = "{"0" * 64}"\nscopes = []', ["name"]),
+    (GOOD + f'[[token]]\nname = "b"\nsha256 = "{sha("r")}"\nscopes = []', ["token 3", "token 1"]),
+    ("oidc = 1", ["oidc"]),
+    ("[oidc]\naudience = 'x'", ["issuer", "jwks"]),
+    ("[oidc]\nissuer = 'https://i'", ["audience"]),
+    ("[oidc]\nissuer = 'i'\naudience = 'x'", ["issuer"]),
+    ("[oidc]\nissuer = 7\naudience = 'x'", ["issuer"]),
+    ("[oidc]\njwks = 'nowhere.json'\naudience = 'x'", ["jwks"]),
+    ("[oidc]\nissuer = 'https://i'\naudience = 'x'\nscope_claim = 'x'", ["scope_claim", '"scopes_claim"']),
+]
+
+
+@pytest.mark.parametrize(("text", "mentions"), WRONG, ids=lambda part: str(part)[:60])
+def test_a_wrong_token_file_is_refused(tmp_path, text, mentions):
+    with pytest.raises(InvalidArgument) as refusal:
+        load_tokens(file_of(tmp_path, text))
+    assert all(word in str(refusal.value) for word in mentions), str(refusal.value)
+    assert "sesame" not in str(refusal.value)
+
+
+def test_a_missing_token_file_is_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match="token file"):
+        load_tokens(tmp_path / "nowhere.toml")
+
+
+# Signed tokens.
+
+jwt = pytest.importorskip("jwt")
+
+
+def make_key(kind):
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+    if kind == "RS256":
+        return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return ec.generate_private_key(ec.SECP256R1()) if kind == "ES256" else ed25519.Ed25519PrivateKey.generate()
+
+
+KEYS = {kind: make_key(kind) for kind in tokens.ALGORITHMS}
+STRANGER = make_key("ES256")
+
+
+def public(kind):
+    algorithm = jwt.algorithms.get_default_algorithms()[kind]
+    return json.loads(algorithm.to_jwk(KEYS[kind].public_key())) | {"kid": kind, "use": "sig"}
+
+
+HMAC_KEY = "a shared secret of thirty-two bytes or more"
+JWKS = {"keys": [{"kty": "oct", "kid": "hmac", "k": base64.urlsafe_b64encode(HMAC_KEY.encode()).decode().rstrip("=")},
+                 *map(public, KEYS), 7, {"kty": "RSA"}]}  # fmt: skip
+
+
+def claims(**others):
+    body = {"sub": "eve", "aud": "statflight", "iss": "https://id", "exp": time.time() + 60, "scope": "stats.read fly"}
+    return {name: value for name, value in (body | others).items() if value is not None}
+
+
+def signed(kind="ES256", key=None, kid=None, **others):
+    return jwt.encode(claims(**others), key or KEYS[kind], algorithm=kind, headers={"kid": kid or kind})
+
+
+@pytest.fixture
+def oidc(tmp_path):
+    def load(extra=""):
+        (tmp_path / "jwks.json").write_text(json.dumps(JWKS))
+        text = f"[oidc]\nissuer = 'https://id'\njwks = 'jwks.json'\naudience = 'statflight'\n{extra}\n{GOOD}"
+        return load_tokens(file_of(tmp_path, text))
+
+    return load
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_signed_token_tells_its_principal(oidc, kind):
+    principal = oidc().authenticate(signed(kind))
+    assert principal == Principal("eve", frozenset({"stats.read"}), ("*",))
+    assert oidc().authenticate("r").name == "reader"
+
+
+def test_claims_tell_scopes_and_tables(oidc):
+    authenticator = oidc("scopes_claim = 'roles'\ntables_claim = 'tables'")
+    principal = authenticator.authenticate(signed(roles=["admin", "x", 7], tables=["lake.*", "a.b.c"]))
+    assert principal.scopes == {"admin"} and principal.sees("lake", "s", "t") and not principal.sees("x", "s", "t")
+    principal = authenticator.authenticate(signed(roles=7))
+    assert not principal.scopes and not principal.sees("lake", "s", "t")
+
+
+def unsigned():
+    return jwt.encode(claims(), None, algorithm="none", headers={"kid": "ES256"})
+
+
+def confused():
+    """Signed with the public key as if it were a shared secret."""
+    secret = base64.urlsafe_b64encode(json.dumps(public("RS256")).encode()).decode()
+    return jwt.encode(claims(), secret, algorithm="HS256", headers={"kid": "RS256"})
+
+
+def tampered():
+    head, body, signature = signed().split(".")
+    body = base64.urlsafe_b64encode(json.dumps(claims(scope="admin")).encode()).decode().rstrip("=")
+    return f"{head}.{body}.{signature}"
+
+
+def nested():
+    deep = base64.urlsafe_b64encode(b'{"alg":"ES256","kid":' + b"[" * 10_000).decode().rstrip("=")
+    return f"{deep}.e30.e30"
+
+
+BAD_TOKENS = {
+    "expired": lambda: signed(exp=time.time() - 100),
+    "never expires": lambda: signed(exp=None),
+    "not yet": lambda: signed(nbf=time.time() + 100),
+    "another audience": lambda: signed(aud="other"),
+    "no audience": lambda: signed(aud=None),
+    "another issuer": lambda: signed(iss="https://evil"),
+    "no issuer": lambda: signed(iss=None),
+    "another key": lambda: signed(key=STRANGER),
+    "unknown key": lambda: signed(kid="other"),
+    "key of another kind": lambda: signed(kid="RS256"),
+    "shared secret": lambda: jwt.encode(claims(), HMAC_KEY, algorithm="HS256", headers={"kid": "hmac"}),
+    "no kid": lambda: jwt.encode(claims(), KEYS["ES256"], algorithm="ES256"),
+    "unsigned": unsigned,
+    "confused": confused,
+    "tampered": tampered,
+    "nested": nested,
+    "noise": lambda: "a.b.c",
+    "empty": lambda: "..",
+    "no utf-8": lambda: "/_8.e30.e30",
+}
+
+
+@pytest.mark.parametrize("make", BAD_TOKENS.values(), ids=BAD_TOKENS)
+def test_a_bad_signed_token_is_refused(oidc, make):
+    token = make()
+    with pytest.raises(Unauthenticated) as refusal:
+        oidc().authenticate(token)
+    assert token not in str(refusal.value) and (len(token) < 20 or token[-20:] not in str(refusal.value))
+
+
+def test_a_file_without_public_keys_is_refused(tmp_path):
+    for text in ("{", "[]", "{}", '{"keys": []}', json.dumps({"keys": JWKS["keys"][:1]})):
+        (tmp_path / "jwks.json").write_text(text)
+        with pytest.raises(InvalidArgument, match="jwks"):
+            load_tokens(file_of(tmp_path, "[oidc]\njwks = 'jwks.json'\naudience = 'x'"))
+
+
+@pytest.fixture
+def provider():
+    """An identity provider: its url, and the paths asked for."""
+    asked, state = [], {"down": False}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            body = JWKS if self.path == "/keys" else {"jwks_uri": f"{url}/keys"}
+            self.send_response(500 if state["down"] else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *arguments):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield url, asked, state
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("named", ["issuer", "jwks"])
+def test_keys_are_fetched_once(tmp_path, provider, named):
+    url, asked, state = provider
+    at = url if named == "issuer" else f"{url}/keys"
+    authenticator = load_tokens(file_of(tmp_path, f"[oidc]\n{named} = '{at}'\naudience = 'statflight'"))
+    assert not asked  # a provider that is down does not stop the start
+    for _ in range(3):
+        assert authenticator.authenticate(signed(iss=url)).name == "eve"
+        with pytest.raises(Unauthenticated):
+            authenticator.authenticate(signed(iss=url, kid="unknown"))
+    expected = ["/keys"] if named == "jwks" else ["/.well-known/openid-configuration", "/keys"]
+    assert asked == expected
+    state["down"] = True
+    authenticator.oidc.keys._fetched -= 10_000  # the keys of last time do, as long as nothing better is there
+    assert authenticator.authenticate(signed(iss=url)).name == "eve"
+
+
+def test_a_provider_that_is_down_lets_nobody_in(tmp_path, provider):
+    url, asked, state = provider
+    state["down"] = True
+    authenticator = load_tokens(file_of(tmp_path, f"[oidc]\nissuer = '{url}'\naudience = 'statflight'"))
+    for _ in range(3):
+        with pytest.raises(Unauthenticated):
+            authenticator.authenticate(signed(iss=url))
+    assert len(asked) == 1

@@ -1,0 +1,206 @@
+"""Rows as text, JSON, CSV and Arrow; shapes and words for numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from datetime import UTC, date, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.present import render, table_facts
+from flight_server.present.render import Format
+
+
+def written(table: pa.Table | pa.RecordBatchReader, format: Format) -> bytes:
+    out = io.BytesIO()
+    render.write(table, format, out)
+    return out.getvalue()
+
+
+ROWS = pa.table({
+    "text": ['a,"b"\n☃ é', "", None],
+    "number": pa.array([2**53 + 1, None, -1], pa.int64()),
+    "ratio": [math.nan, -math.inf, 0.5],
+    "at": pa.array([datetime(2026, 1, 2, 3, 4, 5, 600, UTC), None, None], pa.timestamp("us", "UTC")),
+    "day": [date(2026, 1, 2), None, None],
+    "data": [b"\x00\xff", b"", None],
+    "flag": [True, False, None],
+    "ids": pa.array([[1, 2], [], None], pa.list_(pa.int64())),
+})  # fmt: skip
+
+
+def test_json_has_typed_values():
+    first, second, third = json.loads(written(ROWS, Format.JSON))
+    assert first == {
+        "text": 'a,"b"\n☃ é', "number": 2**53 + 1, "ratio": "NaN", "at": "2026-01-02T03:04:05.000600Z",
+        "day": "2026-01-02", "data": "AP8=", "flag": True, "ids": [1, 2],
+    }  # fmt: skip
+    assert (second["text"], second["ratio"], second["data"], second["ids"]) == ("", "-Infinity", "", [])
+    assert {name for name, value in third.items() if value is None} == {"text", "at", "day", "data", "flag", "ids"}
+
+
+def test_json_of_no_rows_is_an_empty_array():
+    assert json.loads(written(ROWS.slice(0, 0), Format.JSON)) == []
+
+
+def test_csv_reads_back_and_tells_null_from_empty():
+    text = written(ROWS.select(["text", "number"]), Format.CSV).decode()
+    assert text == 'text,number\n"a,""b""\n☃ é",9007199254740993\n"",\n,-1\n'
+    assert [row["text"] for row in csv.DictReader(io.StringIO(text))] == ['a,"b"\n☃ é', "", ""]
+
+
+def test_arrow_is_the_table_itself():
+    with pa.ipc.open_stream(written(ROWS, Format.ARROW)) as stream:
+        assert stream.read_all().drop("ratio").equals(ROWS.drop("ratio"))
+
+
+@pytest.mark.parametrize("format", Format)
+def test_a_stream_that_fails_at_once_leaves_nothing(format):
+    def fails():
+        raise pa.ArrowInvalid("[X] no")
+        yield
+
+    out = io.BytesIO()
+    with pytest.raises(pa.ArrowInvalid):
+        render.write(pa.RecordBatchReader.from_batches(ROWS.schema, fails()), format, out)
+    assert not out.getvalue()
+
+
+def test_text_is_aligned_and_never_cut():
+    long = "x" * 300
+    table = pa.table({"name": ["é☃", long, "日本"], "n": [1, 22, 333]})
+    lines = written(table, Format.TABLE).decode().splitlines()
+    assert len(lines) == 4
+    assert long in lines[2]
+    assert lines[0].endswith("  n") and lines[2].endswith("   22")
+
+
+def test_text_has_no_control_characters():
+    lines = written(pa.table({"a": ["x\x1b[31m\ny\u202e\x00"]}), Format.TABLE).decode()
+    assert lines.splitlines()[1] == "x\\x1b[31m\\ny\\u202e\\x00"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3.0, "3"), (0.0, "0"), (-0.0, "-0"), (1 / 3, "0.333"), (362262.57603832346, "362262.576"), (1e-9, "1e-09"),
+     (1e20, "1e+20"), (2**60, "1152921504606846976"), (True, "true"), (None, ""), ([1, None], "[1, null]")],
+)  # fmt: skip
+def test_text_of_a_value(value, text):
+    assert render.text_of(value) == text
+
+
+@given(st.lists(st.tuples(st.text(), st.none() | st.text()), max_size=5))
+def test_csv_survives_any_text(rows):
+    table = pa.table({"a": [a for a, _ in rows], "b": pa.array([b for _, b in rows], pa.string())})
+    text = written(table, Format.CSV).decode()
+    back = list(csv.reader(io.StringIO(text, newline="")))[1:]
+    assert back == [[a, b or ""] for a, b in rows]
+
+
+# Shapes.
+
+
+def bucket(low, high, rows):
+    return {"lower": low, "upper": high, "row_count": rows}
+
+
+def test_a_shape_is_density_not_depth():
+    # Two buckets of equal depth: the narrow one stands high, the wide one low.
+    heights = table_facts.densities([bucket("0", "10", 50.0), bucket("10", "100", 50.0)], "INT", 10)
+    assert heights[0] == pytest.approx(50)
+    assert heights[5] == pytest.approx(50 / 9)
+    assert sum(heights) == pytest.approx(100)
+
+
+def test_a_shape_of_one_value_is_one_bar():
+    assert table_facts.densities([bucket("7", "7", 9.0)], "INT", 4) == [9.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high"),
+    [
+        ("DATE", "2026-01-01", "2026-12-31"),
+        ("TIMESTAMP", "2026-01-01T00:00:00", "2026-01-01T00:00:01.5"),
+        ("TIMESTAMPTZ", "2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"),
+        ("TIME", "00:00:00", "23:59:59.999999"),
+        ("DECIMAL(10,2)", "-1.5", "2"),
+        ("DOUBLE", "-1.0E7", "4.9E-324"),
+        ("BOOLEAN", "false", "true"),
+    ],
+)
+def test_ordered_types_have_a_shape(kind, low, high):
+    assert sum(table_facts.densities([bucket(low, high, 8.0)], kind, 4)) == pytest.approx(8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high"), [("STRING", "a", "b"), ("DOUBLE", "0", "Infinity"), ("INT", "x", "1")]
+)
+def test_what_has_no_number_line_has_no_shape(kind, low, high):
+    assert table_facts.densities([bucket(low, high, 8.0)], kind, 4) == []
+
+
+@given(st.lists(st.tuples(st.floats(-1e300, 1e300), st.floats(0, 1e9)), min_size=2, max_size=20))
+def test_a_shape_keeps_its_rows(points):
+    edges = sorted(point for point, _ in points)
+    buckets = [bucket(repr(a), repr(b), rows) for a, b, (_, rows) in zip(edges, edges[1:], points, strict=False)]
+    heights = table_facts.densities(buckets, "DOUBLE", 8)
+    assert sum(heights) == pytest.approx(sum(row["row_count"] for row in buckets), rel=1e-6, abs=1e-6)
+    assert all(height >= 0 for height in heights)
+
+
+def test_a_sparkline_shows_the_least_bar():
+    assert table_facts.sparkline([0.0, 0.001, 0.5, 1.0]) == " ▁▄█"
+    assert table_facts.sparkline([]) == table_facts.sparkline([0.0]) == ""
+
+
+# Words.
+
+
+@pytest.mark.parametrize(
+    ("nulls", "rows", "words"),
+    [
+        (0, 10, "0"),
+        (10, 10, "100"),
+        (1, 3, "33.3"),
+        (1, 10**6, "<0.1"),
+        (999_999, 10**6, ">99.9"),
+        (None, 5, ""),
+        (0, 0, "0"),
+    ],
+)
+def test_percent_null(nulls, rows, words):
+    assert table_facts.percent_null({"null_count": nulls, "row_count": rows}) == words
+
+
+@pytest.mark.parametrize(
+    ("ndv", "exact", "lower", "upper", "words"),
+    [
+        (3.0, True, 3.0, 3.0, "3"),
+        (50_000.0, False, 49_000.0, 51_500.0, "50,000 ±3.0%"),
+        (50_000.0, None, None, None, "~50,000"),
+        (0.0, False, 0.0, 0.0, "~0"),
+        (None, None, None, None, ""),
+    ],
+)
+def test_distinct(ndv, exact, lower, upper, words):
+    assert table_facts.distinct({"ndv": ndv, "ndv_exact": exact, "ndv_lower": lower, "ndv_upper": upper}) == words
+
+
+def test_a_bound_tells_when_it_is_not_exact():
+    assert table_facts.bound("5", True, "≥") == table_facts.bound("5", None, "≥") == "5"
+    assert table_facts.bound("5", False, "≥") == "≥ 5"
+    assert table_facts.bound("", True, "≥") == '""'
+    assert table_facts.bound("x" * 99, True, "≥").endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**50, "1024.0 TiB"), (None, "")]
+)
+def test_size(number, words):
+    assert table_facts.size(number) == words

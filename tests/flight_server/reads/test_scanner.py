@@ -1,0 +1,137 @@
+"""Scans as a whole: shares, order, sizes of batches, flights kept ready, rows as text."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pyarrow as pa
+import pytest
+
+from flight_server.auth.tokens import ALL_SCOPES, ANONYMOUS, Principal
+from flight_server.reads.streams import MAX_BATCH_BYTES, Stream
+from flight_server.wire import scan_request
+from tests.flight_server.serving import command, put, read, rows, service_in
+
+TABLES = 9
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with service_in(tmp_path_factory.mktemp("scan")) as made:
+        for table in range(TABLES):
+            put(made, rows(f"t{table}", 1, reversed(range(1, 40 + table))))
+        files = [
+            {"table_catalog": "lake", "table_schema": "s", "table_name": "t0", "snapshot_id": 1,
+             "file_path": f"f{number:03}", "column_id": number % 3 + 1, "row_count": number}
+            for number in range(300)
+        ]  # fmt: skip
+        put(made, files, "stats.file_columns")
+        yield made
+
+
+def parts_of(service, data: bytes, principal=ANONYMOUS):
+    request = service.scanner.pin(scan_request.of_command(data), principal)
+    parts = service.scanner.parts(request, principal)
+    tickets = [scan_request.to_ticket(part).ticket for part in parts]
+    return parts, [service.scanner.table(scan_request.of_ticket(ticket), principal) for ticket in tickets]
+
+
+def keyed(table: pa.Table) -> list[tuple]:
+    names = [name for name in ("table_name", "snapshot_id", "file_path", "column_id") if name in table.column_names]
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 8, 50])
+@pytest.mark.parametrize("snapshot", [None, "current", 1])
+@pytest.mark.parametrize("flight", ["stats.columns", "stats.file_columns"])
+def test_shares_are_disjoint_and_together_everything(service, flight, snapshot, partitions):
+    body = {"table": flight, "snapshot": snapshot}
+    whole = read(service, json.dumps(body).encode())
+    _, tables = parts_of(service, json.dumps(body | {"partitions": partitions}).encode())
+    together = [key for table in tables for key in keyed(table)]
+    assert len(together) == len(set(together))
+    assert sorted(together) == sorted(keyed(whole))
+
+
+def test_shares_of_many_tables_are_in_order_and_of_like_size(service):
+    parts, tables = parts_of(service, command(partitions=3))
+    assert [part.part.modulus for part in parts] == [1, 1, 1]
+    assert [key for table in tables for key in keyed(table)] == keyed(read(service, command()))
+    sizes = [table.num_rows for table in tables]
+    assert max(sizes) < 2 * min(sizes)
+
+
+def test_shares_heed_predicates_and_what_a_caller_sees(service):
+    data = command("t3", partitions=4, columns=["column_id"])
+    _, tables = parts_of(service, data)
+    assert sorted(value for table in tables for value in table["column_id"].to_pylist()) == list(range(1, 43))
+    some = Principal("some", ALL_SCOPES, ("lake.s.t1", "lake.s.t2"))
+    _, tables = parts_of(service, command(partitions=2), some)
+    assert {name for table in tables for name in table["table_name"].to_pylist()} == {"t1", "t2"}
+
+
+def test_what_cannot_be_shared_stays_whole(service):
+    assert len(parts_of(service, command(partitions=5, limit=3))[0]) == 1
+    assert len(parts_of(service, command(flight="sys.flights", partitions=5))[0]) == 1
+
+
+def test_one_table_is_in_order_whatever_is_projected(service):
+    names = [f"c{number}" for number in range(1, 45)]
+    for columns in (None, ["column_name"], ["column_name", "column_id"]):
+        data = json.dumps(json.loads(command("t5", columns=columns)) | {"query_id": str(columns)}).encode()
+        for _ in range(3):  # out of DuckDB, then out of the cache
+            assert read(service, data)["column_name"].to_pylist() == names
+            assert read(service, data).column_names == columns or columns is None
+
+
+def test_no_known_column_leaves_rows_without_any(service):
+    for _ in range(3):
+        table = read(service, command("t1", columns=["no", "such"]))
+        assert (table.num_rows, table.num_columns) == (40, 0)
+
+
+def test_rows_as_text(service):
+    data = command("t1", columns=["column_id", "null_count"], output_format="ROWS", limit=3)
+    found = read(service, data)["row"].to_pylist()
+    assert [json.loads(row) for row in found] == [["1", "1"], ["2", "2"], ["3", None]]
+
+
+def wait_until_hot(service, data: bytes) -> Stream:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        request = scan_request.of_ticket(data)
+        if service.hot.get(request) is not None:
+            answer = service.scanner.read(request, ANONYMOUS)
+            assert isinstance(answer, Stream)
+            return answer
+        time.sleep(0.05)
+    pytest.fail("the flight is not made ready")
+
+
+@pytest.mark.parametrize("more", [{}, {"columns": ["row_count", "snapshot_id"]}, {"snapshot": "current"}])
+def test_a_whole_flight_is_kept_ready_until_the_next_put(service, more):
+    data = command(flight="stats.file_columns", **more)
+    cold = read(service, data)
+    hot = pa.Table.from_batches(wait_until_hot(service, data), cold.schema)
+    assert hot.to_pylist() == cold.to_pylist()
+    put(service, rows("t0", 1, [1], file_path="f000", row_count=-0 + len(more) + 5000), "stats.file_columns")
+    assert 5000 + len(more) in read(service, data)["row_count"].to_pylist()
+    assert service.hot.get(scan_request.of_ticket(data)) is None
+
+
+def test_a_flight_kept_ready_is_not_for_callers_who_see_less(service):
+    data = command(flight="stats.file_columns")
+    wait_until_hot(service, data).close()
+    assert read(service, data, Principal("some", ALL_SCOPES, ("lake.s.t1",))).num_rows == 0
+    assert not list(service.settings.db.parent.glob("*.hot/*"))
+
+
+def test_batches_have_at_most_four_mebibytes(service):
+    long = "x" * 100_000
+    put(service, rows("wide", 1, range(1, 200), min=long, max=long + "y", logical_type="STRING"))
+    answer = service.scanner.read(scan_request.of_ticket(command("wide")), ANONYMOUS)
+    sizes = [batch.nbytes for batch in answer]
+    assert sum(sizes) > 30 << 20
+    assert max(sizes) <= MAX_BATCH_BYTES
+    assert service.streams.running == 0

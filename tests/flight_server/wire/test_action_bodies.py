@@ -1,0 +1,56 @@
+"""The `sampling` of a request: a method by name, or an object with a budget."""
+
+import json
+
+import pytest
+
+from capture.spi import Budget, Sampling
+from flight_server.wire.action_bodies import parse_asks
+from store.errors import InvalidArgument
+
+
+def ask(sampling):
+    (found,) = parse_asks(json.dumps({"requests": [{"table": "a.b.c", "sampling": sampling}]}).encode(), allow_all=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("told", "method", "budget"),
+    [
+        (None, "NONE", None),
+        ("METADATA_GUIDED", "METADATA_GUIDED", None),
+        ({"method": "NONE"}, "NONE", None),
+        ({"method": "RANDOM_ROW_GROUP"}, "RANDOM_ROW_GROUP", None),
+        ({"method": "RANDOM_ROW_GROUP", "max_rows": 1, "max_bytes": None}, "RANDOM_ROW_GROUP", Budget(max_rows=1)),
+        ({"method": "METADATA_GUIDED", "max_bytes": 2**40, "max_seconds": 0.5}, "METADATA_GUIDED",
+         Budget(None, 2**40, 0.5)),
+    ],
+)  # fmt: skip
+def test_methods_and_budgets(told, method, budget):
+    found = ask(told)
+    assert (found.sampling, found.budget) == (Sampling(method), budget)
+    body = found.told
+    assert body["sampling"] == method
+    assert body.get("budget") == (budget and {k: v for k, v in told.items() if k != "method" and v is not None})
+    assert budget is None or Budget(**body["budget"]) == budget
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ("SOME", "requests[0].sampling"), (5, "requests[0].sampling"), ([1], "requests[0].sampling"),
+        ({}, "requests[0].sampling.method"),
+        ({"method": "RANDOM_ROW_GROUP", "max_row": 1}, "max_row"),
+        ({"method": "RANDOM_ROW_GROUP", "max_rows": 0}, "a whole number > 0"),
+        ({"method": "RANDOM_ROW_GROUP", "max_rows": 1.5}, "a whole number > 0"),
+        ({"method": "RANDOM_ROW_GROUP", "max_bytes": True}, "a whole number > 0"),
+        ({"method": "RANDOM_ROW_GROUP", "max_seconds": "1"}, "a number of seconds > 0"),
+        ({"method": "RANDOM_ROW_GROUP", "max_seconds": -1}, "a number of seconds > 0"),
+        ({"method": "RANDOM_ROW_GROUP", "max_rows": 2**63}, "a whole number > 0"),
+        ({"method": "NONE", "max_rows": 5}, "it reads everything"),
+    ],
+)  # fmt: skip
+def test_what_is_no_sampling_is_refused(told, reason):
+    with pytest.raises(InvalidArgument) as refused:
+        ask(told)
+    assert reason in str(refused.value)

@@ -1,0 +1,239 @@
+"""Floecat's protobuf command: what it says, and that nothing it is made of ever does more than be refused."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from flight_server.wire.floecat import SystemTableFlightCommand, to_command
+from flight_server.wire.scan_request import of_command
+from store.errors import InvalidArgument, NotFound, StatflightError
+from store.predicates.tree import MAX_NODES
+
+
+def message(table="stats.columns", columns=(), predicates=(), query_id="q", **name):
+    """A command by the runtime's own encoder."""
+    built = SystemTableFlightCommand()
+    *path, last = table.split(".")
+    built.target.name.path.extend(path)
+    built.target.name.name = last
+    for field, value in name.items():
+        setattr(built.target.name, field, value)
+    built.required_columns.extend(columns)
+    for column, op, *values in predicates:
+        built.predicates.add(column=column, op=op, values=values)
+    built.query_id = query_id
+    return built
+
+
+def command(*arguments, **options) -> bytes:
+    return message(*arguments, **options).SerializeToString()
+
+
+# The same bytes written by hand: field numbers and wire types are Floecat's, whatever this project's code says.
+
+
+def field(number: int, data: bytes | str) -> bytes:
+    data = data.encode() if isinstance(data, str) else data
+    return bytes([number << 3 | 2]) + varint(len(data)) + data
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
+def test_the_bytes_are_floecats():
+    name_ref = field(2, "stats") + field(3, "columns")
+    leaf = field(1, "ndv") + b"\x10\x06" + field(3, "1") + field(3, "9")
+    data = field(1, field(1, name_ref)) + field(2, "ndv") + field(2, "min") + field(3, leaf) + field(4, "q-7")
+    assert data == command("stats.columns", ("ndv", "min"), (("ndv", 6, "1", "9"),), "q-7")
+    assert to_command(data, None) == {
+        "table": "stats.columns",
+        "columns": ["ndv", "min"],
+        "predicates": [{"column": "ndv", "op": "BETWEEN", "values": ["1", "9"]}],
+        "query_id": "q-7",
+    }
+
+
+def test_operators_by_number():
+    names = ["EQ", "NEQ", "LT", "LTE", "GT", "GTE", "BETWEEN", "IN", "IS_NULL", "IS_NOT_NULL"]
+    told = to_command(command(predicates=tuple(("c", number) for number in range(10))), None)
+    assert [leaf["op"] for leaf in told["predicates"]] == names
+    # zero is not written at all, and is EQ
+    (leaf,) = to_command(field(1, field(1, field(3, "a.b"))) + field(3, field(1, "c")) + field(4, "q"), None)[
+        "predicates"
+    ]
+    assert leaf == {"column": "c", "op": "EQ", "values": []}
+
+
+@pytest.mark.parametrize("number", [10, 99, 2**31 - 1, -1])
+def test_an_unknown_operator_is_refused(number):
+    data = message(predicates=(("c", 9),))
+    data.predicates[0].op = number
+    with pytest.raises(InvalidArgument, match=r"predicates\[0\].op: is unknown"):
+        to_command(data.SerializeToString(), None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [{"table": "stats.columns"}, {"table": "columns", "name": " Stats.Columns "}, {"table": "STATS.Columns"},
+     {"table": "stats.columns", "catalog": "anything"}],
+)  # fmt: skip
+def test_names_as_floecat_writes_them(name):
+    assert to_command(command(**name), None)["table"] == "stats.columns"
+
+
+@pytest.mark.parametrize("data", [field(4, "q"), field(1, b"") + field(4, "q"), field(1, field(1, b"")) + field(4, "q"),
+                                  field(1, field(1, field(2, "stats"))) + field(4, "q"),
+                                  field(1, field(1, field(3, "  "))) + field(4, "q"),
+                                  field(1, field(2, field(2, "some-id"))) + field(4, "q"), b""])  # fmt: skip
+def test_no_name_is_refused(data):
+    with pytest.raises(InvalidArgument, match="target"):
+        to_command(data, None)
+
+
+def test_the_last_of_name_and_id_counts():
+    name, id = field(1, field(3, "sys.flights")), field(2, field(2, "x"))
+    assert to_command(field(1, id + name) + field(4, "q"), None)["table"] == "sys.flights"
+    with pytest.raises(InvalidArgument, match="target"):
+        to_command(field(1, name + id) + field(4, "q"), None)
+
+
+@pytest.mark.parametrize(("own", "header"), [("", None), ("", ""), ("  ", None), ("", " ")])
+def test_a_query_id_is_required(own, header):
+    with pytest.raises(InvalidArgument, match="query_id: is missing"):
+        to_command(command(query_id=own), header)
+
+
+@pytest.mark.parametrize(("own", "header"), [("q", None), ("", "q"), ("q", "q"), ("q", " "), (" ", "q")])
+def test_the_query_id_of_command_or_header(own, header):
+    assert to_command(command(query_id=own), header)["query_id"] == "q"
+
+
+def test_query_ids_that_differ_are_refused():
+    with pytest.raises(InvalidArgument, match="differs from the header x-query-id"):
+        to_command(command(query_id="q"), "p")
+
+
+def test_unknown_fields_are_accepted_anywhere():
+    name_ref = field(9, "x") + field(2, "stats") + field(3, "columns") + field(4, field(2, "id"))
+    leaf = field(1, "ndv") + b"\x10\x08" + b"\x78\x07"
+    data = (
+        field(15, "first") + field(1, field(7, "y") + field(1, name_ref)) + field(3, leaf) + field(4, "q") + b"\x50\x01"
+    )
+    assert to_command(data, None) == to_command(command(predicates=(("ndv", 8),)), None)
+    assert of_command(data).flight.name == "stats.columns"
+
+
+def test_too_many_predicates_are_refused_before_they_are_read():
+    with pytest.raises(InvalidArgument, match="more than"):
+        to_command(command() + field(3, b"") * (MAX_NODES + 1), None)
+
+
+def test_every_length_is_told_from_json():
+    # the bytes of lengths look like any text: line feeds, quotes, braces, digits, letters
+    for length in range(1, 140):
+        data = command("sys.flights", catalog="c" * length)
+        assert of_command(data).flight.name == "sys.flights"
+        data = field(4, "q" * length) + field(1, field(1, field(3, "sys.flights")))
+        assert of_command(data).query_id == "q" * length
+
+
+def test_as_a_scan_request():
+    request = of_command(command("stats.columns", (" NDV", "none", "ndv"), (("table_name", 0, "t"),)), "q")
+    assert request.names == ["ndv"]
+    assert request.query_id == "q"
+    with pytest.raises(NotFound, match="no flight"):
+        of_command(command("sys.query"))
+    with pytest.raises(InvalidArgument, match="EQ takes 1 value"):
+        of_command(command(predicates=(("c", 0),)))
+
+
+@pytest.mark.parametrize("data", [bytes(range(256)), b"\x00", b"\x0a", b"\x0a\xff", b"\xff" * 64, b"\x0b" * 500,
+                                  field(1, b"\xff\xfe"), field(4, b"\xff\xfe")])  # fmt: skip
+def test_noise_is_refused(data):
+    with pytest.raises(InvalidArgument):
+        of_command(data)
+
+
+def mutate(data: bytes, chance: random.Random) -> bytes:
+    mutant = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(mutant) + 1)
+        match chance.randrange(5):
+            case 0 if at < len(mutant):
+                mutant[at] = chance.randrange(256)
+            case 1:
+                mutant[at:at] = chance.randbytes(chance.randint(1, 4))
+            case 2:
+                del mutant[at : at + chance.randint(1, 4)]
+            case 3 if at < len(mutant):
+                mutant[at] ^= 1 << chance.randrange(8)
+            case 4:
+                mutant[at:at] = mutant[: chance.randint(0, len(mutant))]
+    return bytes(mutant)
+
+
+def test_5000_mutants_are_read_or_refused():
+    chance = random.Random(20261)
+    seeds = [
+        command(), command("sys.flights", ("name", "writable"), (("name", 7, "a", "b", "ü"), ("name", 9)), "query-1"),
+        command("information_schema.columns", predicates=tuple(("c", op % 10, "1") for op in range(20))),
+    ]  # fmt: skip
+    refused = 0
+    for _ in range(5000):
+        mutant = mutate(chance.choice(seeds), chance)
+        try:
+            of_command(mutant, chance.choice([None, "q", ""]))
+        except StatflightError as refusal:
+            assert refusal.status in ("INVALID_ARGUMENT", "NOT_FOUND")
+            str(refusal).encode()
+            refused += 1
+    assert 0 < refused < 5000
+
+
+def test_protobuf_is_loaded_only_when_such_bytes_arrive():
+    code = (
+        "import sys\nfrom flight_server.wire.scan_request import of_command\n"
+        "of_command(b'{\"table\": \"sys.flights\"}')\nassert 'google.protobuf' not in sys.modules\n"
+        f"of_command({command('sys.flights')!r})\nassert 'google.protobuf' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Over a socket.
+
+
+def test_a_read_like_floecats(live_client):
+    data = command(
+        "sys.flights", ("NAME", "writable", "no such"), (("name", 7, "stats.columns", "sys.flights"),), "q-1"
+    )
+    found = live_client.read(data, x_query_id="q-1")
+    assert found.column_names == ["name", "writable"]
+    assert sorted(found.to_pylist(), key=lambda row: row["name"]) == [
+        {"name": "stats.columns", "writable": True}, {"name": "sys.flights", "writable": False},
+    ]  # fmt: skip
+    json_command = {"table": "sys.flights", "columns": ["name", "writable"]}
+    assert live_client.info(data).schema == live_client.info(json_command).schema
+
+
+@pytest.mark.parametrize(
+    "data", [command(query_id=""), command(predicates=(("c", 42),)), field(4, "q"), bytes(range(256))]
+)
+def test_refusals_over_a_socket(live_client, data):
+    with pytest.raises(pa.ArrowInvalid) as refusal:
+        live_client.info(data)
+    assert str(refusal.value).startswith("[INVALID_ARGUMENT] ")
+    assert "Traceback" not in str(refusal.value)
+
+
+def test_an_unknown_table_over_a_socket(live_client):
+    with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_FLIGHT"):
+        live_client.info(command("pg_catalog.pg_class"))

@@ -1,0 +1,209 @@
+"""A worker's threads: they survive what engines, connectors and servers do to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from capture.registry import Registry
+from flight_server.config import CHILD_VARIABLE
+from flight_server.worker import loop as module
+from flight_server.worker.connection import DraftSink, LeaseKeeper
+from flight_server.worker.loop import Connectors, Worker
+from store.errors import Cancelled, InvalidArgument
+
+
+class Server:
+    """Hands out leases and keeps what is finished."""
+
+    def __init__(self, *leases: Any):
+        self.leases = list(leases)
+        self.finished: list[dict[str, Any]] = []
+        self.calls: list[str] = []
+        self.answers: dict[str, Callable[[Any], Any]] = {}
+        self.lock = threading.Lock()
+
+    def act(self, name: str, body: Any, timeout: float = 0.0) -> list[dict[str, Any]]:
+        with self.lock:
+            self.calls.append(name)
+            if name in self.answers:
+                return [self.answers[name](body)]
+            if name == "lease_job":
+                found = self.leases.pop(0) if self.leases else None
+                if isinstance(found, BaseException):
+                    raise found
+                return [found] if found else (time.sleep(0.02), [])[1]
+            if name == "finish_job":
+                self.finished.append(body)
+            return [{"wanted": True}]
+
+
+def lease(operation: str = "validate", **more: Any) -> dict[str, Any]:
+    connector = {"catalog": "c", "format": "made-up", "uri": "x", "options": {}}
+    return {"job_id": operation, "lease_token": "t", "kind": "control", "lease_seconds": 1.0,
+            "payload": {"operation": operation, "connector": connector} | more}  # fmt: skip
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[Any]:
+    made: list[Any] = []
+    monkeypatch.setattr(module, "open_connector", lambda config: made.append(Connector()) or made[-1])
+    return made
+
+
+class Connector:
+    does: Callable[[], list[str]] = staticmethod(lambda: ["ns"])
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def list_namespaces(self) -> list[str]:
+        return Connector.does()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def well_behaved() -> Iterator[None]:
+    yield
+    Connector.does = staticmethod(lambda: ["ns"])
+
+
+def work(server: Server, until: int, stall: float = 600.0, within: float = 10.0) -> Worker:
+    made = Worker(server, Registry([]), stall)  # type: ignore[arg-type]
+    made.start([("control",)])
+    deadline = time.monotonic() + within
+    while len(server.finished) < until and time.monotonic() < deadline:
+        made.look_after()
+        time.sleep(0.02)
+    made.stopping.set()
+    return made
+
+
+def test_work_is_done_and_told(opened):
+    server = Server(lease())
+    work(server, 1)
+    assert server.finished[0]["result"] == {"namespaces": ["ns"]}
+
+
+@pytest.mark.parametrize(
+    "trouble", [pa.ArrowInvalid("x"), OSError("gone"), RuntimeError("bug"), KeyboardInterrupt(), pa.ArrowKeyError("k")],
+    ids=lambda trouble: type(trouble).__name__,
+)  # fmt: skip
+def test_a_server_in_trouble_ends_no_thread(opened, trouble, capsys):
+    server = Server(trouble, lease())
+    work(server, 1)
+    assert server.finished
+
+
+class Panic(BaseException):
+    """As Rust's panics come."""
+
+
+@pytest.mark.parametrize("trouble", [ZeroDivisionError("x"), Panic("x"), SystemExit(1), InvalidArgument("x")])
+def test_trouble_in_the_work_is_told_and_ends_no_thread(opened, trouble, capsys):
+    def fail() -> list[str]:
+        Connector.does = staticmethod(lambda: ["ns"])
+        raise trouble
+
+    Connector.does = staticmethod(fail)
+    server = Server(lease(), lease())
+    work(server, 2)
+    assert "error" in server.finished[0] and server.finished[1]["result"]
+    assert len(opened) == 2 and opened[0].closed  # one that was in trouble is not used again
+
+
+def test_a_connector_stays_open_between_leases(opened):
+    server = Server(lease(), lease(), lease())
+    work(server, 3)
+    assert len(opened) == 1
+
+
+def test_an_old_connector_is_opened_anew(opened, monkeypatch):
+    monkeypatch.setattr(module, "CONNECTOR_SECONDS", -1.0)
+    connectors, config = Connectors(), lease()["payload"]["connector"]
+    for _ in range(2):
+        with connectors.opened(config):
+            pass
+    assert [c.closed for c in opened] == [True, False]
+
+
+def test_few_connectors_stay_open(opened):
+    connectors = Connectors()
+    for number in range(module.MAX_CONNECTORS + 2):
+        with connectors.opened(lease()["payload"]["connector"] | {"catalog": str(number)}):
+            pass
+    assert sum(not c.closed for c in opened) == module.MAX_CONNECTORS
+
+
+def test_a_thread_that_hangs_is_left_behind(opened, capsys):
+    release = threading.Event()
+
+    def hang() -> list[str]:
+        Connector.does = staticmethod(lambda: ["ns"])
+        release.wait(20)
+        return ["late"]
+
+    Connector.does = staticmethod(hang)
+    server = Server(lease("validate"), lease())
+    made = work(server, 2, stall=0.3)
+    assert server.finished[0]["error"]["code"] == "STALLED"
+    assert server.finished[1]["result"] == {"namespaces": ["ns"]}
+    assert made.left_behind == 1
+    release.set()
+    time.sleep(0.2)
+    assert len(server.finished) == 2  # what comes late is dropped
+
+
+def test_a_keeper_hears_of_a_cancellation():
+    server = Server()
+    server.answers["renew_lease"] = lambda body: {"wanted": False}
+    keeper = LeaseKeeper(server, {**lease(), "lease_seconds": 0.3})  # type: ignore[arg-type]
+    keeper.start()
+    assert keeper.unwanted.wait(5)
+    with pytest.raises(Cancelled):
+        DraftSink(server, keeper).progress(0.5)  # type: ignore[arg-type]
+    keeper.stop()
+
+
+def test_a_lost_lease_stops_the_work():
+    def lost(body: Any) -> Any:
+        raise pa.ArrowInvalid("[LEASE_LOST] the lease is lost")
+
+    server = Server()
+    server.answers["renew_lease"] = lost
+    keeper = LeaseKeeper(server, {**lease(), "lease_seconds": 0.3})  # type: ignore[arg-type]
+    keeper.start()
+    assert keeper.unwanted.wait(5)
+
+
+def test_few_rows_go_with_the_outcome():
+    server = Server()
+    sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
+    rows = pa.table({"a": [1, 2]})
+    sink.put("stats.columns", rows)
+    sink.put("stats.columns", rows)
+    sink.put("stats.files", rows.slice(0, 0))
+    (item,) = sink.inline()
+    assert (item["table"], item["extra"], item["whole"]) == ("stats.columns", False, False)
+    assert not server.calls
+
+
+def test_a_worker_ends_whose_server_died_before_it_began():
+    told = {"server_uri": "grpc://127.0.0.1:1", "control_only": True, "parent_pid": os.getppid()}
+    command = [sys.executable, "-m", "flight_server.worker"]
+    with subprocess.Popen(command, env=os.environ | {CHILD_VARIABLE: json.dumps(told)}) as orphan:
+        try:
+            assert orphan.wait(60) == 0
+        finally:
+            orphan.kill()
