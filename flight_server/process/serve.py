@@ -27,7 +27,7 @@ from flight_server import actions
 from flight_server.app import Service
 from flight_server.auth.tokens import Authenticator, Guard, Principal
 from flight_server.config import CHILD_VARIABLE, Settings
-from flight_server.process import audit_log, heap, threads
+from flight_server.process import audit_log
 from flight_server.process.housekeeping import Upkeep
 from flight_server.process.listener import Listener, Start, tls_options
 from flight_server.process.signals import Signals
@@ -77,7 +77,6 @@ class _Arrivals(flight.ServerMiddlewareFactory):
         self._by_thread: dict[int, dict[str, list[str | bytes]]] = {}
 
     def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:  # noqa: ARG002  Flight's own
-        threads.keep()
         self._by_thread[threading.get_ident()] = headers  # HTTP/2 has their names in lower case
 
     def take(self) -> _Headers:
@@ -290,7 +289,6 @@ def _result(item: Any) -> flight.Result:
 def serve(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0; raises what stops a start."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    heap.keep_blocks()
     audit_log.start()
     wire.hush_tracebacks()
     # The columns of a put lie where gRPC received them, and Acero, which groups and joins them, wants them at multiples
@@ -342,7 +340,7 @@ def serve(settings: Settings) -> int:
     workers = Upkeep({"starting workers": children.keep})
     upkeep = Upkeep({
         "taking back leases": service.dispatcher.sweep, "counting reads": service.usage.flush,
-        "auto-analyze": service.auto.look_later, "letting go of threads": threads.reap,
+        "auto-analyze": service.auto.look_later,
     })  # fmt: skip
     swept = looked = time.monotonic()
     status = 0
