@@ -25,7 +25,7 @@ _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namesp
 
 
 def table_uuid(catalog: str, schema: str, table: str) -> str:
-    """The id of a table whose format has none (SEMANTICS §1)."""
+    """The id of a table whose format has none (store/SEMANTICS.md §1)."""
     return str(uuid.uuid5(_NAMESPACE, f"{catalog}\0{schema}\0{table}"))
 
 

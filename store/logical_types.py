@@ -1,4 +1,4 @@
-"""The logical types of SEMANTICS.md §4: eighteen kinds, their names in other systems, and their Arrow types."""
+"""The logical types of store/SEMANTICS.md §4: eighteen kinds, their names in other systems, and their Arrow types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as they arrive: cast to the flight's columns, checked by vector, brought to normal form (SEMANTICS §2).
+"""Records of a put: cast to the flight's columns, checked by vector, in normal form (store/SEMANTICS.md §2).
 
 `prepare` is the door of a put: what it returns fits the flight's schema, is in normal form and breaks no rule; what it
 refuses it refuses by name of field, reason, expected and actual. No loop runs per row: Python sees distinct values.

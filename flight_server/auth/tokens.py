@@ -1,6 +1,6 @@
 """Who calls and what they may: bearer tokens from a file, or signed by an identity provider.
 
-The token file (CONTRACT §8) holds hashes, so it is no secret by itself. No message here ever shows a token.
+The token file holds hashes, so it is no secret by itself. No message here ever shows a token.
 """
 
 from __future__ import annotations

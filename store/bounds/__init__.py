@@ -1,4 +1,4 @@
-"""Canonical min and max text (SEMANTICS.md §4): to it, from it, and the order of what it means.
+"""Canonical min and max text (store/SEMANTICS.md §4): to it, from it, and the order of what it means.
 
 Each operation has two forms of one meaning: a scalar one, which is the reference, and one over Arrow arrays, which
 takes whole columns through Arrow kernels and NumPy and hands only what is rare to the scalar form, once per distinct

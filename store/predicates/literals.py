@@ -1,4 +1,4 @@
-"""Literals of predicates, read as values of a column's type (SEMANTICS §6)."""
+"""Literals of predicates, read as values of a column's type (store/SEMANTICS.md §6)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Predicate trees: one meaning, two forms — DuckDB SQL with parameters, and Arrow's kernels over a batch.
 
-The meaning is SQL's three-valued logic (SEMANTICS §6). A literal is read as the type of its column; one that does not
+The meaning is three-valued logic (store/SEMANTICS.md §6). A literal is read as its column's type; one that does not
 parse, a null one and an unknown column make their leaf unknown, and NOT of unknown is unknown, so no row is kept by
 what was not understood. NaN equals nothing and has no order. The two forms agree row by row: a property test holds
 them together.

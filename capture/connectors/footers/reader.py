@@ -6,7 +6,7 @@ Rules:
 
 * what counts is `min_value`/`max_value` under a declared column order; the older `min`/`max` only of signed numbers
   (writers compared everything else as they liked: parquet-mr 1.8 told 2.00 as the minimum of decimals from 1.00 on);
-* numbers, dates, times, booleans: bounds are exact. Floats: bounds skip NaN (CONTRACT §9) and are exact as the least
+* numbers, dates, times, booleans: exact bounds. Floats: bounds skip NaN (store/SEMANTICS.md §4), exact as the least
   and greatest number; a NaN bound is no bound, and nan_count is known only where the footer has it;
 * byte arrays: as flagged; where there is no flag, exact if the writer never truncates, else not known (null).
 """

@@ -1,6 +1,6 @@
 """Where the tables of a lake are: a uri becomes a file system and a path, a directory becomes namespaces and tables.
 
-CONTRACT §7: a table's own directory is one table in schema `default`; a directory of tables gives each sub-directory
+A table's own directory is one table in schema `default`; a directory of tables gives each sub-directory
 that holds one, by its name, in schema `default`; nested directories give a dotted schema. Paths are local, `file://`,
 `s3://`, `gs://` or `abfss://`. Messages name a place as the caller sent it, never another path of this machine.
 """
