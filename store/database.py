@@ -10,9 +10,7 @@ something for, and `changes` tells.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +22,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 
+from store.backup import check_target, copy_files, settle, unwritable, wal
 from store.errors import InvalidArgument, ShuttingDown
+from store.file_lock import FileLock
 from store.schemas import FLIGHTS, KEY
 from store.table_versions import Changes
 
@@ -194,23 +194,8 @@ class Database:
 
     def __init__(self, path: str | Path):
         self.path = str(path)
-        name = Path(self.path).name
-        try:
-            if self.path != MEMORY:
-                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-            self._root = duckdb.connect(self.path)
-        except duckdb.Error as trouble:
-            held = "lock" in str(trouble).lower()
-            reason = "another process holds it; stop that one first" if held else "it cannot be opened as a database"
-            raise InvalidArgument(f'database "{name}": {reason}', code="DATABASE") from None
-        except OSError as trouble:
-            raise InvalidArgument(f"database: its directory cannot be made ({trouble.strerror})") from None
-        try:
-            self._root.execute("SET GLOBAL TimeZone='UTC'")
-            migrate(self._root, name)
-        except BaseException:
-            self._root.close()  # the file is free again, whatever becomes of the error
-            raise
+        self._lock = _lock(self.path)
+        self._root = self._open()
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._closed = False
         self._opening = threading.Lock()  # a connection refuses to be closed while a cursor of it is made
@@ -221,6 +206,24 @@ class Database:
         self._touched: set[int] = set()  # by the transaction that runs; the writer's thread alone uses it
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
+
+    def _open(self) -> Connection:
+        """The root connection, of a file in the newest layout; on any error the file is free again."""
+        name, root = Path(self.path).name, None
+        try:
+            root = duckdb.connect(self.path)
+            root.execute("SET GLOBAL TimeZone='UTC'")
+            migrate(root, name)
+        except BaseException as trouble:
+            if root is not None:
+                root.close()
+            if self._lock is not None:
+                self._lock.release()
+            if root is None and isinstance(trouble, duckdb.Error):
+                held = "lock" in str(trouble).lower()
+                raise _unusable(name, _HELD if held else "it cannot be opened as a database") from None
+            raise
+        return root
 
     @property
     def directory(self) -> Path | None:
@@ -279,23 +282,17 @@ class Database:
         partial = target.with_name(f".{target.name}.partial")
         if self.path == MEMORY:
             raise InvalidArgument("a database in memory has no file to copy", code="BACKUP")
-        if not target.is_absolute():
-            raise InvalidArgument(
-                "the path of a backup must be absolute: it is one of the server's machine", code="BACKUP"
-            )
-        if target.exists():
-            raise InvalidArgument("the path of the backup is taken", code="BACKUP", hint="name a new file")
+        check_target(self.path, target)
         try:
-            self.submit(lambda _: _copy_files(self.path, partial), alone=True).result()
-            _settle(partial)
+            _remove(partial)  # of a backup that a kill cut off
+            self.submit(lambda _: copy_files(self.path, partial), alone=True).result()
+            settle(partial)
             partial.replace(target)
             return target.stat().st_size
-        except (OSError, duckdb.Error) as trouble:
-            reason = trouble.strerror if isinstance(trouble, OSError) else "the copy does not open"
-            raise InvalidArgument(f"the backup cannot be written: {reason}", code="BACKUP") from None
+        except OSError as trouble:
+            raise unwritable(trouble.strerror) from None
         finally:
-            for left in (partial, _wal(partial)):
-                left.unlink(missing_ok=True)
+            _remove(partial)
 
     def close(self) -> None:
         """Writes what waits and closes the file, once no reader is in the middle of a query; it gives up on one that
@@ -306,8 +303,10 @@ class Database:
             self._thread.join()
             deadline = time.monotonic() + CLOSE_SECONDS
             with self._opening:
-                while not _has_closed(self._root) and time.monotonic() < deadline:
+                while not (closed := _has_closed(self._root)) and time.monotonic() < deadline:
                     time.sleep(0.01)
+            if closed and self._lock is not None:
+                self._lock.release()
 
     def _run(self) -> None:
         connection = self._root.cursor()
@@ -364,6 +363,38 @@ class Database:
         return threading.get_ident() == self._thread.ident
 
 
+_HELD = "another process holds it; stop that one first"
+
+
+def _lock(path: str) -> FileLock | None:
+    """The lock beside a database, None of one in memory; its directory is made.
+
+    Raises:
+        InvalidArgument: The database is in use, or its directory cannot be written.
+    """
+    if path == MEMORY:
+        return None
+    file = Path(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file = file.resolve()
+        return FileLock(file.with_name(file.name + ".lock"))
+    except BlockingIOError:
+        raise _unusable(file.name, _HELD) from None
+    except OSError as trouble:
+        raise InvalidArgument(f"database: its directory cannot be used ({trouble.strerror})") from None
+
+
+def _remove(path: Path) -> None:
+    """Removes a database and its log."""
+    for file in (path, wal(path)):
+        file.unlink(missing_ok=True)
+
+
+def _unusable(name: str, reason: str) -> InvalidArgument:
+    return InvalidArgument(f'database "{name}": {reason}', code="DATABASE")
+
+
 class _Item(NamedTuple):
     """A write that waits."""
 
@@ -385,22 +416,3 @@ def _resolve(connection: Connection, item: _Item) -> None:
         item.future.set_result(item.function(connection))
     except BaseException as trouble:
         item.future.set_exception(trouble)
-
-
-def _wal(path: str | Path) -> Path:
-    return Path(f"{path}.wal")
-
-
-def _copy_files(source: str, target: Path) -> None:
-    """Database and write-ahead log as they are on disk: what a kill would leave, which is consistent."""
-    shutil.copyfile(source, target)
-    if _wal(source).exists():
-        shutil.copyfile(_wal(source), _wal(target))
-
-
-def _settle(path: Path) -> None:
-    """Makes one durable file of a copied database and its log."""
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("CHECKPOINT")
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,8 @@ from tests.integration.store_server import (
     KEY,
     STATFLIGHT,
     Client,
+    Publisher,
+    check_whole,
     generation,
     kill_loop,
     of_table,
@@ -51,3 +54,55 @@ def test_a_backup_made_while_serving_serves_the_same_rows(tmp_path):
         copy = Client(server.uri)
         assert [copy.get(name, predicates=of_table()) for name in flights] == before
         copy.put("stats.columns", generation(2, 500), "replace_snapshot")
+
+
+def refused_elsewhere(db) -> list[str]:
+    """What a second server and another process's DuckDB say of a database that is served; both must fail."""
+    second = [STATFLIGHT, "serve", "--db", db, "--port", "0", "--workers", "0"]
+    code = "import duckdb, sys; duckdb.connect(sys.argv[1])"
+    said = []
+    for command in (second, [sys.executable, "-c", code, db]):
+        done = subprocess.run(command, cwd=db.parent, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0 and "listening" not in done.stdout, done
+        said.append(done.stderr)
+    return said
+
+
+def test_a_database_stays_locked_after_a_backup(tmp_path):
+    with serving(tmp_path / "s.db") as server:
+        Client(server.uri).act("backup", path=str(tmp_path / "copy.db"))
+        server_said, duckdb_said = refused_elsewhere(tmp_path / "s.db")
+        assert "another process holds it" in server_said and "Traceback" not in server_said
+        assert "lock" in duckdb_said.lower()
+        for own in ("s.db.wal", "s.db.lock"):
+            with pytest.raises(pa.ArrowInvalid, match=r"\[BACKUP\].*taken"):
+                Client(server.uri).act("backup", path=str(tmp_path / own))
+    with serving(tmp_path / "s.db"), serving(tmp_path / "copy.db"):
+        pass
+
+
+def test_twenty_backups_under_load_lose_nothing(tmp_path):
+    """Each copy has all that was acknowledged before it began, whole; the original survives a kill at the end."""
+    db = tmp_path / "s.db"
+    with serving(db) as server:
+        publishers = [Publisher(server.uri, name, 1) for name in ("a", "b")]
+        for publisher in publishers:
+            publisher.start()
+        before = []
+        for number in range(20):
+            before.append([publisher.acknowledged for publisher in publishers])
+            Client(server.uri).act("backup", path=str(tmp_path / f"copy-{number}.db"))
+        assert len(refused_elsewhere(db)) == 2
+        acknowledged = [publisher.acknowledged for publisher in publishers]
+        server.kill()
+        for publisher in publishers:
+            publisher.join(30)
+    with serving(db) as server:
+        for publisher, least in zip(publishers, acknowledged, strict=True):
+            found = Client(server.uri).get("stats.columns", predicates=of_table(publisher.table_name))
+            assert (check_whole(found) or 0) >= max(least, publisher.acknowledged)
+    for number in (0, 10, 19):
+        with serving(tmp_path / f"copy-{number}.db") as copy:
+            for publisher, least in zip(publishers, before[number], strict=True):
+                found = Client(copy.uri).get("stats.columns", predicates=of_table(publisher.table_name))
+                assert (check_whole(found) or 0) >= least
