@@ -7,7 +7,7 @@ group asked for, and of each of its columns alone, where null is one more value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -108,12 +108,20 @@ def _columns(
         if found.values is not None:
             try:
                 lt = logical_types.parse(column.logical_type)
-                partial = kernels.summarise(found.values, lt, work.wanted, found.times)
+                partial = _of_width(kernels.summarise(found.values, lt, work.wanted, found.times), column.width_bytes)
             except (pa.ArrowException, ValueError, StatflightError) as trouble:
                 error = base.why(trouble, task)
         if error:
             error = f'file "{task.file_path}", column "{column.name}": {error}'
         yield Answer(number, column.column_id, (), error, found.size_bytes, reader.row_groups, partial)
+
+
+def _of_width(partial: Partial, width_bytes: int | None) -> Partial:
+    """The statistics with every value as wide as the table's type makes it, whatever the file keeps it in."""
+    if width_bytes is None or partial.width_max is None:
+        return partial
+    count = partial.row_count - partial.null_count
+    return replace(partial, width_sum=width_bytes * count, width_max=width_bytes)
 
 
 def _group(

@@ -122,6 +122,8 @@ class ScanColumn:
 
     Exactly one of: `path` (the column's dotted path inside the file, list-free), or `constant` (partition value or
     default, as a one-element Arrow array of the column's Arrow type; a null one for a column the file lacks).
+    `width_bytes` is the width of an integer of the table's type, which an older file may keep in fewer bytes; None
+    leaves it to the file.
     """
 
     column_id: int
@@ -129,6 +131,7 @@ class ScanColumn:
     logical_type: str
     path: str | None = None
     constant: pa.Array | None = None
+    width_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

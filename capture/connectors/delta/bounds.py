@@ -2,7 +2,8 @@
 
 Timestamps are cut to milliseconds, so an upper bound is moved up by one and neither is exact; decimals of more than 15
 digits went through a double and are widened, of more than 18 they are dropped; strings of 32 characters and more may be
-cut; everything is inexact in a file with deleted rows. There are no NaN counts, and bounds of floats skip NaN.
+cut; a column widened from float to double has the text of a float in the log and that float in older files; everything
+is inexact in a file with deleted rows. There are no NaN counts, and bounds of floats skip NaN.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ _WIDE: Final = Context(prec=60)
 def of_partition(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
     """A partition column has one value per file, or is all null there."""
     nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
+    facts = {"null_count": nulls, "lower_exact": True, "upper_exact": True}
     if pa.types.is_floating(values.type):
+        nan = pc.fill_null(pc.is_nan(values), False)
+        facts["nan_count"] = pc.if_else(nan, rows, pa.scalar(0, pa.int64()))
         values = _numbers(values)
-    return {"null_count": nulls, "lower": values, "upper": values, "lower_exact": True, "upper_exact": True}
+    return facts | {"lower": values, "upper": values}
 
 
 def of_log(
@@ -39,8 +43,21 @@ def of_log(
     rows: pa.Array | None,
     records: pa.Array | None,
     has_deletes: pa.Array,
+    *,
+    was_float: bool = False,
 ) -> dict[str, Any]:
-    """Null counts and bounds of the log, in the sense that rows deleted since leave them."""
+    """Null counts and bounds of the log, in the sense that rows deleted since leave them.
+
+    Args:
+        kind: The column's type.
+        nulls: Null counts of each file, from the log.
+        lower: Least values, from the log.
+        upper: Greatest values, from the log.
+        rows: Live rows of each file.
+        records: Rows of each file, deleted ones included.
+        has_deletes: Which files lost rows.
+        was_float: Whether some files hold a DOUBLE column as 32-bit floats.
+    """
     facts: dict[str, Any] = {}
     intact = None if not pc.any(has_deletes).as_py() else pc.invert(has_deletes)
     if nulls is not None and intact is None:
@@ -58,6 +75,9 @@ def of_log(
     for side, values, outwards in (("lower", lower, _down), ("upper", upper, _up)):
         if values is not None:
             facts[side], exact = outwards(values, kind)
+            if was_float and kind.kind is Kind.DOUBLE:
+                facts[side], same = _of_floats(facts[side], upwards=side == "upper")
+                exact = pc.and_(exact, same)
             facts[f"{side}_exact"] = exact if intact is None else pc.and_(exact, intact)
     return facts
 
@@ -95,6 +115,23 @@ def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.A
         case Kind.INT | Kind.DATE | Kind.BOOLEAN:
             return values, sure
     return values, pa.repeat(False, len(values))
+
+
+def _of_floats(values: pa.Array, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
+    """Doubles of which some are the decimal text of a 32-bit float: such a file holds the float next to the text.
+
+    Returns the values moved outwards as far as that float, and where nothing was moved.
+    """
+    told = np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        floats = told.astype(np.float32).astype(np.float64)
+    # a float has at most nine digits as text, and a limit; whatever has more is a double
+    texts = [
+        bool(np.isfinite(there)) and float(f"{here:.9g}") == here for here, there in zip(told, floats, strict=True)
+    ]
+    held = np.where(texts, floats, told)
+    moved = (np.maximum if upwards else np.minimum)(told, held)
+    return pa.array(moved, pa.float64(), mask=np.isnan(told)), pa.array(held == told)
 
 
 def _numbers(values: pa.Array) -> pa.Array:

@@ -251,6 +251,7 @@ class DeltaConnector(SnapshotLister):
                             rows,
                             cut(version.column("num_records")),
                             lost,
+                            was_float="float" in known.widened_from,
                         )
                     tables.append(column_rows(paths, known.column, ids, rows, **facts))
                 yield pa.concat_tables(tables)
@@ -289,6 +290,7 @@ class DeltaConnector(SnapshotLister):
             if known.logical[0] in version.partitions
         }
         held = [known for known in wanted if known.column.name not in constants]
+        widths = repr([(ids[known.column.name], known.width_bytes) for known in wanted if known.widened_from])
         told = named_in_statistics(version, held)
         columns_of = ("path", "size_bytes", "modification_time")
         logged, sizes, times = (version.actions[column].to_pylist() for column in columns_of)
@@ -308,7 +310,9 @@ class DeltaConnector(SnapshotLister):
                         path = path_in_file(known, footers.get(i))
                         constant = pa.nulls(1, to_arrow(parse(column.logical_type))) if path is None else None
                     columns.append(
-                        ScanColumn(ids[column.name], column.name, column.logical_type, path=path, constant=constant)
+                        ScanColumn(
+                            ids[column.name], column.name, column.logical_type, path, constant, known.width_bytes
+                        )
                     )
                 gone = version.deleted.get(i)
                 if (vector := vectors[i]) is not None:
@@ -317,6 +321,8 @@ class DeltaConnector(SnapshotLister):
                 mark = hashlib.sha256(f"{paths[i]}\0{sizes[i]}\0{times[i]}\0".encode("utf-8", "surrogatepass"))
                 if gone is not None:
                     mark.update(gone.to_numpy().tobytes())
+                if widths != "[]":  # what was computed before the change of type is not of this width
+                    mark.update(widths.encode())
                 yield ScanTask(
                     reader="parquet",
                     file_path=paths[i],

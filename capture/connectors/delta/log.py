@@ -143,15 +143,27 @@ _PLAIN: Final = {
     "timestamp": Kind.TIMESTAMPTZ, "timestamp_ntz": Kind.TIMESTAMP, "variant": Kind.VARIANT, "void": Kind.STRING,
 }  # fmt: skip
 
+_INTEGER_BYTES: Final = {"byte": 1, "short": 2, "integer": 4, "long": 8}
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaColumn:
-    """A column of a Delta schema; `physical` is its path in files and in the log's statistics."""
+    """A column of a Delta schema.
+
+    Attributes:
+        physical: Its path in files and in the log's statistics.
+        logical: Its path in the table's schema.
+        invariant: The expression of a column invariant.
+        widened_from: The types it had before, which older files still hold.
+        width_bytes: Bytes of an integer of its declared type; None of other types.
+    """
 
     column: Column
     physical: tuple[str, ...]
     logical: tuple[str, ...]
     invariant: str | None = None
+    widened_from: frozenset[str] = frozenset()
+    width_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +192,8 @@ def parse_schema(text: str, mapped: bool) -> DeltaSchema:
             path, inner = (*names, name), (*physical, held)
             optional = nullable or bool(item.get("nullable", True))
             column = Column(".".join(path), _type(type).text, optional, int(number) if number else None)
-            found.append(DeltaColumn(column, inner, path, _invariant(details)))
+            width = _INTEGER_BYTES.get(type) if isinstance(type, str) else None
+            found.append(DeltaColumn(column, inner, path, _invariant(details), _widened_from(details), width))
             if isinstance(type, Mapping) and type.get("type") == "struct":
                 walk(type["fields"], path, inner, optional)
 
@@ -213,6 +226,16 @@ def _invariant(details: Mapping[str, Any]) -> str | None:
         return str(held["expression"]["expression"])
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _widened_from(details: Mapping[str, Any]) -> frozenset[str]:
+    """The types that a field had before its type changes."""
+    changes = details.get("delta.typeChanges")
+    if not isinstance(changes, list):
+        return frozenset()
+    # a `fieldPath` leads to an element of a list or map, which is not this column
+    plain = (change for change in changes if isinstance(change, Mapping) and not change.get("fieldPath"))
+    return frozenset(str(change.get("fromType")) for change in plain)
 
 
 def constraints(schema: DeltaSchema, configuration: Mapping[str, str]) -> tuple[Constraint, ...]:

@@ -51,7 +51,8 @@ class Rollup:
             total = getattr(self, name)
             missing = rows[name].null_count > 0
             setattr(self, name, None if total is None or missing else total + (pc.sum(rows[name]).as_py() or 0))
-        has_values = pc.fill_null(pc.not_equal(rows["null_count"], rows["row_count"]), True)
+        empty = pc.add(rows["null_count"], pc.fill_null(rows["nan_count"], 0))  # bounds skip NaN
+        has_values = pc.fill_null(pc.not_equal(empty, rows["row_count"]), True)
         live = rows.filter(has_values)
         for side in ("min", "max"):
             self._bound(side, live)
