@@ -25,7 +25,7 @@ from flight_server.commands.common import (
     snapshot_of,
     table_name,
 )
-from flight_server.present import render, table_facts
+from flight_server.present import render, shapes, table_facts
 from flight_server.present.render import Format
 
 _Format = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
@@ -69,7 +69,6 @@ def _headline(known: table_facts.Facts) -> str:
 
 def _line(row: table_facts.Row, known: table_facts.Facts) -> list[str]:
     kind = row["logical_type"] or ""
-    buckets = known.histograms.get(row["column_id"], [])
     width = row["avg_width_bytes"]
     return [
         row["column_name"] or f"#{row['column_id']}",
@@ -79,7 +78,7 @@ def _line(row: table_facts.Row, known: table_facts.Facts) -> list[str]:
         table_facts.bound(row["min"], row["min_is_exact"], "≥"),
         table_facts.bound(row["max"], row["max_is_exact"], "≤"),
         "" if width is None else f"{width:.1f}",
-        table_facts.sparkline(table_facts.densities(buckets, kind, SHAPE_BINS)),
+        shapes.sparkline([bar.rows for bar in known.bars(row, SHAPE_BINS)]),
         table_facts.freshness(row),
     ]
 

@@ -8,11 +8,11 @@ from html import escape
 from typing import Any
 
 from flight_server.client import StatsClient
-from flight_server.present import table_facts
+from flight_server.present import charts, table_facts
 from flight_server.present.render import harmless, text_of
 from flight_server.present.table_facts import Facts, Row
 
-BINS, BAR, HEIGHT = 40, 7, 60  # of a histogram: bars, and their width and height in pixels
+BINS = 40  # bars of a histogram
 MOST_COMMON = 10
 HISTORY = 20
 
@@ -24,7 +24,9 @@ table { border-collapse: collapse; } .wide { overflow-x: auto; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 td { overflow-wrap: anywhere; min-width: 3rem; } .dim { opacity: .65; }
-section { border-top: 1px solid var(--line); margin-top: 1.2rem; } svg rect { fill: var(--bar); }
+section { border-top: 1px solid var(--line); margin-top: 1.2rem; } svg .bar { fill: var(--bar); }
+svg text { font: 11px system-ui, sans-serif; fill: currentColor; }
+svg .axis { fill: none; stroke: var(--line); }
 .beside { display: flex; flex-wrap: wrap; gap: 2rem; align-items: flex-end; }
 """
 
@@ -121,15 +123,13 @@ def _history_part(snapshots: list[Row], tables: dict[int, Row]) -> str:
 def _column_part(row: Row, known: Facts) -> str:
     """A column's histogram and most common values; nothing for a column that has neither."""
     column, kind = row["column_id"], row["logical_type"] or ""
-    heights = table_facts.densities(known.histograms.get(column, []), kind, BINS)
+    bars = known.bars(row, BINS)
     common = known.common_values.get(column, [])[:MOST_COMMON]
-    if not heights and not common:
+    if not bars and not common:
         return ""
     parts = []
-    if heights:
-        buckets = known.histograms[column]
-        low, high = table_facts.bound(buckets[0]["lower"], None, ""), table_facts.bound(buckets[-1]["upper"], None, "")
-        parts.append(f'<div>{_bars(heights)}<div class="dim">{_text(low)} … {_text(high)}</div></div>')
+    if bars:
+        parts.append(f"<div>{charts.histogram(bars, kind, f'Histogram of {_label(row)}')}</div>")
     if common:
         lines = [(value["value"], table_facts.count(value["count"])) for value in common]
         parts.append(_grid(("most common", "rows"), lines, (1,)))
@@ -139,15 +139,3 @@ def _column_part(row: Row, known: Facts) -> str:
 
 def _label(row: Row) -> str:
     return row["column_name"] or f"#{row['column_id']}"
-
-
-def _bars(heights: Sequence[float]) -> str:
-    top = max(heights) or 1.0
-    bars = []
-    for place, rows in enumerate(heights):
-        height = HEIGHT * rows / top
-        bars.append(
-            f'<rect x="{place * BAR}" y="{HEIGHT - height:.1f}" width="{BAR - 1}" height="{height:.1f}">'
-            f"<title>{rows:,.0f} rows</title></rect>"
-        )
-    return f'<svg width="{len(heights) * BAR}" height="{HEIGHT}" role="img">{"".join(bars)}</svg>'

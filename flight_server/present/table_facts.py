@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from flight_server.client import StatsClient
+from flight_server.present import shapes
 
 Row = dict[str, Any]
-BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass
@@ -30,6 +27,14 @@ class Facts:
     @property
     def rows(self) -> list[Row]:
         return sorted(self.columns.to_pylist(), key=lambda row: row["column_id"])
+
+    def bars(self, row: Row, bins: int) -> list[shapes.Bar]:
+        """The histogram of a column as at most so many bars."""
+        column = row["column_id"]
+        return shapes.bars(
+            self.histograms.get(column, []), row["logical_type"] or "", bins, row["ndv"],
+            self.common_values.get(column, []),
+        )  # fmt: skip
 
     @property
     def known(self) -> bool:
@@ -73,71 +78,6 @@ def _by_column(table: pa.Table, order: str) -> dict[int, list[Row]]:
     for row in table.to_pylist():
         columns[row["column_id"]].append(row)
     return {column: sorted(rows, key=lambda row: row[order]) for column, rows in columns.items()}
-
-
-# Shapes: an equi-depth histogram says little as bars of equal height, so it is spread over bins of equal width.
-
-
-def position(text: str | None, logical_type: str) -> float | None:
-    """A bound as a point on the number line, or None for a type that has none."""
-    if text is None:
-        return None
-    kind = logical_type.partition("(")[0]
-    try:
-        if kind in ("INT", "FLOAT", "DOUBLE", "DECIMAL"):
-            number = float(text)
-            return number if math.isfinite(number) else None
-        if kind == "BOOLEAN":
-            return float(text == "true")
-        if kind == "DATE":
-            return float(date.fromisoformat(text).toordinal())
-        if kind == "TIME":
-            moment = time.fromisoformat(text)
-            return timedelta(
-                hours=moment.hour, minutes=moment.minute, seconds=moment.second, microseconds=moment.microsecond
-            ).total_seconds()
-        if kind.startswith("TIMESTAMP"):
-            instant = datetime.fromisoformat(text)
-            return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        pass
-    return None
-
-
-def densities(buckets: Sequence[Row], logical_type: str, bins: int) -> list[float]:
-    """Rows in each of `bins` equal parts of the range, a bucket's rows spread evenly over its width."""
-    edges = [(position(row["lower"], logical_type), position(row["upper"], logical_type)) for row in buckets]
-    ranges = [(low, high) for low, high in edges if low is not None and high is not None]
-    if not ranges or len(ranges) != len(edges):
-        return []
-    start, end = min(low for low, _ in ranges), max(high for _, high in ranges)
-    if not math.isfinite(end - start):
-        return []
-    heights = [0.0] * bins
-    step = (end - start) / bins
-    if step <= 0:
-        heights[0] = sum(row["row_count"] or 0.0 for row in buckets)
-        return heights
-    for (low, high), row in zip(ranges, buckets, strict=True):
-        count = row["row_count"] or 0.0
-        first, last = (min(int((edge - start) / step), bins - 1) for edge in (low, high))
-        inside = [
-            max(0.0, min(high, start + (place + 1) * step) - max(low, start + place * step))
-            for place in range(first, last + 1)
-        ]
-        # Of the sum and not of the width, which rounding may make differ; no row is lost.
-        whole = sum(inside)
-        for place, part in enumerate(inside, first):
-            heights[place] += count * (part / whole) if whole > 0 else count / len(inside)
-    return heights
-
-
-def sparkline(heights: Sequence[float]) -> str:
-    """A small histogram of block characters; the least bar that is not empty is still seen."""
-    top = max(heights, default=0.0)
-    if top <= 0:
-        return ""
-    return "".join(BLOCKS[math.ceil(height / top * (len(BLOCKS) - 1))] for height in heights)
 
 
 # Words for numbers.

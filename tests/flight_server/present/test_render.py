@@ -103,62 +103,6 @@ def test_csv_survives_any_text(rows):
     assert back == [[a, b or ""] for a, b in rows]
 
 
-# Shapes.
-
-
-def bucket(low, high, rows):
-    return {"lower": low, "upper": high, "row_count": rows}
-
-
-def test_a_shape_is_density_not_depth():
-    # Two buckets of equal depth: the narrow one stands high, the wide one low.
-    heights = table_facts.densities([bucket("0", "10", 50.0), bucket("10", "100", 50.0)], "INT", 10)
-    assert heights[0] == pytest.approx(50)
-    assert heights[5] == pytest.approx(50 / 9)
-    assert sum(heights) == pytest.approx(100)
-
-
-def test_a_shape_of_one_value_is_one_bar():
-    assert table_facts.densities([bucket("7", "7", 9.0)], "INT", 4) == [9.0, 0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "low", "high"),
-    [
-        ("DATE", "2026-01-01", "2026-12-31"),
-        ("TIMESTAMP", "2026-01-01T00:00:00", "2026-01-01T00:00:01.5"),
-        ("TIMESTAMPTZ", "2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"),
-        ("TIME", "00:00:00", "23:59:59.999999"),
-        ("DECIMAL(10,2)", "-1.5", "2"),
-        ("DOUBLE", "-1.0E7", "4.9E-324"),
-        ("BOOLEAN", "false", "true"),
-    ],
-)
-def test_ordered_types_have_a_shape(kind, low, high):
-    assert sum(table_facts.densities([bucket(low, high, 8.0)], kind, 4)) == pytest.approx(8)
-
-
-@pytest.mark.parametrize(
-    ("kind", "low", "high"), [("STRING", "a", "b"), ("DOUBLE", "0", "Infinity"), ("INT", "x", "1")]
-)
-def test_what_has_no_number_line_has_no_shape(kind, low, high):
-    assert table_facts.densities([bucket(low, high, 8.0)], kind, 4) == []
-
-
-@given(st.lists(st.tuples(st.floats(-1e300, 1e300), st.floats(0, 1e9)), min_size=2, max_size=20))
-def test_a_shape_keeps_its_rows(points):
-    edges = sorted(point for point, _ in points)
-    buckets = [bucket(repr(a), repr(b), rows) for a, b, (_, rows) in zip(edges, edges[1:], points, strict=False)]
-    heights = table_facts.densities(buckets, "DOUBLE", 8)
-    assert sum(heights) == pytest.approx(sum(row["row_count"] for row in buckets), rel=1e-6, abs=1e-6)
-    assert all(height >= 0 for height in heights)
-
-
-def test_a_sparkline_shows_the_least_bar():
-    assert table_facts.sparkline([0.0, 0.001, 0.5, 1.0]) == " ▁▄█"
-    assert table_facts.sparkline([]) == table_facts.sparkline([0.0]) == ""
-
-
 # Words.
 
 

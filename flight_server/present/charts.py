@@ -1,0 +1,153 @@
+"""Charts as inline SVG: axes with numbers, a title on each mark, colours by class from the page's style sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from flight_server.present.render import harmless
+from flight_server.present.shapes import Bar, text_at
+
+LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 22  # room of the axes in pixels
+GAP = 1.0  # pixels between bars
+
+
+def short(number: float) -> str:
+    """A number of an axis: 1234567 is 1.23M."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 420, height: int = 130) -> str:
+    """Bars over their values, from zero rows to the most.
+
+    Args:
+        bars: As `shapes.bars` makes them.
+        logical_type: Of the column; decides the labels of the axis.
+        label: Describes the chart to whoever cannot see it.
+        width, height: Pixels.
+    """
+    if not bars:
+        return ""
+    top = max(bar.rows for bar in bars) or 1.0
+    inner_width, inner_height = width - LEFT - RIGHT, height - TOP - BOTTOM
+    step = inner_width / max(len(bars), 4)  # a single value is a bar, not a wall
+    marks = []
+    for place, bar in enumerate(bars):
+        tall = inner_height * bar.rows / top
+        if bar.rows > 0:
+            tall = max(tall, 1.0)  # the least bar that is not empty is still seen
+        low, high = text_at(bar.low, logical_type), text_at(bar.high, logical_type)
+        at = low if low == high else f"{low} … {high}"
+        marks.append(
+            f'<rect class="bar" x="{LEFT + place * step:.1f}" y="{TOP + inner_height - tall:.1f}" '
+            f'width="{max(step - GAP, 0.5):.1f}" height="{tall:.1f}">'
+            f"<title>{_text(at)}: {bar.rows:,.0f} rows</title></rect>"
+        )
+    labels: list[tuple[float, float, str]] = [(0, bars[0].low, "start"), (len(bars), bars[-1].high, "end")]
+    if len(bars) > 2:
+        middle = len(bars) // 2
+        labels.insert(1, (middle + (0.5 if bars[middle].is_value else 0), bars[middle].low, "middle"))
+    if len(bars) == 1 or bars[0].low == bars[-1].high:
+        labels = labels[:1]
+    words = "".join(
+        f'<text x="{LEFT + place * step:.1f}" y="{height - 6}" text-anchor="{anchor}">'
+        f"{_text(text_at(point, logical_type))}</text>"
+        for place, point, anchor in labels
+    )
+    return _svg("histogram", label, width, height, _frame(width, height, 0.0, top) + "".join(marks) + words)
+
+
+def line(
+    points: Sequence[tuple[str, float | None]], label: str, width: int = 640, height: int = 160, unit: str = ""
+) -> str:
+    """A value over snapshots; a gap where it is unknown.
+
+    Args:
+        points: Label and value of each snapshot, the oldest first.
+        label: Describes the chart to whoever cannot see it.
+        width, height: Pixels.
+        unit: Follows a value in its title.
+    """
+    known = [value for _, value in points if value is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    if low > 0 and low > high / 2 and low != high:
+        low -= (high - low) * 0.1  # the axis says where it begins
+    else:
+        low = min(0.0, low)
+    if high <= low:
+        high = low + 1.0
+    inner_width, inner_height = width - LEFT - RIGHT, height - TOP - BOTTOM
+    step = inner_width / max(len(points) - 1, 1)
+    path, marks, pen = [], [], "M"
+    for place, (name, value) in enumerate(points):
+        if value is None:
+            pen = "M"
+            continue
+        x, y = LEFT + place * step, TOP + inner_height * (1 - (value - low) / (high - low))
+        path.append(f"{pen}{x:.1f} {y:.1f}")
+        pen = "L"
+        marks.append(
+            f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3">'
+            f"<title>{_text(name)}: {value:,.10g}{unit}</title></circle>"
+        )
+    ends = [(LEFT, points[0][0], "start")]
+    if len(points) > 1:
+        ends.append((width - RIGHT, points[-1][0], "end"))
+    words = "".join(
+        f'<text x="{x}" y="{height - 6}" text-anchor="{anchor}">{_text(name)}</text>' for x, name, anchor in ends
+    )
+    body = f'{_frame(width, height, low, high)}<path class="line" d="{" ".join(path)}"/>{"".join(marks)}{words}'
+    return _svg("history", label, width, height, body)
+
+
+def spark(bars: Sequence[Bar], label: str, width: int = 96, height: int = 20) -> str:
+    """A small histogram without axes, for a cell of a table."""
+    top = max((bar.rows for bar in bars), default=0.0)
+    if top <= 0:
+        return ""
+    step = width / max(len(bars), 8)
+    marks = "".join(
+        f'<rect class="bar" x="{place * step:.1f}" y="{height - tall:.1f}" width="{max(step - GAP, 0.5):.1f}"'
+        f' height="{tall:.1f}"/>'
+        for place, bar in enumerate(bars)
+        if (tall := max(height * bar.rows / top, 1.0) if bar.rows > 0 else 0.0) > 0
+    )
+    return _svg("spark", label, width, height, marks)
+
+
+def share(part: float | None, label: str, width: int = 48, height: int = 8) -> str:
+    """A bar that is filled by a share from 0 to 1; nothing where the share is unknown."""
+    if part is None:
+        return ""
+    filled = 0.0 if part <= 0 else max(width * min(part, 1.0), 1.0)
+    body = (
+        f'<rect class="track" x="0" y="0" width="{width}" height="{height}"/>'
+        f'<rect class="bar" x="0" y="0" width="{filled:.1f}" height="{height}"/>'
+    )
+    return _svg("share", label, width, height, body)
+
+
+def _frame(width: int, height: int, low: float, high: float) -> str:
+    """The axes, with the least and the greatest number of the upright one."""
+    bottom = height - BOTTOM
+    return (
+        f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{width - RIGHT}"/>'
+        f'<text x="{LEFT - 5}" y="{TOP + 8}" text-anchor="end">{short(high)}</text>'
+        f'<text x="{LEFT - 5}" y="{bottom}" text-anchor="end">{short(low)}</text>'
+    )
+
+
+def _svg(kind: str, label: str, width: int, height: int, body: str) -> str:
+    return (
+        f'<svg class="{kind}" role="img" aria-label="{_text(label)}" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}">{body}</svg>'
+    )
+
+
+def _text(value: str) -> str:
+    return escape(harmless(value))
