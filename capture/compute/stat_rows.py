@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from store.logical_types import Kind, LogicalType
 from store.targets import Target, storage_id
 
 SAMPLE_CONFIDENCE: Final = 0.95
+_KNOWN: Final = ("null_count", "nan_count", "min", "max", "min_is_exact", "max_is_exact")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Coverage:
         rows_total: Live rows there are; equal to the partial's row count unless sampled or something failed.
         row_groups: Of a sample, how many; 0 when all were read.
         failed: Files of which this column could not be read.
+        known: Scalars of the whole column from metadata: the bounds and counts of what is not complete.
     """
 
     rows_total: int
@@ -34,6 +37,7 @@ class Coverage:
     size_bytes: int
     row_groups: int = 0
     failed: int = 0
+    known: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -159,40 +163,68 @@ class Rows:
 
 
 def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
-    """The scalar columns of a record. From a sample, counts are scaled to all rows and no bound is exact."""
+    """The scalar columns of a record.
+
+    Of a sample, counts and ndv are scaled to all rows; bounds are those that metadata knows for the whole column, since
+    rows that were not read may lie outside of those that were.
+    """
     count = part.row_count - part.null_count
-    ndv = lower = upper = None
-    exact: bool | None = None
-    if part.theta is not None:
-        ndv, lower, upper, exact = sketches.estimate(part.theta)
-        exact = exact and covers.complete
-        if not covers.complete and covers.rows_total > part.row_count:
-            upper += covers.rows_total - part.row_count  # each row not seen may hold a new value
     scale = covers.rows_total / part.row_count if covers.row_groups and part.row_count else 1
-    rows = covers.rows_total if covers.row_groups else part.row_count
-    sure = True if covers.complete else None if not covers.row_groups else False
-    return {
+    row: dict[str, Any] = {
         "logical_type": lt.text,
-        "row_count": rows,
+        "row_count": covers.rows_total if covers.row_groups else part.row_count,
         "null_count": round(part.null_count * scale),
         "nan_count": None if part.nan_count is None else round(part.nan_count * scale),
-        "ndv": ndv,
-        "ndv_exact": exact,
-        "ndv_lower": lower,
-        "ndv_upper": upper,
-        "min": part.min,
-        "max": part.max,
-        "min_is_exact": None if part.min is None else sure,
-        "max_is_exact": None if part.max is None else sure,
         "avg_width_bytes": part.width_sum / count if count and part.width_max is not None else None,
         "max_width_bytes": part.width_max,
     }
+    if covers.complete:
+        row |= {"min": part.min, "max": part.max}
+        row |= {f"{side}_is_exact": None if row[side] is None else True for side in ("min", "max")}
+    else:
+        row |= {name: covers.known[name] for name in _KNOWN if covers.known.get(name) is not None}
+    # a tuple that is null in all columns of a group is a value
+    row |= _ndv(part, covers, row["row_count"] if lt.kind is Kind.STRUCT else row["row_count"] - row["null_count"])
+    return row
+
+
+def _ndv(part: Partial, covers: Coverage, most: int) -> dict[str, Any]:
+    """ndv, its limits and whether it is exact; none above `most`, the values there are."""
+    if part.theta is None:
+        return {}
+    ndv, lower, upper, exact = sketches.estimate(part.theta)
+    if not covers.complete:
+        unseen = max(covers.rows_total - part.row_count, 0)
+        exact, upper = False, upper + unseen  # each row not seen may hold a new value
+        most = max(most, math.ceil(lower))  # nulls are scaled, values seen are sure
+        if covers.row_groups:
+            ndv = _scaled(ndv, part.row_count - part.null_count, most)
+    return {"ndv": min(ndv, most), "ndv_exact": exact, "ndv_lower": min(lower, most), "ndv_upper": min(upper, most)}
+
+
+def _scaled(seen: float, rows_seen: int, rows: int) -> float:
+    """Distinct values of all rows, from those of a sample: what makes `seen` the expected number if all values are
+    equally common.
+
+    Solves seen = n · (1 - (1 - 1/n) ** rows_seen) for n by bisection; at most `rows`, at least `seen`.
+    """
+    low, high = max(seen, 1.0), float(rows)
+    if seen < 2 or low >= high:
+        return seen
+    for _ in range(60):
+        middle = (low + high) / 2
+        if -middle * math.expm1(rows_seen * math.log1p(-1 / middle)) < seen:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _sampled(part: Partial, covers: Coverage) -> dict[str, Any]:
+    """Parameters of a sketch that does not cover all rows: unions and publishers refuse it."""
     if covers.complete:
         return {}
-    return {"rows": covers.rows_total, "rows_seen": part.row_count}
+    return {"completeness": "PARTIAL", "rows": covers.rows_total, "rows_seen": part.row_count}
 
 
 def _table(flight: str, rows: list[dict[str, Any]], key: Mapping[str, Any]) -> pa.Table:

@@ -72,17 +72,22 @@ def stats_meta(call: Call, body: bytes) -> Results:
     }  # fmt: skip
 
 
-@action('{"table", "snapshot", "column", "partitions"?, "with"?: {"table", "snapshot", "column"}}',
+@action('{"table", "snapshot", "column", "partitions"?, "allow_partial"?, "with"?: {"table", "snapshot", "column"}}',
          "NDV of the union (and, of two columns, of the intersection) of stored theta sketches")  # fmt: skip
 def merge_sketches(call: Call, body: bytes) -> Results:
-    asked = parse_body(body, {"table": str, "snapshot": object, "column": str}, {"partitions": list, "with": dict})
-    first = _theta(call, asked)
+    asked = parse_body(
+        body,
+        {"table": str, "snapshot": object, "column": str},
+        {"partitions": list, "with": dict, "allow_partial": bool},
+    )
+    allow_partial = asked.get("allow_partial") is True
+    first = _theta(call, asked, allow_partial)
     if asked.get("with") is None:
         estimate = sketches.estimate(first)
         yield {"ndv": estimate.ndv, "lower": estimate.lower, "upper": estimate.upper, "exact": estimate.exact}
         return
     other = parse_body(json.dumps(asked["with"]).encode(), {"table": str, "snapshot": object, "column": str})
-    second = _theta(call, other)
+    second = _theta(call, other, allow_partial)
     told = {}
     for name, merge in (("union", sketches.union), ("intersection", sketches.intersection)):
         estimate = sketches.estimate(merge([first, second]))
@@ -90,8 +95,11 @@ def merge_sketches(call: Call, body: bytes) -> Results:
     yield told["union"] | told
 
 
-def _theta(call: Call, asked: Mapping[str, Any]) -> bytes:
-    """The union of a column's theta sketches: of its files where they are kept, else its own."""
+def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
+    """The union of a column's theta sketches: of its files where they are kept, else its own.
+
+    The sketch of a sample is used only where `allow_partial` says so, and only if there is no other.
+    """
     check_table_name(asked["table"])
     check_snapshot(asked["snapshot"])
     table = call.service.table(asked["table"], call.principal, "stats.read")
@@ -112,6 +120,8 @@ def _theta(call: Call, asked: Mapping[str, Any]) -> bytes:
         )
     )  # fmt: skip
     rows = sketches_of.to_pylist()
+    samples = [row for row in rows if sketches.is_partial(row["params"])]
+    rows = [row for row in rows if not sketches.is_partial(row["params"])]
     own = [row["data"] for row in rows if row["target_kind"] == "COLUMN"]
     if asked.get("partitions") is None and own:
         return own[0]
@@ -124,6 +134,13 @@ def _theta(call: Call, asked: Mapping[str, Any]) -> bytes:
         types = {name: logical_types.parse(text) for name, text, *_ in columns}
         wanted = set(partitions.paths_in(files, partitions.parse(told), types, table.full_name).to_pylist())
     parts = [r["data"] for r in rows if r["target_kind"] == "FILE" and (wanted is None or r["file_path"] in wanted)]
+    if not parts and samples and asked.get("partitions") is None:
+        if allow_partial:
+            return sketches.union([row["data"] for row in samples])
+        raise InvalidArgument(
+            f'the theta sketch of column "{asked["column"]}" of "{table.full_name}" is of a sample',
+            code="PARTIAL_SKETCH", hint='capture its NDV without sampling, or set "allow_partial": true',
+        )  # fmt: skip
     if not parts:
         raise NotFound(
             f'no theta sketch is stored of column "{asked["column"]}" of "{table.full_name}"',
@@ -154,9 +171,15 @@ def publish(call: Call, body: bytes) -> Results:
                 ("table_catalog", "table_schema", "table_name", "role", "target_kind"),
                 (*table.name, "NDV", "COLUMN"), strict=True)],
     }), call.principal).to_pylist()  # fmt: skip
+    rows = [row for row in rows if row["snapshot_id"] == snapshot_id]
+    if any(sketches.is_partial(row["params"]) for row in rows):
+        raise InvalidArgument(
+            f'NDV sketches of "{table.full_name}" at snapshot {snapshot_id} are of a sample',
+            code="PARTIAL_SKETCH", hint="capture its columns without sampling first",
+        )  # fmt: skip
     thetas = [
         [row["column_id"], base64.b64encode(row["data"]).decode(), sketches.estimate(row["data"]).ndv]
-        for row in rows if row["snapshot_id"] == snapshot_id
+        for row in rows
     ]  # fmt: skip
     if not thetas:
         raise NotFound(

@@ -4,6 +4,7 @@ Apache DataSketches, which every other engine reads.
 All three are deterministic functions of the values, so that capturing the same data twice gives the same bytes.
 """
 
+from store.sketches.format import is_partial
 from store.sketches.frequent_items import (
     FREQUENT_ITEMS_KEPT,
     FREQUENT_LG,
@@ -44,6 +45,7 @@ __all__ = [
     "heaviest",
     "histogram",
     "intersection",
+    "is_partial",
     "kll",
     "merge_frequent",
     "merge_kll",

@@ -1,9 +1,20 @@
-"""What is said of bytes that are no sketch."""
+"""Rules common to all sketches: the error for bytes that are not one, and the mark of a sample's."""
 
 from __future__ import annotations
+
+import json
 
 from store.errors import InvalidArgument
 
 
 def no_sketch(kind: str, what: str) -> InvalidArgument:
     return InvalidArgument(f"data: no {kind} sketch of Apache DataSketches: {what}")
+
+
+def is_partial(params: str | None) -> bool:
+    """Whether a sketch's parameters say that it does not cover all rows of its target."""
+    try:
+        told = json.loads(params or "{}")
+    except ValueError:
+        return False
+    return isinstance(told, dict) and told.get("completeness") == "PARTIAL"

@@ -17,8 +17,9 @@ from capture.compute.file_scan import Answer, Work
 from capture.compute.fold import Known
 from capture.compute.partial import HASHED
 from capture.compute.stat_rows import Coverage, Rows
-from capture.connectors.spi import ScanTask
+from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, wanted_of
+from capture.engines.native.rollup import known_scalars
 from capture.spark import expressions, job
 from capture.spark.session import Spark, SparkUnavailable
 from capture.spi import Budget, Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sampling, Sink
@@ -186,20 +187,30 @@ class SparkEngine:
     ) -> sampling.Draw | None:
         """The row groups of a sample in their order; None where each file is asked for a share of its own, or for
         all."""
+        native = self._metadata(scan, notes) if scan.sampled else None
         if not scan.sampled or scan.work.share is not None or not scan.rows_total:
             return None
         budget = request.budget or Budget(max_rows=math.ceil(SAMPLE_SHARE * scan.rows_total))
         if request.sampling is Sampling.RANDOM_ROW_GROUP:
             return sampling.Draw(tasks, sampling.random_points(fold.listing(tasks)), budget)
-        table, names = scan.table, frozenset(scan.table.names[i] for i in scan.all_ids)
+        if native is None:
+            notes.append("sampled in the order of file names")
+        else:
+            tasks = sampling.by_metadata(tasks, native, scan.types)
+        return sampling.Draw(tasks, sampling.spread_points(), budget)
+
+    def _metadata(self, scan: TableScan, notes: list[str]) -> NativeStats | None:
+        """What metadata says of the columns, which `scan` then knows of them; None where it cannot be read."""
+        table, names = scan.table, {scan.table.names[i]: lt.text for i, lt in scan.types.items()}
         try:
             native = table.connector.capture_snapshot_target_stats(
-                table.schema, table.name, table.snapshot_id, table.column_ids, names
+                table.schema, table.name, table.snapshot_id, table.column_ids, frozenset(names)
             )
-            tasks = sampling.by_metadata(tasks, native, scan.types)
+            scan.known = known_scalars(native, names)
         except StatflightError as trouble:
-            notes.append(f"sampled in the order of file names: {trouble}")
-        return sampling.Draw(tasks, sampling.spread_points(), budget)
+            notes.append(f"without the bounds of metadata: {trouble}")
+            return None
+        return native
 
     def _timed(
         self, draw: sampling.Draw, tasks: list[ScanTask], work: Work, tell: Callable[[], None], deadline: float,

@@ -55,6 +55,7 @@ class TableScan:
     read: dict[Key, _Read]
     members: dict[int, Fold]  # of groups: each column's values, null among them
     dependencies: dict[Key, list[dict[str, Any]]] = field(default_factory=dict)  # of groups, once all is folded
+    known: dict[str, dict[str, Any]] = field(default_factory=dict)  # by column name: what metadata says of the whole
     rows_total: int = 0
     files_total: int = 0
     taken: int = 0  # files folded, in order
@@ -143,7 +144,8 @@ class TableScan:
             part = fold.result()
             row_groups = self.row_groups[key] if self.sampled and part.row_count < total else 0
             read = self.read[key].files if self.sampled else fold.parts
-            covers = Coverage(total, read, fold.size_bytes, row_groups, len(self.errors[key]))
+            known = self.known.get(self.table.names[key[0]], {}) if len(key) == 1 else {}
+            covers = Coverage(total, read, fold.size_bytes, row_groups, len(self.errors[key]), known)
             if len(key) == 1:
                 rows.column(key[0], self.types[key[0]], part, covers, files)
             else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture.connectors.spi import NativeStats
 from store import bounds, logical_types
 from store.schemas import SCALAR
 
@@ -94,6 +95,24 @@ class Rollup:
                 row[side] = found[0]
                 row[f"{side}_is_exact"] = False if row_deletes else found[1]
         return row
+
+
+def known_scalars(native: NativeStats, types: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Scalars that metadata knows of whole columns: enclosing bounds and counts, by column name.
+
+    Args:
+        native: The metadata of a snapshot.
+        types: Logical types by column name, of the columns wanted.
+    """
+    found: dict[str, Rollup] = {}
+    for part in native.file_columns():
+        for name, rows in by_column(part):
+            if name in types:
+                found.setdefault(name, Rollup(name, types[name])).add(rows)
+    return {
+        name: rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
+        for name, rollup in found.items()
+    }
 
 
 def by_column(part: pa.Table) -> Iterator[tuple[str, pa.Table]]:

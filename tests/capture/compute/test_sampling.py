@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from capture.compute.readers import base
 from capture.compute.sampling import Draw, random_points, spread_points
+from capture.compute.stat_rows import _scaled
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig, ScanColumn, ScanTask
 from capture.engines.compute.engine import SparkEngine
@@ -185,7 +186,8 @@ def test_a_sample_is_labelled(table, method):
     row = column(sink, "w")
     told = {
         "completeness": "PARTIAL", "rows_scanned": 320, "row_groups_sampled": 16, "row_count": ROWS, "null_count": 160,
-        "confidence_level": 0.95, "ndv_exact": False, "min_is_exact": False, "max_is_exact": False,
+        "confidence_level": 0.95, "ndv_exact": False, "min": "w1", "max": "w9", "min_is_exact": True,
+        "max_is_exact": True,
     }  # fmt: skip
     assert {name: row[name] for name in told} == told
     assert row["files_scanned"] == result.attributes["files_read"] <= FILES
@@ -194,6 +196,35 @@ def test_a_sample_is_labelled(table, method):
     assert sink.rows("stats.file_columns") == []
     params = [json.loads(s["params"]) for s in sink.rows("stats.sketches")]
     assert params and all((p["rows"], p["rows_seen"]) == (ROWS, 320) and "files" not in p for p in params)
+    assert {p["completeness"] for p in params} == {"PARTIAL"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bounds_of_a_sample_are_those_of_metadata(table, method):
+    """Files hold 0 … 1599, a sample of 100 rows only some of that; footers know the whole."""
+    _, sink = capture(table, method, Budget(max_rows=100))
+    row = column(sink, "v")
+    assert (row["min"], row["max"], row["min_is_exact"], row["max_is_exact"]) == ("0", "1599", True, True)
+    # unique among the rows seen, so that it is expected to be unique among all
+    assert (row["ndv"], row["ndv_lower"], row["ndv_upper"]) == (1600, 100, 1600)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bounds_of_a_sample_are_unknown_without_metadata(table, monkeypatch, method):
+    def refuse(*_: Any) -> None:
+        raise UpstreamError("the manifest is gone")
+
+    monkeypatch.setattr(table.connector, "capture_snapshot_target_stats", refuse)
+    _, sink = capture(table, method, Budget(max_rows=100))
+    row = column(sink, "v")
+    assert [row[name] for name in ("min", "max", "min_is_exact", "max_is_exact")] == [None] * 4
+
+
+@pytest.mark.parametrize(("seen", "rows_seen", "rows", "expected"), [
+    (0, 0, 0, 0), (1, 100, 1000, 1), (10, 1000, 100_000, 10), (100, 100, 2000, 2000), (632, 1000, 10**6, 1000),
+])  # fmt: skip
+def test_distinct_values_of_a_sample_are_scaled(seen, rows_seen, rows, expected):
+    assert _scaled(seen, rows_seen, rows) == pytest.approx(expected, rel=0.01)
 
 
 def test_guided_by_metadata_it_is_spread_over_partitions_and_bounds(table):
@@ -215,7 +246,8 @@ def test_without_metadata_the_order_is_that_of_names(table, monkeypatch):
     monkeypatch.setattr(table.connector, "capture_snapshot_target_stats", refuse)
     result, _ = capture(table, GUIDED, Budget(max_rows=100))
     assert result.outcome is Outcome.CAPTURED
-    assert result.detail == "sampled in the order of file names: the manifest is gone"
+    notes = ["without the bounds of metadata: the manifest is gone", "sampled in the order of file names"]
+    assert result.detail == "; ".join(notes)
 
 
 @pytest.mark.parametrize("method", METHODS)
