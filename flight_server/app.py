@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from capture.compute.partial import NUMERIC
 from capture.connectors.secrets import mask, mask_uri
 from capture.engines import takers
 from capture.orchestrator import Orchestrator, Question
@@ -31,6 +32,7 @@ from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Database
 from store.errors import InvalidArgument, NotFound, PermissionDenied, StatflightError, UpstreamError
 from store.job_store import LIGHT, SCAN, JobStore, Lease
+from store.logical_types import parse as parse_type
 from store.names import split_name
 from store.stats_store import DuckDBStatsStore
 from store.targets import Target
@@ -330,7 +332,9 @@ _FIELDS_OF = {
 
 
 def answers(record: Mapping[str, Any], kinds: Sequence[str]) -> bool:
-    """Whether a record holds the kinds asked for. What an engine computed holds all there is."""
+    """Whether a record holds the kinds asked for. An engine computes all there is, of texts no histogram."""
+    if "HISTOGRAM" in kinds and parse_type(record.get("logical_type") or "STRING").kind not in NUMERIC:
+        return False
     if record.get("producer") == "ENGINE_COMPUTED":
         return True
     return all(any(record.get(name) is not None for name in _FIELDS_OF[kind]) for kind in kinds if kind in _FIELDS_OF)

@@ -183,7 +183,7 @@ class StatsClient:
             limit: at most so many rows.
             stream: a RecordBatchReader instead of a Table, for results larger than memory.
         """
-        command: dict[str, Any] = {"table": flight}
+        command: dict[str, Any] = {"table": flight, "strict": True}
         if columns is not None:
             command["columns"] = list(columns)
         if where is not None:
@@ -241,10 +241,17 @@ class StatsClient:
         snapshot: str | int | None = None,
         allow_stale: bool = False,
     ) -> pa.Table:
-        """The rows of one table in any flight that has table_catalog, table_schema and table_name."""
+        """The rows of one table in any flight that has table_catalog, table_schema and table_name.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE, where no table has this name.
+        """
         tree = [] if where is None else _tree(where)
         scope = of_table(table) + (tree if isinstance(tree, list) else [tree])
-        return self.read(flight, columns, scope, snapshot, allow_stale)
+        found = self.read(flight, columns, scope, snapshot, allow_stale)
+        if not found.num_rows:
+            self.require_table(table)
+        return found
 
     # Writing.
 
@@ -318,8 +325,6 @@ class StatsClient:
         """
         known = self.read_table("information_schema.columns", table, ["column_name", "column_id", "data_type"])
         found = {row["column_name"]: row for row in known.to_pylist()}
-        if not found:
-            self.require_table(table)
         columns = None if columns is None else [_known_as(name, found) for name in columns]
         if missing := [name for name in columns or () if name not in found]:
             raise pa.ArrowKeyError(
@@ -344,7 +349,7 @@ class StatsClient:
 
     def require_table(self, table: str) -> None:
         """Raises `pa.ArrowKeyError` unless the server knows the table."""
-        if self.read_table("information_schema.tables", table, ["table_name"]).num_rows:
+        if self.read("information_schema.tables", ["table_name"], of_table(table)).num_rows:
             return
         import difflib
 

@@ -127,6 +127,11 @@ def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
         return own[0]
     wanted = None
     if asked.get("partitions") is not None:
+        if not files.num_rows:
+            raise NotFound(
+                f'no files of "{table.full_name}" at snapshot {snapshot_id} are stored, so none are known by partition',
+                code="UNKNOWN_SKETCH", hint="capture the table with its columns first",
+            )  # fmt: skip
         told = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in asked["partitions"]]
         columns = call.service.catalog.schema_columns(
             table, call.service.catalog.snapshot(table, snapshot_id).schema_hash

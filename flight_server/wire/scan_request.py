@@ -35,7 +35,7 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 COMMAND_KEYS: Final = (
     "table", "columns", "predicates", "filter", "snapshot", "allow_stale", "limit", "query_id", "output_format",
-    "version", "partitions",
+    "version", "partitions", "strict",
 )  # fmt: skip
 
 
@@ -274,6 +274,9 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
     limit = body.get("limit")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT):
         raise InvalidField("limit", "is no count", expected="an integer ≥ 0", actual=limit)
+    strict = body.get("strict", False)
+    if not isinstance(strict, bool):
+        raise InvalidField("strict", "must be true or false", expected="true | false", actual=strict)
     output = body.get("output_format", "ARROW_IPC")
     if output not in FORMATS:
         raise InvalidField("output_format", "is unknown", expected=" | ".join(FORMATS), actual=output)
@@ -287,6 +290,8 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
     found = find_flight(name)
     if snapshot is not None and not name.startswith("stats."):
         raise InvalidField("snapshot", f"does not apply to {name}", expected="a stats.* flight", actual=snapshot)
+    if strict:
+        _check_strictly(found, columns, node)
     return ScanRequest(
         found, project(found, columns), node, snapshot, allow_stale, limit, query_id, output == "ROWS", None, body,
         partitions,
@@ -315,6 +320,14 @@ def project(found: Flight, columns: list[str] | None) -> tuple[str, ...] | None:
     known = {name.lower(): name for name in found.schema.names}
     asked = (known.get(column.strip().lower()) for column in columns)
     return tuple(dict.fromkeys(name for name in asked if name is not None))
+
+
+def _check_strictly(found: Flight, columns: list[str] | None, node: Node | None) -> None:
+    """Refuses columns that the flight does not have and literals that are not of their column's kind."""
+    for column in columns or ():
+        if project(found, [column]) == ():
+            raise tree.unknown_column(column, found.schema)
+    tree.check(node, found.schema)
 
 
 def _tree(body: Mapping[str, Any]) -> Node | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 from datetime import datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pyarrow as pa
 Scalar = str | int | float | bool | None
 
 _BLANKS: Final = " \t\n\r\f\v"
-_INT: Final = re.compile(r"([+-]?)0*([0-9]+)")
+_SHORT_INT: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _FLOAT: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _FLOAT_NAMES: Final = {sign + name for sign in ("", "+", "-") for name in ("NaN", "Infinity")}
 _INSTANT: Final = re.compile(
@@ -60,14 +62,55 @@ def typed_literal(value: Scalar, type: pa.DataType) -> Any:
     return None
 
 
-def _integer(text: str, type: pa.DataType) -> int | None:
-    match = _INT.fullmatch(text.strip(_BLANKS))
-    if not match or len(match[2]) > 19:
+def is_readable(value: Scalar, type: pa.DataType) -> bool:
+    """Whether a literal is of the kind of its column: numbers and null are of every kind."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return True
+    text = literal_text(value) or ""
+    if pa.types.is_integer(type):
+        return exact_number(text) is not None
+    if pa.types.is_timestamp(type):
+        return _INSTANT.fullmatch(text) is not None and _instant(_without_fraction(text)) is not None
+    return typed_literal(value, type) is not None
+
+
+def _without_fraction(text: str) -> str:
+    return re.sub(r"\.[0-9]+", "", text)
+
+
+def exact_number(text: str) -> int | Decimal | None:
+    """The number that a text writes, without rounding; NaN and infinities are Decimals; None for another text."""
+    text = text.strip(_BLANKS)
+    if _SHORT_INT.fullmatch(text):
+        return int(text)
+    if text not in _FLOAT_NAMES and not _FLOAT.fullmatch(text):
         return None
-    number = int(match[1] + match[2])
-    bits = type.bit_width - pa.types.is_signed_integer(type)
-    low, high = (-(1 << bits) if bits % 2 else 0), (1 << bits) - 1
-    return number if low <= number <= high else None
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent beyond those of Decimal
+        mantissa, _, exponent = text.lower().partition("e")
+        sign = "-" if text.startswith("-") else ""
+        if not mantissa.strip("+-0."):
+            return 0
+        return Decimal(f"{sign}0.5") if exponent.startswith("-") else Decimal(f"{sign}Infinity")
+
+
+def integer_range(type: pa.DataType) -> tuple[int, int]:
+    """The least and the greatest value of an integer type."""
+    if pa.types.is_signed_integer(type):
+        return -(1 << (type.bit_width - 1)), (1 << (type.bit_width - 1)) - 1
+    return 0, (1 << type.bit_width) - 1
+
+
+def _integer(text: str, type: pa.DataType) -> int | None:
+    number = exact_number(text)
+    if number is None or number != number:
+        return None
+    low, high = integer_range(type)
+    if not low <= number <= high:
+        return None
+    whole = math.floor(number)
+    return whole if whole == number else None
 
 
 def _instant(text: str) -> int | None:

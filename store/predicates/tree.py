@@ -2,12 +2,13 @@
 
 The meaning is three-valued logic (store/SEMANTICS.md §6). A literal is read as its column's type; one that does not
 parse, a null one and an unknown column make their leaf unknown, and NOT of unknown is unknown, so no row is kept by
-what was not understood. NaN equals nothing and has no order. The two forms agree row by row: a property test holds
-them together.
+what was not understood. Integers are compared with numbers by value: `< 1.5` keeps 1, `= 1.5` keeps nothing. NaN equals
+nothing and has no order. The two forms agree row by row: a property test holds them together.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,8 +18,16 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.errors import InvalidArgument, nearest
-from store.predicates.literals import Scalar, is_binary, typed_literal
+from store.errors import InvalidArgument, InvalidField, nearest
+from store.predicates.literals import (
+    Scalar,
+    exact_number,
+    integer_range,
+    is_binary,
+    is_readable,
+    literal_text,
+    typed_literal,
+)
 
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 4096
@@ -205,6 +214,8 @@ def _resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> _Known | None:
     field = fields.get(_folded(leaf.column))
     if field is None:
         return None
+    if pa.types.is_integer(field.type) and leaf.values:
+        return _by_value(leaf, field)
     values = tuple(typed_literal(value, field.type) for value in leaf.values)
     read = tuple(value for value in values if value is not None)
     unread = len(read) < len(values)
@@ -214,6 +225,96 @@ def _resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> _Known | None:
         # NaN equals nothing, so it is no member; ±0 are one value and Arrow's lookup would tell them apart.
         read = tuple(dict.fromkeys(value for value in read if value == value))
     return _Known(field, leaf.op, read, unread)
+
+
+def _by_value(leaf: Leaf, field: pa.Field) -> _Known | None:
+    """A leaf over an integer column: the whole numbers between what its literals, of any size and fraction, allow."""
+    numbers = [None if (text := literal_text(value)) is None else exact_number(text) for value in leaf.values]
+    if leaf.op is Op.IN:
+        whole = (typed_literal(value, field.type) for value in leaf.values)
+        members = tuple(dict.fromkeys(value for value in whole if value is not None))
+        return _Known(field, Op.IN, members, None in numbers) if any(n is not None for n in numbers) else None
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return None
+    low, high = integer_range(field.type)
+    never, always = _Known(field, Op.IN, (), False), _Known(field, Op.GTE, (low,), False)
+    if any(number != number for number in known):  # NaN
+        return always if leaf.op is Op.NEQ else never
+
+    def whole_number(number: Any, rounded: Callable[[Any], int]) -> int:
+        """The number rounded; the next one outside of the type where it lies beyond."""
+        return low - 1 if number < low else high + 1 if number > high else rounded(number)
+
+    first, last = known[0], known[-1]
+    match leaf.op:
+        case Op.GT:
+            least, most = whole_number(first, math.floor) + 1, high
+        case Op.GTE:
+            least, most = whole_number(first, math.ceil), high
+        case Op.LT:
+            least, most = low, whole_number(last, math.ceil) - 1
+        case Op.LTE:
+            least, most = low, whole_number(last, math.floor)
+        case _:
+            least, most = whole_number(first, math.ceil), whole_number(last, math.floor)
+    least, most = max(least, low), min(most, high)
+    if leaf.op is Op.NEQ:
+        return _Known(field, Op.NEQ, (least,), False) if least == most else always
+    if least > most:
+        return never
+    if least == most:
+        return _Known(field, Op.EQ, (least,), False)
+    if most == high:
+        return _Known(field, Op.GTE, (least,), False)
+    return _Known(field, Op.LTE, (most,), False) if least == low else _Known(field, Op.BETWEEN, (least, most), False)
+
+
+def check(node: Node | None, schema: pa.Schema) -> None:
+    """Refuses a tree that speaks of unknown columns, or of literals that are not of their column's kind.
+
+    Raises:
+        InvalidArgument: UNKNOWN_COLUMN or BAD_LITERAL; it names the column.
+    """
+    match node:
+        case Leaf(column, _, values):
+            field = _fields(schema).get(_folded(column))
+            if field is None:
+                raise unknown_column(column, schema)
+            for value in values:
+                if not is_readable(value, field.type):
+                    raise BadLiteral(
+                        field.name, f"a literal cannot be read as {field.type}", expected=_kind_of(field.type),
+                        actual=f'"{_cut(value)}"',
+                    )  # fmt: skip
+        case And(children) | Or(children):
+            for child in children:
+                check(child, schema)
+        case Not(child):
+            check(child, schema)
+
+
+class BadLiteral(InvalidField):
+    """A literal that cannot be read as its column's kind."""
+
+    code = "BAD_LITERAL"
+
+
+def unknown_column(name: str, schema: pa.Schema) -> InvalidArgument:
+    """The refusal of a column that the schema does not have."""
+    hint = nearest(_folded(name), schema.names) or f"there are {', '.join(schema.names)}"
+    shown = _cut(name)
+    return InvalidArgument(f'no column "{shown}"', code="UNKNOWN_COLUMN", hint=hint, params={"column": shown})
+
+
+def _kind_of(type: pa.DataType) -> str:
+    if pa.types.is_integer(type) or pa.types.is_floating(type):
+        return "a number"
+    if pa.types.is_boolean(type):
+        return "true or false"
+    if pa.types.is_timestamp(type):
+        return "an instant such as 2026-01-31T12:34:56Z"
+    return "base64" if is_binary(type) else "no condition on a list" if pa.types.is_list(type) else "text"
 
 
 def _folded(name: str) -> str:

@@ -141,7 +141,8 @@ def test_query_passes_everything_on(server, run):
     condition = command.pop("filter", None) or command.pop("predicates")
     assert "ndv" in json.dumps(condition)
     assert command == {
-        "table": "stats.columns", "columns": ["column_name", "ndv"], "limit": 5, "snapshot": "current",
+        "table": "stats.columns", "strict": True, "columns": ["column_name", "ndv"], "limit": 5,
+        "snapshot": "current",
         "allow_stale": True,
     }  # fmt: skip
 

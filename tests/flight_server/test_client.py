@@ -61,19 +61,19 @@ def test_read_sends_the_command_as_a_ticket(server, client):
     tree = {"or": [{"column": "ndv", "op": "IS_NULL"}, {"column": "ndv", "op": "GT", "values": [10]}]}
     client.read("stats.columns", ["column_name", "ndv"], tree, "current", True, 5)
     assert server.commands == [
-        {"table": "stats.columns", "columns": ["column_name", "ndv"], "filter": tree, "snapshot": "current",
-         "allow_stale": True, "limit": 5}
+        {"table": "stats.columns", "strict": True, "columns": ["column_name", "ndv"], "filter": tree,
+         "snapshot": "current", "allow_stale": True, "limit": 5}
     ]  # fmt: skip
 
 
 def test_read_leaves_out_what_was_not_asked(server, client):
     client.read("sys.flights")
-    assert server.commands == [{"table": "sys.flights"}]
+    assert server.commands == [{"table": "sys.flights", "strict": True}]
 
 
 def test_an_empty_list_of_columns_and_a_limit_of_0_are_sent(server, client):
     client.read("sys.flights", columns=[], limit=0)
-    assert server.commands == [{"table": "sys.flights", "columns": [], "limit": 0}]
+    assert server.commands == [{"table": "sys.flights", "strict": True, "columns": [], "limit": 0}]
 
 
 def test_a_list_of_leaves_is_predicates_and_a_list_of_trees_a_filter(server, client):
@@ -90,14 +90,23 @@ def test_columns_of_a_table(server, client):
     assert isinstance(answer, pa.Table)
     assert answer["ndv"].to_pylist() == [7.0]
     assert server.commands == [
-        {"table": "stats.columns", "predicates": of_table("lake.sales.orders"), "snapshot": 3},
+        {"table": "stats.columns", "strict": True, "predicates": of_table("lake.sales.orders"), "snapshot": 3},
     ]
 
 
 def test_a_condition_joins_the_table(server, client):
     tree = {"not": {"column": "file_format", "op": "EQ", "values": ["PARQUET"]}}
+    server.rows("information_schema.tables", TABLE)
     client.files("lake.sales.orders", where=tree)
     assert server.commands[0]["filter"] == {"and": [*of_table("lake.sales.orders"), tree]}
+
+
+def test_a_table_without_rows_is_told_from_one_that_is_not_there(server, client):
+    server.rows("information_schema.tables", TABLE)
+    assert client.columns("lake.sales.orders").num_rows == 0
+    server.tables.clear()
+    with pytest.raises(pa.ArrowKeyError, match=r'\[UNKNOWN_TABLE\] no table "lake.sales.ordrs"'):
+        client.columns("lake.sales.ordrs")
 
 
 def test_a_stream_is_a_reader(server, client):

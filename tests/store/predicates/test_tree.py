@@ -4,6 +4,7 @@ import base64
 import math
 import operator
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 
 import duckdb
 import pyarrow as pa
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from store.errors import InvalidArgument
 from store.predicates.literals import typed_literal
-from store.predicates.tree import And, Leaf, Op, Or, equal_values, parse, parse_predicates, to_arrow, to_sql
+from store.predicates.tree import And, Leaf, Op, Or, check, equal_values, parse, parse_predicates, to_arrow, to_sql
 
 BIG = 2**53 + 1
 INSTANT = pa.timestamp("us", "UTC")
@@ -82,8 +83,9 @@ ROW = st.tuples(
     )
 )
 LITERALS = {
-    "i": [*INTS, "007", " 12 ", "+7", "seven", "1.5", 7.0, True, "9223372036854775808", 10**30],
-    "j": [None, 0, 7, "-2147483648", 2**31, "x"],
+    "i": [*INTS, "007", " 12 ", "+7", "seven", "1.5", 7.0, 6.5, -0.0, True, "9223372036854775808", 10**30, 1e300,
+          2.0**53, 2.0**63, "-1e-999999999999999999999", "1e999999999", "NaN", "-Infinity", "9007199254740992.5"],
+    "j": [None, 0, 7, 7.0, 0.5, "-2147483648", "-2147483648.5", 2**31, "x"],
     "f": [*FLOATS, "NaN", "nan", "Infinity", "-0.0", "0.30", "1e2", "", "1_0", 10**400, True],
     "b": [None, True, False, "T", "f", "TRUE", "false", "1", 1, "yes"],
     "s": [*TEXTS, 1, True, 1.5, "\ud800"],
@@ -121,6 +123,21 @@ COMPARES = {"EQ": operator.eq, "NEQ": operator.ne, "LT": operator.lt, "LTE": ope
             "GTE": operator.ge}  # fmt: skip
 
 
+def by_value(literal, _type):
+    """A literal of an integer column as what Python compares with integers exactly."""
+    if literal is None or isinstance(literal, bool):
+        return None
+    text = str(literal).strip().lower()
+    if text in ("nan", "infinity", "-infinity"):
+        return float(text)
+    if "e" in text and len(text.partition("e")[2]) > 4:
+        return {"-1e-999999999999999999999": Fraction(-1, 2), "1e999999999": math.inf}[text]
+    try:
+        return Fraction(text)
+    except ValueError:
+        return None
+
+
 def model(tree, row):
     """The meaning of a tree for a row, written a third time and naively: true, false or None."""
     if "not" in tree:
@@ -136,7 +153,8 @@ def model(tree, row):
     value = row[name]
     if op in ("IS_NULL", "IS_NOT_NULL"):
         return (value is None) == (op == "IS_NULL")
-    literals = [typed_literal(literal, SCHEMA.field(name).type) for literal in tree["values"]]
+    read = by_value if pa.types.is_integer(SCHEMA.field(name).type) else typed_literal
+    literals = [read(literal, SCHEMA.field(name).type) for literal in tree["values"]]
     if name == "t" and value is not None:
         value = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     if value is None:
@@ -241,7 +259,45 @@ def test_integers_of_every_width():
     assert typed_literal("-128", pa.int8()) == -128 and typed_literal("128", pa.int8()) is None
     assert typed_literal("255", pa.uint8()) == 255 and typed_literal("-1", pa.uint8()) is None
     assert typed_literal(2**63 - 1, pa.int64()) == 2**63 - 1 and typed_literal(2**63, pa.int64()) is None
+    assert typed_literal("1.0", pa.int64()) == 1 and typed_literal("1.5", pa.int64()) is None
     assert typed_literal("0" * 5000 + "7", pa.int64()) == 7 and typed_literal("9" * 5000, pa.int64()) is None
+
+
+# Strict reading.
+
+BAD = {
+    "i": ["seven", "", True, "0x1"], "f": ["many", ""], "b": ["yes", "2"], "x": ["?"], "l": ["[]"],
+    "t": ["yesterday", "2026-02-26", "2026-02-30T12:34:56Z", "7"],
+}  # fmt: skip
+FINE = {
+    "i": [None, 1, 1.5, 10**30, "1.5", "Infinity", " 7 "], "f": ["NaN", 1, "1e2"], "b": ["T", True, 1, None],
+    "x": ["AA==", 1], "l": [1, None], "s": ["", "seven", 1, True],
+    "t": ["2026-02-26T12:34:56Z", "2026-02-26T12:34:56.0000001Z", 5],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", BAD)
+def test_a_literal_of_another_kind_is_refused(column):
+    for literal in BAD[column]:
+        with pytest.raises(InvalidArgument, match=f"^{column}: ") as refusal:
+            check(parse({"not": {"or": [leaf(column, "IN", None, literal)]}}), SCHEMA)
+        assert refusal.value.code == "BAD_LITERAL" and f'"{literal}"' in str(refusal.value)
+
+
+@pytest.mark.parametrize("column", FINE)
+def test_numbers_nulls_and_what_can_be_read_are_not_refused(column):
+    check(parse(leaf(column, "IN", *FINE[column])), SCHEMA)
+
+
+def test_an_unknown_column_is_refused_and_the_nearest_named():
+    for op in ("IS_NULL", "EQ"):
+        with pytest.raises(InvalidArgument, match='"row_cuont"; did you mean "row_count"') as refusal:
+            check(
+                parse({"and": [leaf(" Row_Count", "EQ", 1), leaf("row_cuont", op, *[1] * (op == "EQ"))]}),
+                pa.schema({"row_count": pa.int64()}),
+            )
+        assert refusal.value.code == "UNKNOWN_COLUMN"
+    check(None, SCHEMA)
 
 
 # Refusals.
