@@ -36,6 +36,9 @@ FILE_SCHEMA = pa.schema({
 FILE_COLUMN_SCHEMA = pa.schema({"file_path": TEXT, "column_id": INT, "column_name": TEXT} | SCALAR)
 """`stats.file_columns` without key and provenance."""
 
+COLUMN_SCHEMA = pa.schema({"column_id": INT, "column_name": TEXT} | SCALAR)
+"""`stats.columns` without key and provenance."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -179,13 +182,26 @@ class FilePart:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierColumns:
+    """Column statistics that the source made for an earlier snapshot and still offers at the one asked for.
+
+    They are records of `snapshot_id`, whose schema has `schema_hash`. `columns` has COLUMN_SCHEMA.
+    """
+
+    snapshot_id: int
+    schema_hash: str
+    columns: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
 class NativeStats:
     """Statistics of one snapshot from metadata alone.
 
     `files` has FILE_SCHEMA. `file_columns()` yields tables of FILE_COLUMN_SCHEMA, bounded in size, for the leaf
     columns asked for; ndv and widths are null unless the format knows them; every bound carries its exactness.
-    `columns` has FILE_COLUMN_SCHEMA less file_path for columns whose table-level statistics the format itself keeps
-    (Paimon statistics file, Lance properties, Puffin): None lets the engine roll the files up.
+    `columns` has COLUMN_SCHEMA for columns whose table-level statistics the format itself keeps for this very snapshot
+    (Paimon statistics file, Lance properties, Puffin): None lets the engine roll the files up. Of statistics made for
+    another snapshot nothing belongs there; `earlier` has those of snapshots before this one that are still live.
     `row_count` is live rows, None when metadata cannot tell. `row_deletes` says whether row-level deletes exist.
     `sketches` are (column_id, role, sketch_type, data, params) the source keeps at table level.
     `parts`, where a connector has them, are all of `files` and `file_columns()` again, for captures of all columns.
@@ -202,6 +218,7 @@ class NativeStats:
     producer: str = "UPSTREAM_METADATA_DERIVED"
     sketches: Sequence[tuple[int, str, str, bytes, Mapping[str, Any]]] = ()
     parts: Sequence[FilePart] = ()
+    earlier: Sequence[EarlierColumns] = ()
 
 
 @dataclass(frozen=True, slots=True)

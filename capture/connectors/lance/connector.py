@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import lance
 import pyarrow as pa
 
-from capture.connectors.lance.statistics import Fragment, analyzed_columns, zone_map_rows
+from capture.connectors.lance.statistics import Fragment, analyzed_columns, analyzed_version, zone_map_rows
 from capture.connectors.secrets import check_options, patient
 from capture.connectors.spi import (
     FILE_SCHEMA,
     Column,
     ColumnIds,
     ConnectorConfig,
+    EarlierColumns,
     NativeStats,
     ScanColumn,
     ScanTask,
@@ -78,14 +79,16 @@ class LanceConnector(SnapshotLister):
             rows = int(dataset.count_rows())
             files = pa.Table.from_pylist([row for f in fragments for row in f.rows()], FILE_SCHEMA)
             deletes = any(f.deleted for f in fragments)
+            analyzed = _analyzed(dataset, wanted, ids)
             return NativeStats(
                 rows,
                 files.num_rows,
                 sum(files["size_bytes"].to_pylist()),
                 files,
                 self._zone_maps(dataset, fragments, wanted, ids, lambda: self._reading(namespace, name)),
-                analyzed_columns(dataset.config(), snapshot_id, rows, dataset.schema, wanted, ids),
+                analyzed.columns if analyzed and analyzed.snapshot_id == snapshot_id else None,
                 row_deletes=deletes,
+                earlier=[analyzed] if analyzed and analyzed.snapshot_id < snapshot_id else (),
             )
 
     def plan_files(
@@ -202,6 +205,20 @@ class _Fragment:
                 "row_count": self.live,
                 "size_bytes": size,
             }
+
+
+def _analyzed(dataset: Any, wanted: list[Column], ids: ColumnIds) -> EarlierColumns | None:
+    """The statistics in a version's config, labelled by the version they were computed at: a config lives on."""
+    config = dataset.config()
+    version = analyzed_version(config)
+    if version is None or version > dataset.version:
+        return None
+    try:
+        made = dataset if version == dataset.version else dataset.checkout_version(version)
+    except (ValueError, OSError):
+        return None  # it was cleaned up
+    columns = analyzed_columns(config, int(made.count_rows()), made.schema, wanted, ids)
+    return columns and EarlierColumns(version, to_schema(made.schema).hash, columns)
 
 
 def _bases(dataset: Any) -> list[Any]:

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from capture.connectors.file_columns import column_rows
-from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
+from capture.connectors.lance.bounds import enclosing, outermost
+from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
 from store import bounds
-from store.logical_types import Kind, LogicalType, parse, to_arrow
+from store.logical_types import Kind, parse
 
 PREFIX = "lance.stats."
 ENVELOPE_VERSION = "1"
 COLUMN_VERSION = 2  # of Spark's CatalogColumnStat
-ANALYZED_SCHEMA = pa.schema([f for f in FILE_COLUMN_SCHEMA if f.name != "file_path"])
 
 _ZONE_MAP = "ZoneMapIndexDetails"
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
-# Kinds whose values a zone map is known to hold whole.
-_WHOLE = frozenset({Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIME,
-                    Kind.TIMESTAMP, Kind.TIMESTAMPTZ})  # fmt: skip
 
 
 # Zone maps.
@@ -41,12 +40,7 @@ class Fragment(NamedTuple):
     deleted: int
 
 
-class _Zone(TypedDict):
-    fragment_id: int
-    min: Any
-    max: Any
-    null_count: int
-    nan_count: int
+_ZONE = ("fragment_id", "min", "max", "null_count", "nan_count", "zone_length")
 
 
 def zone_map_rows(
@@ -73,8 +67,8 @@ def zone_map_rows(
                 yield _rows(zones, covered, column, ids)
 
 
-def _read_zones(dataset: Any, uuid: str) -> list[_Zone] | None:
-    """The zones of an index file, None when there is no such file."""
+def _read_zones(dataset: Any, uuid: str) -> pa.Table | None:
+    """The zones of an index file in the order of fragments, None when there is no such file."""
     from lance.file import LanceFileReader
 
     uri = f"{str(dataset.uri).rstrip('/')}/_indices/{uuid}/zonemap.lance"
@@ -82,45 +76,39 @@ def _read_zones(dataset: Any, uuid: str) -> list[_Zone] | None:
         table = LanceFileReader(uri, storage_options=dataset.latest_storage_options() or None).read_all().to_table()
     except (OSError, ValueError):
         return None
-    if not set(_Zone.__annotations__) <= set(table.column_names):
+    if not set(_ZONE) <= set(table.column_names):
         return None
-    zones: list[_Zone] = table.select(list(_Zone.__annotations__)).to_pylist()
-    return zones
+    return table.select(_ZONE).take(pc.sort_indices(table["fragment_id"]))
 
 
-def _rows(zones: list[_Zone], fragments: Mapping[int, Fragment], column: Column, ids: ColumnIds) -> pa.Table:
+def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, ids: ColumnIds) -> pa.Table:
     """Zones merged by fragment."""
-    merged: dict[int, _Zone] = {}
-    for zone in zones:
-        if zone["fragment_id"] not in fragments:
-            continue
-        sofar = merged.setdefault(zone["fragment_id"], zone)
-        if sofar is not zone:
-            sofar["min"] = _pick(min, sofar["min"], zone["min"])
-            sofar["max"] = _pick(max, sofar["max"], zone["max"])
-            sofar["null_count"] += zone["null_count"]
-            sofar["nan_count"] += zone["nan_count"]
+    zones = zones.filter(pc.is_in(zones["fragment_id"], pa.array(list(fragments), zones["fragment_id"].type)))
     kind = parse(column.logical_type)
-    held = [fragments[i] for i in merged]
-    exact = pa.array([not f.deleted and kind.kind in _WHOLE for f in held], pa.bool_())
+    whose = zones["fragment_id"].to_numpy()
+    starts = np.flatnonzero(np.diff(whose, prepend=-1)).tolist() if len(whose) else []
+    groups = list(zip(starts, [*starts[1:], len(whose)], strict=True))
+    held = [fragments[int(whose[start])] for start, _ in groups]
+    has_nan = kind.kind in _FLOATS
+    nulls, nans, lengths = (zones[name].to_numpy() for name in ("null_count", "nan_count", "zone_length"))
+    filled = pa.array(nulls + nans < lengths)
+    sides = {}
+    for side, upper in (("min", False), ("max", True)):
+        bound = outermost(zones[side].combine_chunks(), groups, filled, upper=upper)
+        sides[side] = enclosing(bound, kind, upper=upper)
+    intact = pa.array([not f.deleted for f in held], pa.bool_())
     return column_rows(
         pa.array([f.path for f in held], pa.string()),
         column,
         ids,
         pa.array([f.live for f in held], pa.int64()),
-        null_count=_counts(held, [zone["null_count"] for zone in merged.values()]),
-        nan_count=_counts(held, [zone["nan_count"] for zone in merged.values()]) if kind.kind in _FLOATS else None,
-        lower=_typed([zone["min"] for zone in merged.values()], kind),
-        upper=_typed([zone["max"] for zone in merged.values()], kind),
-        lower_exact=exact,
-        upper_exact=exact,
+        null_count=_counts(held, [int(nulls[start:end].sum()) for start, end in groups]),
+        nan_count=_counts(held, [int(nans[start:end].sum()) for start, end in groups]) if has_nan else None,
+        lower=sides["min"][0],
+        upper=sides["max"][0],
+        lower_exact=pc.and_(sides["min"][1], intact),
+        upper_exact=pc.and_(sides["max"][1], intact),
     )
-
-
-def _pick(how: Callable[..., Any], one: Any, other: Any) -> Any:
-    """The lesser or the greater value: NaN is the greatest, text is in the order of its bytes, null is neither."""
-    known = [value for value in (one, other) if value is not None]
-    return how(known, key=lambda v: (v != v, v.encode() if isinstance(v, str) else v)) if known else None
 
 
 def _counts(fragments: Sequence[Fragment], counts: Sequence[int]) -> pa.Array:
@@ -129,31 +117,41 @@ def _counts(fragments: Sequence[Fragment], counts: Sequence[int]) -> pa.Array:
     return pa.array(known, pa.int64())
 
 
-def _typed(values: list[Any], kind: LogicalType) -> pa.Array:
-    return pa.array(values, to_arrow(kind))
-
-
 # ANALYZE of lance-spark.
 
 
-def analyzed_columns(
-    config: Mapping[str, str],
-    version: int,
-    rows: int,
-    schema: pa.Schema,
-    wanted: Sequence[Column],
-    ids: ColumnIds,
-) -> pa.Table | None:
-    """Column statistics that Spark's ANALYZE left for just this version, None where there are none to be trusted."""
-    told = {name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)}
+def analyzed_version(config: Mapping[str, str]) -> int | None:
+    """The version that Spark's ANALYZE computed the statistics of a config at; None where there are none to trust."""
+    told = _told(config)
     if told.get("version") != ENVELOPE_VERSION or told.get("complete", "true").lower() != "true":
         return None
-    if told.get("computedAtVersion") != str(version) or told.get("numRows", str(rows)) != str(rows):
-        return None
-    if not told.get("schemaHash") or told["schemaHash"] != schema_hash(schema):
+    return _number(told.get("computedAtVersion")) if told.get("schemaHash") else None
+
+
+def analyzed_columns(
+    config: Mapping[str, str], rows: int, schema: pa.Schema, wanted: Sequence[Column], ids: ColumnIds
+) -> pa.Table | None:
+    """Column statistics that Spark's ANALYZE left, as records of the version it computed them at.
+
+    Args:
+        config: The config of a version that is no older; `analyzed_version` finds statistics in it.
+        rows: Live rows of the version they were computed at.
+        schema: Its schema.
+        wanted: The leaf columns.
+        ids: Column ids.
+
+    Returns:
+        Rows of COLUMN_SCHEMA; None where the statistics contradict that version.
+    """
+    told = _told(config)
+    if told.get("numRows", str(rows)) != str(rows) or told["schemaHash"] != schema_hash(schema):
         return None
     found = [row for column in wanted if (row := _analyzed(told, column, rows, ids)) is not None]
-    return pa.Table.from_pylist(found, ANALYZED_SCHEMA) if found else None
+    return pa.Table.from_pylist(found, COLUMN_SCHEMA) if found else None
+
+
+def _told(config: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)}
 
 
 def _analyzed(told: Mapping[str, str], column: Column, rows: int, ids: ColumnIds) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple
@@ -19,12 +19,14 @@ from capture.connectors.paimon import statistics
 from capture.connectors.paimon.catalogs import open_catalog
 from capture.connectors.paimon.library import open_table, snapshot_ids
 from capture.connectors.paimon.schema import constraints, to_schema
-from capture.connectors.paimon.snapshot_view import Version, fingerprint
+from capture.connectors.paimon.snapshot_view import Offer, Version, fingerprint
 from capture.connectors.secrets import check_options, mask, storage_options
 from capture.connectors.spi import (
     FILE_SCHEMA,
+    Column,
     ColumnIds,
     ConnectorConfig,
+    EarlierColumns,
     NativeStats,
     ScanColumn,
     ScanTask,
@@ -95,12 +97,13 @@ class PaimonConnector(SnapshotLister):
     ) -> NativeStats:
         with self._opened(namespace, name) as (table, place):
             version = self._version(table, place, namespace, name, snapshot_id)
-            analyzed, current = version.analyzed()
+            offer = version.analyzed()
+            current = offer.analyzed if offer is not None and offer.snapshot is version.snapshot else None
             rows = version.known_rows()
-            if rows is None and analyzed and current:
-                rows = analyzed.rows
-            elif analyzed and current and analyzed.rows not in (None, rows):
-                analyzed = None  # it contradicts the table: what else it says is no better
+            if rows is None and current:
+                rows = current.rows
+            elif current and current.rows not in (None, rows):
+                current = None  # it contradicts the table: what else it says is no better
             if rows is None:
                 rows = version.merged_rows()
             schema = to_schema(version.table.fields)
@@ -117,9 +120,10 @@ class PaimonConnector(SnapshotLister):
                 sum(files["size_bytes"].to_pylist()),
                 files,
                 file_columns,
-                statistics.analyzed_rows(analyzed, wanted, ids, rows, current=current) if analyzed else None,
-                merged_size_bytes=analyzed.size if analyzed and current else None,
+                statistics.analyzed_rows(current, wanted, ids, rows) if current else None,
+                merged_size_bytes=current.size if current else None,
                 row_deletes=any(f.live != f.meta.row_count for f in version.files),
+                earlier=_earlier(offer, version, schema, wanted, ids),
             )
 
     def plan_files(
@@ -180,6 +184,16 @@ class PaimonConnector(SnapshotLister):
             lost = re.search(r"/([\w.=-]+)['\"\s]*(?:$|does not exist)", str(error.filename or error))
             return f"no such file: {lost[1]}" if lost else "no such file"
         return self._catalog.reason(error, place)
+
+
+def _earlier(
+    offer: Offer | None, version: Version, schema: Schema, wanted: Sequence[Column], ids: ColumnIds
+) -> list[EarlierColumns]:
+    """The statistics file as records of the snapshot it was gathered for, where that is an earlier one."""
+    if offer is None or offer.snapshot is version.snapshot:
+        return []
+    columns = statistics.analyzed_rows(offer.analyzed, wanted, ids, offer.analyzed.rows)
+    return [] if columns is None else [EarlierColumns(offer.snapshot.id, schema.hash, columns)]
 
 
 class _Tag(NamedTuple):

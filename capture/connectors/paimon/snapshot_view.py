@@ -26,8 +26,15 @@ MERGE_BYTES: Final = 256 << 20
 until an engine scans."""
 
 _LOOK_BACK: Final = 64  # snapshots read at once on the way to one with statistics
-# Commits that leave every row as it is.
-_SAME_ROWS: Final = frozenset({"ANALYZE", "COMPACT"})
+_SAME_ROWS: Final = "ANALYZE"  # the commit that leaves every row as it is; a compaction may let rows expire
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A statistics file and the snapshot whose rows it describes."""
+
+    analyzed: statistics.Analyzed
+    snapshot: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,29 +129,41 @@ class Version:
                 total += sum(batch.num_rows for batch in reader.to_arrow_batch_reader([unit[0].split]))
         return total
 
-    def analyzed(self) -> tuple[statistics.Analyzed | None, bool]:
-        """The statistics this snapshot has or inherits, and whether they count its very rows."""
-        same_rows = True  # nothing between there and here changed a row
+    def analyzed(self) -> Offer | None:
+        """The statistics that this snapshot names, labelled by the snapshot they were gathered for.
+
+        A commit inherits the statistics file of the one before it, so the file is often about older rows. It is about
+        these rows where it says so itself, or where all that came since are ANALYZE commits, which change no row.
+        """
         for held in self._back():
             if held.schema_id != self.snapshot.schema_id:
-                break
+                return None
             if held.statistics:
                 found = self._read_analyzed(held.statistics)
-                if found is None or found.schema_id not in (None, self.snapshot.schema_id):
-                    return None, False
-                return found, same_rows and self._counted(found, held)
-            same_rows = same_rows and held.commit_kind in _SAME_ROWS
-        return None, False
+                if found is None or found.snapshot_id is None or found.snapshot_id > self.snapshot.id:
+                    return None
+                if found.schema_id not in (None, self.snapshot.schema_id):
+                    return None
+                return self._labelled(found)
+        return None
 
-    def _counted(self, found: statistics.Analyzed, held: Any) -> bool:
-        """Whether the snapshot that has the statistics has the rows that they were counted from."""
-        if found.snapshot_id is None or found.snapshot_id > held.id:
-            return False
-        between = range(found.snapshot_id + 1, held.id + 1)
-        if len(between) > _LOOK_BACK:
-            return False
-        later = self.table.snapshot_manager().get_snapshots_batch(list(between))
-        return all(s is not None and s.commit_kind in _SAME_ROWS for s in later.values())
+    def _labelled(self, found: statistics.Analyzed) -> Offer | None:
+        assert found.snapshot_id is not None
+        if found.snapshot_id == self.snapshot.id:
+            return Offer(found, self.snapshot)
+        manager, since = self.table.snapshot_manager(), range(found.snapshot_id, self.snapshot.id)
+        between: dict[int, Any] = {}
+        if len(since) <= _LOOK_BACK:
+            between = manager.get_snapshots_batch(list(since))
+        later = [*(between.get(i) for i in since[1:]), self.snapshot]
+        if len(since) <= _LOOK_BACK and all(s is not None and s.commit_kind == _SAME_ROWS for s in later):
+            return Offer(found, self.snapshot)
+        gathered = between.get(found.snapshot_id) or manager.get_snapshot_by_id(found.snapshot_id)
+        if gathered is None or gathered.schema_id != self.snapshot.schema_id:
+            return None
+        if found.rows is not None and found.rows > gathered.total_record_count:
+            return None  # it contradicts the snapshot
+        return Offer(found, gathered)
 
     def _back(self) -> Iterator[Any]:
         """This snapshot and those before it, newest first, down to the oldest that is left."""

@@ -1,7 +1,8 @@
 """What a Paimon table says of itself: the statistics file that ANALYZE leaves, and the value statistics of data files.
 
 The statistics file is JSON in two forms: of PIP-12 (`stats-…`, snapshotId as text) and of today's Java (`stat-…`, with
-schemaId and colId). A snapshot without one inherits that of the newest before it under the same schema.
+schemaId and colId). Commits inherit the file of the snapshot before them while the schema stays, so the file alone says
+which snapshot it describes (`snapshotId`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
+from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
 from store import bounds
 from store.logical_types import Kind, parse, to_arrow
 
-ANALYZED_SCHEMA: Final = pa.schema([f for f in FILE_COLUMN_SCHEMA if f.name != "file_path"])
 TRUNCATED_AT: Final = 16  # characters that Paimon keeps of a text unless told otherwise
 
 _TEXTS = frozenset({Kind.STRING, Kind.BINARY})
@@ -56,46 +56,40 @@ def parse_analyzed(text: str) -> Analyzed:
     )
 
 
-def analyzed_rows(
-    analyzed: Analyzed, columns: Sequence[Column], ids: ColumnIds, rows: int | None, *, current: bool
-) -> pa.Table | None:
-    """Table-level records of the columns that ANALYZE counted.
+def analyzed_rows(analyzed: Analyzed, columns: Sequence[Column], ids: ColumnIds, rows: int | None) -> pa.Table | None:
+    """Table-level records of the columns that ANALYZE counted, of the snapshot that it was run on.
 
     Args:
         analyzed: What it left.
         columns: The columns asked for.
         ids: Column ids.
-        rows: Live rows of the snapshot asked for.
-        current: Whether it counted just the rows of that snapshot. If not, counts and bounds of other rows would be
-            false here; what stays is how many distinct values there were about, and how wide they are.
+        rows: Live rows of the snapshot it was run on.
 
     Returns:
-        None where it says nothing.
+        Rows of COLUMN_SCHEMA; None where it says nothing.
     """
-    found = [row for c in columns if (row := _row(analyzed, c, ids, rows, current)) is not None]
-    return pa.Table.from_pylist(found, ANALYZED_SCHEMA) if found else None
+    found = [row for c in columns if (row := _row(analyzed, c, ids, rows)) is not None]
+    return pa.Table.from_pylist(found, COLUMN_SCHEMA) if found else None
 
 
-def _row(analyzed: Analyzed, column: Column, ids: ColumnIds, rows: int | None, current: bool) -> dict[str, Any] | None:
+def _row(analyzed: Analyzed, column: Column, ids: ColumnIds, rows: int | None) -> dict[str, Any] | None:
     told = _of_column(analyzed, column)
     if told is None or column.name not in ids:
         return None
-    distinct, width, widest = (_count(told.get(name)) for name in ("distinctCount", "avgLen", "maxLen"))
-    row: dict[str, Any] = {
+    distinct, nulls, width, widest = (
+        _count(told.get(name)) for name in ("distinctCount", "nullCount", "avgLen", "maxLen")
+    )
+    return {
         "column_id": ids[column.name],
         "column_name": column.name,
         "logical_type": column.logical_type,
         "row_count": rows,
+        "null_count": nulls if nulls is not None and (rows is None or nulls <= rows) else None,
         "ndv": None if distinct is None else float(distinct),
         "ndv_exact": None if distinct is None else False,  # engines count with a sketch
         "avg_width_bytes": None if width is None else float(width),
         "max_width_bytes": widest,
-    }
-    if current:
-        nulls = _count(told.get("nullCount"))
-        row["null_count"] = nulls if nulls is not None and (rows is None or nulls <= rows) else None
-        row |= _bounds(told, column.logical_type)
-    return row
+    } | _bounds(told, column.logical_type)
 
 
 def _of_column(analyzed: Analyzed, column: Column) -> Mapping[str, Any] | None:
@@ -128,8 +122,8 @@ def canonical(text: Any, logical_type: str) -> str | None:
     if text is None or not kind.orderable or kind.kind is Kind.TIMESTAMPTZ:
         return None
     told = str(text).lower() if isinstance(text, bool) else str(text)
-    if kind.kind is Kind.BINARY:
-        return None  # no text form that is agreed on
+    if kind.kind is Kind.BINARY or told == "NaN":
+        return None  # of a binary no text form is agreed on, and beside NaN the greatest number is unknown
     if kind.kind is Kind.TIMESTAMP:
         told = told.strip().replace(" ", "T")
     try:

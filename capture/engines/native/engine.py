@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from capture import partitions
 from capture.connectors.spi import FilePart, NativeStats
 from capture.engines.native import known_listings as listings
+from capture.engines.native import source_columns
 from capture.engines.native.known_listings import Listings, Step, Told
 from capture.engines.native.rollup import Rollup, by_column
 from capture.spi import Capabilities, CaptureRequest, CaptureResult, Listing, Mode, Outcome, Sink, TableHandle
@@ -99,6 +100,7 @@ class _Pass:
         columns = self._columns(native, rollups)
         if self.whole:
             self._put_files(native)
+            self._put_earlier(native)
         results = [self._answer(request, native, columns) for request in self.requests]
         captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
                     if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
@@ -271,18 +273,26 @@ class _Pass:
                 scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
                 complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
                 found[ids[name]] = self._provenance(native, complete) | scalars | {"column_id": ids[name]}
-        if native.columns is not None:
-            for row in native.columns.to_pylist():
-                column_id = row["column_id"] or ids.get(row["column_name"])
-                if column_id:
-                    # what the source leaves out, its files may tell
-                    paired = {f"{side}_is_exact" for side in ("min", "max") if row[side] is not None}
-                    told = {name: value for name, value in row.items() if value is not None or name in paired}
-                    row = found.get(column_id, {}) | told
-                    complete = row.get("null_count") is not None
-                    provenance = self._provenance(native, complete) | {"producer": "SOURCE_NATIVE"}
-                    found[column_id] = row | provenance | {"column_id": column_id}
+        for kept in native.columns.to_pylist() if native.columns is not None else ():
+            column_id = kept["column_id"] or ids.get(kept["column_name"])
+            if column_id:
+                row = source_columns.combined(found.get(column_id, {}), kept)
+                found[column_id] = row | self._provenance(native, source_columns.is_complete(row)) | {
+                    "column_id": column_id
+                }  # fmt: skip
         return found
+
+    def _put_earlier(self, native: NativeStats) -> None:
+        """Statistics that the source made for an earlier snapshot, as records of that snapshot."""
+        for earlier in native.earlier:
+            rows = []
+            for kept in earlier.columns.to_pylist():
+                row = source_columns.combined({}, kept)
+                rows.append(self._provenance(native, source_columns.is_complete(row)) | row | {
+                    "snapshot_id": earlier.snapshot_id, "schema_hash": earlier.schema_hash, "files_scanned": None,
+                })  # fmt: skip
+            if rows:
+                self.sink.put("stats.columns", _rows("stats.columns", rows), extra=True)
 
     def _put_sketches(self, native: NativeStats, columns: Mapping[int, Any]) -> None:
         import json

@@ -7,6 +7,7 @@ import shutil
 from datetime import UTC, datetime
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -157,7 +158,44 @@ def test_zone_maps_of_nan_and_of_rows_that_came_later(tmp_path):
     dataset.create_scalar_index("x", index_type="ZONEMAP")
     dataset.insert(pa.table({"x": [99.0]}))
     (row,) = held(stats(connect(tmp_path), dataset.version, ids={"x": 1}))
-    assert (row["min"], row["max"], row["nan_count"], row["row_count"]) == ("0", "NaN", 1, 3)
+    assert (row["min"], row["max"], row["nan_count"], row["row_count"]) == ("0", None, 1, 3)
+
+
+ODD = {
+    "ns": (pa.array([1_001, 5_001], pa.timestamp("ns")), "1970-01-01T00:00:00.000001", "1970-01-01T00:00:00.000006"),
+    "zoned": (
+        pa.array([-1, 1_000], pa.timestamp("ns", "UTC")), "1969-12-31T23:59:59.999999Z", "1970-01-01T00:00:00.000001Z",
+    ),
+    "time": (pa.array([1_001, 5_000], pa.time64("ns")), "00:00:00.000001", "00:00:00.000005"),
+    "big": (pa.array([1, 2**64 - 1], pa.uint64()), "1", None),
+    "half": (pa.array(np.array([1.5, -2], np.float16)), "-2.0", "1.5"),
+    "long ago": (pa.array([-(2**62), 5], pa.timestamp("s")), None, "1970-01-01T00:00:05"),
+    "day": (pa.array([86_400_000, None], pa.date64()), "1970-01-02", "1970-01-02"),
+    "wide": (pa.array([1, -2], pa.decimal256(50, 2)), "-2", "1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_zone_maps_of_types_that_others_lack_enclose(tmp_path, name):
+    values, low, high = ODD[name]
+    dataset = lance.write_dataset(pa.table({"v": values, "id": range(len(values))}), tmp_path / "points")
+    for column in ("v", "id"):
+        dataset.create_scalar_index(column, index_type="ZONEMAP")
+    native = stats(connect(tmp_path), dataset.version, ids={"v": 1, "id": 2})
+    by_name = {row["column_name"]: row for row in held(native)}
+    assert (by_name["v"]["min"], by_name["v"]["max"]) == (low, high)
+    assert (by_name["id"]["max"], by_name["id"]["null_count"]) == ("1", 0)
+    for side, text in (("min", low), ("max", high)):
+        exact = {"ns": False, "zoned": side == "max", "time": side == "max"}.get(name, True)
+        assert by_name["v"][f"{side}_is_exact"] is (exact if text is not None else None)
+
+
+def test_zones_of_nan_alone_do_not_hide_the_numbers_of_others(tmp_path):
+    some = pa.array([math.nan] * 9_000 + [1.5] * 20_000)  # a zone is 8192 rows
+    dataset = lance.write_dataset(pa.table({"v": some}), tmp_path / "points")
+    dataset.create_scalar_index("v", index_type="ZONEMAP")
+    (row,) = held(stats(connect(tmp_path), dataset.version, ids={"v": 1}))
+    assert (row["min"], row["max"], row["nan_count"]) == ("1.5", None, 9_000)
 
 
 def analyze(path, **changes: str) -> int:
@@ -208,11 +246,25 @@ def test_without_a_schema_hash_nothing_is_believed(path):
     assert stats(connect(path), dataset.version, ids={"id": 1, "u": 2}).columns is None
 
 
-def test_analyzed_statistics_do_not_outlive_their_version(path):
-    analyze(path)
+def test_analyzed_statistics_stay_those_of_their_version(path):
+    version = analyze(path)
     dataset = lance.dataset(path)
     dataset.delete("id = 40")
-    assert stats(connect(path), dataset.version).columns is None
+    native = stats(connect(path), dataset.version)
+    assert native.row_count == 119 and native.columns is None
+    (earlier,) = native.earlier
+    made = next(s for s in connect(path).enumerate_snapshots("default", "points").snapshots if s.snapshot_id == version)
+    assert (earlier.snapshot_id, earlier.schema_hash) == (version, made.schema.hash)
+    assert earlier.columns.to_pylist()[0]["row_count"] == 120 and not stats(connect(path), version).earlier
+
+
+def test_analyzed_statistics_of_another_schema_keep_their_version(path):
+    analyze(path)
+    dataset = lance.dataset(path)
+    dataset.add_columns({"y": "id + 1"})
+    assert [e.snapshot_id for e in stats(connect(path), dataset.version).earlier] == [dataset.version - 1]
+    dataset.delete_config_keys(["lance.stats.schemaHash"])
+    assert stats(connect(path), dataset.version).earlier == ()
 
 
 def test_malformed_values_of_analyze_are_unknown(path):

@@ -64,9 +64,14 @@ def analyze(path, statistics, name="stat-87effd5d-0"):
     """Commits what ANALYZE would: a statistics file, and a snapshot with the rows of the one before."""
     (path / "statistics").mkdir(exist_ok=True)
     (path / "statistics" / name).write_text(json.dumps(statistics))
+    commit_as(path, "ANALYZE", statistics=name)
+
+
+def commit_as(path, kind, **changes):
+    """Commits a snapshot that is like the latest one."""
     latest = max((path / "snapshot").glob("snapshot-*"), key=lambda p: int(p.name.rpartition("-")[2]))
     held = json.loads(latest.read_text())
-    held |= {"id": held["id"] + 1, "commitKind": "ANALYZE", "statistics": name}
+    held |= {"id": held["id"] + 1, "commitKind": kind, **changes}
     (path / "snapshot" / f"snapshot-{held['id']}").write_text(json.dumps(held))
     (path / "snapshot" / "LATEST").write_text(str(held["id"]))
 
@@ -388,14 +393,49 @@ def test_the_statistics_file(keyed, warehouse, form):
     assert stats(connect(warehouse.path), "users", 2).columns is None  # never a newer one
 
 
-def test_statistics_are_inherited_and_told_apart(keyed, warehouse):
+def test_inherited_statistics_are_a_record_of_their_own_snapshot(keyed, warehouse):
     analyze(keyed, JAVA)
     warehouse.write("users", rows(150, 160))
     native = stats(connect(warehouse.path), "users", 4)
-    assert (native.row_count, native.merged_size_bytes) == (160, None)
-    id = native.columns.to_pylist()[0]
-    assert (id["row_count"], id["ndv"], id["ndv_exact"]) == (160, 149.0, False)
-    assert (id["min"], id["max"], id["null_count"]) == (None, None, None)  # true of other rows
+    assert (native.row_count, native.merged_size_bytes, native.columns) == (160, None, None)
+    (earlier,) = native.earlier
+    snapshots = connect(warehouse.path).enumerate_snapshots("sales", "users").snapshots
+    assert (earlier.snapshot_id, earlier.schema_hash) == (2, snapshots[1].schema.hash)
+    id = earlier.columns.to_pylist()[0]
+    assert (id["row_count"], id["ndv"], id["min"], id["max"], id["null_count"]) == (150, 149.0, "0", "149", 0)
+
+
+@pytest.mark.parametrize(
+    ("commit", "snapshot_id"), [("ANALYZE", None), ("COMPACT", 2), ("APPEND", 2), ("OVERWRITE", 2)]
+)
+def test_only_analyze_is_sure_to_leave_every_row(keyed, warehouse, commit, snapshot_id):
+    analyze(keyed, JAVA)
+    name = json.loads((keyed / "snapshot" / "snapshot-3").read_text())["statistics"]
+    commit_as(keyed, commit, statistics=name)
+    native = stats(connect(warehouse.path), "users", 4)
+    assert [e.snapshot_id for e in native.earlier] == ([snapshot_id] if snapshot_id else [])
+    assert (native.columns is None) is (snapshot_id is not None)
+
+
+def test_statistics_of_a_snapshot_that_is_gone_are_nobodys(keyed, warehouse):
+    analyze(keyed, JAVA)
+    warehouse.write("users", rows(150, 160))
+    (keyed / "snapshot" / "snapshot-2").unlink()
+    native = stats(connect(warehouse.path), "users", 4)
+    assert native.columns is None and native.earlier == []
+
+
+def test_statistics_that_contradict_their_snapshot_are_passed_over(keyed, warehouse):
+    analyze(keyed, JAVA | {"mergedRecordCount": 201})  # of 200 rows before they are merged
+    warehouse.write("users", rows(150, 160))
+    assert stats(connect(warehouse.path), "users", 4).earlier == []
+
+
+@pytest.mark.parametrize("labelled", [{"snapshotId": 7}, {"snapshotId": None}])
+def test_statistics_that_name_no_snapshot_of_the_past_are_passed_over(keyed, warehouse, labelled):
+    analyze(keyed, JAVA | labelled)
+    native = stats(connect(warehouse.path), "users", 3)
+    assert native.columns is None and native.earlier == []
 
 
 def test_statistics_end_with_their_schema(keyed, warehouse):
@@ -405,7 +445,8 @@ def test_statistics_end_with_their_schema(keyed, warehouse):
     warehouse.catalog.alter_table("sales.users", [SchemaChange.add_column("later", _atomic("INT"))])
     more = rows(150, 160).append_column("later", pa.nulls(10, pa.int32()))
     warehouse.write("users", more)
-    assert stats(connect(warehouse.path), "users", 4).columns is None
+    native = stats(connect(warehouse.path), "users", 4)
+    assert native.columns is None and native.earlier == []
 
 
 @pytest.mark.parametrize(
@@ -421,7 +462,7 @@ def test_a_statistics_file_that_is_none_is_passed_over(append, warehouse, broken
 def test_statistics_that_contradict_the_table_are_passed_over(append, warehouse):
     analyze(append, JAVA)
     native = stats(connect(warehouse.path), "events", 3)
-    assert (native.row_count, native.columns, native.merged_size_bytes) == (200, None, None)
+    assert (native.row_count, native.columns, native.merged_size_bytes, native.earlier) == (200, None, None, [])
 
 
 @pytest.mark.parametrize(("text", "type", "expected"), [

@@ -1,0 +1,63 @@
+"""Bounds out of zone maps: of many zones the outermost, in types that readers compare in, and whether each is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.logical_types import Kind, LogicalType, to_arrow
+
+# Kinds whose values a zone map is known to keep whole.
+_WHOLE = frozenset({Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIME,
+                    Kind.TIMESTAMP, Kind.TIMESTAMPTZ})  # fmt: skip
+
+
+def outermost(values: pa.Array, groups: Sequence[tuple[int, int]], filled: pa.Array, *, upper: bool) -> pa.Array:
+    """The least or the greatest bound of each group of zones.
+
+    Args:
+        values: One bound per zone, as the index has it.
+        groups: Start and end of each group's zones.
+        filled: Per zone whether it has a value that is neither null nor NaN; other zones have no bound.
+        upper: Whether these are upper bounds.
+
+    Returns:
+        One value per group; null where a zone's bound is unknown, such as a maximum that is NaN: the greatest number
+        beside it is in no zone map.
+    """
+    if pa.types.is_float16(values.type):
+        values = values.cast(pa.float32())
+    found = []
+    for start, end in groups:
+        some = values.slice(start, end - start).filter(filled.slice(start, end - start))
+        unsure = (
+            not len(some) or some.null_count or (pa.types.is_floating(some.type) and pc.any(pc.is_nan(some)).as_py())
+        )
+        found.append(pa.scalar(None, values.type) if unsure else pc.min_max(some)["max" if upper else "min"])
+    return pa.array(found, values.type) if found else values.slice(0, 0)
+
+
+def enclosing(values: pa.Array, kind: LogicalType, *, upper: bool) -> tuple[pa.Array, pa.Array]:
+    """Bounds in the Arrow type of their logical type, and which of them are exact.
+
+    Nanoseconds are rounded outwards to microseconds. A value that the type cannot hold is null: it is unknown.
+    """
+    type = to_arrow(kind)
+    exact = pa.repeat(kind.kind in _WHOLE, len(values))
+    if pa.types.is_uint64(values.type):
+        values = pc.if_else(
+            pc.less_equal(values, pa.scalar(2**63 - 1, pa.uint64())), values, pa.scalar(None, pa.uint64())
+        )
+    if getattr(values.type, "unit", "") == "ns":
+        ticks = values.cast(pa.int64())
+        known = ticks.is_valid().to_numpy(zero_copy_only=False)
+        whole, rest = np.divmod(ticks.fill_null(0).to_numpy(), 1000)
+        values = pa.array(whole + (rest > 0) if upper else whole, mask=~known)
+        exact = pc.and_(exact, pa.array(rest == 0))
+    try:
+        return values.cast(type), exact
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return pa.nulls(len(values), type), exact

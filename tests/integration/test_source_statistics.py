@@ -1,0 +1,81 @@
+"""Statistics that a lake's own engines left, from the lake to the reader: what they are labelled, what they answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.flight_server.live_server import Client, serving
+
+pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
+
+
+def connect(client: Client, format: str, uri: Path) -> None:
+    client.act("register_connector", {"catalog": "lake", "format": format, "uri": str(uri)})
+    client.act("discover", {"catalog": "lake"})
+
+
+def capture_table(client: Client, name: str) -> None:
+    (result,) = client.act("capture", {"requests": [{"table": name, "mode": "SYNC", "latency_budget_ms": 10_000}]})
+    assert result["outcome"] == "CAPTURED", result
+
+
+def resolve_ndv(client: Client, name: str) -> dict[str, Any]:
+    request = {"table": name, "target": {"kind": "COLUMN", "column_id": 1}, "kinds": ["NDV"],
+               "latency_budget_ms": 10_000}  # fmt: skip
+    return client.act("resolve", {"requests": [request]})[0]
+
+
+def column(client: Client, **more: Any) -> dict[str, Any]:
+    predicate = {"column": "column_name", "op": "EQ", "values": ["id"]}
+    return client.get({"table": "stats.columns", "predicates": [predicate], **more}).to_pylist()[0]
+
+
+def test_statistics_of_an_older_paimon_snapshot_stay_its_own(tmp_path):
+    import pypaimon
+
+    catalog = pypaimon.CatalogFactory.create({"warehouse": str(tmp_path / "wh")})
+    catalog.create_database("sales", False)
+    schema = pa.schema([("id", pa.int64())])
+    catalog.create_table("sales.events", pypaimon.Schema.from_pyarrow_schema(schema), False)
+    path = tmp_path / "wh" / "sales.db" / "events"
+
+    def append(start: int, stop: int) -> None:
+        builder = catalog.get_table("sales.events").new_batch_write_builder()
+        writer = builder.new_write()
+        writer.write_arrow(pa.table({"id": range(start, stop)}, schema))
+        builder.new_commit().commit(writer.prepare_commit())
+        writer.close()
+
+    append(0, 10)
+    (path / "statistics").mkdir()
+    told = {"colId": 0, "distinctCount": 10, "min": "0", "max": "9", "nullCount": 0, "avgLen": 8, "maxLen": 8}
+    (path / "statistics" / "stat-a-0").write_text(json.dumps({
+        "snapshotId": 1, "schemaId": 0, "mergedRecordCount": 10, "mergedRecordSize": 80, "colStats": {"id": told},
+    }))  # fmt: skip
+    latest = json.loads((path / "snapshot" / "snapshot-1").read_text())
+    latest |= {"id": 2, "commitKind": "ANALYZE", "statistics": "stat-a-0"}
+    (path / "snapshot" / "snapshot-2").write_text(json.dumps(latest))
+    (path / "snapshot" / "LATEST").write_text("2")
+
+    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
+        connect(client, "paimon", tmp_path / "wh" / "sales.db")
+        name = "lake.default.events"
+        capture_table(client, name)
+        assert (column(client)["ndv"], column(client, snapshot="current")["freshness"]) == (10.0, "EXACT")
+        assert resolve_ndv(client, name)["outcome"] == "HIT"
+
+        append(10, 20_000)
+        client.act("discover", {"catalog": "lake"})
+        capture_table(client, name)
+        inherited = column(client, snapshot="current")
+        assert inherited["freshness"] != "EXACT" and inherited["usable_for"] == "PLANNING"
+        assert inherited["snapshot_id"] < 3 and inherited["row_count"] == 10
+        answer = resolve_ndv(client, name)
+        assert answer["outcome"] == "CAPTURED" and answer["record"]["ndv"] == pytest.approx(20_000, rel=0.05)
+        healed = column(client, snapshot="current")
+        assert (healed["snapshot_id"], healed["freshness"]) == (3, "EXACT")
