@@ -17,7 +17,7 @@ from typing import Any
 from store.database import Connection, Database, insert_rows
 from store.errors import NotFound, nearest
 from store.lru import Bounded
-from store.names import join_name, split_name
+from store.names import column_key, dotted_name, join_name, split_name
 
 EXTERNAL = "external"
 SIGHTED = 65_536  # snapshots that need not be looked up when they are put again
@@ -31,8 +31,21 @@ def table_uuid(catalog: str, schema: str, table: str) -> str:
 
 def _digest(found: Mapping[str, Any]) -> str:
     """Of what a look at a lake tells of a table besides its entry and new snapshots."""
-    told = [found.get(name) for name in ("schema_hash", "schemas", "constraints", "live_snapshot_ids")]
+    told = [found.get(name) for name in (
+        "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties")]  # fmt: skip
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _path(column: Sequence[Any]) -> list[str] | None:
+    """The parts of a column `[name, type, nullable, field id, path?]`; None where they are not known."""
+    if len(column) > 4 and column[4]:
+        return list(column[4])
+    return None if "." in column[0] else [column[0]]
+
+
+def _column_key(column: Sequence[Any]) -> str:
+    path = _path(column)
+    return str(column[0]) if path is None else column_key(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +177,23 @@ class Catalog:
         return [SnapshotEntry(*row) for row in rows]
 
     def column_ids(self, table: TableEntry) -> dict[str, int]:
+        """Column key (`store.names.column_key`) → id, for every column the table ever had; where no other column is
+        written alike, the dotted name is a key too."""
         rows = self.database.rows("SELECT column_name, column_id FROM column_ids WHERE table_key = ?", table.table_key)
-        return dict(rows)
+        ids: dict[str, int] = dict(rows)
+        return {dotted_name(key): id for key, id in rows if '"' in key} | ids
+
+    def ambiguous_names(self, connection: Connection, table: TableEntry, names: Collection[str]) -> list[str]:
+        """Those of the names that two columns of the table's current schema are written as."""
+        found = connection.execute(
+            "SELECT column_name FROM table_columns WHERE table_key = ? AND column_name IN (SELECT unnest(?::VARCHAR[]))"
+            " GROUP BY column_name HAVING count(DISTINCT column_id) > 1 ORDER BY 1", [table.table_key, list(names)],
+        )  # fmt: skip
+        return [name for (name,) in found.fetchall()]
 
     def schema_columns(self, table: TableEntry, schema_hash: str | None) -> list[list[Any]]:
-        """[name, logical type, nullable, field id] of each column of a schema seen before; empty when unknown."""
+        """[name, logical type, nullable, field id, path?] of each column of a schema seen before; empty when unknown.
+        The path is a list of parts, and missing where a connector gave none."""
         rows = self.database.rows(
             "SELECT columns FROM schemas WHERE table_key = ? AND schema_hash = ?", table.table_key, schema_hash
         )
@@ -198,8 +223,9 @@ class Catalog:
         entry = TableEntry(self._next_key, catalog, schema, table, made, format)
         self._next_key += 1
         connection.execute(
-            "INSERT INTO tables VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, false)",
-            [entry.table_key, catalog, schema, table, made, format],
+            "INSERT INTO tables (table_key, table_catalog, table_schema, table_name, table_id, format, dropped, state,"
+            " discovered_at) VALUES (?, ?, ?, ?, ?, ?, false, 'ACTIVE', ?)",
+            [entry.table_key, catalog, schema, table, made, format, datetime.now(UTC)],
         )
         if (
             format == EXTERNAL
@@ -346,11 +372,15 @@ class Catalog:
             "table_schema": name[1], "table_name": name[2], "format": format, "location": found.get("location"),
             "current_snapshot_id": found["current_snapshot_id"], "dropped": False,
         }  # fmt: skip
+        looked = {"partition_keys": list(found.get("partition_keys", ())),
+                  "properties": json.dumps(dict(found.get("properties", {})), sort_keys=True)}  # fmt: skip
         if any(getattr(entry, field) != value for field, value in changes.items()):
             entry = self.change(connection, entry, **changes)
         digest = _digest(found)
         if not found["snapshots"] and self._found.get(entry.table_key) == digest:
             return entry  # as it was the last time
+        connection.execute("UPDATE tables SET partition_keys = ?::VARCHAR[], properties = ? WHERE table_key = ?",
+                           [*looked.values(), entry.table_key])  # fmt: skip
         self.database.touch(entry.table_key)
         self._store_schemas(connection, entry, found)
         self._store_snapshots(connection, entry, found)
@@ -364,16 +394,18 @@ class Catalog:
         current = found["schemas"].get(found["schema_hash"], [])
         ordered = [c for h, c in found["schemas"].items() if h != found["schema_hash"]] + [current]
         for columns in ordered:  # older schemas first: the first sight of a name counts
-            given = {c[0]: c[3] for c in columns if c[3] is not None}
-            ids = self.assign_column_ids(connection, entry, [c[0] for c in columns], given)
+            keyed = {_column_key(c): c for c in columns}
+            given = {key: c[3] for key, c in keyed.items() if c[3] is not None}
+            self._adopt_dotted_names(connection, entry, keyed)
+            ids = self.assign_column_ids(connection, entry, list(keyed), given)
         for schema_hash, columns in found["schemas"].items():
             if schema_hash not in known:
                 connection.execute(
                     "INSERT INTO schemas VALUES (?, ?, ?)", [entry.table_key, schema_hash, json.dumps(columns)]
                 )
         rows = [
-            [entry.table_key, name, type, position, "YES" if nullable else "NO", ids[name]]
-            for position, (name, type, nullable, _) in enumerate(current, 1)
+            [entry.table_key, c[0], c[1], position, "YES" if c[2] else "NO", ids[_column_key(c)], _path(c)]
+            for position, c in enumerate(current, 1)
         ]
         self._renew(connection, "table_columns", entry, rows)
         constraints = [
@@ -382,6 +414,78 @@ class Catalog:
             for position, column in enumerate(columns or [None], 1)
         ]
         self._renew(connection, "table_constraints", entry, constraints)
+
+    def _adopt_dotted_names(
+        self, connection: Connection, entry: TableEntry, keyed: Mapping[str, Sequence[Any]]
+    ) -> None:
+        """Gives columns whose one part has dots the id that an earlier layout kept under the plain name."""
+        for key, column in keyed.items():
+            if key != column[0] and column[0] not in keyed:
+                connection.execute(
+                    "UPDATE column_ids SET column_name = ? WHERE table_key = ? AND column_name = ?",
+                    [key, entry.table_key, column[0]],
+                )
+
+    def note_tables(
+        self, connection: Connection, table_keys: Collection[int], errors: Mapping[int, str] | None = None
+    ) -> None:
+        """Records that a look at a lake reached these tables just now.
+
+        Args:
+            connection: The writer's.
+            table_keys: Of all tables that were looked at.
+            errors: Table key → why the table cannot be read; the others are ACTIVE.
+        """
+        looked = {key: (errors or {}).get(key) for key in table_keys}
+        connection.execute(
+            "UPDATE tables SET checked_at = ?, last_error = n.error,"
+            " state = CASE WHEN n.error IS NULL THEN 'ACTIVE' ELSE 'FAILING' END"
+            " FROM (SELECT unnest(?::BIGINT[]) AS table_key, unnest(?::VARCHAR[]) AS error) n"
+            " WHERE tables.table_key = n.table_key",
+            [datetime.now(UTC), list(looked), list(looked.values())],
+        )
+
+    def note_unreadable(
+        self, connection: Connection, catalog: str, format: str, schema: str, name: str, reason: str
+    ) -> TableEntry:
+        """Records a table that is there and cannot be read; one that is new is registered without snapshots."""
+        entry = self._draft.by_name.get((catalog, schema, name))
+        entry = entry or self.register(connection, (catalog, schema, name), None, format)
+        self.note_tables(connection, [entry.table_key], {entry.table_key: reason})
+        return entry
+
+    def put_publication(
+        self, connection: Connection, table: TableEntry, home: str, *, snapshot_id: int, state: str,
+        location: str | None = None, columns: Sequence[str] = (), detail: str | None = None,
+    ) -> None:  # fmt: skip
+        """Records a table's newest publication in a home (`sys.publications`), in place of the one before.
+
+        Args:
+            connection: The writer's.
+            table: The table that was published.
+            home: The `to` of the publication, such as `iceberg`.
+            snapshot_id: The snapshot whose statistics were published.
+            state: CURRENT, STALE or FAILED; CURRENT reads as STALE once the table has another current snapshot.
+            location: Path or name of what was written.
+            columns: Names of the published columns.
+            detail: What a person should know, such as the reason of a failure.
+        """
+        key = [table.table_key, home]
+        connection.execute("DELETE FROM publications WHERE table_key = ? AND home = ?", key)
+        connection.execute(
+            "INSERT INTO publications VALUES (?, ?, ?, ?, ?, ?::VARCHAR[], ?, ?)",
+            [*key, snapshot_id, state, location, list(columns), datetime.now(UTC), detail],
+        )
+
+    def publications(self, table: TableEntry) -> list[dict[str, Any]]:
+        """The newest publication of a table in each home: home, snapshot_id, state, location, columns, published_at
+        and detail, as they were recorded."""
+        with self.database.reading() as cursor:
+            found = cursor.sql(
+                "SELECT home, snapshot_id, state, location, columns, published_at, detail FROM publications"
+                " WHERE table_key = ? ORDER BY home", params=[table.table_key],
+            ).to_arrow_table()  # fmt: skip
+        return found.to_pylist()
 
     def _renew(self, connection: Connection, table: str, entry: TableEntry, rows: Sequence[Sequence[Any]]) -> None:
         old = connection.execute(f"SELECT * FROM {table} WHERE table_key = ?", [entry.table_key]).fetchall()

@@ -25,14 +25,14 @@ import pyarrow as pa
 from store.backup import check_target, copy_files, settle, unwritable, wal
 from store.errors import InvalidArgument, ShuttingDown
 from store.file_lock import FileLock
-from store.schemas import FLIGHTS, KEY
+from store.schemas import DELETE_FILE, DELETES, FLIGHTS, KEY, MOMENTS
 from store.table_versions import Changes
 
 T = TypeVar("T")
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
 MEMORY = ":memory:"
-VERSION = 4  # of the layout
+VERSION = 5  # of the layout
 GROUP = 64  # writes that share one commit at the most
 CLOSE_SECONDS = 10.0  # that the end waits for readers
 OPEN_END = 2**62  # `to_pos` of a row that the newest file listing still holds
@@ -59,6 +59,8 @@ _SQL_TYPES = {
     pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
     pa.list_(pa.int64()): "BIGINT[]",
     pa.list_(pa.string()): "VARCHAR[]",
+    pa.list_(DELETE_FILE): "STRUCT(file_path VARCHAR, file_content VARCHAR, content_offset BIGINT,"
+    " content_size BIGINT)[]",
 }
 
 _CATALOG = """
@@ -66,10 +68,12 @@ CREATE TABLE settings (name VARCHAR, value VARCHAR);
 CREATE TABLE connectors (catalog VARCHAR, format VARCHAR, uri VARCHAR, options VARCHAR, state VARCHAR,
     last_seen_at TIMESTAMPTZ, last_error VARCHAR);
 CREATE TABLE tables (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
-    table_id VARCHAR, format VARCHAR, location VARCHAR, current_snapshot_id BIGINT, dropped BOOLEAN);
+    table_id VARCHAR, format VARCHAR, location VARCHAR, current_snapshot_id BIGINT, dropped BOOLEAN,
+    partition_keys VARCHAR[], properties VARCHAR, state VARCHAR, last_error VARCHAR, discovered_at TIMESTAMPTZ,
+    checked_at TIMESTAMPTZ);
 CREATE TABLE schemas (table_key BIGINT, schema_hash VARCHAR, columns VARCHAR);
 CREATE TABLE table_columns (table_key BIGINT, column_name VARCHAR, data_type VARCHAR, ordinal_position BIGINT,
-    is_nullable VARCHAR, column_id BIGINT);
+    is_nullable VARCHAR, column_id BIGINT, column_path VARCHAR[]);
 CREATE TABLE column_ids (table_key BIGINT, column_name VARCHAR, column_id BIGINT);
 CREATE TABLE table_constraints (table_key BIGINT, kind VARCHAR, name VARCHAR, ordinal_position BIGINT,
     column_name VARCHAR, clause VARCHAR);
@@ -77,6 +81,8 @@ CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, pa
     sequence_number BIGINT, committed_at TIMESTAMPTZ, operation VARCHAR, schema_hash VARCHAR, is_live BOOLEAN);
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT);
 CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR);
+CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR, location VARCHAR,
+    columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR);
 CREATE TABLE idempotency (key VARCHAR, content_hash VARCHAR, answer VARCHAR, stored_at TIMESTAMPTZ);
 CREATE TABLE jobs (job_id VARCHAR, state VARCHAR, table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,
     table_name VARCHAR, snapshot VARCHAR, mode VARCHAR, targets VARCHAR, request VARCHAR, dedupe VARCHAR,
@@ -147,7 +153,30 @@ def _add_packed(connection: Connection) -> None:
     )
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_column_usage, 2: _add_file_marks, 3: _add_packed}
+def _add_moments(connection: Connection) -> None:
+    """Layout 5. What was stored before has null in the new columns until it is captured again."""
+    scalar = {name: _SQL_TYPES[type] for name, type in MOMENTS.items()}
+    added = {STORED[flight]: scalar for flight in ("stats.columns", "stats.file_columns", "stats.expressions",
+                                                   "stats.column_groups")}  # fmt: skip
+    added["stats_files"] = {name: _SQL_TYPES[type] for name, type in DELETES.items()}
+    added["table_columns"] = {"column_path": "VARCHAR[]"}
+    added["tables"] = {
+        "partition_keys": "VARCHAR[]", "properties": "VARCHAR", "state": "VARCHAR", "last_error": "VARCHAR",
+        "discovered_at": "TIMESTAMPTZ", "checked_at": "TIMESTAMPTZ",
+    }  # fmt: skip
+    for table, columns in added.items():
+        for name, type in columns.items():
+            connection.execute(f'ALTER TABLE {table} ADD COLUMN "{name}" {type}')
+    connection.execute("UPDATE tables SET state = 'ACTIVE'")
+    connection.execute(
+        "CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR,"
+        " location VARCHAR, columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR)"
+    )
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {
+    1: _add_column_usage, 2: _add_file_marks, 3: _add_packed, 4: _add_moments,
+}  # fmt: skip
 """Version → what brings a file of that version to the next one."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -74,13 +74,15 @@ class _Staged:
         keep[row_numbers.to_numpy()] = False
         return self.rows.filter(pa.array(keep))
 
-    def insert(self, connection: Connection, physical: str, rows: pa.Table, leading: str, generation: int) -> None:
-        columns = ", ".join(f'"{name}"' if name in self.given else "NULL" for name in self.columns)
+    def insert(
+        self, connection: Connection, physical: str, rows: pa.Table, leading: Mapping[str, str], generation: int
+    ) -> None:
+        """Appends rows; `leading` are the SQL expressions of the columns before the flight's own."""
+        names = ", ".join([*leading, *(f'"{name}"' for name in self.given), "generation", "created_at"])
+        values = ", ".join([*leading.values(), *(f'"{name}"' for name in self.given), str(generation), "now()"])
         for piece in _pieces(rows):
             with view(connection, staged=piece):
-                connection.execute(
-                    f"INSERT INTO {physical} SELECT {leading}, {columns}, {generation}, now() FROM staged"
-                )
+                connection.execute(f"INSERT INTO {physical} ({names}) SELECT {values} FROM staged")
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
@@ -138,7 +140,8 @@ class SnapshotMerge:
     def apply(self, connection: Connection, generation: int) -> Counts:
         key = self.entry.table_key
         delete_rows(connection, self.physical, key, self.doomed)
-        self.staged.insert(connection, self.physical, self.insert, f"{key}, snapshot_id", generation)
+        leading = {"table_key": str(key), "snapshot_id": "snapshot_id"}
+        self.staged.insert(connection, self.physical, self.insert, leading, generation)
         if self.mode is PutMode.REPLACE_SNAPSHOT and self.flight != "stats.sketches":
             self._drop_orphaned_sketches(connection)
         created = self.insert.num_rows - self.replaced
@@ -232,7 +235,8 @@ class SpanMerge:
         else:
             remove_at(connection, self.family, key, self.doomed, self.pos, self.last)
             self._update_end(connection, self.extend, self.end)
-        self.staged.insert(connection, self.physical, self.insert, f"{key}, {self.pos}, {self.end}", generation)
+        leading = {"table_key": str(key), "from_pos": str(self.pos), "to_pos": str(self.end)}
+        self.staged.insert(connection, self.physical, self.insert, leading, generation)
         if self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT:
             self._drop_orphaned_sketches(connection)
         total = self.staged.rows.num_rows

@@ -1,8 +1,10 @@
-"""Full table names: `catalog.schema.table`, where a schema may be dotted and a part that holds a dot is quoted."""
+"""Full table names (`catalog.schema.table`, a schema may be dotted, a part that holds a dot is quoted) and the names of
+columns, which are paths of parts."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 
@@ -43,3 +45,17 @@ def _quoted(part: str) -> str:
 
 def _quote(part: str) -> str:
     return '"' + part.replace('"', '""') + '"'
+
+
+def column_key(path: Sequence[str]) -> str:
+    """The text that identifies a column within its table: its parts joined by dots, those that hold a dot quoted.
+
+    `("a", "b")` gives `a.b` and `("a.b",)` gives `"a.b"`: two columns, though both are written `a.b` in `column_name`.
+    """
+    return ".".join(_quote(part) if set('."') & set(part) else part for part in path)
+
+
+def dotted_name(key: str) -> str:
+    """The `column_name` of a column key, which is no identity."""
+    parts = re.findall(r'"((?:[^"]|"")*)"|([^.]+)', key)
+    return ".".join(quoted.replace('""', '"') or plain for quoted, plain in parts)

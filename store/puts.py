@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -113,7 +114,7 @@ def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
     for name in names:
         column = rows[name]
         if pa.types.is_list(column.type):
-            column = pc.binary_join(column.cast(pa.list_(pa.string())), ",")
+            column = _texts(column)
         if len(column) and not column.null_count and pc.all(pc.equal(column, column[0])).as_py():
             continue  # one value throughout, as catalog, schema and table mostly are
         coded = column.dictionary_encode().combine_chunks()
@@ -122,6 +123,14 @@ def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
         if int(total.max(initial=0)) >= 2**38:  # room for the next column
             total = np.unique(total, return_inverse=True)[1].astype(np.int64)
     return total
+
+
+def _texts(lists: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Lists as texts that are equal where the lists are."""
+    if pa.types.is_nested(lists.type.value_type):
+        values = (None if value is None else json.dumps(value) for value in lists.to_pylist())
+        return pa.chunked_array([pa.array(values, pa.string())])
+    return pc.binary_join(lists.cast(pa.list_(pa.string())), ",")
 
 
 def split(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:

@@ -39,6 +39,7 @@ _COUNTS: Final = (
     "data_file_count", "rows_scanned", "files_scanned", "row_groups_sampled", "bytes_scanned", "max_width_bytes",
 )  # fmt: skip
 _MEASURES: Final = ("ndv", "ndv_lower", "ndv_upper", "avg_width_bytes")
+_DISTINCT: Final = ("ndv", "ndv_lower", "ndv_upper")
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "producer": schemas.PRODUCERS,
     "completeness": schemas.COMPLETENESS,
@@ -47,7 +48,10 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "role": schemas.ROLES,
     "target_kind": tuple(targets.TargetKind),
 }
-_AT_MOST: Final = (("null_count", "row_count"), ("ndv_lower", "ndv"), ("ndv", "ndv_upper"), ("ndv_lower", "ndv_upper"))
+_AT_MOST: Final = (
+    ("null_count", "row_count"), ("nan_count", "row_count"), ("ndv_lower", "ndv"), ("ndv", "ndv_upper"),
+    ("ndv_lower", "ndv_upper"), ("avg_width_bytes", "max_width_bytes"),
+)  # fmt: skip
 
 
 def required(flight: Flight) -> tuple[str, ...]:
@@ -56,8 +60,9 @@ def required(flight: Flight) -> tuple[str, ...]:
 
 
 def prepare(
-    flight: Flight, batch: pa.RecordBatch | pa.Table, policy: bounds.ZonePolicy = bounds.REFUSE, *, first_row: int = 0
-) -> pa.Table:
+    flight: Flight, batch: pa.RecordBatch | pa.Table, policy: bounds.ZonePolicy = bounds.REFUSE, *,
+    first_row: int = 0, clamp: bool = False,
+) -> pa.Table:  # fmt: skip
     """A batch of a put stream as the flight's own columns, in normal form.
 
     Args:
@@ -65,6 +70,7 @@ def prepare(
         batch: Any subset of the flight's columns that holds the required ones; untrusted.
         policy: What to do with a zoned bound of a TIMESTAMP.
         first_row: Rows of the stream before this batch; refusals count rows over the stream, from 1.
+        clamp: Bring estimates of distinct values down to what is possible instead of refusing them: for captures.
 
     Returns:
         The known columns that were given, in the flight's order and types, without the derived ones.
@@ -84,7 +90,7 @@ def prepare(
         except pa.ArrowInvalid as error:
             raise InvalidArgument(f"{flight.name}: the batch is corrupt: {_first_line(error)}") from None
         # No rows, no checks; and Arrow has kernels that trip over empty arrays.
-        done.append(_Batch(flight, part, schema, policy, first_row).checked() if part.num_rows else None)
+        done.append(_Batch(flight, part, schema, policy, first_row, clamp).checked() if part.num_rows else None)
         first_row += part.num_rows
     return pa.Table.from_batches([part for part in done if part is not None], schema)
 
@@ -129,6 +135,11 @@ def _castable(source: pa.DataType, target: pa.DataType) -> bool:
     if is_.is_list(target):
         lists = is_.is_list(source) or is_.is_large_list(source) or is_.is_fixed_size_list(source)
         return bool(lists and _castable(source.value_type, target.value_type))
+    if is_.is_struct(target):
+        return bool(
+            is_.is_struct(source) and source.names == target.names
+            and all(_castable(a.type, b.type) for a, b in zip(source.fields, target.fields, strict=True))
+        )  # fmt: skip
     families: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
         (is_.is_integer,),
         (is_.is_floating,),
@@ -173,12 +184,14 @@ class _Batch:
     """One batch of at least one row, on its way to normal form."""
 
     def __init__(
-        self, flight: Flight, batch: pa.RecordBatch, schema: pa.Schema, policy: bounds.ZonePolicy, first_row: int
-    ) -> None:
+        self, flight: Flight, batch: pa.RecordBatch, schema: pa.Schema, policy: bounds.ZonePolicy, first_row: int,
+        clamp: bool = False,
+    ) -> None:  # fmt: skip
         self.flight = flight
         self.schema = schema
         self.policy = policy
         self.first_row = first_row
+        self.clamp = clamp
         self.length = batch.num_rows
         self.columns = {field.name: _cast(field.name, batch.column(field.name), field.type) for field in schema}
 
@@ -197,6 +210,8 @@ class _Batch:
             self._check_group()
         if self.flight.name == "stats.sketches":
             self._check_sketch()
+        if self.flight.name == "stats.files":
+            self._check_deletes()
         self._check_types_and_bounds()
         return pa.RecordBatch.from_arrays(list(self.columns.values()), schema=self.schema)
 
@@ -247,10 +262,36 @@ class _Batch:
         for name, limit in _AT_MOST:
             column, most = self._known(name), self._known(limit)
             if column is not None and most is not None:
-                fine = pc.less_equal(column, most)
+                fine = pc.less_equal(column, _like(most, column))
                 if not pc.all(fine, min_count=0).as_py():
                     index = pc.index(fine, False).as_py()
                     raise self._refuse(index, name, f"is above {limit}", f"at most {limit} {most[index].as_py()}")
+        self._check_possible()
+        for name in ("mean", "stddev"):
+            if (column := self._known(name)) is not None:
+                self._hold(pc.invert(pc.is_nan(column)), name, "is NaN", "a number, or null where it is unknown")
+        if (column := self._known("stddev")) is not None:
+            self._hold(pc.greater_equal(column, 0.0), "stddev", "is negative", "at least 0")
+
+    def _check_possible(self) -> None:
+        """Holds counts of values and of distinct values to the number of rows."""
+        rows = self._known("row_count")
+        if rows is None:
+            return
+        nulls = self.columns.get("null_count")
+        values = rows if nulls is None else pc.subtract(rows, pc.fill_null(nulls, 0))
+        if (nans := self._known("nan_count")) is not None:
+            self._hold(pc.less_equal(nans, values), "nan_count", "is above row_count - null_count",
+                       "null_count and nan_count together at most row_count")  # fmt: skip
+        for name in _DISTINCT:
+            if (column := self._known(name)) is None:
+                continue
+            most = _like(values, column)
+            if self.clamp:
+                self.columns[name] = pc.if_else(pc.greater(column, most).fill_null(False), most, column)
+            else:
+                self._hold(pc.less_equal(column, most), name, "is above row_count - null_count",
+                           "at most one for each row that is not null")  # fmt: skip
 
     def _map(self, name: str, how: Callable[[str], str], expected: str) -> None:
         """Brings each distinct text to normal form; a ValueError refuses it."""
@@ -300,6 +341,29 @@ class _Batch:
             rank = np.cumsum(kept) - 1
             sorted_names = names.flatten().take(pa.array(rank[order[kept]]))
             self.columns["column_names"] = _lists(np.where(named, lengths, 0), sorted_names, names.type, ~named)
+
+    def _check_deletes(self) -> None:
+        """Checks the fields of equality deletes and the delete files of data files."""
+        if (ids := self._known("equality_field_ids")) is not None:
+            self._hold_each(ids, pc.greater(ids.flatten(), 0), "equality_field_ids", "is not positive", "field ids")
+        if (deletes := self._known("delete_files")) is None:
+            return
+        parts = dict(zip(schemas.DELETE_FILE.names, deletes.flatten().flatten(), strict=True))
+        path = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(parts["file_path"])), 0)
+        self._hold_each(deletes, path, "delete_files", "has no file_path", "the path of a delete file")
+        known = pc.is_in(parts["file_content"], pa.array([*schemas.DELETE_CONTENTS, None], pa.string()))
+        self._hold_each(deletes, known, "delete_files", "has an unknown file_content",
+                        " | ".join(schemas.DELETE_CONTENTS))  # fmt: skip
+        for name in ("content_offset", "content_size"):
+            holds = pc.greater_equal(parts[name], 0).fill_null(True)
+            self._hold_each(deletes, holds, "delete_files", f"has a negative {name}", "at least 0")
+
+    def _hold_each(self, lists: pa.Array, holds: pa.BooleanArray, name: str, reason: str, expected: str) -> None:
+        """Refuses the first row with an element for which it does not hold; null does not hold."""
+        index = pc.index(holds.fill_null(False), False).as_py()
+        if index >= 0:
+            row = pc.list_parent_indices(lists)[index].as_py()
+            raise self._refuse(row, name, reason, expected)
 
     def _check_sketch(self) -> None:
         """A sketch names its target: by storage_id, or by kind and what the kind needs; both must agree."""
@@ -417,6 +481,11 @@ class _Batch:
                 expected = f"at most the max of this {type.text}, {_shown(done['max'][index].as_py())}"
                 raise self._refuse(place(index), "min", "is above max", expected, done["min"][index].as_py())
         return done
+
+
+def _like(counts: pa.Array, other: pa.Array) -> pa.Array:
+    """Counts as numbers of another column's type; the nearest double where they are beyond 2^53."""
+    return counts if counts.type == other.type else counts.cast(other.type, safe=False)
 
 
 def _trimmed(text: str) -> str:

@@ -1,4 +1,9 @@
-"""Every public Arrow schema, once: the flights, their keys, what is identity, what is cosmetic, what is writable."""
+"""Every public Arrow schema, once: the flights, their keys, what is identity, what is cosmetic, what is writable.
+
+Columns that a later version added stand at the very end of their flight, after provenance, so that none moves. `mean`
+and `stddev` of a table's column belong in the rows a capture puts into `stats.columns`, those of a file's column in its
+rows of `stats.file_columns`; both flights take them like any other scalar (`MOMENTS`), and null means unknown.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +32,13 @@ SCALAR: Final = {
     "avg_width_bytes": FLOAT,
     "max_width_bytes": INT,
 }
+MOMENTS: Final = {"mean": FLOAT, "stddev": FLOAT}
+"""Mean and sample standard deviation of the non-null values that are not NaN; of INT, FLOAT, DOUBLE and DECIMAL."""
+DELETE_FILE: Final = pa.struct([
+    ("file_path", TEXT), ("file_content", TEXT), ("content_offset", INT), ("content_size", INT),
+])  # fmt: skip
+"""A delete file or deletion vector that applies to a data file; offset and size in bytes where it is a part of one."""
+DELETES: Final = {"equality_field_ids": pa.list_(INT), "delete_files": pa.list_(DELETE_FILE)}
 RECORDED: Final = {
     "producer": TEXT,
     "completeness": TEXT,
@@ -49,9 +61,11 @@ PRODUCERS: Final = ("SOURCE_NATIVE", "UPSTREAM_METADATA_DERIVED", "ENGINE_COMPUT
 COMPLETENESS: Final = ("COMPLETE", "PARTIAL", "UNAVAILABLE")
 CAPTURE_MODES: Final = ("SYNC", "ASYNC")
 FILE_CONTENTS: Final = ("DATA", "POSITION_DELETES", "EQUALITY_DELETES")
+DELETE_CONTENTS: Final = ("POSITION_DELETES", "EQUALITY_DELETES", "DELETION_VECTOR")
 ROLES: Final = ("NDV", "QUANTILES", "MCV", "TUPLE_NDV")
 KINDS: Final = (
-    "ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "HISTOGRAM", "MCV",
+    "ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "MOMENTS",
+    "HISTOGRAM", "MCV",
 )  # fmt: skip
 THETA: Final = "apache-datasketches-theta-v1"
 KLL: Final = "apache-datasketches-kll-doubles-v1"
@@ -83,9 +97,10 @@ def _schema(columns: dict[str, pa.DataType]) -> pa.Schema:
 
 
 def _stats(
-    name: str, description: str, columns: dict[str, pa.DataType], *identity: str, writable: bool = True
-) -> Flight:
-    return Flight(name, _schema(KEY | columns | PROVENANCE), description, writable, identity)
+    name: str, description: str, columns: dict[str, pa.DataType], *identity: str, writable: bool = True,
+    added: dict[str, pa.DataType] | None = None,
+) -> Flight:  # fmt: skip
+    return Flight(name, _schema(KEY | columns | PROVENANCE | (added or {})), description, writable, identity)
 
 
 def _plain(name: str, description: str, columns: dict[str, pa.DataType]) -> Flight:
@@ -100,19 +115,20 @@ _ALL: Final = [
         "row_count": INT, "data_file_count": INT, "total_size_bytes": INT, "merged_size_bytes": INT,
     }),
     _stats("stats.columns", "Scalar statistics of a column", {"column_id": INT, "column_name": TEXT} | SCALAR,
-           "column_id"),
+           "column_id", added=MOMENTS),
     _stats("stats.files", "Data and delete files of a snapshot", {
         "file_path": TEXT, "file_format": TEXT, "file_content": TEXT, "row_count": INT, "size_bytes": INT,
         "partition_data_json": TEXT, "partition_spec_id": pa.int32(), "sequence_number": INT,
-    }, "file_path"),
+    }, "file_path", added=DELETES),
     _stats("stats.file_columns", "Scalar statistics of a column within one file",
-           {"file_path": TEXT, "column_id": INT, "column_name": TEXT} | SCALAR, "file_path", "column_id"),
+           {"file_path": TEXT, "column_id": INT, "column_name": TEXT} | SCALAR, "file_path", "column_id",
+           added=MOMENTS),
     _stats("stats.expressions", "Scalar statistics of an engine's expression", {
         "engine_kind": TEXT, "engine_expression_key": BYTES, "engine_version": TEXT, "display_name": TEXT,
-    } | SCALAR, "engine_kind", "engine_expression_key"),
+    } | SCALAR, "engine_kind", "engine_expression_key", added=MOMENTS),
     _stats("stats.column_groups", "Scalar statistics of a group of columns", {
         "column_ids": pa.list_(INT), "column_names": pa.list_(TEXT),
-    } | SCALAR, "column_ids"),
+    } | SCALAR, "column_ids", added=MOMENTS),
     Flight("stats.sketches", _schema(KEY | {
         "target_kind": TEXT, "storage_id": TEXT, "column_id": INT, "file_path": TEXT, "role": TEXT,
         "sketch_type": TEXT, "data": BYTES, "params": TEXT, "captured_at": INSTANT,
@@ -125,10 +141,14 @@ _ALL: Final = [
         "column_id": INT, "column_name": TEXT, "rank": pa.int32(), "value": TEXT, "count": INT, "count_lower": INT,
         "count_upper": INT,
     }, writable=False),
+    _stats("stats.quantiles", "Quantiles, from KLL; 0 and 1 are min and max", {
+        "column_id": INT, "column_name": TEXT, "quantile": FLOAT, "value": TEXT,
+    }, writable=False),
     _plain("information_schema.schemata", "Schemas of every catalog", {"catalog_name": TEXT, "schema_name": TEXT}),
     _plain("information_schema.tables", "Tables of every catalog", _TABLE_KEY | {"table_type": TEXT}),
     _plain("information_schema.columns", "Columns of the current schema, struct leaves by dotted path", _TABLE_KEY | {
         "column_name": TEXT, "data_type": TEXT, "ordinal_position": INT, "is_nullable": TEXT, "column_id": INT,
+        "column_path": pa.list_(TEXT),
     }),
     _plain("information_schema.table_constraints", "Declared constraints", _CONSTRAINT | _TABLE_KEY | {
         "constraint_type": TEXT, "is_deferrable": TEXT, "initially_deferred": TEXT, "enforced": TEXT,
@@ -149,9 +169,17 @@ _ALL: Final = [
         "catalog": TEXT, "format": TEXT, "uri": TEXT, "options": TEXT, "state": TEXT, "last_seen_at": INSTANT,
         "last_error": TEXT,
     }),
+    _plain("sys.tables", "Tables of every catalog, and whether they can be read", KEY | {
+        "format": TEXT, "location": TEXT, "partition_keys": pa.list_(TEXT), "properties": TEXT, "state": TEXT,
+        "last_error": TEXT, "discovered_at": INSTANT, "checked_at": INSTANT,
+    }),
     _plain("sys.snapshots", "Snapshots known of each table", KEY | {
         "parent_snapshot_id": INT, "sequence_number": INT, "committed_at": INSTANT, "operation": TEXT,
         "schema_hash": TEXT, "is_current": BOOL, "captured": BOOL,
+    }),
+    _plain("sys.publications", "The newest publication of each table in each of its homes", KEY | {
+        "home": TEXT, "state": TEXT, "location": TEXT, "columns": pa.list_(TEXT), "published_at": INSTANT,
+        "detail": TEXT,
     }),
     _plain("sys.engines", "Capture engines of the connected workers", {
         "engine_id": TEXT, "priority": INT, "connectors": pa.list_(TEXT), "target_kinds": pa.list_(TEXT),

@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import BY_SNAPSHOT, Connection, Database, insert_rows, stored_columns
-from store.errors import Conflict, NotFound
+from store.errors import Conflict, InvalidField, NotFound
 from store.file_listings import FAMILIES, forget_mark
 from store.file_spans import STORAGE_ID, delete_by_snapshot, delete_by_span, rows_of, where_target
 from store.merge import Merge, SnapshotMerge, SpanMerge
-from store.names import join_name
+from store.names import dotted_name, join_name
 from store.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, digest, snapshots_of, split
 from store.schemas import COSMETIC
 from store.targets import Target, TargetKind, storage_id
@@ -195,7 +195,16 @@ class DuckDBStatsStore:
             rows = rows.append_column("column_id", pa.nulls(rows.num_rows, pa.int64()))
         if rows["column_id"].null_count:
             named = rows.filter(pc.and_(pc.is_null(rows["column_id"]), pc.is_valid(rows["column_name"])))
-            ids = self.catalog.assign_column_ids(connection, entry, named["column_name"].unique().to_pylist())
+            wanted = named["column_name"].unique().to_pylist()
+            if ambiguous := self.catalog.ambiguous_names(connection, entry, wanted):
+                raise InvalidField(
+                    "column_name", f'names two columns of "{entry.full_name}"', expected="a column_id beside the name",
+                    actual=ambiguous[0],
+                )  # fmt: skip
+            known = self.catalog.assign_column_ids(connection, entry, ())
+            known = {dotted_name(key): id for key, id in known.items() if '"' in key} | known
+            new = [name for name in wanted if name not in known]
+            ids = known | self.catalog.assign_column_ids(connection, entry, new)
             names = pa.array(list(ids), pa.string())
             found = pa.array(list(ids.values()), pa.int64()).take(pc.index_in(rows["column_name"], names))
             at = rows.schema.get_field_index("column_id")
@@ -225,7 +234,7 @@ class DuckDBStatsStore:
         insert_rows(
             connection,
             "table_columns",
-            [[entry.table_key, n, t, start + at, "YES", i] for at, (i, (n, t)) in enumerate(fresh.items(), 1)],
+            [[entry.table_key, n, t, start + at, "YES", i, None] for at, (i, (n, t)) in enumerate(fresh.items(), 1)],
         )
 
     def _next_generation(self) -> int:

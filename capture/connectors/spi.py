@@ -48,6 +48,7 @@ class Column:
     logical_type: str
     nullable: bool = True
     field_id: int | None = None
+    path: tuple[str, ...] = ()  # the parts of the name; empty: a name without dots, or parts that are not known
 
     @property
     def is_leaf(self) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 BUCKETS: Final = 32
 COMMON: Final = 100
+RANKS: Final = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)  # of `stats.quantiles`
 
 
 def register(service: Service) -> None:
@@ -24,6 +25,7 @@ def register(service: Service) -> None:
     sources: dict[str, Callable[[Scope], pa.Table]] = {
         "stats.histograms": lambda scope: _expanded(service, scope, "stats.histograms", "QUANTILES", _buckets),
         "stats.most_common_values": lambda scope: _expanded(service, scope, "stats.most_common_values", "MCV", _common),
+        "stats.quantiles": lambda scope: _expanded(service, scope, "stats.quantiles", "QUANTILES", _quantiles),
         "sys.engines": lambda _: _table("sys.engines", engine_rows(service)),
         "sys.flights": lambda scope: _table("sys.flights", list(_flights(service, scope))),
         "sys.functions": lambda _: _functions(),
@@ -69,11 +71,12 @@ def _functions() -> pa.Table:
 
 
 def _expanded(
-    service: Service, scope: Scope, flight: str, role: str, rows_of: Callable[[bytes, str, Any], list[dict[str, Any]]]
+    service: Service, scope: Scope, flight: str, role: str, rows_of: Callable[[Mapping[str, Any]], list[dict[str, Any]]]
 ) -> pa.Table:
-    """One row per bucket or value of each column's sketch, with the key and provenance of the column's record."""
+    """One row per bucket, value or quantile of each column's sketch, with key and provenance of the column's record."""
     columns, found = stats_source(FLIGHTS["stats.columns"], scope), stats_source(FLIGHTS["stats.sketches"], scope)
-    names = [*KEY, *PROVENANCE, "column_id", "column_name", "logical_type", "row_count", "null_count", "nan_count"]
+    names = [*KEY, *PROVENANCE, "column_id", "column_name", "logical_type", "row_count", "null_count", "nan_count",
+             "min", "max"]  # fmt: skip
     chosen = ", ".join(f'{columns.columns[name]} AS "{name}"' for name in names)
     sql = (
         f"SELECT c.*, k.data FROM (SELECT s.table_key, {chosen} FROM {columns.sql}) c JOIN"
@@ -88,11 +91,8 @@ def _expanded(
     for record in records:
         if record["logical_type"] is None:
             continue
-        values = None
-        if record["row_count"] is not None and record["null_count"] is not None:
-            values = record["row_count"] - record["null_count"] - (record["nan_count"] or 0)
         common = {name: record[name] for name in (*KEY, *PROVENANCE, "column_id", "column_name")}
-        rows += [common | row for row in rows_of(record["data"], record["logical_type"], values)]
+        rows += [common | row for row in rows_of(record)]
     return _table(flight, rows)
 
 
@@ -101,12 +101,15 @@ def _histogram(data: bytes) -> tuple[tuple[float, float, float], ...]:
     return tuple(sketches.histogram(data, BUCKETS))
 
 
-def _buckets(data: bytes, type: str, values: int | None) -> list[dict[str, Any]]:
-    buckets = _histogram(data)
+def _buckets(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    buckets = _histogram(record["data"])
+    values = None
+    if record["row_count"] is not None and record["null_count"] is not None:
+        values = record["row_count"] - record["null_count"] - (record["nan_count"] or 0)
     total = sum(count for _, _, count in buckets)
     scale = values / total if values is not None and total else 1.0
     rows, running = [], 0.0
-    parsed = logical_types.parse(type)
+    parsed = logical_types.parse(record["logical_type"])
     for number, (lower, upper, count) in enumerate(buckets):
         running += count * scale
         rows.append({
@@ -144,8 +147,22 @@ def _text(value: float, type: logical_types.LogicalType) -> str | None:
         return None
 
 
-def _common(data: bytes, _type: str, _values: int | None) -> list[dict[str, Any]]:
-    items = sketches.frequent_items(data, COMMON)
+@lru_cache(4096)
+def _ranked(data: bytes) -> tuple[float, ...]:
+    return tuple(sketches.quantiles(data, RANKS))
+
+
+def _quantiles(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row per rank; the bounds of the record are the first and the last where it has them."""
+    type = logical_types.parse(record["logical_type"])
+    values = [_text(value, type) for value in _ranked(record["data"])]
+    if values:
+        values[0], values[-1] = record["min"] or values[0], record["max"] or values[-1]
+    return [{"quantile": rank, "value": value} for rank, value in zip(RANKS, values, strict=False)]
+
+
+def _common(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    items = sketches.frequent_items(record["data"], COMMON)
     return [
         {"rank": rank, "value": item.value, "count": item.count, "count_lower": item.lower, "count_upper": item.upper}
         for rank, item in enumerate(items, 1)

@@ -266,6 +266,27 @@ def _snapshots(scope: Scope) -> Source:
     return Source(sql, parameters, columns, "s.table_key, s.ordinal", where)
 
 
+def _tables(scope: Scope) -> Source:
+    parameters: list[Any] = []
+    columns = _NAMES | {name: f"t.{name}" for name in FLIGHTS["sys.tables"].schema.names}
+    columns["snapshot_id"] = "t.current_snapshot_id"
+    return Source("tables t", parameters, columns, "t.table_key", f"NOT t.dropped AND {_keys('t', scope, parameters)}")
+
+
+def _publications(scope: Scope) -> Source:
+    """The newest publications; one of a snapshot that is no longer the current one is STALE."""
+    parameters: list[Any] = []
+    columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.publications"].schema.names
+                               if name not in TABLE_COLUMNS}  # fmt: skip
+    columns["state"] = (
+        "CASE WHEN s.state = 'CURRENT' AND s.snapshot_id IS DISTINCT FROM t.current_snapshot_id THEN 'STALE'"
+        " ELSE s.state END"
+    )
+    among = _keys("t", scope, parameters)
+    sql = f"publications s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {among}"
+    return Source(sql, parameters, columns, "s.table_key, s.home")
+
+
 def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[Scope], Source]:
     """A flight whose columns are those of a table of the same shape, that names its table in columns of its own."""
     columns = {name: f's."{name}"' for name in FLIGHTS[flight].schema.names} | changed
@@ -300,7 +321,10 @@ SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
     "information_schema.columns": _plain(
         "table_columns s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}",
         _NAMES | {name: f"s.{name}" for name in ("column_name", "data_type", "ordinal_position", "is_nullable",
-                                                 "column_id")}, "t.table_key, s.ordinal_position"),
+                                                 "column_id")}
+        | {"column_path": "coalesce(s.column_path, CASE WHEN NOT contains(s.column_name, '.')"
+                          " THEN [s.column_name] END)"},
+        "t.table_key, s.ordinal_position"),
     "information_schema.table_constraints": _plain(
         "(SELECT DISTINCT table_key, kind, name FROM table_constraints) s JOIN tables t ON t.table_key = s.table_key"
         " AND NOT t.dropped AND {scope}",
@@ -325,6 +349,8 @@ SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
     "information_schema.constraint_table_usage": _plain(
         "(SELECT DISTINCT table_key, kind, name FROM table_constraints) s JOIN tables t ON t.table_key = s.table_key"
         " AND NOT t.dropped AND {scope}", _NAMES | _CONSTRAINT_NAME, "t.table_key, s.name"),
+    "sys.tables": _tables,
+    "sys.publications": _publications,
     "sys.snapshots": _snapshots,
     "sys.capture_jobs": _own("sys.capture_jobs", "jobs", "s.queued_at, s.job_id"),
     "sys.capture_decisions": _own("sys.capture_decisions", "capture_decisions", "s.decided_at"),

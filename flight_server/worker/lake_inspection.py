@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
+from capture.connectors.secrets import mask
 from capture.connectors.spi import Connector, Snapshot
 from flight_server.worker.connection import first_line
 from store.errors import NotFound, StatflightError
@@ -47,13 +48,17 @@ def _table(connector: Connector, namespace: str, name: str, known: frozenset[int
     described_ = connector.describe(namespace, name)
     listing = connector.enumerate_snapshots(namespace, name, full_rescan=full, known_snapshot_ids=known)
     schemas = {s.schema.hash: s.schema for s in listing.snapshots} | {described_.schema.hash: described_.schema}
-    told = {h: [[c.name, c.logical_type, c.nullable, c.field_id] for c in s.columns] for h, s in schemas.items()}
+    told = {
+        h: [[c.name, c.logical_type, c.nullable, c.field_id, *([list(c.path)] if c.path else ())] for c in s.columns]
+        for h, s in schemas.items()
+    }
     return {
         "schema": namespace, "name": name, "table_id": described_.table_id, "location": described_.location,
         "schema_hash": described_.schema.hash,
         "schemas": told,
         "snapshots": [_snapshot(s) for s in listing.snapshots],
         "live_snapshot_ids": sorted(listing.live_snapshot_ids), "current_snapshot_id": listing.current_snapshot_id,
+        "partition_keys": list(described_.partition_keys), "properties": mask(described_.properties),
         "constraints": [[c.kind, c.name, list(c.columns), c.clause] for c in described_.constraints],
     }  # fmt: skip
 

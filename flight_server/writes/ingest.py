@@ -92,7 +92,8 @@ def read_rows(
     checks: deque[Callable[[], pa.Table]] = deque()  # of batches, in their order
 
     def check(batch: pa.RecordBatch, first_row: int) -> pa.Table:
-        part = records.prepare(request.flight, batch, policy, first_row=first_row)
+        clamp = request.draft is not None  # a capture estimates, anybody else claims
+        part = records.prepare(request.flight, batch, policy, first_row=first_row, clamp=clamp)
         _check_permission(part, principal, request)
         return part
 

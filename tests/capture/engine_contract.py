@@ -31,7 +31,7 @@ class MemorySink:
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
         if self.broken:
             raise UpstreamError("the server is away")
-        records.prepare(FLIGHTS[flight], rows)
+        records.prepare(FLIGHTS[flight], rows, clamp=True)
         self.puts.append((flight, rows, extra, whole))
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:

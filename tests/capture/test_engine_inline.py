@@ -35,7 +35,7 @@ class MemorySink:
         self.cancel_after = cancel_after
 
     def put(self, flight, rows, *, extra=False):
-        records.prepare(schemas.FLIGHTS[flight], rows)
+        records.prepare(schemas.FLIGHTS[flight], rows, clamp=True)
         self.rows.setdefault(flight, []).append(rows)
 
     def stored(self, flight, table, columns=None):

@@ -94,6 +94,8 @@ def test_the_flights_are_those_of_the_code():
     types = {"string": "utf8", "double": "float64", "timestamp[us, tz=UTC]": "timestamp"}
 
     def word(type: pa.DataType) -> str:
+        if pa.types.is_struct(type):
+            return f"struct<{','.join(f'{field.name}:{word(field.type)}' for field in type)}>"
         return f"list<{word(type.value_type)}>" if pa.types.is_list(type) else types.get(str(type), str(type))
 
     assert told == {f.name: (f.writable, [(c.name, word(c.type)) for c in f.schema]) for f in FLIGHTS.values()}

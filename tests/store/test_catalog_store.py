@@ -189,3 +189,49 @@ def test_constraints_follow_the_table(catalog):
         ("CHECK", None, 1), ("PRIMARY KEY", "a", 1), ("PRIMARY KEY", "b", 2)]  # fmt: skip
     discover(catalog, constraints=[])
     assert catalog.database.rows(sql, entry.table_key) == []
+
+
+ALIKE = (["a", "STRUCT", True, None, ["a"]], ["a.b", "INT", True, None, ["a", "b"]],
+         ["a.b", "STRING", True, None, ["a.b"]])  # fmt: skip
+
+
+def test_columns_written_alike_have_ids_of_their_own(catalog):
+    entry = discover(catalog, columns=ALIKE)
+    assert columns(catalog, entry) == [("a", 1, "STRUCT"), ("a.b", 2, "INT"), ("a.b", 3, "STRING")]
+    assert catalog.column_ids(entry) == {"a": 1, "a.b": 2, '"a.b"': 3}
+    assert discover(catalog, columns=ALIKE[1:], schema_hash="h2") == entry
+    assert catalog.column_ids(entry) == {"a": 1, "a.b": 2, '"a.b"': 3}
+    with catalog.database.reading() as cursor:
+        assert catalog.ambiguous_names(cursor, entry, ["a", "a.b"]) == ["a.b"]
+
+
+def test_a_dotted_name_that_was_known_before_its_parts_keeps_its_id(catalog):
+    entry = discover(catalog, columns=[["z", "INT", True, None], ["a.b", "INT", True, None]])
+    discover(catalog, columns=[["a.b", "INT", True, None, ["a.b"]]], schema_hash="h2")
+    assert catalog.column_ids(entry) == {"z": 1, '"a.b"': 2, "a.b": 2}
+    discover(catalog, columns=ALIKE, schema_hash="h3")
+    assert catalog.column_ids(entry) == {"z": 1, '"a.b"': 2, "a": 3, "a.b": 4}
+
+
+def test_a_table_that_cannot_be_read_has_the_reason(catalog):
+    entry = write(catalog, catalog.note_unreadable, "lake", "delta", "s", "broken", "no log")
+    good = discover(catalog)
+
+    def states():
+        return catalog.database.rows("SELECT table_name, state, last_error FROM tables ORDER BY table_key")
+
+    assert states() == [("broken", "FAILING", "no log"), ("t", "ACTIVE", None)]
+    write(catalog, catalog.note_tables, [entry.table_key, good.table_key], {good.table_key: "gone"})
+    assert states() == [("broken", "ACTIVE", None), ("t", "FAILING", "gone")]
+    times = catalog.database.rows("SELECT discovered_at IS NULL, checked_at IS NULL FROM tables")
+    assert set(times) == {(False, False)}
+
+
+def test_a_home_has_the_newest_publication(catalog):
+    entry = discover(catalog)
+    for state, names in (("FAILED", []), ("CURRENT", ["a", "b"])):
+        write(catalog, catalog.put_publication, entry, "iceberg", snapshot_id=1, state=state, columns=names)
+    write(catalog, catalog.put_publication, entry, "spark", snapshot_id=1, state="CURRENT", location="db.t")
+    found_ = catalog.publications(entry)
+    assert [(p["home"], p["state"], p["columns"]) for p in found_] == [
+        ("iceberg", "CURRENT", ["a", "b"]), ("spark", "CURRENT", [])]  # fmt: skip

@@ -190,6 +190,14 @@ BAD_COLUMNS = [
     ({"ndv_upper": math.inf}, ["ndv_upper", "inf"]),
     ({"ndv": 5.0, "ndv_lower": 6.0}, ["ndv_lower", "5.0", "6.0"]),
     ({"ndv": 5.0, "ndv_upper": 4.0}, ["ndv", "ndv_upper", "5.0", "4.0"]),
+    ({"ndv": 11.0}, ["ndv", "row_count - null_count", "11.0"]),
+    ({"null_count": 4, "ndv": 6.5}, ["ndv", "6.5"]),
+    ({"null_count": 4, "ndv": 6.0, "ndv_upper": 7.0}, ["ndv_upper", "7.0"]),
+    ({"null_count": 6, "nan_count": 5}, ["nan_count", "null_count", "5"]),
+    ({"nan_count": 11}, ["nan_count", "11"]),
+    ({"avg_width_bytes": 8.5, "max_width_bytes": 8}, ["avg_width_bytes", "max_width_bytes", "8.5"]),
+    ({"mean": math.nan}, ["mean", "nan"]),
+    ({"stddev": -0.5}, ["stddev", "-0.5"]),
     ({"logical_type": "INT96"}, ["logical_type", "INT96"]),
     ({"min": "abc"}, ["min", "abc", "INT"]),
     ({"max": "1.0"}, ["max", "1.0"]),
@@ -219,6 +227,11 @@ def test_a_wrong_column_record_is_refused(wrong, mentions, others):
     assert refusal.value.field == mentions[0]
 
 
+def deletes(**more):
+    """A delete file of a data file."""
+    return {"file_path": "d", "file_content": "POSITION_DELETES", "content_offset": None, "content_size": None} | more
+
+
 BAD_TARGETS = [
     ("stats.files", {"file_path": "  "}, ["file_path", "blank"]),
     ("stats.files", {"file_path": ""}, ["file_path", "blank"]),
@@ -226,6 +239,11 @@ BAD_TARGETS = [
     ("stats.files", {"file_path": "a", "file_content": "NOISE"}, ["file_content", "NOISE"]),
     *(("stats.files", {"file_path": "a", "partition_data_json": text}, ["partition_data_json"])
       for text in ("{", "[]", "7", "", '{"a": NaN}', '{"a":' * 100_000)),
+    ("stats.files", {"file_path": "a", "equality_field_ids": [1, 0]}, ["equality_field_ids", "positive", "0"]),
+    *(("stats.files", {"file_path": "a", "delete_files": [deletes(), deletes(**wrong)]}, ["delete_files", *mentions])
+      for wrong, mentions in (({"file_path": " "}, ["file_path"]), ({"file_path": None}, ["file_path"]),
+                              ({"file_content": "DATA"}, ["file_content", "DELETION_VECTOR"]),
+                              ({"content_offset": -1}, ["content_offset"]), ({"content_size": -1}, ["content_size"]))),
     ("stats.tables", {"row_count": -1}, ["row_count", "-1"]),
     ("stats.tables", {"total_size_bytes": -1}, ["total_size_bytes", "-1"]),
     ("stats.tables", {"merged_size_bytes": -1}, ["merged_size_bytes", "-1"]),
@@ -257,6 +275,31 @@ def test_the_limits_themselves_are_fine():
     put("stats.columns", GOOD | {"snapshot_id": 0, "null_count": 10, "confidence_level": 1.0, "min": "5", "max": "5"},
         GOOD | {"snapshot_id": 2**63 - 1, "confidence_level": 0.0, "ndv": 2.0, "ndv_lower": 2.0, "ndv_upper": 2.0,
         })  # fmt: skip
+
+
+def test_counts_beyond_doubles_are_compared():
+    most = 2**63 - 1
+    put("stats.columns", GOOD | {"row_count": most, "null_count": 0, "nan_count": 0, "ndv": 1.0,
+                                 "avg_width_bytes": 1.0, "max_width_bytes": most})  # fmt: skip
+
+
+def test_estimates_of_a_capture_are_clamped():
+    row = GOOD | {"null_count": 4, "ndv": 7.5, "ndv_lower": 5.0, "ndv_upper": 9.0}
+    (kept,) = prepare(FLIGHTS["stats.columns"], rows("stats.columns", row), clamp=True).to_pylist()
+    assert (kept["ndv"], kept["ndv_lower"], kept["ndv_upper"]) == (6.0, 5.0, 6.0)
+
+
+def test_delete_files_are_cast_and_kept():
+    given = deletes(content_offset=4, content_size=9)
+    files = rows("stats.files", {"file_path": "a", "delete_files": [given]}, {"file_path": "b", "delete_files": None})
+    at = files.schema.get_field_index("delete_files")
+    narrow = pa.list_(pa.struct([("file_path", pa.large_string()), ("file_content", pa.string()),
+                                 ("content_offset", pa.int32()), ("content_size", pa.int32())]))  # fmt: skip
+    cast = prepare(FILES, files.set_column(at, "delete_files", files["delete_files"].cast(narrow)))
+    assert cast["delete_files"].to_pylist() == [[given], None]
+    other = pa.list_(pa.struct([("path", pa.string())]))
+    column = pa.array([[{"path": "d"}], None], other)
+    refused("delete_files", "another type", call=lambda: prepare(FILES, files.set_column(at, "delete_files", column)))
 
 
 # Normal form.

@@ -85,7 +85,7 @@ def test_the_cache_answers_as_duckdb_does(service, uncached, tree, table, column
     request = _request(data)
     for turn in range(4):  # the first is not kept, the second loads, the third is served, the fourth remembered
         if turn == 3 and replaced is not None:
-            put(service, rows("a", 4, [replaced], max_width_bytes=replaced, schema_hash="y", row_count=replaced))
+            put(service, rows("a", 4, [replaced], max_width_bytes=replaced, schema_hash="y", row_count=200 + replaced))
         expected = uncached.table(request, ANYBODY)
         assert plain(service.scanner.table(_request(data), ANYBODY)) == plain(expected)
         message = pa.ipc.open_stream(service.scanner.message(_request(data), ANYBODY)).read_all()
@@ -116,7 +116,7 @@ def test_a_put_is_seen_by_whoever_asks_after_its_acknowledgement(service):
     for thread in threads:
         thread.start()
     for number in range(200, 240):
-        put(service, rows("hammered", 1, [1], row_count=number))
+        put(service, rows("hammered", 1, [1], row_count=number, null_count=0, ndv=None))
         assert read(service, data)["row_count"].to_pylist() == [number]
     stop.set()
     for thread in threads:
