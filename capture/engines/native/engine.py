@@ -104,8 +104,9 @@ class _Pass:
         results = [self._answer(request, native, columns) for request in self.requests]
         captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
                     if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
-        explicit = [row for i, row in columns.items() if i in captured]
-        extra = [row for i, row in columns.items() if i not in captured] if self.whole else []
+        sure = captured | self._outdated(native) if self.whole else captured
+        explicit = [row for i, row in columns.items() if i in sure]
+        extra = [row for i, row in columns.items() if i not in sure] if self.whole else []
         for rows, is_extra in ((explicit, False), (extra, True)):
             if rows:
                 self.sink.put("stats.columns", _rows("stats.columns", rows), extra=is_extra)
@@ -281,6 +282,20 @@ class _Pass:
                     "column_id": column_id
                 }  # fmt: skip
         return found
+
+    def _outdated(self, native: NativeStats) -> set[int | None]:
+        """Columns whose stored record of this snapshot is an older look at the same metadata.
+
+        A source may add statistics to a snapshot that was captured before. Records of other engines stay.
+        """
+        if native.columns is None:
+            return set()
+        names = ["column_id", "snapshot_id", "engine_id"]
+        stored = self.sink.stored("stats.columns", self.table, names).to_pylist()
+        here = {row["column_id"]: row["engine_id"] for row in stored if row["snapshot_id"] == self.table.snapshot_id}
+        ids = self.table.column_ids
+        kept = {row["column_id"] or ids.get(row["column_name"]) for row in native.columns.to_pylist()}
+        return {column_id for column_id in kept if here.get(column_id) == self.engine_id}
 
     def _put_earlier(self, native: NativeStats) -> None:
         """Statistics that the source made for an earlier snapshot, as records of that snapshot."""
