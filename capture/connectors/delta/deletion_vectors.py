@@ -1,4 +1,4 @@
-"""Deletion vectors of Delta as the log describes them: which rows of a file are gone, without all the other files'."""
+"""Reads the deletion vector of one file, as the log describes it."""
 
 from __future__ import annotations
 
@@ -62,19 +62,24 @@ def relative_path(where: str) -> str:
 def z85(text: str) -> bytes:
     """Bytes of a text in Z85, five letters for four bytes.
 
+    Bytes that are not a multiple of four have zeros behind them (Spark), or a last block with as many `#` in front as
+    bytes are missing (Rust), which no whole block can begin with.
+
     Raises:
-        ValueError: It is no such text.
+        ValueError: It is not such a text.
     """
     if len(text) % 5 or any(letter not in _VALUES for letter in text):
         raise ValueError("a deletion vector is not encoded as it should be")
     found = bytearray()
     for start in range(0, len(text), 5):
+        block = text[start : start + 5]
+        missing = len(block) - len(block.lstrip("#")) if start + 5 == len(text) else 0
         number = 0
-        for letter in text[start : start + 5]:
+        for letter in block[missing:]:
             number = number * 85 + _VALUES[letter]
-        if number >= 2**32:
+        if missing > 3 or number >= 1 << 8 * (4 - missing):
             raise ValueError("a deletion vector is not encoded as it should be")
-        found += number.to_bytes(4, "big")
+        found += number.to_bytes(4 - missing, "big")
     return bytes(found)
 
 

@@ -525,6 +525,7 @@ def test_a_vector_is_read_as_delta_describes_it():
     assert relative_path("ab^-aqEH.-t@S}K{vb[*k^") == "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 4}
     assert identity(vector) != identity(vector | {"offset": 8}) != identity(None) == ""
-    for wrong in ("abcd", "~~~~~", "#####"):
+    assert z85("0rr91##093") == b"\x01\0\0\0\x03\0"
+    for wrong in ("abcd", "~~~~~", "#####", "##0930rr91"):
         with pytest.raises(ValueError, match="not encoded"):
             z85(wrong)
