@@ -149,15 +149,14 @@ def known(
     columns = columns.filter(pc.and_(own, pc.is_in(columns["column_id"], ids)))
     rows: dict[_Place, int] = {}
     parts: dict[_Place, tuple[Partial, int]] = {}
-    names = [name for name in _MEASURES if name in columns.column_names]
-    for at, values in enumerate(_lists(columns, names)):
-        row: dict[str, Any] = dict.fromkeys(_MEASURES) | dict(zip(names, values, strict=True))
+    for at, values in enumerate(_lists(columns, _MEASURES)):
+        row = dict(zip(_MEASURES, values, strict=True))
         place, lt = (row["file_path"], row["column_id"]), types[row["column_id"]]
         found = held.get(place)
         if found is None or row["logical_type"] != lt.text or lt.kind not in HASHED:
             continue
         part = _part(row, *(data[found[r]].as_py() if r in found else None for r in ("QUANTILES", "MCV")))
-        if lacks[row["column_id"]] - found.keys() or ("mean" in names and not _has_moments(part, lt)):
+        if lacks[row["column_id"]] - found.keys() or not _has_moments(part, lt):
             continue
         rows[place] = at
         parts[place] = (part, row["bytes_scanned"] or 0)

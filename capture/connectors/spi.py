@@ -20,10 +20,12 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
+from store.names import column_key
 from store.schemas import INT, SCALAR, TEXT
 
 ColumnIds = Mapping[str, int]
-"""Dotted column name → column id, over every name a table ever had."""
+"""Column key (`Column.key`) → column id, over every column a table ever had; a dotted name is a key too where no other
+column is written alike."""
 
 CONTAINERS = frozenset({"ARRAY", "MAP", "STRUCT", "VARIANT"})
 
@@ -53,6 +55,15 @@ class Column:
     @property
     def is_leaf(self) -> bool:
         return self.logical_type not in CONTAINERS
+
+    @property
+    def key(self) -> str:
+        """The text that identifies the column within its table, see `store.names.column_key`."""
+        return column_key(self.path) if self.path else self.name
+
+    def id_in(self, ids: ColumnIds) -> int | None:
+        """The column's id, None where it has none."""
+        return ids.get(self.key, ids.get(self.name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,7 @@ def _secrets_of(lease: Mapping[str, Any]) -> dict[str, str]:
 
 def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connector: Connector) -> TableHandle:
     table = payload["table"]
-    schema = Schema(tuple(Column(name, type, nullable, field_id) for name, type, nullable, field_id in columns))
+    schema = Schema(tuple(Column(c[0], c[1], c[2], c[3], tuple(*c[4:5])) for c in columns))
     return TableHandle(
         table["catalog"], table["schema"], table["name"], table["table_id"], snapshot_id, schema,
         payload["column_ids"], connector,

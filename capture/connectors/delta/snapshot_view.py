@@ -28,11 +28,11 @@ from capture.connectors.delta.table_version import (
     path_in_file,
     wanted_columns,
 )
-from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
+from capture.connectors.file_columns import ROWS_PER_TABLE, absent, column_rows
 from capture.connectors.footers.reader import batched
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, ColumnIds, FilePart, NativeStats, ScanColumn, ScanTask
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
-from store.logical_types import Kind, LogicalType, parse, to_arrow
+from store.logical_types import LogicalType, parse, to_arrow
 
 MAX_FOOTERS: Final = 10_000  # read for what the log lacks; beyond, it is unknown
 _VECTORS: Final = "deletionVectors"  # the table feature
@@ -247,11 +247,7 @@ class SnapshotView:
     # Tasks.
 
     def _tasks(self, version: Version, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
-        wanted = [
-            known
-            for known in wanted_columns(version.schema, column_names)
-            if known.column.name in ids and parse(known.column.logical_type).kind is not Kind.INTERVAL
-        ]
+        wanted = [known for known in wanted_columns(version.schema, column_names) if known.column.name in ids]
         constants = {
             known.column.name: _constants(version.partition(known), parse(known.column.logical_type), len(version))
             for known in wanted
@@ -303,7 +299,7 @@ def _scan_column(known: DeltaColumn, ids: ColumnIds, path: str | None, constant:
     """Where the values come from: a path in the file, the partition, or nulls where the file lacks the column."""
     column = known.column
     if path is None and constant is None:
-        constant = pa.nulls(1, to_arrow(parse(column.logical_type)))
+        constant = absent(column.logical_type)
     return ScanColumn(ids[column.name], column.name, column.logical_type, path, constant, known.width_bytes)
 
 

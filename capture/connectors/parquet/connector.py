@@ -13,7 +13,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from capture.connectors.file_columns import ROWS_PER_TABLE
+from capture.connectors.file_columns import ROWS_PER_TABLE, absent
 from capture.connectors.footers.leaf_types import Leaf
 from capture.connectors.footers.reader import Footer, batched, read_footers
 from capture.connectors.parquet.columns import (
@@ -57,7 +57,7 @@ from capture.connectors.spi import (
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES, scope
 from capture.connectors.storage.places import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
 from store.errors import NotFound, UpstreamError
-from store.logical_types import Kind, LogicalType, parse, to_arrow
+from store.logical_types import LogicalType, parse
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
 _PART: Final = 256  # files, about
@@ -215,11 +215,7 @@ class ParquetConnector(SnapshotLister):
     ) -> Iterator[ScanTask]:
         listing = self._at(namespace, name, snapshot_id)
         layout = self._layout(namespace, name, listing)
-        wanted = [
-            column
-            for column in layout.schema.leaves(column_names)
-            if column.name in ids and parse(column.logical_type).kind is not Kind.INTERVAL
-        ]
+        wanted = [column for column in layout.schema.leaves(column_names) if column.name in ids]
         for file, footer in zip(listing.files, self._read(namespace, name, listing.files), strict=True):
             values = dict(file.partition)
             columns = []
@@ -230,7 +226,7 @@ class ParquetConnector(SnapshotLister):
                     constant = partition_values([values.get(column.name)], kind)
                     columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, constant=constant))
                 elif leaf is None or not leaf.is_leaf:
-                    nothing = pa.nulls(1, to_arrow(kind))
+                    nothing = absent(column.logical_type)
                     columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, constant=nothing))
                 else:
                     columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, path=leaf.path))

@@ -31,7 +31,7 @@ class Told:
 
     files: pa.Table
     marks: pa.Array | None
-    rollups: Mapping[str, Rollup]
+    rollups: Mapping[int, Rollup]  # by column id
 
     @property
     def size_bytes(self) -> int:
