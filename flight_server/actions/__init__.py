@@ -2,6 +2,6 @@
 
 from flight_server.actions import captures, connectors, jobs, reads, records
 from flight_server.actions.reads import release
-from flight_server.actions.registry import ACTIONS, Action, Call
+from flight_server.actions.registry import ACTIONS, Action, Call, functions
 
-__all__ = ["ACTIONS", "Action", "Call", "captures", "connectors", "jobs", "reads", "records", "release"]
+__all__ = ["ACTIONS", "Action", "Call", "captures", "connectors", "functions", "jobs", "reads", "records", "release"]

@@ -32,7 +32,7 @@ def delete_stats(call: Call, body: bytes) -> Results:
     check_table_name(asked["table"])
     target = Target.parse(asked["target"]) if asked.get("target") is not None else None
     snapshot = check_snapshot(asked["snapshot"]) if asked.get("snapshot") is not None else None
-    table = call.service.table(asked["table"], call.principal, "stats.write")
+    table = call.service.access.table(asked["table"], call.principal, "stats.write")
     snapshot_id = None if snapshot is None else _snapshot_id(call, table, snapshot)
     yield {"deleted": call.service.store.delete(table, snapshot_id, target)}
     call.service.dispatcher.on_published(table)
@@ -44,9 +44,9 @@ def expire(call: Call, body: bytes) -> Results:
     service = call.service
     if asked.get("table") is not None:
         check_table_name(asked["table"])
-        tables = [service.table(asked["table"], call.principal, "admin")]
+        tables = [service.access.table(asked["table"], call.principal, "admin")]
     else:
-        service.require(call.principal, "admin")
+        service.access.require(call.principal, "admin")
         tables = [t for t in service.catalog.tables() if call.principal.sees(*t.name)]
     dry = asked.get("dry_run", True) is not False
     for table in tables:
@@ -63,7 +63,7 @@ def stats_meta(call: Call, body: bytes) -> Results:
     check_table_name(asked["table"])
     check_snapshot(asked["snapshot"])
     target = Target.parse(asked["target"])
-    table = call.service.table(asked["table"], call.principal, "stats.read")
+    table = call.service.access.table(asked["table"], call.principal, "stats.read")
     meta = call.service.store.meta(table, _snapshot_id(call, table, asked["snapshot"]), target)
     yield {
         "content_hash": meta.content_hash, "generation": meta.generation,
@@ -102,7 +102,7 @@ def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
     """
     check_table_name(asked["table"])
     check_snapshot(asked["snapshot"])
-    table = call.service.table(asked["table"], call.principal, "stats.read")
+    table = call.service.access.table(asked["table"], call.principal, "stats.read")
     snapshot_id = _snapshot_id(call, table, asked["snapshot"])
     column_id = call.service.catalog.column_ids(table).get(asked["column"])
     if column_id is None:
@@ -162,7 +162,7 @@ def publish(call: Call, body: bytes) -> Results:
         raise InvalidField("to", "is unknown", expected="iceberg | paimon | lance | spark", actual=asked["to"])
     snapshot = check_snapshot(asked.get("snapshot") or CURRENT)
     service = call.service
-    table = service.table(asked["table"], call.principal, "admin")
+    table = service.access.table(asked["table"], call.principal, "admin")
     if asked["to"] != "spark" and table.format != asked["to"]:
         raise InvalidArgument(
             f'"{table.full_name}" is a {table.format} table: its statistics cannot be published to {asked["to"]}'
@@ -191,8 +191,8 @@ def publish(call: Call, body: bytes) -> Results:
             f'no NDV sketch of "{table.full_name}" at snapshot {snapshot_id} is stored',
             code="UNKNOWN_SKETCH", hint="capture its columns first",
         )  # fmt: skip
-    written = service.control(
-        "publish", service.config(table.table_catalog), call.is_cancelled, to=asked["to"],
+    written = service.lakes.look(
+        "publish", service.lakes.config(table.table_catalog), call.is_cancelled, to=asked["to"],
         schema=table.table_schema, name=table.table_name, snapshot_id=snapshot_id, sketches=thetas,
     )  # fmt: skip
     yield {"table": table.full_name, "snapshot": snapshot_id, "to": asked["to"]} | dict(written)
