@@ -21,6 +21,7 @@ from capture.compute.partial import HASHED, MEASURED, NUMERIC, Partial, Wanted
 from capture.connectors.spi import ScanTask
 from capture.spi import Sink, TableHandle
 from store import schemas, sketches
+from store.freshness import is_whole_arrow
 from store.logical_types import Kind, LogicalType
 
 _FAN_IN: Final = 64  # parts merged at once: a quantile's error grows with the depth of the tree, not with its leaves
@@ -143,8 +144,7 @@ def known(
     lacks = {i: _roles(wanted, lt) for i, lt in types.items()}
     data = sketches["data"]
     columns = sink.stored("stats.file_columns", table)
-    own = pc.and_(pc.equal(columns["engine_id"], engine_id), pc.equal(columns["completeness"], "COMPLETE"))
-    own = pc.and_(own, pc.equal(pc.fill_null(columns["row_groups_sampled"], 0), 0))
+    own = pc.and_(pc.equal(columns["engine_id"], engine_id), is_whole_arrow(columns))
     own = pc.and_(own, pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"])))
     columns = columns.filter(pc.and_(own, pc.is_in(columns["column_id"], ids)))
     rows: dict[_Place, int] = {}
