@@ -12,9 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from capture.connectors.storage.places import Place
+from store.schemas import DELETE_FILE
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
+_NAMES: Final = [DELETE_FILE.field(i).name for i in range(DELETE_FILE.num_fields)]
+_NONE: Final = pa.array([], DELETE_FILE)
 _MAGIC: Final = 1681511377
 _UUID_LETTERS: Final = 20
 
@@ -43,6 +46,33 @@ def deleted_rows(vector: Mapping[str, Any], table: Place, place_of: Callable[[st
     if len(rows) != vector["cardinality"]:
         raise ValueError(f"a deletion vector has {len(rows)} rows, the log says {vector['cardinality']}")
     return pa.array(rows)
+
+
+def delete_files(vectors: pa.Array, table: Place, place_of: Callable[[str], Place]) -> pa.Array:
+    """The vector that applies to each file as a list of DELETE_FILE, empty where none does.
+
+    Args:
+        vectors: Descriptors, one for each file, null where it has none.
+        table: The table's directory.
+        place_of: The place of an absolute path.
+
+    Returns:
+        Lists of one. An inline vector has no path; its size is that of its bytes.
+    """
+    if vectors.null_count == len(vectors):
+        return pa.ListArray.from_arrays(pa.array([0] * (len(vectors) + 1), pa.int32()), _NONE)
+    rows: list[list[dict[str, Any]]] = []
+    for vector in vectors.to_pylist():
+        if vector is None:
+            rows.append([])
+            continue
+        kind, where = vector["storageType"], vector["pathOrInlineDv"]
+        inline = kind == "i"
+        file = None if inline else (table.below(relative_path(where)) if kind == "u" else place_of(where)).name
+        offset = None if inline else vector.get("offset") or 0
+        told = (file, "DELETION_VECTOR", offset, vector["sizeInBytes"])
+        rows.append([dict(zip(_NAMES, told, strict=True))])
+    return pa.array(rows, pa.list_(DELETE_FILE))
 
 
 def identity(vector: Mapping[str, Any] | None) -> str:

@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from capture.connectors.delta.bounds import of_log, of_partition
-from capture.connectors.delta.deletion_vectors import deleted_rows, identity
+from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows, identity
 from capture.connectors.delta.lake_table import LakeTable, Schemas
 from capture.connectors.delta.large_log import LargeLog, Slice
 from capture.connectors.delta.log import DeltaColumn, log_entries, log_files
 from capture.connectors.delta.log_files import NotSliced
 from capture.connectors.delta.table_version import (
+    DELETES,
     Version,
     file_rows,
     named_in_statistics,
@@ -129,7 +130,8 @@ class SnapshotView:
             told = one_array(part.files["num_records"])
             unknown += told.null_count
             rows = self._live_rows(part, told) if unknown <= MAX_FOOTERS else told
-            version = Version(schema, storage, partitions, part.files, paths, rows, vectors=part.vectors)
+            gone = delete_files(part.vectors, self._table.place, self._table.file)
+            version = Version(schema, storage, partitions, part.files, paths, rows, {}, part.vectors, gone)
 
             def with_statistics(part: Slice = part, version: Version = version) -> Version:
                 with self._table.reading(self._version):
@@ -175,7 +177,8 @@ class SnapshotView:
                 if (count := counts[i]) is not None:
                     counts[i] = max(0, count - len(gone))
             rows = pa.array(counts, pa.int64())
-        return replace(version, rows=rows)
+        known: list[list[Any] | None] = [None if i in version.deleted else [] for i in range(len(version))]
+        return replace(version, rows=rows, delete_files=pa.array(known, DELETES))
 
     def _read_vectors(self, version: Version, table: DeltaTable) -> None:
         """Puts the rows that deletion vectors take away into `version.deleted`, as deltalake reads them."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 from capture.connectors.delta.log import DeltaColumn, DeltaSchema
 from capture.connectors.delta.log_files import TIGHT
 from capture.connectors.footers.reader import Footer
-from capture.connectors.spi import FILE_SCHEMA
+from capture.connectors.spi import FILE_SCHEMA, file_table
+
+DELETES: Final = FILE_SCHEMA.field("delete_files").type
 
 
 @dataclass(slots=True)
@@ -31,6 +33,7 @@ class Version:
         rows: Live rows, as far as they are known.
         deleted: File → positions of rows that are gone, where deltalake read the deletion vectors.
         vectors: Descriptors of the deletion vectors, where the log is read in slices.
+        delete_files: The deletion vector of each file (lists of DELETE_FILE), null where it is not known.
         may_be_wide: Whether the log may call statistics wide where nobody looked.
     """
 
@@ -42,6 +45,7 @@ class Version:
     rows: pa.Array
     deleted: dict[int, pa.Array] = field(default_factory=dict)
     vectors: pa.Array | None = None
+    delete_files: pa.Array | None = None
     may_be_wide: bool = False
 
     def __len__(self) -> int:
@@ -92,10 +96,9 @@ def file_rows(version: Version) -> pa.Table:
         "row_count": version.rows,
         "size_bytes": one_array(version.actions["size_bytes"].cast(pa.int64())),
         "partition_data_json": _partition_json(version),
-        "partition_spec_id": pa.nulls(files, pa.int32()),
-        "sequence_number": pa.nulls(files, pa.int64()),
+        "delete_files": pa.nulls(files, DELETES) if version.delete_files is None else version.delete_files,
     }
-    return pa.table([columns[item.name] for item in FILE_SCHEMA], FILE_SCHEMA)
+    return file_table(columns)
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

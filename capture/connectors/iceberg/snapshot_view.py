@@ -37,6 +37,7 @@ from capture.connectors.spi import (
     NativeStats,
     ScanColumn,
     ScanTask,
+    file_table,
 )
 from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
@@ -159,7 +160,7 @@ class SnapshotView:
             for d in self._deletes
         ]  # fmt: skip
         columns = (list(column) for column in zip(*rows, strict=True))
-        files = pa.table(dict(zip(FILE_SCHEMA.names, columns, strict=True)), schema=FILE_SCHEMA)
+        files = file_table(dict(zip(FILE_SCHEMA.names, columns, strict=False)))
         return FilePart(_digest(self._scope, self._shape, rows), files, lambda: iter(()))
 
     def _files_of(self, block: Files, live: Mapping[int, int]) -> pa.Table:
@@ -174,7 +175,7 @@ class SnapshotView:
             "partition_spec_id": pa.repeat(pa.scalar(block.spec_id, pa.int32()), len(block)),
             "sequence_number": block.sequences,
         }
-        return pa.table([columns[name] for name in FILE_SCHEMA.names], FILE_SCHEMA)
+        return file_table(columns)
 
     def _partition_json(self, spec_id: int, partition: tuple[Any, ...]) -> str | None:
         return partition_json(self._specs[spec_id], self._schema, partition)

@@ -39,7 +39,6 @@ from capture.connectors.parquet.files import (
 from capture.connectors.secrets import check_choice, check_options, mask_uri
 from capture.connectors.spi import (
     FILE_COLUMN_SCHEMA,
-    FILE_SCHEMA,
     Column,
     ColumnIds,
     ConnectorConfig,
@@ -53,6 +52,7 @@ from capture.connectors.spi import (
     SnapshotListing,
     TableDescriptor,
     Wanted,
+    file_table,
 )
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES, scope
 from capture.connectors.storage.places import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
@@ -156,10 +156,9 @@ class ParquetConnector(SnapshotLister):
             "row_count": counts,
             "size_bytes": [file.size for file in files],
             "partition_data_json": [partition_json(file, layout.partitions) for file in files],
-            "partition_spec_id": [None] * len(files),
-            "sequence_number": [None] * len(files),
+            "delete_files": [[]] * len(files),
         }
-        table = pa.table([columns[field.name] for field in FILE_SCHEMA], FILE_SCHEMA)
+        table = file_table(columns)
         return NativeStats(
             row_count=sum(counts),
             data_file_count=len(files),
