@@ -457,6 +457,7 @@ class Catalog:
     def put_publication(
         self, connection: Connection, table: TableEntry, home: str, *, snapshot_id: int, state: str,
         location: str | None = None, columns: Sequence[str] = (), detail: str | None = None,
+        made_snapshot_id: int | None = None,
     ) -> None:  # fmt: skip
         """Records a table's newest publication in a home (`sys.publications`), in place of the one before.
 
@@ -469,21 +470,22 @@ class Catalog:
             location: Path or name of what was written.
             columns: Names of the published columns.
             detail: What a person should know, such as the reason of a failure.
+            made_snapshot_id: Snapshot of the table that the publication itself made: the statistics hold for it too.
         """
         key = [table.table_key, home]
         connection.execute("DELETE FROM publications WHERE table_key = ? AND home = ?", key)
         connection.execute(
-            "INSERT INTO publications VALUES (?, ?, ?, ?, ?, ?::VARCHAR[], ?, ?)",
-            [*key, snapshot_id, state, location, list(columns), datetime.now(UTC), detail],
+            "INSERT INTO publications VALUES (?, ?, ?, ?, ?, ?::VARCHAR[], ?, ?, ?)",
+            [*key, snapshot_id, state, location, list(columns), datetime.now(UTC), detail, made_snapshot_id],
         )
 
     def publications(self, table: TableEntry) -> list[dict[str, Any]]:
-        """The newest publication of a table in each home: home, snapshot_id, state, location, columns, published_at
-        and detail, as they were recorded."""
+        """The newest publication of a table in each home: home, snapshot_id, state, location, columns, published_at,
+        detail and made_snapshot_id, as they were recorded."""
         with self.database.reading() as cursor:
             found = cursor.sql(
-                "SELECT home, snapshot_id, state, location, columns, published_at, detail FROM publications"
-                " WHERE table_key = ? ORDER BY home", params=[table.table_key],
+                "SELECT home, snapshot_id, state, location, columns, published_at, detail, made_snapshot_id"
+                " FROM publications WHERE table_key = ? ORDER BY home", params=[table.table_key],
             ).to_arrow_table()  # fmt: skip
         return found.to_pylist()
 

@@ -82,7 +82,7 @@ CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, pa
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT);
 CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR);
 CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR, location VARCHAR,
-    columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR);
+    columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR, made_snapshot_id BIGINT);
 CREATE TABLE idempotency (key VARCHAR, content_hash VARCHAR, answer VARCHAR, stored_at TIMESTAMPTZ);
 CREATE TABLE jobs (job_id VARCHAR, state VARCHAR, table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,
     table_name VARCHAR, snapshot VARCHAR, mode VARCHAR, targets VARCHAR, request VARCHAR, dedupe VARCHAR,
@@ -170,7 +170,7 @@ def _add_moments(connection: Connection) -> None:
     connection.execute("UPDATE tables SET state = 'ACTIVE'")
     connection.execute(
         "CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR,"
-        " location VARCHAR, columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR)"
+        " location VARCHAR, columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR, made_snapshot_id BIGINT)"
     )
 
 

@@ -26,7 +26,7 @@ SECRETS_FILE: Final = "STATFLIGHT_SECRETS_FILE"
 TIMEOUT_OPTION: Final = "timeout"
 DEFAULT_TIMEOUT: Final = 30.0
 
-COMMON: Final = ("path_rewrite", SECRET_OPTION, "policy", TIMEOUT_OPTION)
+COMMON: Final = ("path_rewrite", SECRET_OPTION, "policy", "publish", TIMEOUT_OPTION)
 """Options every format takes."""
 
 _SECRET = re.compile(

@@ -1,7 +1,7 @@
 """DoAction: one small function per action. A body comes in as JSON bytes, each result goes out as JSON bytes."""
 
-from flight_server.actions import captures, connectors, jobs, reads, records
+from flight_server.actions import captures, connectors, jobs, publishing, reads, records
 from flight_server.actions.reads import release
-from flight_server.actions.registry import ACTIONS, Action, Call, functions
+from flight_server.actions.registry import ACTIONS, Action, Call
 
-__all__ = ["ACTIONS", "Action", "Call", "captures", "connectors", "functions", "jobs", "reads", "records", "release"]
+__all__ = ["ACTIONS", "Action", "Call", "captures", "connectors", "jobs", "publishing", "reads", "records", "release"]

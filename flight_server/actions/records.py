@@ -1,8 +1,7 @@
-"""Stored records: deleted, expired, told of, merged, and written where engines look for them."""
+"""Stored records: deleted, expired, described and merged."""
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from flight_server.wire.action_bodies import check_snapshot, check_table_name, p
 from flight_server.wire.scan_request import CURRENT, of_json, parse_json
 from store import logical_types, sketches
 from store.catalog_store import TableEntry
-from store.errors import InvalidArgument, InvalidField, NotFound, Unimplemented
+from store.errors import InvalidArgument, NotFound
 from store.targets import Target
 
 
@@ -32,7 +31,7 @@ def delete_stats(call: Call, body: bytes) -> Results:
     check_table_name(asked["table"])
     target = Target.parse(asked["target"]) if asked.get("target") is not None else None
     snapshot = check_snapshot(asked["snapshot"]) if asked.get("snapshot") is not None else None
-    table = call.service.access.table(asked["table"], call.principal, "stats.write")
+    table = call.service.table(asked["table"], call.principal, "stats.write")
     snapshot_id = None if snapshot is None else _snapshot_id(call, table, snapshot)
     yield {"deleted": call.service.store.delete(table, snapshot_id, target)}
     call.service.dispatcher.on_published(table)
@@ -44,9 +43,9 @@ def expire(call: Call, body: bytes) -> Results:
     service = call.service
     if asked.get("table") is not None:
         check_table_name(asked["table"])
-        tables = [service.access.table(asked["table"], call.principal, "admin")]
+        tables = [service.table(asked["table"], call.principal, "admin")]
     else:
-        service.access.require(call.principal, "admin")
+        service.require(call.principal, "admin")
         tables = [t for t in service.catalog.tables() if call.principal.sees(*t.name)]
     dry = asked.get("dry_run", True) is not False
     for table in tables:
@@ -63,7 +62,7 @@ def stats_meta(call: Call, body: bytes) -> Results:
     check_table_name(asked["table"])
     check_snapshot(asked["snapshot"])
     target = Target.parse(asked["target"])
-    table = call.service.access.table(asked["table"], call.principal, "stats.read")
+    table = call.service.table(asked["table"], call.principal, "stats.read")
     meta = call.service.store.meta(table, _snapshot_id(call, table, asked["snapshot"]), target)
     yield {
         "content_hash": meta.content_hash, "generation": meta.generation,
@@ -102,7 +101,7 @@ def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
     """
     check_table_name(asked["table"])
     check_snapshot(asked["snapshot"])
-    table = call.service.access.table(asked["table"], call.principal, "stats.read")
+    table = call.service.table(asked["table"], call.principal, "stats.read")
     snapshot_id = _snapshot_id(call, table, asked["snapshot"])
     column_id = call.service.catalog.column_ids(table).get(asked["column"])
     if column_id is None:
@@ -152,47 +151,3 @@ def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
             code="UNKNOWN_SKETCH", hint="capture its NDV first",
         )  # fmt: skip
     return sketches.union(parts)
-
-
-@action('{"table", "snapshot"?, "to": "iceberg" | "paimon" | "lance" | "spark"}', "Writes statistics for engines")
-def publish(call: Call, body: bytes) -> Results:
-    asked = parse_body(body, {"table": str, "to": str}, {"snapshot": object})
-    check_table_name(asked["table"])
-    if asked["to"] not in ("iceberg", "paimon", "lance", "spark"):
-        raise InvalidField("to", "is unknown", expected="iceberg | paimon | lance | spark", actual=asked["to"])
-    snapshot = check_snapshot(asked.get("snapshot") or CURRENT)
-    service = call.service
-    table = service.access.table(asked["table"], call.principal, "admin")
-    if asked["to"] != "spark" and table.format != asked["to"]:
-        raise InvalidArgument(
-            f'"{table.full_name}" is a {table.format} table: its statistics cannot be published to {asked["to"]}'
-        )
-    if asked["to"] != "iceberg":
-        raise Unimplemented(f"publishing to {asked['to']} is not built yet", hint="iceberg is")
-    snapshot_id = _snapshot_id(call, table, snapshot)
-    rows = service.scanner.table(of_json({
-        "table": "stats.sketches", "snapshot": snapshot_id, "predicates": [
-            {"column": c, "op": "EQ", "values": [v]} for c, v in zip(
-                ("table_catalog", "table_schema", "table_name", "role", "target_kind"),
-                (*table.name, "NDV", "COLUMN"), strict=True)],
-    }), call.principal).to_pylist()  # fmt: skip
-    rows = [row for row in rows if row["snapshot_id"] == snapshot_id]
-    if any(sketches.is_partial(row["params"]) for row in rows):
-        raise InvalidArgument(
-            f'NDV sketches of "{table.full_name}" at snapshot {snapshot_id} are of a sample',
-            code="PARTIAL_SKETCH", hint="capture its columns without sampling first",
-        )  # fmt: skip
-    thetas = [
-        [row["column_id"], base64.b64encode(row["data"]).decode(), sketches.estimate(row["data"]).ndv]
-        for row in rows
-    ]  # fmt: skip
-    if not thetas:
-        raise NotFound(
-            f'no NDV sketch of "{table.full_name}" at snapshot {snapshot_id} is stored',
-            code="UNKNOWN_SKETCH", hint="capture its columns first",
-        )  # fmt: skip
-    written = service.lakes.look(
-        "publish", service.lakes.config(table.table_catalog), call.is_cancelled, to=asked["to"],
-        schema=table.table_schema, name=table.table_name, snapshot_id=snapshot_id, sketches=thetas,
-    )  # fmt: skip
-    yield {"table": table.full_name, "snapshot": snapshot_id, "to": asked["to"]} | dict(written)

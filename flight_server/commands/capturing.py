@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,6 @@ from flight_server.commands.common import (
     table_name,
     tell,
 )
-from flight_server.commands.progress import with_bars, with_spinner
 from store.schemas import KINDS
 
 _TableNames = Annotated[list[str], typer.Argument(metavar="TABLE…", help="catalog.schema.table")]
@@ -35,6 +35,7 @@ _Catalog = Annotated[str, typer.Argument(metavar="CATALOG", help="The name the l
 _Columns = Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")]
 SAMPLES = {"random": "RANDOM_ROW_GROUP", "guided": "METADATA_GUIDED"}
 GOOD = frozenset({"CAPTURED", "QUEUED", "HIT"})
+POLL_SECONDS = 0.3
 
 
 def connect_lake(
@@ -42,18 +43,16 @@ def connect_lake(
     format: Annotated[str, typer.Argument(metavar="FORMAT", help="delta, iceberg, lance, parquet or paimon.")],
     uri: Annotated[str, typer.Argument(metavar="URI", help="A table, a directory of tables, or a catalog.")],
     option: Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Repeatable.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Connect a name that is taken to another lake.")] = False,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """Connect a lake and list its tables. Stopped or failed, it leaves the catalog as it was."""
+    """Connect a lake and list its tables."""
     options = dict(_pair(text) for text in option or ())
-    body: dict[str, Any] = {"catalog": catalog, "format": format, "uri": _absolute(uri), "options": options,
-                            "discover": True} | ({"replace": True} if replace else {})  # fmt: skip
     with connect(server, token, tls_roots) as client:
-        (lake,) = with_spinner(client, catalog, lambda: client.actions.call("register_connector", body))
-        _tell_tables(client, catalog, lake["tables"])
+        client.actions.register_connector(catalog=catalog, format=format, uri=_absolute(uri), options=options)
+        client.actions.discover(catalog=catalog)
+        _tell_tables(client, catalog)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -68,20 +67,10 @@ def _absolute(uri: str) -> str:
     return str(Path(uri).resolve()) if "://" not in uri and Path(uri).exists() else uri
 
 
-def _tell_tables(client: StatsClient, catalog: str, found: Sequence[Mapping[str, Any]]) -> None:
-    """Lists the catalog's tables; those that cannot be read are reported on standard error.
-
-    Raises:
-        typer.Exit: With status 1 when one cannot be read.
-    """
-    errors = {table["table"]: table["error"] for table in found if "error" in table}
-    names = sorted({full_name(row) for row in client.tables(catalog).to_pylist()} - set(errors))
+def _tell_tables(client: StatsClient, catalog: str) -> None:
+    names = sorted(full_name(row) for row in client.tables(catalog).to_pylist())
     for name in names:
         tell(name)
-    for name, error in sorted(errors.items()):
-        say(f"{name}: cannot be read: {error}")
-    if errors:
-        raise typer.Exit(1)
     if not names:
         say(f"{catalog}: no tables found")
 
@@ -99,8 +88,8 @@ def discover(
     if table is not None:
         body["table"] = table_name(table)
     with connect(server, token, tls_roots) as client:
-        found = with_spinner(client, catalog, lambda: client.actions.call("discover", body))
-        _tell_tables(client, catalog, found)
+        client.actions.call("discover", body)
+        _tell_tables(client, catalog)
 
 
 def disconnect(catalog: _Catalog, server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None) -> None:
@@ -150,8 +139,7 @@ def capture(
                 say(f"statflight: {reason(error)}")
                 unknown += 1
         started = time.monotonic()
-        bars = {split_name(name): name for name in names}
-        outcomes = with_bars(client, bars, lambda: client.capture(requests)) if requests else []
+        outcomes = _with_progress(client, names, lambda: client.capture(requests)) if requests else []
         elapsed = time.monotonic() - started
     if at != "current" and columns is None:
         outcomes = [outcome for outcome in outcomes if not _of_no_column(outcome)]
@@ -215,6 +203,49 @@ def _summarise(names: list[str], outcomes: list[dict[str, Any]], quiet: bool) ->
                 what = " ".join(str(part) for part in outcome["target"].values())
                 say(f"{name}: {what}: {outcome['outcome']} {outcome.get('detail') or ''}".rstrip())
     return failed
+
+
+def _with_progress(
+    client: StatsClient, names: list[str], work: Callable[[], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Does the work; on a terminal its jobs' progress is seen meanwhile."""
+    if not sys.stderr.isatty():
+        return work()
+    done: list[list[dict[str, Any]]] = []
+    trouble: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            trouble.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    _show_progress(client, {split_name(name): name for name in names}, thread)
+    if trouble:
+        raise trouble[0]
+    return done[0]
+
+
+def _show_progress(client: StatsClient, names: Mapping[tuple[str, str, str], str], thread: threading.Thread) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    words = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*words, console=Console(stderr=True), transient=True) as progress:
+        bars = {key: progress.add_task(name, total=None) for key, name in names.items()}
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
+            try:
+                running = [{"column": "state", "op": "EQ", "values": ["RUNNING"]}]
+                jobs = client.read("sys.capture_jobs", where=running).to_pylist()
+            except (pa.ArrowException, pa.flight.FlightError):
+                continue  # the capture itself tells what is wrong
+            for job in jobs:
+                bar = bars.get((job["table_catalog"], job["table_schema"], job["table_name"]))
+                if bar is not None and job["progress"] is not None:
+                    progress.update(bar, total=1.0, completed=job["progress"])
 
 
 def resolve(

@@ -102,11 +102,12 @@ def query(
     tree = None
     if where is not None:
         from flight_server.conditions.sql import parse_where
+        from store.errors import StatflightError
 
         try:
             tree = parse_where(where)
-        except ValueError as error:
-            misuse(f"--where: {str(error).removeprefix('[INVALID_ARGUMENT] condition: ')}")
+        except (StatflightError, ValueError) as error:
+            misuse(f"--where: {error}")
     with connect(server, token, tls_roots) as client:
         # Positional: `stream` decides the type of what read answers.
         rows = client.read(flight, names_of(columns), tree, at, allow_stale, limit, stream=True)

@@ -39,16 +39,13 @@ def serve(
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Allow what is unsafe on a network.")] = None,
     metrics_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Prometheus metrics, when given.")] = None,
     health_port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC health checks, when given.")] = None,
-    watch_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Seconds between looks at each lake; 0 never looks.", show_default="60")
-    ] = None,
     spark_master: Annotated[str | None, typer.Option(help="Spark of the capture workers.")] = None,
 ) -> None:
     """Run the server and its capture worker."""
     flags: dict[str, Any] = {
         "db": db, "host": host, "port": port, "workers": workers, "tls_cert": tls_cert, "tls_key": tls_key,
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
-        "health_port": health_port, "watch_seconds": watch_seconds, "spark_master": spark_master,
+        "health_port": health_port, "spark_master": spark_master,
     }  # fmt: skip
     settings = _settings(config, flags)
     # Not before the settings are known to be good: a mistake should be told at once.

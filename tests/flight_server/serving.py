@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.actions import functions
 from flight_server.app import Service
 from flight_server.auth.tokens import ANONYMOUS
 from flight_server.config import Settings
@@ -24,7 +23,7 @@ CATALOG = "lake"
 
 @contextmanager
 def service_in(directory: Path, **settings: Any) -> Iterator[Service]:
-    service = Service(Settings(db=directory / "stats.duckdb", **settings), functions)
+    service = Service(Settings(db=directory / "stats.duckdb", **settings))
     try:
         yield service
     finally:

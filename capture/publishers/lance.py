@@ -1,0 +1,153 @@
+"""`lance`: statistics in the configuration of a Lance dataset, where lance-spark looks for them.
+
+One commit of the configuration makes one version. `lance.stats.computedAtVersion` must name just that version, so it is
+chosen before the commit and compared after it: a writer that came in between has made it stale, readers ignore it, and
+it is written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+from capture.connectors.lance.statistics import COLUMN_VERSION, ENVELOPE_VERSION, PREFIX, schema_hash
+from capture.connectors.secrets import patient, storage_options
+from capture.connectors.storage.places import open_place, unknown_snapshot
+from capture.publishers.external_values import average_width, greatest_width, spark_bound
+from capture.publishers.spi import ColumnStatistics, Draft, Held, LostRace, Publisher, moved_on
+from store.errors import InvalidArgument, UpstreamError
+
+_CHANGING: Final = ("computedAtVersion", "computedAt")  # with each commit
+
+
+class LancePublisher(Publisher):
+    home: ClassVar[str] = "lance"
+    formats: ClassVar[frozenset[str]] = frozenset({"lance"})
+
+    def prepare(self) -> Draft:
+        statistics, newest = self.statistics, self._open()
+        if newest.version != statistics.snapshot_id and not _same_rows(newest, self._open(statistics.snapshot_id)):
+            raise moved_on(statistics, f"version {newest.version}")
+        hash_ = schema_hash(newest.schema)
+        if hash_ is None:
+            raise InvalidArgument(
+                f'lance: table "{statistics.full_name}" has a column of a type that Spark does not have, so readers '
+                "cannot check the statistics against its schema"
+            )
+        columns, left_out = self._chosen(set(newest.schema.names))
+        content = {"version": ENVELOPE_VERSION, "schemaHash": hash_}
+        if statistics.row_count is not None:
+            content["numRows"] = str(statistics.row_count)
+        for column in columns:
+            content |= _entries(column)
+        held = _held(newest)
+        same = {name: value for name, value in held.items() if name not in _CHANGING} == content
+        return Draft(
+            statistics.snapshot_id, str(newest.uri), {column.name: column.distinct for column in columns}, left_out,
+            content, is_held=same and held.get("computedAtVersion") == str(newest.version),
+            made_snapshot_id=int(newest.version) if same else None,
+        )  # fmt: skip
+
+    def write(self, draft: Draft) -> int | None:
+        dataset = self._open()
+        version = int(dataset.version) + 1
+        if int(dataset.version) != draft.snapshot_id and not _same_rows(dataset, self._open(draft.snapshot_id)):
+            raise LostRace("lance: the table changed")
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        told = draft.content | {"computedAtVersion": str(version), "computedAt": now}
+        orphans = {name: None for name in _held(dataset) if name not in told}
+        self._update(dataset, {f"{PREFIX}{name}": value for name, value in (orphans | told).items()})
+        if int(dataset.version) != version:
+            raise LostRace(f"lance: version {version} was made by another writer")
+        return version
+
+    def read(self) -> Held | None:
+        dataset = self._open()
+        held = _held(dataset)
+        if held.get("version") != ENVELOPE_VERSION or held.get("computedAtVersion") != str(dataset.version):
+            return None
+        distinct = {}
+        for name in dataset.schema.names:
+            if f"column.{name}.version" in held:
+                found = held.get(f"column.{name}.distinctCount")
+                distinct[name] = None if found is None else int(found)
+        same = int(dataset.version) == self.statistics.snapshot_id or _same_rows(
+            dataset, self._open(self.statistics.snapshot_id)
+        )
+        return Held(self.statistics.snapshot_id if same else int(dataset.version), str(dataset.uri), distinct)
+
+    def withdraw(self) -> bool:
+        dataset = self._open()
+        held = _held(dataset)
+        if held:
+            self._update(dataset, {f"{PREFIX}{name}": None for name in held})
+        return bool(held)
+
+    def _chosen(self, names: set[str]) -> tuple[list[ColumnStatistics], dict[str, str]]:
+        columns, left_out = [], dict(self.statistics.left_out)
+        for column in self.statistics.columns:
+            if "." in column.name or not column.name:
+                left_out[column.name] = "the format has no key for a name with a dot"
+            elif column.name not in names:
+                left_out[column.name] = "is not a top-level column"
+            else:
+                columns.append(column)
+        return columns, left_out
+
+    def _open(self, version: int | None = None) -> Any:
+        import lance
+
+        statistics = self.statistics
+        try:
+            return lance.dataset(self._location, version=version, storage_options=self._storage or None)
+        except (ValueError, OSError):
+            if version is None:
+                raise UpstreamError(f'lance: table "{statistics.full_name}" cannot be opened') from None
+            raise unknown_snapshot(statistics.namespace, statistics.name, version) from None
+
+    @staticmethod
+    def _update(dataset: Any, values: Mapping[str, str | None]) -> None:
+        try:
+            dataset.update_config(dict(values))
+        except OSError as trouble:
+            words = str(trouble).lower()
+            if "incompatible transaction" in words or "conflict" in words or "too much write contention" in words:
+                raise LostRace("lance: another writer changed the configuration") from None
+            if "permission denied" in words or "read-only" in words:
+                raise PermissionError from None
+            raise UpstreamError("lance: the commit failed") from None
+
+    @cached_property
+    def _location(self) -> str:
+        return self.destination.connector.describe(self.statistics.namespace, self.statistics.name).location
+
+    @cached_property
+    def _storage(self) -> dict[str, str]:
+        options = self.destination.config.options
+        storage = storage_options(options)
+        return storage if open_place(self._location, options).is_local else patient(storage, options)
+
+
+def _entries(column: ColumnStatistics) -> dict[str, str]:
+    """Configuration of one column, in the form of Spark's `CatalogColumnStat`."""
+    values = {
+        "version": COLUMN_VERSION, "min": spark_bound(column.min, column.logical_type),
+        "max": spark_bound(column.max, column.logical_type), "nullCount": column.null_count,
+        "distinctCount": column.distinct, "avgLen": average_width(column), "maxLen": greatest_width(column),
+    }  # fmt: skip
+    return {f"column.{column.name}.{name}": str(value) for name, value in values.items() if value is not None}
+
+
+def _held(dataset: Any) -> dict[str, str]:
+    """What the configuration holds of statistics, without the prefix."""
+    return {n.removeprefix(PREFIX): str(v) for n, v in dataset.config().items() if n.startswith(PREFIX)}
+
+
+def _same_rows(one: Any, other: Any) -> bool:
+    """Whether two versions have the same schema and the same rows: fragments with their deletions."""
+    if one.schema != other.schema:
+        return False
+    fragments, others = ([str(held.metadata) for held in dataset.get_fragments()] for dataset in (one, other))
+    return fragments == others

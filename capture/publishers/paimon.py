@@ -1,0 +1,242 @@
+"""`paimon`: a statistics file with a sidecar of theta sketches, named by an ANALYZE snapshot.
+
+The snapshot changes no rows: its base manifest list names all data files of the snapshot before, its delta is empty.
+The snapshot file is created exclusively, so that a commit that came first is never replaced; files of a lost race are
+deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import struct
+import time
+import uuid
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+from capture.connectors.paimon.library import open_table, quiet, snapshot_ids
+from capture.connectors.storage.places import Place, open_place, unknown_snapshot
+from capture.publishers.external_values import average_width, greatest_width, java_double, paimon_bound
+from capture.publishers.files import create_file, delete_file, read_file, replace_file, sweep, unique_name, write_file
+from capture.publishers.publishing import ORPHAN_SECONDS
+from capture.publishers.spi import ColumnStatistics, Draft, Held, LostRace, Publisher, moved_on
+from store import sketches
+from store.errors import UpstreamError
+
+SKETCH_TYPE: Final = "paimon-ndv-theta-sketch-v1"
+_ROWS_STAY: Final = ("ANALYZE", "COMPACT")  # kinds of commits after which the rows are the same
+_FOOTER: Final = struct.Struct("<ii")  # length of the footer, magic
+_MAGIC: Final = 0x53544331
+_BATCH_COMMIT: Final = 2**63 - 1
+
+
+class PaimonPublisher(Publisher):
+    home: ClassVar[str] = "paimon"
+    formats: ClassVar[frozenset[str]] = frozenset({"paimon"})
+    sketches: ClassVar[frozenset[str]] = frozenset({"NDV"})
+
+    orphan_seconds: ClassVar[float] = ORPHAN_SECONDS
+
+    def prepare(self) -> Draft:
+        with quiet():
+            table = self._table()
+            latest = table.snapshot_manager().get_latest_snapshot()
+            self._check(table, latest)
+            schema = table.schema_manager.get_schema(latest.schema_id)
+            columns, left_out = self._chosen({field.name for field in schema.fields})
+            ids = {field.name: field.id for field in schema.fields}
+            statistics = self.statistics
+            content = {
+                "snapshotId": statistics.snapshot_id, "schemaId": latest.schema_id,
+                "mergedRecordCount": statistics.row_count,
+                "mergedRecordSize": statistics.merged_size_bytes or statistics.total_size_bytes,
+                "colStats": {column.name: _column(column, ids[column.name]) for column in columns},
+            }  # fmt: skip
+            content = {name: value for name, value in content.items() if value is not None}
+            held = self._document(latest.statistics)
+            is_held = held is not None and {n: v for n, v in held.items() if n != "blobMetadata"} == content
+            location = f"{self._place.name}/statistics"
+            return Draft(
+                statistics.snapshot_id, location, {column.name: column.distinct for column in columns}, left_out,
+                (latest, content, [(ids[c.name], c.theta) for c in columns if c.theta is not None]), is_held,
+                made_snapshot_id=latest.id if is_held else None,
+            )  # fmt: skip
+
+    def write(self, draft: Draft) -> int | None:
+        from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+        latest, content, thetas = draft.content
+        written: list[Place] = []
+        with quiet():
+            table = self._table()
+            manifests = ManifestListManager(table)
+            self._sweep(table)
+            try:
+                document = self._write_statistics(content, thetas, written)
+                base, delta = (unique_name("manifest-list-") for _ in range(2))
+                written += [self._place.below(f"manifest/{name}") for name in (base, delta)]
+                new = dataclasses.replace(
+                    latest, id=latest.id + 1, uuid=str(uuid.uuid4()), base_manifest_list=base,
+                    delta_manifest_list=delta,
+                    base_manifest_list_size=manifests.write(base, manifests.read_all(latest)),
+                    delta_manifest_list_size=manifests.write(delta, []), delta_record_count=0,
+                    changelog_manifest_list=None, changelog_manifest_list_size=None, changelog_record_count=None,
+                    commit_kind="ANALYZE", commit_identifier=_BATCH_COMMIT, commit_user=str(uuid.uuid4()),
+                    time_millis=int(time.time() * 1000), statistics=document,
+                )  # fmt: skip
+                if not self._commit(table, latest, new):
+                    raise LostRace(f"paimon: snapshot {new.id} was made by another writer")
+            except Exception as trouble:
+                for place in written:
+                    delete_file(place)
+                if isinstance(trouble, RuntimeError):  # the library's word for any failure
+                    raise UpstreamError("paimon: the manifest list cannot be written") from None
+                raise
+        return int(new.id)
+
+    def read(self) -> Held | None:
+        with quiet():
+            latest = self._table().snapshot_manager().get_latest_snapshot()
+            document = None if latest is None else self._document(latest.statistics)
+        if document is None:
+            return None
+        columns = document.get("colStats") or {}
+        return Held(
+            document.get("snapshotId"), f"{self._place.name}/statistics",
+            {name: column.get("distinctCount") for name, column in columns.items()},
+        )  # fmt: skip
+
+    def withdraw(self) -> bool:
+        """Makes an ANALYZE snapshot that names no statistics."""
+        from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+        with quiet():
+            table = self._table()
+            latest = table.snapshot_manager().get_latest_snapshot()
+            if latest is None or latest.statistics is None:
+                return False
+            manifests = ManifestListManager(table)
+            base, delta = (unique_name("manifest-list-") for _ in range(2))
+            new = dataclasses.replace(
+                latest, id=latest.id + 1, uuid=str(uuid.uuid4()), base_manifest_list=base, delta_manifest_list=delta,
+                base_manifest_list_size=manifests.write(base, manifests.read_all(latest)),
+                delta_manifest_list_size=manifests.write(delta, []), delta_record_count=0, commit_kind="ANALYZE",
+                commit_identifier=_BATCH_COMMIT, commit_user=str(uuid.uuid4()), time_millis=int(time.time() * 1000),
+                statistics=None,
+            )  # fmt: skip
+            if not self._commit(table, latest, new):
+                for name in (base, delta):
+                    delete_file(self._place.below(f"manifest/{name}"))
+                raise LostRace(f"paimon: snapshot {new.id} was made by another writer")
+        return True
+
+    def _check(self, table: Any, latest: Any) -> None:
+        """Refuses when the rows are no longer those of the statistics' snapshot."""
+        statistics = self.statistics
+        if latest is None:
+            raise unknown_snapshot(statistics.namespace, statistics.name, statistics.snapshot_id)
+        if latest.id < statistics.snapshot_id:
+            raise moved_on(statistics, f"snapshot {latest.id}")
+        for snapshot_id in range(statistics.snapshot_id + 1, latest.id + 1):
+            held = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
+            if held is None or held.commit_kind not in _ROWS_STAY:
+                raise moved_on(statistics, f"snapshot {latest.id}")
+
+    def _chosen(self, names: set[str]) -> tuple[list[ColumnStatistics], dict[str, str]]:
+        columns, left_out = [], dict(self.statistics.left_out)
+        for column in self.statistics.columns:
+            if column.name in names:
+                columns.append(column)
+            else:
+                left_out[column.name] = "is not a top-level column"
+        return columns, left_out
+
+    def _write_statistics(
+        self, content: Mapping[str, Any], thetas: list[tuple[int, bytes]], written: list[Place]
+    ) -> str:
+        """Writes the sidecar and the statistics file; the name of the latter."""
+        document = dict(content)
+        folder = self._place.below("statistics")
+        if thetas:
+            sidecar = unique_name("stat-sidecar-", "-0")
+            data, blobs = _sidecar(sidecar, content["snapshotId"], thetas)
+            written.append(folder.below(sidecar))
+            write_file(folder.below(sidecar), data)
+            document["blobMetadata"] = blobs
+        name = unique_name("stat-", "-0")
+        written.append(folder.below(name))
+        write_file(folder.below(name), json.dumps(document, ensure_ascii=False).encode())
+        return name
+
+    def _commit(self, table: Any, latest: Any, new: Any) -> bool:
+        """Makes the snapshot, unless there is one of that id."""
+        if not self._place.is_local:
+            with contextlib.closing(table.new_snapshot_commit()) as commit:
+                return bool(commit.commit(latest.uuid, new, []))
+        # The library looks first and renames then, which between processes may replace another writer's snapshot.
+        from pypaimon.common.json_util import JSON
+
+        folder = self._place.below("snapshot")
+        if not create_file(folder.below(f"snapshot-{new.id}"), JSON.to_json(new, indent=2).encode()):
+            return False
+        replace_file(folder.below("LATEST"), str(new.id).encode())
+        return True
+
+    def _sweep(self, table: Any) -> None:
+        """Deletes files of publications that were killed before their snapshot was there."""
+
+        def named() -> set[str]:
+            held = [table.snapshot_manager().get_snapshot_by_id(i) for i in snapshot_ids(table)]
+            names: set[str] = set()
+            for snapshot in filter(None, held):
+                names |= {snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.statistics}
+                document = self._document(snapshot.statistics) or {}
+                names |= {blob.get("fileLocation") for blob in document.get("blobMetadata", [])}
+            return names
+
+        for folder in ("statistics", "manifest", "snapshot"):
+            sweep(self._place.below(folder), named, older_than=self.orphan_seconds)
+
+    def _document(self, name: str | None) -> dict[str, Any] | None:
+        if not name:
+            return None
+        try:
+            found = json.loads(read_file(self._place.below(f"statistics/{name}")) or b"null")
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    @cached_property
+    def _place(self) -> Place:
+        described = self.destination.connector.describe(self.statistics.namespace, self.statistics.name)
+        return open_place(described.location, self.destination.config.options)
+
+    def _table(self) -> Any:
+        return open_table(self._place)
+
+
+def _column(column: ColumnStatistics, field_id: int) -> dict[str, Any]:
+    values = {
+        "colId": field_id, "distinctCount": column.distinct, "min": paimon_bound(column.min, column.logical_type),
+        "max": paimon_bound(column.max, column.logical_type), "nullCount": column.null_count,
+        "avgLen": average_width(column), "maxLen": greatest_width(column),
+    }  # fmt: skip
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _sidecar(name: str, snapshot_id: int, thetas: list[tuple[int, bytes]]) -> tuple[bytes, list[dict[str, Any]]]:
+    """Bytes of a sidecar: blobs, footer JSON, its length and the magic; and the metadata of its blobs."""
+    body = bytearray()
+    blobs = []
+    for field_id, data in thetas:
+        blobs.append({
+            "type": SKETCH_TYPE, "fieldIds": [field_id], "snapshotId": snapshot_id, "sequenceNumber": snapshot_id,
+            "properties": {"ndv": java_double(sketches.estimate(data).ndv)}, "fileLocation": name,
+            "offset": len(body), "length": len(data),
+        })  # fmt: skip
+        body += data
+    footer = json.dumps({"version": 1, "blobs": blobs}, separators=(",", ":")).encode()
+    return bytes(body) + footer + _FOOTER.pack(len(footer), _MAGIC), blobs

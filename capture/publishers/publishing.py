@@ -1,0 +1,102 @@
+"""Publishes statistics: prepare, write, verify, and all of it again when another writer came first."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from capture.publishers.spi import Draft, LostRace, Publication, Publisher
+from store.errors import InvalidArgument, StatflightError, UpstreamError
+
+ATTEMPTS: Final = 8
+FIRST_PAUSE_SECONDS: Final = 0.05
+LONGEST_PAUSE_SECONDS: Final = 2.0
+ORPHAN_SECONDS: Final = 600.0
+"""Age from which a file of ours that nothing names counts as left behind by a writer that was killed."""
+
+
+def publish(
+    publisher: Publisher, *, dry_run: bool = False, attempts: int = ATTEMPTS,
+    pause: Callable[[float], None] = time.sleep,
+) -> Publication:  # fmt: skip
+    """Publishes the statistics that a publisher was made for.
+
+    Args:
+        publisher: Of one home and one table.
+        dry_run: Only says what would be written.
+        attempts: How often a race may be run, at least once.
+        pause: Waits for so many seconds between two attempts.
+
+    Raises:
+        Conflict: The table moved on from the snapshot of the statistics.
+        InvalidArgument: The home cannot hold the table, or none of its columns.
+        LostRace: Other writers came first each time.
+        UpstreamError: The home cannot be read or written.
+    """
+    lost: LostRace | None = None
+    for attempt in range(max(attempts, 1)):
+        if lost is not None:
+            longest = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
+            pause(random.uniform(longest / 2, longest))  # noqa: S311  spreads writers, no secret
+        draft = publisher.prepare()
+        if not draft.distinct:
+            raise InvalidArgument(
+                f'{publisher.home} can hold none of the columns of "{publisher.statistics.full_name}"'
+                + (f": {_reasons(draft.left_out)}" if draft.left_out else ""),
+            )
+        if dry_run or draft.is_held:
+            return _publication(publisher, draft, draft.made_snapshot_id, "DRY_RUN" if dry_run else "CURRENT")
+        try:
+            made = _written(publisher, draft)
+            publisher.verify(draft)
+        except LostRace as race:
+            lost = race
+            continue
+        return _publication(publisher, draft, made, "CURRENT")
+    assert lost is not None
+    raise LostRace(f"{lost}; gave up after {attempts} attempts", hint="publish again")
+
+
+def _written(publisher: Publisher, draft: Draft) -> int | None:
+    """The snapshot that a write made; an operating system's error becomes ours."""
+    try:
+        return publisher.write(draft)
+    except StatflightError:
+        raise
+    except PermissionError:
+        raise read_only(publisher) from None
+    except OSError as trouble:
+        if trouble.errno in (13, 30):  # EACCES, EROFS
+            raise read_only(publisher) from None
+        reason = trouble.strerror or type(trouble).__name__
+        raise UpstreamError(f'{publisher.home}: "{publisher.statistics.full_name}" cannot be written ({reason})') from (
+            None
+        )
+
+
+def read_only(publisher: Publisher) -> InvalidArgument:
+    """The refusal of a home that this process may not write to."""
+    return InvalidArgument(
+        f'{publisher.home}: table "{publisher.statistics.full_name}" may not be written: permission denied',
+        code="READ_ONLY", hint="give the worker's user or credentials the right to write there",
+    )  # fmt: skip
+
+
+def _publication(publisher: Publisher, draft: Draft, made: int | None, state: str) -> Publication:
+    detail = [draft.detail] if draft.detail else []
+    if draft.is_held and state == "CURRENT":
+        detail.append("held already")
+    if draft.left_out:
+        detail.append(f"left out: {_reasons(draft.left_out)}")
+    return Publication(
+        draft.snapshot_id, publisher.home, state, draft.location, tuple(draft.distinct), "; ".join(detail), made,
+        draft.left_out,
+    )  # fmt: skip
+
+
+def _reasons(left_out: Mapping[str, str], most: int = 8) -> str:
+    """Columns with their reasons, the first few of them."""
+    shown = [f"{column} ({why})" for column, why in list(left_out.items())[:most]]
+    return ", ".join(shown) + (f" and {len(left_out) - most} more" if len(left_out) > most else "")

@@ -1,0 +1,204 @@
+"""`trino`: the extended statistics that Trino's Delta connector reads beside the log.
+
+One JSON file, `_delta_log/_trino_meta/extended_stats.json`, replaced as a whole: per physical column a HyperLogLog and,
+for texts, the size of the data. Row counts, nulls and bounds Trino takes from the log itself, and it uses none of this
+when a data file has no statistics there. Our theta sketches hash otherwise, so the HyperLogLogs come from a pass over
+the published columns at publish time.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.connectors.delta.log import DeltaSchema, parse_schema
+from capture.connectors.secrets import patient, storage_options
+from capture.connectors.storage.places import Place, open_place
+from capture.publishers.airlift_hll import HyperLogLog, hash_values, supports
+from capture.publishers.data_pass import scan
+from capture.publishers.files import delete_file, read_file, replace_file, sweep
+from capture.publishers.spi import ColumnStatistics, Draft, Held, LostRace, Publisher, moved_on
+from store.errors import InvalidArgument
+from store.logical_types import Kind, parse
+
+MODEL_VERSION: Final = 4
+FILE: Final = "_delta_log/_trino_meta/extended_stats.json"
+_VARIABLE: Final = (Kind.STRING, Kind.BINARY)
+
+
+class TrinoDeltaPublisher(Publisher):
+    home: ClassVar[str] = "trino"
+    formats: ClassVar[frozenset[str]] = frozenset({"delta"})
+
+    def prepare(self) -> Draft:
+        statistics = self.statistics
+        table = self._table(statistics.snapshot_id)
+        newest = self._table()
+        if newest.version() != statistics.snapshot_id and _files(newest) != _files(table):
+            raise moved_on(statistics, f"version {newest.version()}")
+        without = _files_without_statistics(table)
+        columns, left_out = self._chosen(table)
+        detail = f"{without} data files have no statistics in the log: Trino will ignore these" if without else ""
+        return Draft(
+            statistics.snapshot_id, self._place.name, dict.fromkeys((c.name for c in columns), None), left_out,
+            (table, columns), detail=detail,
+        )  # fmt: skip
+
+    def write(self, draft: Draft) -> int | None:
+        table, columns = draft.content
+        analyzed, schema = self._analyze(columns), self._schema(table)
+        held = {}
+        for column in columns:
+            sketch, size = analyzed[column.name]
+            entry: dict[str, Any] = {"ndvSummary": base64.b64encode(sketch.serialize()).decode()}
+            if parse(column.logical_type).kind in _VARIABLE:
+                entry["totalSizeInBytes"] = size
+            leaf = schema.leaf(column.name)
+            assert leaf is not None
+            held[leaf.physical[0]] = entry
+        self._written = {
+            "modelVersion": MODEL_VERSION, "alreadyAnalyzedModifiedTimeMax": _instant(_modified_ms(table)),
+            "columnStatistics": held,
+        }  # fmt: skip
+        folder = open_place(self._location, self.destination.config.options).below(FILE.rpartition("/")[0])
+        sweep(folder, frozenset)
+        replace_file(self._place, json.dumps(self._written, separators=(",", ":")).encode())
+        return None
+
+    def verify(self, draft: Draft) -> None:
+        """Reads the whole file back: two writers may be at it at once."""
+        super().verify(draft)
+        if self._document() != self._written:
+            raise LostRace("trino: other statistics were written at the same time")
+
+    def read(self) -> Held | None:
+        document = self._document()
+        if document is None:
+            return None
+        names = {leaf.physical[0]: leaf.column.name for leaf in self._schema(self._table()).columns}
+        return Held(None, self._place.name, {names.get(n, n): None for n in document.get("columnStatistics", {})})
+
+    def withdraw(self) -> bool:
+        if self._document() is None:
+            return False
+        delete_file(self._place)
+        return True
+
+    def _chosen(self, table: Any) -> tuple[list[ColumnStatistics], dict[str, str]]:
+        """The columns the home can hold, and why it cannot hold the others."""
+        partitions, schema = set(table.metadata().partition_columns or ()), self._schema(table)
+        columns, left_out = [], dict(self.statistics.left_out)
+        for column in self.statistics.columns:
+            leaf = schema.leaf(column.name)
+            if leaf is None or len(leaf.physical) > 1:
+                left_out[column.name] = "Trino keeps statistics of top-level columns only"
+            elif column.name in partitions:
+                left_out[column.name] = "a partition column: Trino counts its values in the log"
+            elif not supports(column.logical_type):
+                left_out[column.name] = f"{column.logical_type} has no statistics in Trino"
+            else:
+                columns.append(column)
+        return columns, left_out
+
+    def _analyze(self, columns: list[ColumnStatistics]) -> dict[str, tuple[HyperLogLog, int]]:
+        """Per column a sketch of its values and the bytes of its texts, from a pass over the data."""
+        types = {column.name: column.logical_type for column in columns}
+        found = {name: (HyperLogLog(), 0) for name in types}
+
+        def read(values: Mapping[str, pa.ChunkedArray]) -> dict[str, tuple[HyperLogLog, int]]:
+            return {name: _of_file(column, types[name]) for name, column in values.items()}
+
+        def merge(partial: dict[str, tuple[HyperLogLog, int]]) -> None:
+            for name, (sketch, size) in partial.items():
+                found[name][0].merge(sketch)
+                found[name] = found[name][0], found[name][1] + size
+
+        of = self.statistics
+        ids = {column.name: column.column_id for column in columns}
+        scan(self.destination.connector, of.namespace, of.name, of.snapshot_id, ids, read, merge)
+        return found
+
+    def _document(self) -> dict[str, Any] | None:
+        """The file as it is; None when there is none that can be read."""
+        try:
+            found = json.loads(read_file(self._place) or b"null")
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    @cached_property
+    def _location(self) -> str:
+        return self.destination.connector.describe(self.statistics.namespace, self.statistics.name).location
+
+    @cached_property
+    def _place(self) -> Place:
+        return open_place(self._location, self.destination.config.options).below(FILE)
+
+    def _table(self, version: int | None = None) -> Any:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        options = self.destination.config.options
+        storage = storage_options(options)
+        if not self._place.is_local:
+            storage = patient(storage, options)
+        try:
+            return DeltaTable(self._location, version=version, storage_options=storage or None)
+        except DeltaError:
+            raise moved_on(self.statistics, "another version") from None
+
+    @staticmethod
+    def _schema(table: Any) -> DeltaSchema:
+        metadata = table.metadata()
+        mapped = (metadata.configuration or {}).get("delta.columnMapping.mode", "none") in ("name", "id")
+        try:
+            return parse_schema(table.schema().to_json(), mapped)
+        except ValueError as trouble:
+            raise InvalidArgument(f"trino: {trouble}") from None
+
+
+def _of_file(values: pa.ChunkedArray, logical_type: str) -> tuple[HyperLogLog, int]:
+    sketch = HyperLogLog()
+    size = 0
+    for chunk in values.chunks:
+        if parse(logical_type).kind in _VARIABLE:
+            plain = chunk.cast(chunk.type.value_type) if pa.types.is_dictionary(chunk.type) else chunk
+            size += pc.sum(pc.binary_length(plain)).as_py() or 0
+        sketch.add(hash_values(pc.unique(chunk), logical_type))
+    return sketch, size
+
+
+def _actions(table: Any) -> pa.Table:
+    return pa.table(table.get_add_actions(flatten=False))
+
+
+def _files(table: Any) -> list[str]:
+    """The live files with their deletion vectors: what the rows of a version are."""
+    actions = _actions(table)
+    names = [name for name in ("path", "deletion_vector") if name in actions.column_names]
+    return sorted(map(str, actions.select(names).to_pylist()))
+
+
+def _files_without_statistics(table: Any) -> int:
+    actions = _actions(table)
+    return actions["num_records"].null_count if "num_records" in actions.column_names else actions.num_rows
+
+
+def _modified_ms(table: Any) -> int:
+    """The newest modification time of a live file: Trino's next ANALYZE reads files after it only."""
+    times = _actions(table)["modification_time"]
+    newest = pc.max(times.cast(pa.int64()) if not pa.types.is_timestamp(times.type) else times.cast(
+        pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())).as_py()  # fmt: skip
+    return int(newest or 0)
+
+
+def _instant(milliseconds: int) -> str:
+    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{milliseconds % 1000:03d}Z"

@@ -1,0 +1,40 @@
+"""Publishing: a table's statistics, written where other engines look for them."""
+
+from __future__ import annotations
+
+from capture.publishers import check_home
+from flight_server.actions.registry import Call, Results, action
+from flight_server.wire.action_bodies import check_snapshot, check_table_name, parse_body
+from flight_server.wire.scan_request import CURRENT
+from store.catalog_store import EXTERNAL
+from store.errors import InvalidArgument, InvalidField, NotFound
+
+
+@action('{"table", "snapshot"?, "to": "iceberg" | "spark" | "trino" | "paimon" | "lance" | "glue" | "hive", "dry_run"?,'
+        ' "allow_inherited"?, "options"?}', "Writes statistics where other engines look for them")  # fmt: skip
+def publish(call: Call, body: bytes) -> Results:
+    asked = parse_body(
+        body, {"table": str, "to": str},
+        {"snapshot": object, "dry_run": bool, "allow_inherited": bool, "options": dict},
+    )  # fmt: skip
+    check_table_name(asked["table"])
+    check_home(asked["to"])
+    options = asked.get("options") or {}
+    for name, value in options.items():
+        if not isinstance(value, str):
+            raise InvalidField(f"options.{name}", "must be a string", expected="a string", actual=value)
+    snapshot = check_snapshot(CURRENT if asked.get("snapshot") is None else asked["snapshot"])
+    service = call.service
+    table = service.table(asked["table"], call.principal, "admin")
+    if table.format == EXTERNAL:
+        raise InvalidArgument(f'"{table.full_name}" has no connector: it is known only by what was put of it')
+    if snapshot != CURRENT:
+        snapshot_id = service.catalog.snapshot(table, int(snapshot)).snapshot_id
+    elif table.current_snapshot_id is None:
+        raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
+    else:
+        snapshot_id = service.publishing.snapshot_of(table, table.current_snapshot_id)
+    yield service.publishing.publish(
+        table, asked["to"], snapshot_id, dry_run=asked.get("dry_run") is True,
+        allow_inherited=asked.get("allow_inherited") is True, options=options, is_cancelled=call.is_cancelled,
+    )  # fmt: skip

@@ -1,0 +1,203 @@
+"""Publications: has workers write statistics to their homes, records what is where, and keeps it fresh.
+
+A connector with the option `publish=HOME,…` has its tables published after each capture: a thread collects what was
+captured, waits until the table's captures have ended, and publishes, each table in each home at most once in a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from capture.publishers import check_home
+from flight_server.control.task_queue import Task
+from store.catalog_store import EXTERNAL, TableEntry
+from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+from store.job_store import ACTIVE
+
+if TYPE_CHECKING:
+    from flight_server.app import Service
+
+log = logging.getLogger("statflight.server")
+
+OPTION: Final = "publish"
+PUBLISH_SECONDS: Final = 3600.0  # a publication that scans a table may take
+SETTLE_SECONDS: Final = 1.0  # after the last capture of a table
+INTERVAL_SECONDS: Final = 10.0  # between two publications of a table in a home
+CURRENT, FAILED, DRY_RUN = "CURRENT", "FAILED", "DRY_RUN"
+
+
+def homes_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The homes that a connector's option names.
+
+    Raises:
+        InvalidArgument: One of them does not exist.
+    """
+    names = (name.strip() for name in str(options.get(OPTION) or "").split(","))
+    return tuple(dict.fromkeys(check_home(name) for name in names if name))
+
+
+class Publishing:
+    """Publishes for callers, and in the background.
+
+    Attributes:
+        outcomes: Publications by home and state, since the server started; for metrics.
+        seconds: By home, publications that ended and how long they took together.
+    """
+
+    def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
+        self._service, self._clock = service, clock
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        self.seconds: dict[str, tuple[int, float]] = {}
+        self._captured: dict[int, float] = {}  # table key → when something was last captured of it
+        self._published: dict[tuple[int, str], float] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def publish(
+        self, table: TableEntry, home: str, snapshot_id: int, *, dry_run: bool = False, allow_inherited: bool = False,
+        options: Mapping[str, str] | None = None, is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Has a worker publish a table's statistics, and records it.
+
+        Returns:
+            table, snapshot_id, to, state, location, columns (names), detail.
+
+        Raises:
+            StatflightError: The worker's, when nothing was published.
+        """
+        payload = {
+            "connector": self._service.config(table.table_catalog), "to": home, "snapshot_id": snapshot_id,
+            "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
+                      "full_name": table.full_name},
+            "dry_run": dry_run, "allow_inherited": allow_inherited, "options": dict(options or {}),
+        }  # fmt: skip
+        begun = self._clock()
+        try:
+            made = self._run(payload, is_cancelled)
+        except UpstreamError as trouble:
+            self._ended(home, FAILED, begun)
+            if not dry_run:
+                self._record(table, home, {"snapshot_id": snapshot_id, "state": FAILED, "detail": str(trouble)})
+            raise
+        self._ended(home, made["state"], begun)
+        if not dry_run:
+            self._record(table, home, made)
+        names = ("snapshot_id", "to", "state", "location", "columns", "detail")
+        return {"table": table.full_name} | {name: made[name] for name in names}
+
+    def snapshot_of(self, table: TableEntry, snapshot_id: int) -> int:
+        """The snapshot whose statistics hold for a snapshot: another one where a publication made it."""
+        for row in self._service.catalog.publications(table):
+            if row["made_snapshot_id"] == snapshot_id:
+                return int(row["snapshot_id"])
+        return snapshot_id
+
+    # In the background.
+
+    def start(self) -> None:
+        threading.Thread(target=self._loop, name="republish", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def captured(self, table: TableEntry) -> None:
+        """Something was captured of a table."""
+        with self._lock:
+            self._captured[table.table_key] = self._clock()
+
+    def republish(self) -> int:
+        """Publishes the tables whose captures have ended; how many publications were tried. Called now and then."""
+        now = self._clock()
+        with self._lock:
+            ready = [key for key, since in self._captured.items() if now - since >= SETTLE_SECONDS]
+        tried = 0
+        for key in ready:
+            if self._stop.is_set() or self._busy(key):
+                continue
+            with self._lock:
+                since = self._captured.pop(key, None)
+            try:
+                table = self._service.catalog.by_key(key)
+                tried += self._republish(table)
+            except (NotFound, KeyError):  # its connector was dropped since
+                continue
+            except _TooSoon:
+                with self._lock:
+                    self._captured.setdefault(key, now if since is None else since)
+        return tried
+
+    def _republish(self, table: TableEntry) -> int:
+        if table.format == EXTERNAL or table.dropped or table.current_snapshot_id is None:
+            return 0
+        homes = homes_of(self._service.config(table.table_catalog)["options"])
+        now, tried = self._clock(), 0
+        last = [self._published[key] for home in homes if (key := (table.table_key, home)) in self._published]
+        if last and now - max(last) < INTERVAL_SECONDS:
+            raise _TooSoon
+        for home in homes:
+            self._published[table.table_key, home] = now
+            snapshot_id = self.snapshot_of(table, table.current_snapshot_id)
+            if snapshot_id != table.current_snapshot_id:
+                continue  # the capture was of the snapshot that the publication made
+            tried += 1
+            try:
+                self.publish(table, home, snapshot_id, is_cancelled=self._stop.is_set)
+            except (UpstreamError, NotFound) as trouble:
+                log.info("publish %s to %s: %s", table.full_name, home, trouble)
+            except StatflightError as refusal:
+                log.info("publish %s to %s: %s", table.full_name, home, refusal)
+                if isinstance(refusal, InvalidArgument) and refusal.code not in ("NOT_PUBLISHABLE", "STALE"):
+                    failed = {"snapshot_id": snapshot_id, "state": FAILED, "detail": str(refusal)}
+                    self._record(table, home, failed)
+        return tried
+
+    def _busy(self, table_key: int) -> bool:
+        """Whether captures of a table wait or run."""
+        sql = f"SELECT 1 FROM jobs WHERE table_key = ? AND state IN {ACTIVE} LIMIT 1"
+        return bool(self._service.database.rows(sql, table_key))
+
+    def _loop(self) -> None:
+        while not self._stop.wait(SETTLE_SECONDS / 2):
+            try:
+                self.republish()
+            except StatflightError as trouble:
+                log.info("republish: %s", trouble)
+            except Exception:
+                log.exception("republish")
+
+    # Both.
+
+    def _run(self, payload: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> Mapping[str, Any]:
+        dispatcher = self._service.dispatcher
+        task = dispatcher.submit(Task("publish", payload))
+        result = dispatcher.wait(task, PUBLISH_SECONDS, is_cancelled)
+        if result is None:
+            dispatcher.abandon(task)
+            raise UpstreamError(f"publishing took more than {PUBLISH_SECONDS:.0f} s", code="TIMED_OUT")
+        found: Mapping[str, Any] = result["result"]
+        return found
+
+    def _record(self, table: TableEntry, home: str, made: Mapping[str, Any]) -> None:
+        catalog = self._service.catalog
+        self._service.database.write(
+            lambda connection: catalog.put_publication(
+                connection, table, home, snapshot_id=made["snapshot_id"], state=made["state"],
+                location=made.get("location"), columns=made.get("columns") or (), detail=made.get("detail") or None,
+                made_snapshot_id=made.get("made_snapshot_id"),
+            )
+        )  # fmt: skip
+
+    def _ended(self, home: str, state: str, begun: float) -> None:
+        with self._lock:
+            self.outcomes[home, state] += 1
+            count, total = self.seconds.get(home, (0, 0.0))
+            self.seconds[home] = (count + 1, total + self._clock() - begun)
+
+
+class _TooSoon(Exception):
+    """A table's last publication was a moment ago."""

@@ -1,0 +1,253 @@
+"""The contract of a publisher. A home's tests subclass `PublisherContract` and say how its tables are made.
+
+What a home cannot do by its nature is a flag, with the reason beside it.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from capture.connectors import open_connector
+from capture.connectors.spi import Connector, ConnectorConfig
+from capture.publishers import publisher_class
+from capture.publishers.publishing import publish
+from capture.publishers.spi import ColumnStatistics, Destination, LostRace, Publisher, TableStatistics
+from store import sketches
+from store.errors import Conflict, InvalidArgument
+from store.sketches.murmur3 import hash_longs
+
+APPENDS = 8
+
+
+@dataclass
+class Table:
+    """A table in a lake, its connector, and the rows it was built from."""
+
+    home: str
+    config: ConnectorConfig
+    namespace: str
+    name: str
+    path: Path
+    rows: pa.Table
+    options: Mapping[str, str] = field(default_factory=dict)
+    spark: Any = None
+
+    @property
+    def connector(self) -> Connector:
+        return open_connector(self.config)
+
+    def statistics(self, snapshot_id: int | None = None, **changed: Any) -> TableStatistics:
+        """True statistics of the rows, of the current snapshot unless another is named."""
+        connector = self.connector
+        current = connector.enumerate_snapshots(self.namespace, self.name).current_snapshot_id
+        schema = connector.describe(self.namespace, self.name).schema
+        assert current is not None
+        columns = tuple(
+            _column(self.rows.column(column.name), column.field_id or number, column.name, column.logical_type)
+            for number, column in enumerate(schema.columns, 1)
+            if column.name in self.rows.column_names and column.is_leaf
+        )
+        told = {"columns": columns, "row_count": self.rows.num_rows, "total_size_bytes": 4000} | changed
+        return TableStatistics(self.namespace, self.name, current if snapshot_id is None else snapshot_id, **told)
+
+    def publisher(self, statistics: TableStatistics | None = None) -> Publisher:
+        destination = Destination(self.connector, self.config, self.options, self.spark)
+        return publisher_class(self.home)(destination, statistics or self.statistics())
+
+    def files(self) -> dict[str, bytes]:
+        return {str(f.relative_to(self.path)): f.read_bytes() for f in sorted(self.path.rglob("*")) if f.is_file()}
+
+
+def _column(values: pa.ChunkedArray, column_id: int, name: str, logical_type: str) -> ColumnStatistics:
+    known = values.drop_null()
+    whole = pa.types.is_integer(values.type)
+    low, high = (pc.min_max(known)[side].as_py() if whole else None for side in ("min", "max"))
+    distinct = pc.unique(known)
+    sketch = sketches.ThetaBuilder()
+    sketch.update(hash_longs((distinct if whole else pa.array(range(len(distinct)))).to_numpy()))
+    return ColumnStatistics(
+        column_id, name, logical_type, len(values), values.null_count, None, float(len(pc.unique(known))),
+        str(low) if whole else None, str(high) if whole else None, True if whole else None, True if whole else None,
+        8.0, 8, theta=sketch.serialize(),
+    )  # fmt: skip
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    ids = range(start, stop)
+    labels = [None if i % 5 == 0 else f"l{i % 9}" for i in ids]
+    return pa.table({"id": pa.array(ids, pa.int64()), "label": pa.array(labels, pa.string())})
+
+
+class PublisherContract(ABC):
+    """Tests that every home passes.
+
+    Attributes:
+        takes_older: A snapshot that is not the newest may be published: the home keeps statistics by snapshot.
+        reads_counts: The home's numbers of distinct values can be read back.
+    """
+
+    takes_older = False
+    reads_counts = True
+    has_files = True
+
+    @abstractmethod
+    def build(self, root: Path) -> Table:
+        """A table of `rows(0, 150)`."""
+
+    @abstractmethod
+    def append(self, table: Table, more: pa.Table) -> None:
+        """Appends rows with the format's own writer."""
+
+    @abstractmethod
+    def count(self, table: Table) -> int:
+        """Rows of the table, as the format's own reader counts them."""
+
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Table:
+        return self.build(tmp_path)
+
+    def test_what_is_published_is_read_back(self, table: Table):
+        statistics = table.statistics()
+        told = publish(table.publisher(statistics))
+        assert (told.state, told.to, told.columns) == ("CURRENT", table.home, ("id", "label"))
+        held = table.publisher(statistics).read()
+        assert held is not None and held.snapshot_id in (None, told.snapshot_id) and held.location == told.location
+        expected = {"id": 150, "label": 9}
+        assert held.distinct == (expected if self.reads_counts else dict.fromkeys(expected))
+        assert self.count(table) == 150
+
+    def test_a_dry_run_writes_nothing(self, table: Table):
+        before = table.files()
+        told = publish(table.publisher(), dry_run=True)
+        assert (told.state, told.columns) == ("DRY_RUN", ("id", "label"))
+        assert table.files() == before and table.publisher().read() is None
+
+    def test_twice_is_once(self, table: Table):
+        statistics = table.statistics()
+        publish(table.publisher(statistics))
+        before = table.files()
+        assert publish(table.publisher(statistics)).state == "CURRENT"
+        assert table.files().keys() == before.keys()
+
+    def test_newer_numbers_replace_older_ones(self, table: Table):
+        statistics = table.statistics()
+        publish(table.publisher(statistics))
+        first, second = statistics.columns
+        fewer = ColumnStatistics(first.column_id, "id", first.logical_type, 150, 0, ndv=3.0, theta=second.theta)
+        told = publish(table.publisher(table.statistics(statistics.snapshot_id, columns=(fewer,))))
+        assert told.columns == ("id",)
+        held = table.publisher(statistics).read()
+        assert held is not None and held.distinct.get("id") == (3 if self.reads_counts else None)
+
+    def test_statistics_of_rows_that_changed_are_refused(self, table: Table):
+        statistics = table.statistics()
+        self.append(table, rows(150, 160))
+        before = table.files()
+        if self.takes_older:
+            assert publish(table.publisher(statistics)).snapshot_id == statistics.snapshot_id
+            return
+        with pytest.raises(Conflict, match="moved on"):
+            publish(table.publisher(statistics))
+        assert table.files() == before
+
+    def test_stale_since(self, table: Table):
+        statistics = table.statistics()
+        assert table.publisher(statistics).stale_since() is None
+        publish(table.publisher(statistics))
+        assert table.publisher(statistics).stale_since() is None
+        if not self.takes_older:
+            self.append(table, rows(150, 160))
+            assert table.publisher(statistics).stale_since() in (None, statistics.snapshot_id)
+
+    def test_a_lost_race_is_run_again_with_fresh_state(self, table: Table):
+        publisher = table.publisher()
+        prepared, write, pauses = [], publisher.write, []
+        prepare = publisher.prepare
+        publisher.prepare = lambda: prepared.append(1) or prepare()
+        publisher.write = lambda draft: _lose() if len(prepared) < 3 else write(draft)
+        assert publish(publisher, pause=pauses.append).state == "CURRENT"
+        assert len(prepared) == 3 and len(pauses) == 2 and all(pause > 0 for pause in pauses)
+
+    def test_races_that_are_always_lost_end(self, table: Table):
+        publisher = table.publisher()
+        publisher.write = lambda draft: _lose()
+        before = table.files()
+        with pytest.raises(LostRace, match="gave up after 3 attempts"):
+            publish(publisher, attempts=3, pause=lambda _: None)
+        assert table.files() == before
+
+    def test_another_publication_between_prepare_and_write_is_no_trouble(self, table: Table):
+        statistics = table.statistics()
+        publisher, write, others = table.publisher(statistics), None, []
+        write = publisher.write
+
+        def interrupted(draft: Any) -> int | None:
+            if not others:
+                others.append(publish(table.publisher(statistics)))
+            return write(draft)
+
+        publisher.write = interrupted
+        assert publish(publisher, pause=lambda _: None).state == "CURRENT"
+        held = table.publisher(statistics).read()
+        assert held is not None and set(held.distinct) == {"id", "label"} and self.count(table) == 150
+
+    def test_withdrawn_is_gone(self, table: Table):
+        statistics = table.statistics()
+        assert not table.publisher(statistics).withdraw()
+        publish(table.publisher(statistics))
+        assert table.publisher(statistics).withdraw()
+        assert table.publisher(statistics).read() is None and self.count(table) == 150
+
+    def test_no_append_beside_it_is_lost(self, table: Table):
+        statistics, troubles = table.statistics(), []
+
+        def appending() -> None:
+            try:
+                for number in range(APPENDS):
+                    self.append(table, rows(1000 + number * 10, 1010 + number * 10))
+            except Exception as trouble:
+                troubles.append(trouble)
+
+        thread = threading.Thread(target=appending)
+        thread.start()
+        done = 0
+        while thread.is_alive():
+            try:
+                now = table.statistics()
+                publish(table.publisher(now), pause=lambda _: None)
+                done += 1
+            except (Conflict, LostRace):
+                continue
+        thread.join()
+        assert not troubles
+        assert self.count(table) == 150 + 10 * APPENDS
+        assert publish(table.publisher(table.statistics())).state == "CURRENT"
+        assert statistics.snapshot_id != table.statistics().snapshot_id
+
+    def test_columns_left_out_keep_their_reason(self, table: Table):
+        statistics = table.statistics(left_out={"other": "is of a sample"})
+        told = publish(table.publisher(statistics))
+        assert told.left_out["other"] == "is of a sample" and "other (is of a sample)" in told.detail
+
+    def test_a_table_of_which_nothing_can_be_held_is_refused(self, table: Table):
+        before = table.files()
+        with pytest.raises(InvalidArgument, match=table.home):
+            publish(table.publisher(table.statistics(columns=())))
+        assert table.files() == before
+
+    def test_an_unknown_option_is_refused(self, table: Table):
+        with pytest.raises(InvalidArgument, match=r"options\.color"):
+            Table(**{**vars(table), "options": {"color": "red"}}).publisher()
+
+
+def _lose() -> int:
+    raise LostRace("another writer came first")
