@@ -6,6 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
+
+_QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
 
 
 def split_name(name: str) -> tuple[str, str, str]:
@@ -59,3 +62,27 @@ def dotted_name(key: str) -> str:
     """The `column_name` of a column key, which is no identity."""
     parts = re.findall(r'"((?:[^"]|"")*)"|([^.]+)', key)
     return ".".join(quoted.replace('""', '"') or plain for quoted, plain in parts)
+
+
+# Patterns of full names, as `join_name` writes them: `*` is any run of characters, dots too.
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text has a star outside of quotes."""
+    return "*" in _QUOTED.sub("", text)
+
+
+@lru_cache(maxsize=1024)
+def matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """An expression that matches the whole of each name that one of the patterns matches."""
+    return re.compile("|".join(map(_expression, patterns)) or r"(?!)", re.DOTALL)
+
+
+def _expression(pattern: str) -> str:
+    # What lies between two stars may always be taken where it comes first, so no group is tried twice: no pattern and
+    # no name make the match slow.
+    first, *middle = map(re.escape, pattern.split("*"))
+    if not middle:
+        return first
+    *middle, last = middle
+    return first + "".join(f"(?>.*?{text})" for text in middle if text) + ".*" + last

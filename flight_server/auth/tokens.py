@@ -16,13 +16,13 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from flight_server.config import read_toml
 from store.errors import InvalidArgument, InvalidField, Unauthenticated, nearest
-from store.names import join_name
+from store.names import join_name, matcher
 
 log = logging.getLogger("statflight.server")
 
@@ -64,28 +64,13 @@ class Principal:
         """Whether the table is visible. By its quoted name: a catalog called `lake.sales` is not in `lake`."""
         if self.sees_all:
             return True
-        return bool(_matcher(self.tables).fullmatch(join_name(catalog, schema, table)))
+        return bool(matcher(self.tables).fullmatch(join_name(catalog, schema, table)))
 
     def sees_catalog(self, catalog: str) -> bool:
         """Whether whatever there may be in the catalog is visible: one pattern is its name and a star, or less."""
         start = join_name(catalog, "s", "t").removesuffix("s.t")
         stars = (pattern.rstrip("*") for pattern in self.tables if pattern.endswith("*"))
         return any(start.startswith(prefix) for prefix in stars)
-
-
-@lru_cache(maxsize=1024)
-def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(_expression, patterns)) or r"(?!)", re.DOTALL)
-
-
-def _expression(pattern: str) -> str:
-    # What lies between two stars may always be taken where it comes first, so no group is tried twice: no pattern and
-    # no name make the match slow.
-    first, *middle = map(re.escape, pattern.split("*"))
-    if not middle:
-        return first
-    *middle, last = middle
-    return first + "".join(f"(?>.*?{text})" for text in middle if text) + ".*" + last
 
 
 ANONYMOUS: Final = Principal("anonymous", ALL_SCOPES)
