@@ -1,53 +1,115 @@
-"""`statflight`: puts the commands together and words their failures. Exit status 0, 1 (failed) or 2 (misused)."""
+"""`statflight`: the table of commands, loaded when called, and the wording of failures.
+
+Exit status: 0 done, 1 failed, 2 used wrongly, 130 interrupted, 141 when the reader of the output left.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import NoReturn
-
-import pyarrow as pa
-import pyarrow.flight as flight
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
 
 try:
     import typer
+    from typer.core import TyperGroup
+    from typer.main import get_command
 except ImportError:
     sys.exit("statflight: the command line needs more than pyarrow: pip install 'statflight[server]'")
 
-from flight_server.client import reason
-from flight_server.commands import capturing, keeping, reading, running
-from flight_server.commands.common import CommandError, UsageError, debug, say
-from store.errors import StatflightError
+from flight_server.commands import output
+
+HELP = "Statistics about data: captured from lakes, kept in DuckDB, served as Arrow streams."
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+
+class Entry(NamedTuple):
+    """A command: where it stands in the help, the function behind it, and its line."""
+
+    panel: str
+    function: str
+    help: str
+
+
+RUN, LAKE, READ, WATCH = "Run", "Lake", "Read", "Watch over"
+COMMANDS = {
+    "demo": Entry(RUN, "running:demo", "Make a small lake, serve it, capture it, and show what comes out."),
+    "serve": Entry(RUN, "running:serve", "Run the server and its capture worker."),
+    "worker": Entry(RUN, "running:worker", "Run another capture worker, here or on another machine."),
+    "doctor": Entry(RUN, "running:doctor", "Check Python, Java, the libraries of each format, and the server."),
+    "config": Entry(RUN, "settings:config", "Print the effective settings and where each comes from."),
+    "backup": Entry(RUN, "keeping:backup", "Copy the database to a file while the server serves."),
+    "connect": Entry(LAKE, "lakes:connect_lake", "Connect a lake and list its tables."),
+    "discover": Entry(LAKE, "lakes:discover", "Look for new tables and snapshots of a connected lake."),
+    "disconnect": Entry(LAKE, "lakes:disconnect", "Forget a connected lake and its tables."),
+    "capture": Entry(LAKE, "capturing:capture", "Capture statistics of tables and their columns."),
+    "resolve": Entry(LAKE, "capturing:resolve", "Statistics from the store, or captured within a budget."),
+    "publish": Entry(LAKE, "publishing:publish", "Write statistics where other engines find them."),
+    "expire": Entry(LAKE, "keeping:expire", "Delete statistics of snapshots that the lake has expired."),
+    "ls": Entry(READ, "browsing:ls", "List tables with their rows, sizes and age."),
+    "show": Entry(READ, "reading:show", "The statistics of tables, a line for each column."),
+    "history": Entry(READ, "browsing:history", "A column's statistics over the snapshots of its table."),
+    "diff": Entry(READ, "comparing:diff", "What changed between two snapshots."),
+    "query": Entry(READ, "reading:query", "The rows of any flight."),
+    "jobs": Entry(READ, "reading:jobs", "Capture jobs, the newest first."),
+    "report": Entry(READ, "browsing:report", "Pages about tables that need nothing but a browser."),
+}
+
+
+class Commands(TyperGroup):
+    """The commands by name; a module is imported when one of its commands is called, so that help starts at once."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  click's own
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  click's own
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, name = entry.function.partition(":")
+        function = getattr(import_module(f"flight_server.commands.{module}"), name)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone.command(cmd_name, help=entry.help, context_settings=_CONTEXT)(function)
+        command = get_command(alone)
+        command.params += _common_options()
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's own
+        for panel in (RUN, LAKE, READ, WATCH):
+            rows = [(name, entry.help) for name, entry in COMMANDS.items() if entry.panel == panel]
+            if rows:
+                with formatter.section(panel):
+                    formatter.write_dl(rows)
+
+
+def _set_level(level: int) -> Any:
+    return lambda given: output.set_level(level) if given else None
+
+
+def _speech(
+    quiet: bool = typer.Option(False, "-q", "--quiet", callback=_set_level(-1), expose_value=False,
+                               help="Write data and errors only."),
+    verbose: bool = typer.Option(False, "-v", "--verbose", callback=_set_level(1), expose_value=False,
+                                 help="Say what is done meanwhile."),
+) -> None:  # fmt: skip
+    """Options of every command."""
+
+
+def _common_options() -> list[Any]:
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command()(_speech)
+    return list(get_command(alone).params)
+
 
 app = typer.Typer(
     name="statflight",
-    help="Statistics about data: captured with PySpark, kept in DuckDB, served as Arrow streams.",
+    cls=Commands,
+    help=HELP,
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_CONTEXT,
 )
-
-RUN, LAKE, READ = "Run", "Lake", "Read"
-for panel, name, command in (
-    (RUN, "demo", running.demo),
-    (RUN, "serve", running.serve),
-    (RUN, "worker", running.worker),
-    (RUN, "doctor", running.doctor),
-    (RUN, "backup", keeping.backup),
-    (LAKE, "connect", capturing.connect_lake),
-    (LAKE, "discover", capturing.discover),
-    (LAKE, "disconnect", capturing.disconnect),
-    (LAKE, "capture", capturing.capture),
-    (LAKE, "resolve", capturing.resolve),
-    (LAKE, "publish", capturing.publish),
-    (LAKE, "expire", capturing.expire),
-    (READ, "show", reading.show),
-    (READ, "query", reading.query),
-    (READ, "diff", reading.diff),
-    (READ, "jobs", reading.jobs),
-    (READ, "report", reading.report),
-):
-    app.command(name, rich_help_panel=panel)(command)
 
 
 def _version(asked: bool) -> None:
@@ -58,27 +120,30 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=HELP)
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Statistics about data: captured with PySpark, kept in DuckDB, served as Arrow streams."""
+    """Options before the command."""
 
 
 def main() -> NoReturn:
-    """The entry point: a user's mistake ends in one line on standard error, never in a traceback."""
+    """Run a command line: a user's mistake ends in one line on standard error, never in a traceback."""
     try:
-        app()
+        app(prog_name="statflight")
     except SystemExit:
         raise
+    except BrokenPipeError:  # such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except BaseException as error:
-        if debug():
+        if output.debug():
             raise
         words = _words(error)
         if words is None:
             raise
         status, message = words
-        say(f"statflight: {message}")
+        output.warn(f"statflight: {message}")
         sys.exit(status)
     sys.exit(0)
 
@@ -87,16 +152,25 @@ def _words(error: BaseException) -> tuple[int, str] | None:
     """Exit status and message of an error that is not this program's own fault."""
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted"
-    if isinstance(error, UsageError):
+    if isinstance(error, output.UsageError):
         return 2, str(error)
-    if isinstance(error, CommandError | StatflightError):
+    if isinstance(error, output.CommandError):
         return 1, str(error)
-    if isinstance(error, pa.ArrowException | flight.FlightError):
-        return 1, reason(error)
     if isinstance(error, ImportError):
         return 1, f"{error}; pip install 'statflight[all]' brings everything"
     if isinstance(error, OSError):
         return 1, str(error)
+    # Imported here: an error of these kinds cannot come up before somebody else has imported them.
+    import pyarrow as pa
+    import pyarrow.flight as flight
+
+    from flight_server.client import reason
+    from store.errors import StatflightError
+
+    if isinstance(error, StatflightError):
+        return 1, str(error)
+    if isinstance(error, pa.ArrowException | flight.FlightError):
+        return 1, output.in_flags(reason(error))
     return None
 
 

@@ -124,6 +124,7 @@ class Settings:
         insecure: Allows an open server beyond the loopback.
         metrics_port: Port of the Prometheus metrics, none when not given.
         health_port: Port of gRPC health checks, none when not given.
+        http_port: Port of the pages, with metrics and health beside them, none when not given.
         lease_seconds: How long a worker holds a job without renewing it.
         sync_enabled: Whether a resolve may capture while its caller waits.
         require_registered_tables: Refuses puts for tables that no connector knows.
@@ -154,6 +155,7 @@ class Settings:
     insecure: bool = False
     metrics_port: int | None = None
     health_port: int | None = None
+    http_port: int | None = None
     lease_seconds: float = 120.0
     sync_enabled: bool = True
     require_registered_tables: bool = False
@@ -221,6 +223,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "insecure": _truth,
     "metrics_port": _whole(0, 65_535),
     "health_port": _whole(0, 65_535),
+    "http_port": _whole(0, 65_535),
     "lease_seconds": _seconds,
     "sync_enabled": _truth,
     "require_registered_tables": _truth,
@@ -257,25 +260,48 @@ def load(
     Raises:
         InvalidArgument: An unknown key, a bad value, or a file that cannot be read.
     """
-    values: dict[str, Any] = {}
+    return Settings(**{name: value for name, (value, _) in _given(config, flags or {}, environ).items()})
+
+
+def effective(config: Path | str | None = None, environ: Mapping[str, str] | None = None) -> list[tuple[str, Any, str]]:
+    """Every setting with its value and its source: `default`, the file, or a variable; secrets are masked.
+
+    Raises:
+        InvalidArgument: As of `load`.
+    """
+    given = _given(config, {}, environ)
+    defaults = Settings()
+    found = []
+    for name in _READERS:
+        value, source = given.get(name, (getattr(defaults, name), "default"))
+        found.append((name, "***" if name in _SECRETS and value is not None else value, source))
+    return found
+
+
+def _given(
+    config: Path | str | None, flags: Mapping[str, Any], environ: Mapping[str, str] | None
+) -> dict[str, tuple[Any, str]]:
+    """The settings that are given, each by its last source, and that source's name."""
+    values: dict[str, tuple[Any, str]] = {}
     for key, value in _toml(config).items():
         name = key.replace("-", "_")
         if name not in _READERS:
             known = [name.replace("_", "-") for name in _READERS]
             hint = nearest(key.replace("_", "-"), known)
             raise InvalidArgument(f'the configuration file has an unknown key "{key}"', hint=hint)
-        values[name] = _read(name, value, f"{key} in the configuration file")
+        values[name] = _read(name, value, f"{key} in the configuration file"), str(config or DEFAULT_FILE)
     variables = os.environ if environ is None else environ
     for name in _READERS:
         variable = PREFIX + name.upper()
         if text := variables.get(variable, "").strip():
-            values[name] = _read(name, text, f"{variable} in the environment")
-    for name, value in (flags or {}).items():
+            values[name] = _read(name, text, f"{variable} in the environment"), variable
+    for name, value in flags.items():
         if name not in _READERS:
             raise InvalidArgument(f'no setting "{name}"', hint=nearest(name, list(_READERS)))
         if value is not None:
-            values[name] = _read(name, value, f"--{name.replace('_', '-')}")
-    return Settings(**values)
+            flag = f"--{name.replace('_', '-')}"
+            values[name] = _read(name, value, flag), flag
+    return values
 
 
 def _read(name: str, value: Any, where: str) -> Any:

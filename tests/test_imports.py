@@ -51,4 +51,6 @@ def test_the_client_needs_pyarrow_only():
 
 
 def test_the_command_line_starts_light():
-    assert not loaded_by("flight_server.cli", *HEAVY, "pydantic", "sqlglot", "flight_server.process.serve")
+    assert not loaded_by(
+        "flight_server.cli", *HEAVY, "pyarrow", "numpy", "rich", "sqlglot", "flight_server.process.serve"
+    )

@@ -1,19 +1,25 @@
-"""What the commands share: their common options, the connection, and how a mistake is worded."""
+"""Options that commands share, the connection, and the reading of table names and patterns."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import pyarrow.flight as flight
 import typer
 
-from flight_server.client import DEFAULT_URI, StatsClient, reason, split_name
+from flight_server.commands.output import CommandError, misuse, note, warn
+from store.names import is_pattern, matcher, split_name
+
+if TYPE_CHECKING:
+    from flight_server.client import StatsClient
+
+DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
+COMPLETION_SECONDS: Final = 2.0  # for the server to name its tables to a shell
 
 _ON = "Connection"
 
@@ -32,33 +38,9 @@ TlsRoots = Annotated[
 SERVER = DEFAULT_URI
 
 
-class CommandError(Exception):
-    """A command could not do what it was asked; the message is all the user needs."""
-
-
-class UsageError(Exception):
-    """The command line itself is wrong."""
-
-
-def misuse(message: str) -> NoReturn:
-    raise UsageError(message)
-
-
-def say(message: str) -> None:
-    """A line for people, on standard error."""
-    sys.stderr.write(message + "\n")
-    sys.stderr.flush()
-
-
-def tell(line: str) -> None:
-    """A line of data, on standard output."""
-    sys.stdout.buffer.write(line.encode() + b"\n")
-    sys.stdout.buffer.flush()
-
-
 def check_server(uri: str) -> None:
     if not re.match(r"grpc(\+tcp|\+tls|\+unix)?://", uri):
-        misuse(f"--server {uri!r} is no Flight address; expected {DEFAULT_URI} or grpc+tls://host:port")
+        misuse(f"--server {uri!r} is not a Flight address; expected {DEFAULT_URI} or grpc+tls://host:port")
 
 
 def certificates(path: Path | None) -> bytes | None:
@@ -85,19 +67,36 @@ def own_certificate() -> dict[str, bytes]:
 def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[StatsClient]:
     """A client for the length of a block."""
     check_server(server)
-    own = own_certificate()
+    roots, own = certificates(tls_roots), own_certificate()
+    import pyarrow.flight as flight
+
+    from flight_server.client import StatsClient, reason
+
+    note(f"server: {server}")
+    started = time.monotonic()
     try:
         with StatsClient(
-            server, token, certificates(tls_roots), tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key")
-        ) as client:
+            server, token, roots, tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key")
+        ) as client:  # fmt: skip
             yield client
     except flight.FlightUnavailableError as error:
         message = reason(error)
         # gRPC's own words for a connection that failed have no code; the server's have.
         if not message.startswith("[UNAVAILABLE]"):
             raise
-        message = message.removeprefix("[UNAVAILABLE] ")
-        raise CommandError(f"no server at {server} ({message}); `statflight serve` starts one") from None
+        raise CommandError(no_server(server, message.removeprefix("[UNAVAILABLE] "))) from None
+    note(f"took {time.monotonic() - started:.2f} s")
+
+
+def no_server(server: str, detail: str) -> str:
+    """The words for a server that cannot be reached: how to start one, or to name another."""
+    detail = detail.splitlines()[0]
+    if server == DEFAULT_URI:
+        return (
+            f"no server at {server}. Start one in another terminal: statflight serve --db stats.duckdb\n"
+            "or name a running one with --server URI or STATFLIGHT_SERVER; `statflight demo` shows what comes out"
+        )
+    return f"no server at {server} ({detail}); check --server, or start one with `statflight serve`"
 
 
 def table_name(name: str) -> str:
@@ -127,5 +126,89 @@ def names_of(text: str | None) -> list[str] | None:
     return names or misuse("a list of names is empty")
 
 
-def debug() -> bool:
-    return bool(os.environ.get("STATFLIGHT_DEBUG"))
+# Patterns of table names.
+
+
+def complete_table(ctx: Any, incomplete: str) -> list[str]:
+    """The full names that begin so, for the completion of a shell; nothing where no server answers in time."""
+    from flight_server.client import StatsClient, full_name
+
+    try:
+        given = ctx.params
+        server = given.get("server") or os.environ.get("STATFLIGHT_SERVER") or DEFAULT_URI
+        token = given.get("token") or os.environ.get("STATFLIGHT_TOKEN")
+        own, roots = own_certificate(), certificates(given.get("tls_roots"))
+        with StatsClient(server, token, roots, tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key"),
+                         timeout=COMPLETION_SECONDS) as client:  # fmt: skip
+            names = [full_name(row) for row in client.tables().to_pylist()]
+    except Exception:  # a shell that waits for words has no use for a reason
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.schema.table", autocompletion=complete_table)]
+TableNames = Annotated[
+    list[str],
+    typer.Argument(metavar="TABLE…", help="Full names, or patterns such as 'lake.sales.*'.",
+                   autocompletion=complete_table),
+]  # fmt: skip
+
+
+def check_targets(targets: Iterable[str]) -> list[str]:
+    """Names and patterns, each once; a name that is not full is a misuse, before anything is asked of a server."""
+    found = list(dict.fromkeys(targets))
+    for target in found:
+        if not is_pattern(target):
+            table_name(target)
+    return found
+
+
+def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]:
+    """The tables that names and patterns stand for.
+
+    Returns:
+        Full names, each once, names as they were given; and the number of patterns that match nothing, each of which
+        has been reported on standard error.
+    """
+    from flight_server.client import full_name
+
+    known: list[str] | None = None
+    names: list[str] = []
+    missing = 0
+    for target in targets:
+        if not is_pattern(target):
+            names.append(target)
+            continue
+        if known is None:
+            known = sorted(full_name(row) for row in client.tables().to_pylist())
+        matching = [name for name in known if matcher((target,)).fullmatch(name)]
+        if not matching:
+            warn(f"statflight: no table matches '{target}'; `statflight ls` lists {len(known)}")
+            missing += 1
+        names += matching
+    return list(dict.fromkeys(names)), missing
+
+
+def for_each(names: Iterable[str], work: Callable[[str], None]) -> int:
+    """Does the work for each table; one that fails is reported and does not stop the others.
+
+    Returns:
+        The number of tables that failed.
+    """
+    import pyarrow as pa
+    import pyarrow.flight as flight
+
+    from flight_server.client import reason
+    from store.errors import StatflightError
+
+    failed = 0
+    for name in names:
+        try:
+            work(name)
+        except (flight.FlightUnavailableError, flight.FlightUnauthenticatedError):
+            raise  # the next would fare no better
+        except (pa.ArrowException, flight.FlightError, StatflightError, CommandError) as error:
+            words = str(error) if isinstance(error, CommandError | StatflightError) else reason(error)
+            warn(f"statflight: {name}: {words}")
+            failed += 1
+    return failed

@@ -1,13 +1,15 @@
-"""Commands that keep what the server has: backup."""
+"""Commands about the database: backup, expire."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from flight_server.commands.common import SERVER, Server, TlsRoots, Token, connect, say
+from flight_server.commands.common import SERVER, Server, TlsRoots, Token, complete_table, connect, table_name
+from flight_server.commands.output import say, tell
+from flight_server.commands.wording import line_of
 
 
 def backup(
@@ -22,3 +24,21 @@ def backup(
     with connect(server, token, tls_roots) as client:
         (written,) = client.actions.call("backup", {"path": target})
     say(f"{target}: {written['bytes'] / 1e6:.1f} MB in {written['elapsed_ms'] / 1000:.1f} s")
+
+
+def expire(
+    table: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="Only this one.", autocompletion=complete_table)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Only list what would go.")] = True,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:
+    """Delete statistics of snapshots that the lake itself has expired."""
+    body: dict[str, Any] = {"dry_run": dry_run} | ({} if table is None else {"table": table_name(table)})
+    with connect(server, token, tls_roots) as client:
+        for gone in client.actions.call("expire", body):
+            tell(line_of(gone))
+    if dry_run:
+        say("nothing was deleted; --no-dry-run deletes")

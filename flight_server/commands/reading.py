@@ -1,12 +1,11 @@
-"""Commands that read: show, query, diff, jobs, report."""
+"""Commands that read: show, query, jobs."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import typer
@@ -14,52 +13,75 @@ import typer
 from flight_server.client import full_name
 from flight_server.commands.common import (
     SERVER,
-    CommandError,
     Server,
+    TableNames,
     TlsRoots,
     Token,
+    check_targets,
     connect,
-    misuse,
+    expand,
+    for_each,
     names_of,
-    say,
     snapshot_of,
-    table_name,
 )
-from flight_server.present import render, shapes, table_facts
+from flight_server.commands.output import misuse, say
+from flight_server.present import render, shapes, table_facts, text
 from flight_server.present.render import Format
 
-_Format = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
-_TableName = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.schema.table")]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
 SHAPE_BINS = 10
 WATCH_SECONDS = 1.0
 ACTIVE = frozenset({"QUEUED", "RUNNING", "WAITING", "CANCELLING"})
 
 
 def show(
-    table: _TableName,
+    tables: TableNames,
     snapshot: Annotated[str, typer.Option(help="An id, or 'current'.")] = "current",
-    format: _Format = Format.TABLE,
+    format: FormatOption = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """The statistics of a table, one line for each column."""
-    name, at = table_name(table), snapshot_of(snapshot, "current")
+    """The statistics of each table that the targets stand for, a line for each column."""
+    targets, at = check_targets(tables), snapshot_of(snapshot, "current")
+    found: list[table_facts.Facts] = []
     with connect(server, token, tls_roots) as client:
-        known = table_facts.gather(client, name, at, allow_stale=at == "current", shapes=format is Format.TABLE)
-    if format is not Format.TABLE:
-        render.write(known.columns, format)
-        return
+        names, failed = expand(client, targets)
+
+        def gather(name: str) -> None:
+            as_text = format is Format.TABLE
+            known = table_facts.gather(client, name, at, allow_stale=at == "current", shapes=as_text)
+            if as_text:
+                _write(known, several=len(names) > 1)
+            found.append(known)
+
+        if len(names) == 1 and not failed:
+            gather(names[0])
+        else:
+            failed += for_each(names, gather)
+    if found and format is not Format.TABLE:
+        render.write(pa.concat_tables([known.columns for known in found]), format)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _write(known: table_facts.Facts, several: bool) -> None:
     if not known.known:
-        say(f"{name}: nothing captured yet; run: statflight capture {name}")
-    elif known.table is not None and sys.stdout.isatty():
-        say(_headline(known))
-    headers = ("column", "type", "null %", "distinct", "min", "max", "avg bytes", "shape", "freshness")
-    render.write_text(headers, [_line(row, known) for row in known.rows], right=[False, False, True, True])
+        say(f"{known.name}: nothing captured yet; run: statflight capture {known.name}")
+    heading = _headline(known) if several or (known.table is not None and sys.stdout.isatty()) else ""
+    lines = [_line(row, known) for row in known.rows]
+    # A statistic that no column has, such as the mean where only metadata was read, takes no room.
+    headers = [header for header in HEADERS if header in ALWAYS or any(line[header] for line in lines)]
+    rows = [[line[header] for header in headers] for line in lines]
+    text.write_text(headers, rows, right=[header in NUMBERS for header in headers], heading=heading)
+    if several:
+        sys.stdout.write("\n")
 
 
 def _headline(known: table_facts.Facts) -> str:
-    table = known.table or {}
+    table = known.table
+    if table is None:
+        return known.name
     return (
         f"{known.name} at snapshot {table['snapshot_id']}: {table_facts.count(table['row_count']) or '?'} rows, "
         f"{table_facts.count(table['data_file_count']) or '?'} files, "
@@ -67,20 +89,31 @@ def _headline(known: table_facts.Facts) -> str:
     )
 
 
-def _line(row: table_facts.Row, known: table_facts.Facts) -> list[str]:
-    kind = row["logical_type"] or ""
+HEADERS = (
+    "column", "type", "null %", "distinct", "min", "max", "mean", "stddev", "25 %", "50 %", "75 %", "avg bytes",
+    "shape", "freshness",
+)  # fmt: skip
+ALWAYS = frozenset({"column", "type", "null %", "distinct", "min", "max", "avg bytes", "shape", "freshness"})
+NUMBERS = frozenset({"null %", "distinct", "mean", "stddev", "25 %", "50 %", "75 %", "avg bytes"})
+
+
+def _line(row: table_facts.Row, known: table_facts.Facts) -> dict[str, str]:
     width = row["avg_width_bytes"]
-    return [
-        row["column_name"] or f"#{row['column_id']}",
-        kind,
-        table_facts.percent_null(row),
-        table_facts.distinct(row),
-        table_facts.bound(row["min"], row["min_is_exact"], "≥"),
-        table_facts.bound(row["max"], row["max_is_exact"], "≤"),
-        "" if width is None else f"{width:.1f}",
-        shapes.sparkline([bar.rows for bar in known.bars(row, SHAPE_BINS)]),
-        table_facts.freshness(row),
-    ]
+    quartiles = known.quantiles.get(row["column_id"], {})
+    return {
+        "column": row["column_name"] or f"#{row['column_id']}",
+        "type": row["logical_type"] or "",
+        "null %": table_facts.percent_null(row),
+        "distinct": table_facts.distinct(row),
+        "min": table_facts.bound(row["min"], row["min_is_exact"], "≥"),
+        "max": table_facts.bound(row["max"], row["max_is_exact"], "≤"),
+        "mean": table_facts.rounded(row.get("mean")),
+        "stddev": table_facts.rounded(row.get("stddev")),
+        **{f"{share:.0%}".replace("%", " %"): quartiles.get(share) or "" for share in (0.25, 0.5, 0.75)},
+        "avg bytes": "" if width is None else f"{width:.1f}",
+        "shape": shapes.sparkline([bar.rows for bar in known.bars(row, SHAPE_BINS)]),
+        "freshness": table_facts.freshness(row),
+    }
 
 
 def query(
@@ -89,8 +122,8 @@ def query(
     where: Annotated[str | None, typer.Option(metavar="SQL", help="A condition, such as \"ndv > 100\".")] = None,
     snapshot: Annotated[str | None, typer.Option(help="stats.* only: an id, or 'current'; all when absent.")] = None,
     allow_stale: Annotated[bool, typer.Option("--allow-stale", help="With --snapshot: older rows too.")] = False,
-    limit: Annotated[int | None, typer.Option(min=0, help="At most so many rows.")] = None,
-    format: _Format = Format.TABLE,
+    limit: Annotated[int | None, typer.Option(min=0, help="The most rows.")] = None,
+    format: FormatOption = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -99,7 +132,7 @@ def query(
     at = None if snapshot is None else snapshot_of(snapshot, "current")
     if allow_stale and at is None:
         misuse("--allow-stale needs --snapshot")
-    tree = None
+    chosen, tree = names_of(columns), None
     if where is not None:
         from flight_server.conditions.sql import parse_where
         from store.errors import StatflightError
@@ -110,85 +143,15 @@ def query(
             misuse(f"--where: {error}")
     with connect(server, token, tls_roots) as client:
         # Positional: `stream` decides the type of what read answers.
-        rows = client.read(flight, names_of(columns), tree, at, allow_stale, limit, stream=True)
+        rows = client.read(flight, chosen, tree, at, allow_stale, limit, stream=True)
         render.write(rows, format)
 
 
-def diff(
-    table: _TableName,
-    snapshot_a: Annotated[str, typer.Argument(metavar="SNAP_A", help="An id, or 'current'.")],
-    snapshot_b: Annotated[str, typer.Argument(metavar="SNAP_B", help="An id, or 'current'.")],
-    format: _Format = Format.TABLE,
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
-) -> None:
-    """What changed between two snapshots: rows, files, bytes, and each column's statistics."""
-    name = table_name(table)
-    ids = [snapshot_of(text, "current") for text in (snapshot_a, snapshot_b)]
-    with connect(server, token, tls_roots) as client:
-        before, after = (table_facts.gather(client, name, at) for at in ids)
-    for at, known in zip(ids, (before, after), strict=True):
-        if not known.known:
-            raise CommandError(
-                f"{name}: nothing captured at snapshot {at}; run: statflight capture {name} --snapshot {at}"
-            )
-        _tell_inherited(at, known)
-    changes = _changes(before, after)
-    if not changes:
-        say(f"{name}: the statistics of {ids[0]} and {ids[1]} are the same")
-    schema = pa.schema([(word, pa.string()) for word in ("of", "statistic", "before", "after", "change")])
-    render.write(pa.Table.from_pylist(changes, schema), format)
-
-
-def _tell_inherited(at: str | int, known: table_facts.Facts) -> None:
-    """That nothing differs means little where one side answers for the other."""
-    rows = [*known.rows, *([] if known.table is None else [known.table])]
-    older = {row["snapshot_id"] for row in rows if row["freshness"] == "INHERITED"}
-    if older:
-        count = sum(row["snapshot_id"] in older for row in rows)
-        of = ", ".join(map(str, sorted(older)))
-        say(f"{known.name}: at snapshot {at}, {count} of {len(rows)} records are inherited (of {of}), not its own")
-
-
-_OF_TABLE = ("row_count", "data_file_count", "total_size_bytes")
-_OF_COLUMN = ("logical_type", "null_count", "nan_count", "ndv", "min", "max", "avg_width_bytes")
-
-
-def _changes(before: table_facts.Facts, after: table_facts.Facts) -> list[dict[str, str]]:
-    found = []
-
-    def compare(of: str, names: tuple[str, ...], old: table_facts.Row, new: table_facts.Row) -> None:
-        for statistic in names:
-            was, now = old.get(statistic), new.get(statistic)
-            if was != now:
-                values = {"before": render.text_of(was), "after": render.text_of(now), "change": _delta(was, now)}
-                found.append({"of": of, "statistic": statistic, **values})
-
-    compare("table", _OF_TABLE, before.table or {}, after.table or {})
-    # By id: a renamed column is the same one.
-    olds, news = ({row["column_id"]: row for row in known.rows} for known in (before, after))
-    for column in sorted(olds.keys() | news.keys()):
-        old, new = olds.get(column), news.get(column)
-        label = str((new or old or {}).get("column_name") or f"#{column}")
-        if old is None or new is None:
-            word = "added" if old is None else "dropped"
-            found.append({"of": label, "statistic": word, "before": "", "after": "", "change": ""})
-        if old is not None and new is not None:
-            compare(label, ("column_name", *_OF_COLUMN), old, new)
-    return found
-
-
-def _delta(was: Any, now: Any) -> str:
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (was, now))
-    return f"{now - was:+,.10g}" if numbers else ""
-
-
 def jobs(
-    watch: Annotated[bool, typer.Option("--watch", help="Show them again every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
     active: Annotated[bool, typer.Option("--active", help="Only those that are not finished.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 100,
-    format: _Format = Format.TABLE,
+    limit: Annotated[int, typer.Option(min=1, help="Show the newest N.")] = 100,
+    format: FormatOption = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -224,35 +187,9 @@ def _write_jobs(table: pa.Table) -> None:
             render.text_of(job["snapshot"]),
             "" if job["progress"] is None else f"{job['progress']:.0%}",
             render.text_of(job["attempts"]),
-            _moment(job["queued_at"]),
+            table_facts.moment(job["queued_at"]),
             job["message"] or "",
         ]
         for job in table.to_pylist()
     ]
-    # Never folded to the width of a window: a job id is there to be copied.
-    render.write_text(headers, rows, sys.stdout.buffer)
-
-
-def _moment(value: Any) -> str:
-    return "" if value is None else f"{value:%Y-%m-%d %H:%M:%S}Z"
-
-
-def report(
-    table: _TableName,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.html", help="The page to write.")],
-    snapshot: Annotated[str, typer.Option(help="An id, or 'current'.")] = "current",
-    server: Server = SERVER,
-    token: Token = None,
-    tls_roots: TlsRoots = None,
-) -> None:
-    """A page about a table that needs nothing but a browser."""
-    from flight_server.present.report import page
-
-    name, at = table_name(table), snapshot_of(snapshot, "current")
-    with connect(server, token, tls_roots) as client:
-        text = page(client, name, at)
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"cannot write {output}: {error.strerror}") from None
-    say(f"wrote {output}")
+    text.write_text(headers, rows, whole=("job", "table"))

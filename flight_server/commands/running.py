@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +15,9 @@ from flight_server.commands.common import (
     Token,
     certificates,
     check_server,
-    misuse,
     own_certificate,
-    say,
 )
+from flight_server.commands.output import misuse, say
 
 if TYPE_CHECKING:
     from flight_server.config import Settings
@@ -27,7 +26,7 @@ _Port = typer.Option(min=0, max=65535, help="0 picks a free one.", show_default=
 
 
 def serve(
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML; ./statflight.toml when there.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML; ./statflight.toml when it exists.")] = None,
     db: Annotated[Path | None, typer.Option(metavar="PATH", help="The DuckDB file.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, _Port] = None,
@@ -35,23 +34,45 @@ def serve(
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM certificate.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM key of it.")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(metavar="FILE", help="Clients need its certificate.")] = None,
-    auth: Annotated[Path | None, typer.Option(metavar="FILE", help="Token file; without it anybody may.")] = None,
-    insecure: Annotated[bool | None, typer.Option("--insecure", help="Allow what is unsafe on a network.")] = None,
+    auth: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Token file; without it, anyone can do anything.")
+    ] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Allow listening on a network without authentication.")
+    ] = None,
     metrics_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Prometheus metrics, when given.")] = None,
     health_port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC health checks, when given.")] = None,
+    http_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Pages, metrics and health over HTTP, when given.")
+    ] = None,
     spark_master: Annotated[str | None, typer.Option(help="Spark of the capture workers.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("-o", "--option", metavar="KEY=VALUE", help="Any other setting of `statflight config`."),
+    ] = None,
 ) -> None:
     """Run the server and its capture worker."""
     flags: dict[str, Any] = {
         "db": db, "host": host, "port": port, "workers": workers, "tls_cert": tls_cert, "tls_key": tls_key,
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
-        "health_port": health_port, "spark_master": spark_master,
-    }  # fmt: skip
+        "health_port": health_port, "http_port": http_port, "spark_master": spark_master,
+    } | _options(option or ())  # fmt: skip
     settings = _settings(config, flags)
     # Not before the settings are known to be good: a mistake should be told at once.
     from flight_server.process.serve import serve as run
 
     raise typer.Exit(run(settings))
+
+
+def _options(given: Iterable[str]) -> dict[str, str]:
+    """Settings without a flag of their own, from `key=value`."""
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            misuse(f"--option {text!r}: must be KEY=VALUE; `statflight config` lists the keys")
+        found[key.strip().replace("-", "_")] = value
+    return found
 
 
 def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
@@ -101,7 +122,7 @@ def doctor(server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = N
 
 def demo(
     directory: Annotated[Path, typer.Option("--dir", help="Where the lake is made.")] = Path("statflight-demo"),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the directory there.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the directory for you to explore.")] = False,
 ) -> None:
     """Make a small lake, serve it, capture it, and show what comes out."""
     from flight_server.present.demo import run

@@ -1,4 +1,4 @@
-"""Tables on standard output: aligned text, JSON, CSV, or an Arrow stream."""
+"""Rows on standard output: text for people, JSON, CSV, or an Arrow stream."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import json
 import math
 import re
 import sys
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from enum import StrEnum
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+
+from flight_server.present.text import write_text
+
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-](?:\d[\d_.,:T+-]*(?:[eE][+-]?\d+)?|Infinity)")
 
 
 class Format(StrEnum):
@@ -68,10 +72,15 @@ def _write_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: Binary
 
 
 def _csv_field(value: Any) -> str:
-    """A null is an empty field, an empty string a quoted one: RFC 4180 does not tell them apart by itself."""
+    """A field of RFC 4180, with a null as nothing and an empty string as two quotes.
+
+    Spreadsheets run a text that begins like a formula; such a text gets an apostrophe in front, which they hide.
+    """
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
+        text = "'" + value
     return '"' + text.replace('"', '""') + '"' if text == "" or re.search(r'[",\r\n]', text) else text
 
 
@@ -103,59 +112,6 @@ def text_of(value: Any) -> str:
         return f"{value:.3f}".rstrip("0").rstrip(".")
     value = plain(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def harmless(text: str) -> str:
-    """Text without control characters, which could move the cursor of a terminal or break a line in two."""
-    return "".join(
-        char if char.isprintable() or char == " " else char.encode("unicode_escape").decode() for char in text
-    )
-
-
-def write_text(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], out: BinaryIO | None = None, right: Sequence[bool] = ()
-) -> None:
-    """A table: folded to the window on a terminal, else a line a row and nothing cut short."""
-    right = [*right, *[False] * (len(headers) - len(right))]
-    safe = [[harmless(cell) for cell in row] for row in rows]
-    if out is None and sys.stdout.isatty():
-        _write_rich(headers, safe, right)
-        return
-    target = out or sys.stdout.buffer
-    for line in _aligned([list(headers), *safe], right):
-        target.write(line.encode() + b"\n")
-    target.flush()
-
-
-def _write_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for header, on_the_right in zip(headers, right, strict=True):
-        table.add_column(Text(header), justify="right" if on_the_right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
-
-
-def _aligned(rows: list[list[str]], right: Sequence[bool]) -> Iterator[str]:
-    widths = [max(map(_width, cells)) for cells in zip(*rows, strict=True)]
-    for row in rows:
-        cells = []
-        for cell, width, on_the_right in zip(row, widths, right, strict=True):
-            blank = " " * (width - _width(cell))
-            cells.append(blank + cell if on_the_right else cell + blank)
-        yield "  ".join(cells).rstrip()
-
-
-def _width(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
-    )
 
 
 def _numeric(schema: pa.Schema) -> list[bool]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from flight_server.client import StatsClient
 from flight_server.present import charts, table_facts
-from flight_server.present.render import harmless, text_of
+from flight_server.present.render import text_of
 from flight_server.present.table_facts import Facts, Row
+from flight_server.present.text import harmless
 
 BINS = 40  # bars of a histogram
 MOST_COMMON = 10

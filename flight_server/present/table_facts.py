@@ -1,15 +1,17 @@
-"""What is known of one table at one snapshot, gathered for people: `show`, `diff` and `report` word it."""
+"""The statistics of one table at one snapshot, gathered and worded for people."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
-from flight_server.client import StatsClient
+from flight_server.client import full_name
 from flight_server.present import shapes
+from flight_server.present.reader import Leaf, Reader, optional, read_table
 
 Row = dict[str, Any]
 
@@ -23,6 +25,7 @@ class Facts:
     table: Row | None = None
     histograms: dict[int, list[Row]] = field(default_factory=dict)  # by column id, buckets in order
     common_values: dict[int, list[Row]] = field(default_factory=dict)  # by column id, most common first
+    quantiles: dict[int, dict[float, str | None]] = field(default_factory=dict)  # by column id, value by rank
 
     @property
     def rows(self) -> list[Row]:
@@ -42,34 +45,51 @@ class Facts:
 
 
 def gather(
-    client: StatsClient, name: str, snapshot: str | int, *, allow_stale: bool = False, shapes: bool = False
+    reader: Reader, name: str, snapshot: str | int, *conditions: Leaf, allow_stale: bool = False, shapes: bool = False
 ) -> Facts:
-    """Reads a table's statistics; `shapes` adds histograms and most common values.
+    """Reads a table's statistics.
+
+    Args:
+        reader: Of the server.
+        name: Full name of the table.
+        snapshot: "current", or an id.
+        conditions: On the columns, such as their ids.
+        allow_stale: Rows of older snapshots, too, where there are none of this one.
+        shapes: Also histograms, most common values and quantiles.
 
     Raises:
-        pa.ArrowKeyError: the server knows no such table, or no such snapshot of it.
+        pa.ArrowKeyError: The table or its snapshot does not exist.
     """
 
-    def read(flight: str) -> pa.Table:
-        return client.read_table(flight, name, snapshot=snapshot, allow_stale=allow_stale)
+    def read(flight: str, *more: Leaf) -> pa.Table:
+        return read_table(reader, flight, name, None, *more, snapshot=snapshot, allow_stale=allow_stale)
 
-    facts = Facts(name, read("stats.columns"))
+    facts = Facts(name, read("stats.columns", *conditions))
     facts.table = next(iter(read("stats.tables").to_pylist()), None)
     if not facts.known:
-        require(client, name, snapshot)
-    elif shapes:
-        facts.histograms = _by_column(read("stats.histograms"), "bucket")
-        facts.common_values = _by_column(read("stats.most_common_values"), "rank")
+        require(reader, name, snapshot)
+    elif shapes and facts.columns.num_rows:
+        facts.histograms = _by_column(read("stats.histograms", *conditions), "bucket")
+        facts.common_values = _by_column(read("stats.most_common_values", *conditions), "rank")
+        at = {"snapshot": snapshot, "allow_stale": allow_stale}
+        for row in optional(reader, "stats.quantiles", name, *conditions, **at):
+            facts.quantiles.setdefault(row["column_id"], {})[row["quantile"]] = row["value"]
     return facts
 
 
-def require(client: StatsClient, name: str, snapshot: str | int = "current") -> None:
-    """Raises `pa.ArrowKeyError` unless the server knows the table and the snapshot."""
-    client.require_table(name)
+def require(reader: Reader, name: str, snapshot: str | int = "current") -> None:
+    """Raises `pa.ArrowKeyError` unless the table and the snapshot exist."""
+    if not read_table(reader, "information_schema.tables", name, ["table_name"]).num_rows:
+        import difflib
+
+        known = [full_name(row) for row in reader.read("information_schema.tables").to_pylist()]
+        near = difflib.get_close_matches(name, known, 1, 0.6)
+        hint = f'; did you mean "{near[0]}"?' if near else "; `statflight ls` lists them"
+        raise pa.ArrowKeyError(f'[UNKNOWN_TABLE] no table "{name}"{hint}')
     if snapshot != "current":
-        known = client.read_table("sys.snapshots", name, ["snapshot_id"])["snapshot_id"].to_pylist()
-        if int(snapshot) not in known:
-            some = ", ".join(map(str, known[-5:])) or "none"
+        ids = read_table(reader, "sys.snapshots", name, ["snapshot_id"])["snapshot_id"].to_pylist()
+        if int(snapshot) not in ids:
+            some = ", ".join(map(str, ids[-5:])) or "none"
             raise pa.ArrowKeyError(f'[UNKNOWN_SNAPSHOT] "{name}" has no snapshot {snapshot}; the latest are: {some}')
 
 
@@ -129,4 +149,25 @@ def size(value: float | None) -> str:
 def freshness(row: Row) -> str:
     """EXACT, or what the row is instead and of which snapshot."""
     fresh = row["freshness"] or ""
-    return fresh if fresh in ("EXACT", "") else f"{fresh} (of {row['snapshot_id']})"
+    return fresh if fresh in ("EXACT", "") else f"{fresh} (from {row['snapshot_id']})"
+
+
+def rounded(number: float | None) -> str:
+    """A mean or deviation to six significant digits."""
+    return "" if number is None else f"{number:,.6g}" if abs(number) < 1e6 else f"{number:,.0f}"
+
+
+def moment(value: datetime | None) -> str:
+    """An instant to the second."""
+    return "" if value is None else f"{value:%Y-%m-%d %H:%M:%S}Z"
+
+
+def age(value: datetime | None, now: datetime | None = None) -> str:
+    """The time since an instant, in its largest unit."""
+    if value is None:
+        return ""
+    seconds = max(0.0, ((now or datetime.now(UTC)) - value).total_seconds())
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

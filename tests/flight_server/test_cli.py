@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from flight_server import cli
+from flight_server.commands import common
+from store.schemas import FLIGHTS
 from tests.flight_server.fake_server import FakeServer
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
@@ -64,7 +69,7 @@ def test_show_is_a_line_for_each_column(server, run):
     header, first, second = out.splitlines()
     assert header.split()[:2] == ["column", "type"]
     assert first.split()[:2] == ["id", "INT"] and "9" in first
-    assert "900 ±2.0%" in second and "25.0" in second and "≤ y" in second and "INHERITED (of 2)" in second
+    assert "900 ±2.0%" in second and "25.0" in second and "≤ y" in second and "INHERITED (from 2)" in second
 
 
 def test_show_asks_for_current_and_allows_stale(server, run):
@@ -107,14 +112,21 @@ def test_diff_tells_what_changed(server, run, monkeypatch):
     monkeypatch.setattr(server, "do_get", by_snapshot)
     status, out, _ = run("diff", NAME, 0, 2, "--format", "json")
     assert status == 0
-    changes = {(row["of"], row["statistic"]): (row["before"], row["after"], row["change"]) for row in json.loads(out)}
+    changes = {(row.pop("of"), row.pop("statistic")): tuple(row.values()) for row in json.loads(out)}
     assert changes == {
-        ("table", "row_count"): ("100", "120", "+20"),
-        ("id", "max"): ("99", "149", ""),
-        ("id", "ndv"): ("100", "120", "+20"),
-        ("gone", "dropped"): ("", "", ""),
-        ("new", "added"): ("", "", ""),
+        ("table", "row_count"): (100, 120, 20, 20.0),
+        ("id", "max"): ("99", "149", None, None),
+        ("id", "ndv"): (100.0, 120.0, 20.0, 20.0),
+        ("gone", "dropped"): (None,) * 4,
+        ("new", "added"): (None,) * 4,
     }
+    status, out, _ = run("diff", NAME, 0, 2)
+    assert status == 0 and "+20%" in out and "+20 " in out
+    assert run("diff", NAME, 0, 2, "--fail-on", "row_count < -10%", "--fail-on", "gone: ndv > 5")[0] == 0
+    status, _, err = run("diff", NAME, 0, 2, "--fail-on", "id: ndv > 10%")
+    assert status == 1 and "id: ndv > 10%: 100 → 120 (+20%)" in err
+    for mistake in ("row_count <", "nvd < 5", "row_count < 5%%"):
+        assert run("diff", NAME, 0, 2, "--fail-on", mistake)[0] == 2
 
 
 def test_diff_tells_what_is_inherited(server, run):
@@ -123,7 +135,7 @@ def test_diff_tells_what_is_inherited(server, run):
     status, _, err = run("diff", NAME, 2, "current")
     assert status == 0
     for at in ("2", "current"):
-        assert f"at snapshot {at}, 1 of 3 records are inherited (of 1), not its own" in err
+        assert f"at snapshot {at}, 1 of 3 records are inherited (from 1), not its own" in err
 
 
 # query
@@ -184,7 +196,7 @@ def test_capture_sums_up_a_table_in_a_line(server, run):
     captured(server)
     status, out, err = run("capture", NAME)
     assert (status, err) == (0, "")
-    assert out == f"{NAME}: 2 captured by spark\n"
+    assert out == f"{NAME}: table and 1 column captured by spark\n"
     assert len(server.actions) == 1
 
 
@@ -223,13 +235,13 @@ def test_a_sample_that_is_none_is_told(server, run, flags, told):
 def test_capture_fails_when_an_outcome_does(server, run):
     captured(server, outcome="DEGRADED", detail="capture failed: OSError")
     status, out, err = run("capture", NAME)
-    assert status == 1 and "2 degraded" in out and "capture failed: OSError" in err
+    assert status == 1 and "table and 1 column degraded" in out and "capture failed: OSError" in err
 
 
 def test_a_column_that_an_old_snapshot_lacks_is_no_failure_unless_named(server, run):
     lacks = {"outcome": "DEGRADED", "detail": "no column with id 1 in snapshot 5"}
     server.answers["capture"] = lambda body: [{"outcome": "CAPTURED", "engine_id": "spark"}, lacks]
-    assert run("capture", NAME, "--snapshot", 5) == (0, f"{NAME}: 1 captured by spark\n", "")
+    assert run("capture", NAME, "--snapshot", 5) == (0, f"{NAME}: table captured by spark\n", "")
     assert run("capture", NAME, "--snapshot", 5, "--columns", "id")[0] == 1
     assert run("capture", NAME)[0] == 1
 
@@ -287,6 +299,169 @@ def test_a_report_nowhere_fails(server, run, tmp_path):
     assert (status, out) == (1, "") and "cannot write" in err
 
 
+# Patterns.
+
+
+def of_tables(server, *names):
+    """Makes the server know tables of `lake.s`, and answer for one table where it is asked for one."""
+    do_get = server.do_get
+    tables = {name: KEY | {"table_name": name} for name in names}
+    server.rows("information_schema.tables", *(row | {"table_type": "BASE TABLE"} for row in tables.values()))
+
+    def of_one(context, ticket):
+        command = json.loads(ticket.ticket)
+        answer = do_get(context, ticket)
+        asked = [leaf["values"][0] for leaf in command.get("predicates", ()) if leaf["column"] == "table_name"]
+        table = server.tables.get(command["table"])
+        if not asked or "table_name" not in FLIGHTS[command["table"]].schema.names or table is None:
+            return answer
+        kept = table.filter(pc.equal(table["table_name"], asked[0]))
+        return pa.flight.RecordBatchStream(kept.select(command["columns"]) if "columns" in command else kept)
+
+    server.do_get = of_one
+
+
+@pytest.fixture
+def tables(server):
+    of_tables(server, "a", "b")
+    server.rows("stats.columns", *(of_column(table_name=name, max=f"max of {name}") for name in "ab"))
+    server.rows(
+        "information_schema.columns",
+        *(KEY | {"table_name": name, "column_name": "id", "column_id": 1, "data_type": "INT"} for name in "ab"),
+    )
+
+
+def test_capture_and_show_take_patterns(server, run, tables):
+    captured(server)
+    status, out, _ = run("capture", "lake.s.*", "lake.s.b")
+    assert status == 0
+    assert sorted(out.splitlines()) == [f"lake.s.{name}: table and 1 column captured by spark" for name in "ab"]
+    status, out, _ = run("show", "lake.*")
+    assert status == 0 and out.index("lake.s.a") < out.index("max of a") < out.index("lake.s.b") < out.index("max of b")
+    status, out, _ = run("show", "lake.*", "--format", "json")
+    assert status == 0 and [row["max"] for row in json.loads(out)] == ["max of a", "max of b"]
+
+
+@pytest.mark.parametrize("command", [["capture"], ["show"], ["resolve"], ["publish", "--to", "iceberg"], ["ls"]])
+def test_a_pattern_that_matches_nothing_fails_and_says_so(server, run, tables, command):
+    status, out, err = run(*command, "lake.nosuch.*")
+    assert (status, out) == (1, "") and "no table matches 'lake.nosuch.*'" in err
+    assert not server.actions
+
+
+def test_one_bad_table_among_many_is_reported_and_the_others_are_done(server, run, tables):
+    def capture(body):
+        if body["requests"][0]["table"] == "lake.s.a":
+            raise pa.ArrowInvalid("[UPSTREAM] the lake is gone")
+        return [{"outcome": "CAPTURED", "engine_id": "native", "job_id": "j"} for _ in body["requests"]]
+
+    server.answers["capture"] = capture
+    status, out, err = run("capture", "lake.s.*")
+    assert (status, out) == (1, "lake.s.b: table and 1 column captured by native\n")
+    assert "lake.s.a: [UPSTREAM] the lake is gone" in err
+    status, out, err = run("show", "lake.s.nosuch", "lake.s.b")
+    assert status == 1 and "lake.s.nosuch" in err and "max of b" in out
+
+
+def test_ls_is_a_line_for_each_table(server, run, tables):
+    server.rows("stats.tables", KEY | {"table_name": "a", "row_count": 1234, "total_size_bytes": 2048,
+                                       "freshness": "EXACT", "snapshot_id": 1})  # fmt: skip
+    server.rows("sys.tables", KEY | {"table_name": "broken", "state": "FAILING", "last_error": "no log"})
+    status, out, _ = run("ls")
+    assert status == 0
+    lines = {line.split()[0]: line for line in out.splitlines()[1:]}
+    assert list(lines) == ["lake.s.a", "lake.s.b", "lake.s.broken"]
+    assert "1,234" in lines["lake.s.a"] and "2.0 KiB" in lines["lake.s.a"]
+    assert "not captured" in lines["lake.s.b"] and "no log" in lines["lake.s.broken"]
+    for pattern in ("lake", "lake.s", "lake.s.a", "*.a"):
+        assert "lake.s.a" in run("ls", pattern)[1]
+    assert "lake.s.b" not in run("ls", "*.a")[1]
+
+
+# history
+
+
+def test_history_is_in_the_order_of_commits(server, run):
+    rows = [of_column(snapshot_id=at, max=str(at * 10), row_count=at, null_count=0, mean=at * 1.5) for at in (7, 3, 5)]
+    server.rows("stats.columns", *rows)
+    server.rows("sys.snapshots", *(
+        KEY | {"snapshot_id": at, "committed_at": datetime(2026, 1, day, tzinfo=UTC)}
+        for day, at in enumerate((5, 7, 3), 1)
+    ))  # fmt: skip
+    status, out, err = run("history", NAME, "id")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["5", "7", "3"]
+    assert "▆█▄" in err and "row_count" in err
+    told = json.loads(run("history", NAME, "id", "--format", "json")[1])
+    assert [(row["snapshot_id"], row["max"], row["mean"]) for row in told] == [
+        (5, "50", 7.5), (7, "70", 10.5), (3, "30", 4.5),
+    ]  # fmt: skip
+    assert run("history", NAME, "id", "--format", "csv")[1].startswith("snapshot_id,committed_at,row_count")
+
+
+def test_history_of_an_unknown_column_names_the_nearest(run):
+    status, out, err = run("history", NAME, "idd")
+    assert (status, out) == (1, "") and '"idd"' in err and '"id"' in err
+
+
+# How commands speak.
+
+
+def test_quiet_writes_errors_only_and_verbose_says_more(server, run):
+    assert run("show", NAME, "--quiet")[2] == ""
+    assert server.uri in run("show", NAME, "-v")[2]
+    status, _, err = run("show", "lake.s.*", "-q", "--server", "grpc://127.0.0.1:9")
+    assert status == 1 and "127.0.0.1:9" in err
+
+
+def test_without_a_server_it_says_how_to_start_one(server, run, monkeypatch):
+    monkeypatch.setattr("flight_server.commands.common.DEFAULT_URI", "grpc://127.0.0.1:9")
+    status, _, err = run("ls", "--server", "grpc://127.0.0.1:9")
+    assert status == 1 and "statflight serve --db" in err and "STATFLIGHT_SERVER" in err
+
+
+def test_a_refused_token_names_the_flag(server, run):
+    server.tables["sys.flights"] = pa.flight.FlightUnauthenticatedError("[UNAUTHENTICATED] the token is not known")
+    status, _, err = run("query", "sys.flights", "--format", "json")
+    assert status == 1 and "--token" in err and "header" not in err
+
+
+def test_tables_are_completed(server, run, tables, monkeypatch, capsys):
+    monkeypatch.setenv("STATFLIGHT_SERVER", server.uri)
+    monkeypatch.setenv("_STATFLIGHT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "statflight show lake.s.")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    _, out, _ = run("show")
+    assert out.split() == ["lake.s.a", "lake.s.b"]
+
+
+def test_completion_is_silent_without_a_server(run, monkeypatch):
+    nowhere = SimpleNamespace(params={"server": "grpc://127.0.0.1:9"})
+    assert common.complete_table(nowhere, "lake") == []
+
+
+def test_config_prints_values_and_sources(run, monkeypatch, tmp_path):
+    (tmp_path / "statflight.toml").write_text('port = 1234\ntoken = "secret"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STATFLIGHT_WORKERS", "3")
+    status, out, _ = run("config", "--json")
+    told = json.loads(out)
+    assert status == 0
+    assert told["port"] == {"value": 1234, "from": "statflight.toml"}
+    assert told["workers"] == {"value": 3, "from": "STATFLIGHT_WORKERS"}
+    assert told["host"] == {"value": "127.0.0.1", "from": "default"}
+    assert "secret" not in run("config")[1] + out
+    (tmp_path / "statflight.toml").write_text("prot = 1\n")
+    status, _, err = run("config")
+    assert status == 2 and "port" in err
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help(run, name):
+    status, out, _ = run(name, "--help")
+    assert status == 0 and cli.COMMANDS[name].help in " ".join(out.split()) and "--quiet" in out
+
+
 # Mistakes.
 
 
@@ -312,6 +487,9 @@ def test_a_report_nowhere_fails(server, run, tmp_path):
         ["capture", NAME, "--kinds", "AVERAGE"],
         ["capture", "not.full"],
         ["jobs", "--watch", "--format", "json"],
+        ["capture", "lake.*", "--every", "soon"],
+        ["serve", "-o", "colour=red"],
+        ["serve", "-o", "stream_seconds"],
         ["serve", "--port", "many"],
         ["serve", "--port", "70000"],
         ["serve", "--port", "0", "--tls-cert", "x.pem"],

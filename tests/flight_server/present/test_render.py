@@ -100,7 +100,22 @@ def test_csv_survives_any_text(rows):
     table = pa.table({"a": [a for a, _ in rows], "b": pa.array([b for _, b in rows], pa.string())})
     text = written(table, Format.CSV).decode()
     back = list(csv.reader(io.StringIO(text, newline="")))[1:]
-    assert back == [[a, b or ""] for a, b in rows]
+    assert [[cell.removeprefix("'") for cell in row] for row in back] == [
+        [(a or "").removeprefix("'"), (b or "").removeprefix("'")] for a, b in rows
+    ]
+
+
+@pytest.mark.parametrize("text", ["=1+2", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd", "\t=1", "\r=1"])
+def test_no_csv_field_is_a_formula(text):
+    out = written(pa.table({"a": [text]}), Format.CSV).decode()
+    (_, (field,)) = csv.reader(io.StringIO(out, newline=""))
+    assert field == "'" + text
+
+
+@pytest.mark.parametrize("text", ["-5", "+1.5", "-1.0E7", "-Infinity", "-0044-03-15", "a=b", "1-2"])
+def test_numbers_and_dates_stay_as_they_are(text):
+    out = written(pa.table({"a": [text]}), Format.CSV).decode()
+    assert out.splitlines()[1] == text
 
 
 # Words.

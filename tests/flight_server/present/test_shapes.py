@@ -22,7 +22,8 @@ def bucket(low, high, rows):
 def bars_of(values, kind, bins, ndv=None, common=()):
     """Bars of a column that holds these numbers (days, microseconds), by way of its sketch."""
     ordered = np.sort(np.asarray(values, np.float64))
-    rows = _buckets(kll(ordered), kind, len(ordered))
+    about = {"logical_type": kind, "row_count": len(ordered), "null_count": 0, "nan_count": None}
+    rows = _buckets({"data": kll(ordered), **about})
     return shapes.bars(rows, kind, bins, ndv, common)
 
 

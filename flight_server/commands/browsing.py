@@ -1,0 +1,150 @@
+"""Commands that look around: ls, history, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+
+from flight_server.client import full_name
+from flight_server.commands.common import (
+    SERVER,
+    Server,
+    TableName,
+    TlsRoots,
+    Token,
+    check_targets,
+    complete_table,
+    connect,
+    snapshot_of,
+    table_name,
+)
+from flight_server.commands.output import CommandError, say
+from flight_server.commands.reading import FormatOption
+from flight_server.present import catalog_facts, render, shapes, table_facts, text
+from flight_server.present import history as histories
+from flight_server.present.render import Format
+from store.names import is_pattern, matcher
+
+
+def ls(
+    pattern: Annotated[
+        str | None,
+        typer.Argument(metavar="[PATTERN]", help="Such as 'lake.sales.*', or the name of a catalog or schema.",
+                       autocompletion=complete_table),
+    ] = None,
+    format: FormatOption = Format.TABLE,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:  # fmt: skip
+    """Tables with their rows, files, bytes, age and trouble."""
+    with connect(server, token, tls_roots) as client:
+        found = catalog_facts.tables(client)
+    if pattern is not None:
+        # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
+        patterns = (pattern,) if is_pattern(pattern) else (pattern, f"{pattern}.*")
+        names = map(full_name, found.select(list(catalog_facts.KEY)).to_pylist())
+        matching = [bool(matcher(patterns).fullmatch(name)) for name in names]
+        if not any(matching):
+            raise CommandError(f"no table matches '{pattern}'; there are {found.num_rows}")
+        found = found.filter(pa.array(matching, pa.bool_()))
+    if not found.num_rows:
+        say("no tables yet; `statflight connect CATALOG FORMAT URI` connects a lake")
+    if format is not Format.TABLE:
+        render.write(found, format)
+        return
+    headers = ("table", "format", "rows", "files", "size", "captured", "freshness", "trouble")
+    lines = [
+        [
+            full_name(row), row["format"] or "", table_facts.count(row["row_count"]),
+            table_facts.count(row["data_file_count"]), table_facts.size(row["total_size_bytes"]),
+            table_facts.age(row["refreshed_at"] or row["captured_at"]), row["freshness"] or "not captured",
+            row["last_error"] or "",
+        ]
+        for row in found.to_pylist()
+    ]  # fmt: skip
+    kept = [
+        place for place, name in enumerate(headers) if name not in ("format", "trouble") or any(r[place] for r in lines)
+    ]
+    right = [headers[place] in ("rows", "files", "size", "captured") for place in kept]
+    text.write_text(
+        [headers[place] for place in kept], [[line[place] for place in kept] for line in lines], right=right,
+        whole=("table",),
+    )  # fmt: skip
+
+
+def history(
+    table: TableName,
+    column: Annotated[str, typer.Argument(metavar="COLUMN", help="Its name.")],
+    format: FormatOption = Format.TABLE,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:
+    """A column's statistics at each captured snapshot, the oldest first."""
+    name = table_name(table)
+    with connect(server, token, tls_roots) as client:
+        rows = histories.column_rows(client, name, column)
+    if not rows:
+        say(f"{name}: nothing captured of {column}; run: statflight capture {name} --columns {column}")
+    if format is not Format.TABLE:
+        render.write(_history_table(rows), format)
+        return
+    headers = ("snapshot", "committed", "rows", "null %", "distinct", "min", "max", "mean", "stddev")
+    lines = [
+        [
+            str(row["snapshot_id"]), table_facts.moment(row["committed_at"]), table_facts.count(row["row_count"]),
+            table_facts.percent_null(row), table_facts.distinct(row),
+            table_facts.bound(row["min"], row["min_is_exact"], "≥"),
+            table_facts.bound(row["max"], row["max_is_exact"], "≤"),
+            table_facts.rounded(row.get("mean")), table_facts.rounded(row.get("stddev")),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    right = [False, False, True, True, True, False, False, True, True]
+    text.write_text(headers, lines, right=right, whole=("snapshot",))
+    for statistic in histories.NUMBERS:
+        values = [row.get(statistic) for row in rows]
+        known = [value for value in values if value is not None]
+        if len(rows) > 1 and known and any(known):
+            say(f"{statistic:<15} {shapes.sparkline(values)}  {known[0]:,.6g} → {known[-1]:,.6g}")
+
+
+def _history_table(rows: list[dict[str, Any]]) -> pa.Table:
+    from store.schemas import FLIGHTS
+
+    known = FLIGHTS["stats.columns"].schema
+    names = ["snapshot_id", *(name for name in histories.STATISTICS if name in known.names)]
+    instant = pa.timestamp("us", "UTC")
+    fields = [known.field(name) for name in names]
+    fields.insert(1, pa.field("committed_at", instant))
+    return pa.Table.from_pylist([{field.name: row.get(field.name) for field in fields} for row in rows],
+                                pa.schema(fields))  # fmt: skip
+
+
+def report(
+    tables: Annotated[
+        list[str], typer.Argument(metavar="TABLE…", help="Full names or patterns.", autocompletion=complete_table)
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.html|DIR", help="A page, or a directory of pages.")
+    ],
+    snapshot: Annotated[str, typer.Option(help="An id, or 'current'.")] = "current",
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:
+    """A page of its own about one table, or a directory with an index and a page for each table."""
+    from flight_server.present.report import page
+
+    targets, at = check_targets(tables), snapshot_of(snapshot, "current")
+    with connect(server, token, tls_roots) as client:
+        text = page(client, targets[0], at)
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"cannot write {output}: {error.strerror}") from None
+    say(f"wrote {output}")

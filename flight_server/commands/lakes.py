@@ -1,0 +1,84 @@
+"""Commands about lakes: connect, discover, disconnect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flight_server.client import full_name
+from flight_server.commands.common import SERVER, Server, TlsRoots, Token, connect, table_name
+from flight_server.commands.output import misuse, say, tell, warn
+
+if TYPE_CHECKING:
+    from flight_server.client import StatsClient
+
+_Catalog = Annotated[str, typer.Argument(metavar="CATALOG", help="The name the lake is known by.")]
+
+
+def connect_lake(
+    catalog: _Catalog,
+    format: Annotated[str, typer.Argument(metavar="FORMAT", help="delta, iceberg, lance, parquet or paimon.")],
+    uri: Annotated[str, typer.Argument(metavar="URI", help="A table, a directory of tables, or a catalog.")],
+    option: Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Repeatable.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Repoint a catalog that is connected elsewhere.")] = False,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:
+    """Connect a lake and list its tables."""
+    options = dict(_pair(text) for text in option or ())
+    with connect(server, token, tls_roots) as client:
+        body = {"catalog": catalog, "format": format, "uri": _absolute(uri), "options": options}
+        client.actions.register_connector(**body, **({"replace": True} if replace else {}))
+        _tell_tables(client, catalog, client.actions.call("discover", {"catalog": catalog}))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        misuse(f"-o {text!r}: expected key=value")
+    return key.strip(), value
+
+
+def _absolute(uri: str) -> str:
+    """A local path that is there, from the root: the server may run in another directory."""
+    return str(Path(uri).resolve()) if "://" not in uri and Path(uri).exists() else uri
+
+
+def _tell_tables(client: StatsClient, catalog: str, found: list[Any]) -> None:
+    """Write the catalog's tables; tables that cannot be read go to standard error and make the status 1."""
+    names = sorted(full_name(row) for row in client.tables(catalog).to_pylist())
+    for name in names:
+        tell(name)
+    unreadable = [entry for entry in found if isinstance(entry, dict) and entry.get("error")]
+    for entry in unreadable:
+        warn(f"statflight: {entry.get('table', catalog)}: {entry['error']}")
+    if not names and not unreadable:
+        say(f"{catalog}: no tables found")
+    if unreadable:
+        raise typer.Exit(1)
+
+
+def discover(
+    catalog: _Catalog,
+    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="Only this one.")] = None,
+    full_rescan: Annotated[bool, typer.Option("--full-rescan", help="Look at known snapshots again.")] = False,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:
+    """Look for new tables and snapshots of a connected lake."""
+    body: dict[str, Any] = {"catalog": catalog} | ({"full_rescan": True} if full_rescan else {})
+    if table is not None:
+        body["table"] = table_name(table)
+    with connect(server, token, tls_roots) as client:
+        _tell_tables(client, catalog, client.actions.call("discover", body))
+
+
+def disconnect(catalog: _Catalog, server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None) -> None:
+    """Forget a connected lake and its tables."""
+    with connect(server, token, tls_roots) as client:
+        client.actions.drop_connector(catalog=catalog)
+    say(f"{catalog}: disconnected")

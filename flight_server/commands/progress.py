@@ -1,0 +1,109 @@
+"""Captures of several tables at once, with progress on a terminal: tables done, rate, time left."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from flight_server.commands.output import quiet
+
+if TYPE_CHECKING:
+    from flight_server.client import StatsClient
+
+Outcomes = list[dict[str, Any]]
+AT_ONCE = 4  # captures that one command waits for
+POLL_SECONDS = 0.5
+
+
+def capture_each(
+    client: StatsClient, names: Sequence[str], capture: Callable[[str], Outcomes]
+) -> Iterator[tuple[str, Outcomes | Exception]]:
+    """Capture tables, a few at once.
+
+    Args:
+        client: For the progress of the jobs.
+        names: Full names of the tables.
+        capture: Captures one table and waits for it.
+
+    Yields:
+        Each table in the order of its end, with its outcomes or with the error that ended it.
+    """
+    with ThreadPoolExecutor(AT_ONCE, "capture") as pool, _bar(client, names) as done:
+        waiting: dict[Future[Outcomes], str] = {pool.submit(capture, name): name for name in names}
+        try:
+            for ended in as_completed(waiting):
+                name, error = waiting[ended], ended.exception()
+                done(name)
+                if error is not None and not isinstance(error, Exception):
+                    raise error
+                yield name, error if error is not None else ended.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _bar(client: StatsClient, names: Sequence[str]) -> Iterator[Callable[[str], None]]:
+    """A progress bar on a terminal, and the function that marks a table as done."""
+    if not sys.stderr.isatty() or quiet():
+        yield lambda _name: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    words = (
+        TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[rate]}", markup=False), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    left, ended = dict.fromkeys(names, 0.0), threading.Event()
+    started = time.monotonic()
+    with Progress(*words, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(_described(names, left), total=len(names), rate="")
+
+        def show() -> None:
+            done = len(names) - len(left) + sum(left.values())
+            rate = (len(names) - len(left)) / max(time.monotonic() - started, 1e-6) * 60
+            words = f"{rate:.3g} tables/min" if rate else ""
+            progress.update(task, completed=done, description=_described(names, left), rate=words)
+
+        def poll() -> None:
+            while not ended.wait(POLL_SECONDS):
+                left.update({name: share for name, share in _shares(client).items() if name in left})
+                show()
+
+        def done(name: str) -> None:
+            left.pop(name, None)
+            show()
+
+        thread = threading.Thread(target=poll, daemon=True)
+        thread.start()
+        try:
+            yield done
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _described(names: Sequence[str], left: Mapping[str, float]) -> str:
+    first = next(iter(left), "")
+    return f"{len(names) - len(left)} of {len(names)}  {first}" if len(names) > 1 else first
+
+
+def _shares(client: StatsClient) -> dict[str, float]:
+    """The progress of running jobs by table; nothing where it cannot be read, for the capture itself will fail."""
+    import pyarrow as pa
+    import pyarrow.flight as flight
+
+    from flight_server.client import full_name
+
+    try:
+        running = [{"column": "state", "op": "EQ", "values": ["RUNNING"]}]
+        jobs = client.read("sys.capture_jobs", where=running).to_pylist()
+    except (pa.ArrowException, flight.FlightError):
+        return {}
+    return {full_name(job): job["progress"] for job in jobs if job["progress"] is not None}

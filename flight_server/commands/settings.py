@@ -1,0 +1,34 @@
+"""Commands about settings: config."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flight_server.commands.output import misuse, tell
+from flight_server.present import text
+
+
+def config(
+    file: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="TOML; ./statflight.toml when it exists.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """Print each setting of the server, its value, and whether a default, the file or the environment gives it."""
+    from flight_server.config import effective
+    from store.errors import InvalidArgument
+
+    try:
+        found = effective(file)
+    except InvalidArgument as error:
+        misuse(str(error))
+    if as_json:
+        told = {name: {"value": value, "from": source} for name, value, source in found}
+        tell(json.dumps(told, indent=2, default=str))
+        return
+    rows = [[name.replace("_", "-"), "" if value is None else str(value), source] for name, value, source in found]
+    text.write_text(("setting", "value", "from"), rows, whole=("setting",))

@@ -1,0 +1,58 @@
+"""The tables of a server with their rows, sizes, age and trouble, for lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from flight_server.present.reader import Reader
+
+KEY: Final = ("table_catalog", "table_schema", "table_name")
+STATS: Final = (
+    "row_count", "data_file_count", "total_size_bytes", "snapshot_id", "captured_at", "refreshed_at", "freshness",
+    "completeness",
+)  # fmt: skip
+ABOUT: Final = ("format", "state", "last_error", "checked_at")
+
+
+def tables(reader: Reader, where: Sequence[Any] = ()) -> pa.Table:
+    """Every table that can be seen, by name: what is captured of it, its format, and why it cannot be read.
+
+    Args:
+        reader: Of the server.
+        where: Conditions on table_catalog, table_schema and table_name.
+
+    Returns:
+        Columns of `KEY`, `STATS` and `ABOUT`, null where nothing is known.
+    """
+    conditions = list(where) or None
+    known = reader.read("information_schema.tables", list(KEY), conditions)
+    stats = reader.read("stats.tables", [*KEY, *STATS], conditions, "current", True)
+    about = _about(reader, conditions)
+    found = _outer(_outer(known, stats, "left outer"), about, "full outer")
+    return found.sort_by([(name, "ascending") for name in KEY])
+
+
+def _outer(left: pa.Table, right: pa.Table, kind: str) -> pa.Table:
+    if not right.num_rows:
+        missing = [field for field in right.schema if field.name not in left.schema.names]
+        for field in missing:
+            left = left.append_column(field, pa.nulls(left.num_rows, field.type))
+        return left
+    return left.join(right, list(KEY), join_type=kind)
+
+
+def _about(reader: Reader, conditions: Sequence[Any] | None) -> pa.Table:
+    """`sys.tables`; a server without it gives no rows."""
+    from store.schemas import FLIGHTS, INSTANT, TEXT
+
+    types = {"checked_at": INSTANT}
+    empty = pa.schema([(name, types.get(name, TEXT)) for name in (*KEY, *ABOUT)]).empty_table()
+    if "sys.tables" not in FLIGHTS:
+        return empty
+    try:
+        return reader.read("sys.tables", [*KEY, *ABOUT], conditions)
+    except pa.ArrowKeyError:
+        return empty

@@ -1,0 +1,116 @@
+"""Differences between a table's statistics at two snapshots, as numbers and as words."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from flight_server.present.table_facts import Facts, Row
+
+OF_TABLE: Final = ("row_count", "data_file_count", "total_size_bytes")
+OF_COLUMN: Final = (
+    "logical_type", "null_count", "nan_count", "ndv", "min", "max", "mean", "stddev", "avg_width_bytes",
+)  # fmt: skip
+OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
+    "=": operator.eq,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """A statistic that differs.
+
+    Attributes:
+        of: `table`, or the name of a column.
+        statistic: Its name; `added` or `dropped` for a whole column.
+        before, after: Values as the flights have them.
+        change: Difference of two numbers.
+        change_percent: Of the value before, where that is not zero.
+    """
+
+    of: str
+    statistic: str
+    before: Any = None
+    after: Any = None
+    change: float | None = None
+    change_percent: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def changes(before: Facts, after: Facts) -> list[Change]:
+    """What differs, of the table first, then of each column by its id: a renamed column is the same one."""
+    found = _compare("table", OF_TABLE, before.table or {}, after.table or {})
+    olds, news = ({row["column_id"]: row for row in known.rows} for known in (before, after))
+    for column in sorted(olds.keys() | news.keys()):
+        old, new = olds.get(column), news.get(column)
+        label = str((new or old or {}).get("column_name") or f"#{column}")
+        if old is None or new is None:
+            found.append(Change(label, "added" if old is None else "dropped"))
+        else:
+            found += _compare(label, ("column_name", *OF_COLUMN), old, new)
+    return found
+
+
+def _compare(of: str, names: Sequence[str], old: Row, new: Row) -> list[Change]:
+    found = []
+    for statistic in names:
+        was, now = old.get(statistic), new.get(statistic)
+        if was == now:
+            continue
+        difference: float | None = None
+        percent: float | None = None
+        if was is not None and now is not None and _is_number(was) and _is_number(now):
+            difference = now - was
+            percent = 100 * (now - was) / abs(was) if was else None
+        found.append(Change(of, statistic, was, now, difference, percent))
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A limit on changes: `[COLUMN:] STATISTIC OP NUMBER[%]`."""
+
+    text: str
+    column: str | None
+    statistic: str
+    compare: Callable[[Any, Any], bool]
+    limit: float
+    percent: bool
+
+    def caught(self, found: Sequence[Change]) -> list[Change]:
+        """The changes that are beyond the limit; nothing is beyond it where nothing changed."""
+        mine = (
+            change
+            for change in found
+            if change.statistic == self.statistic and self.column in (None, change.of)
+        )  # fmt: skip
+        values = ((change, change.change_percent if self.percent else change.change) for change in mine)
+        return [change for change, value in values if value is not None and self.compare(value, self.limit)]
+
+
+_GATE: Final = re.compile(
+    r"\s*(?:(?P<column>.+?)\s*:\s*)?(?P<statistic>\w+)\s*(?P<op><=|>=|==|!=|<|>|=)\s*"
+    r"(?P<limit>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<percent>%?)\s*"
+)
+
+
+def parse_gate(text: str) -> Gate:
+    """A limit such as `row_count < -10%`; raises ValueError that says what was expected."""
+    found = _GATE.fullmatch(text)
+    known = (*OF_TABLE, *OF_COLUMN)
+    if found is None:
+        raise ValueError(f"{text!r}: must be [COLUMN:] STATISTIC OP NUMBER[%], such as 'row_count < -10%'")
+    if found["statistic"] not in known:
+        raise ValueError(f"{text!r}: unknown statistic {found['statistic']!r}; must be one of {', '.join(known)}")
+    return Gate(text, found["column"], found["statistic"], OPERATORS[found["op"]], float(found["limit"]),
+                bool(found["percent"]))  # fmt: skip

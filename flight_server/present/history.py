@@ -1,0 +1,68 @@
+"""A column's statistics over the snapshots of its table."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from flight_server.present.reader import Reader, equal, read_table
+from flight_server.present.table_facts import Row, require
+from store.errors import nearest
+
+STATISTICS: Final = (
+    "row_count", "null_count", "nan_count", "ndv", "ndv_lower", "ndv_upper", "ndv_exact", "min", "max", "mean",
+    "stddev", "avg_width_bytes",
+)  # fmt: skip
+NUMBERS: Final = ("row_count", "null_count", "nan_count", "ndv", "mean", "stddev", "avg_width_bytes")
+
+
+def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
+    """Every stored row of a column, each with `committed_at` of its snapshot, the oldest first.
+
+    Raises:
+        pa.ArrowKeyError: The table does not exist, or it has no such column.
+    """
+    rows = read_table(reader, "stats.columns", name, None, equal("column_name", column)).to_pylist()
+    if not rows:
+        require(reader, name)
+        known = _columns(reader, name)
+        same = [other for other in known if other.casefold() == column.casefold() and other != column]
+        if len(same) == 1:
+            return column_rows(reader, name, same[0])
+        if column not in known:
+            hint = nearest(column, known) or f"it has {', '.join(known[:20]) or 'none'}"
+            raise pa.ArrowKeyError(f'[UNKNOWN_COLUMN] table "{name}" has no column "{column}"; {hint}')
+    # By id from here on: an older snapshot may know the column by another name.
+    for column_id in {row["column_id"] for row in rows}:
+        rows += [
+            row
+            for row in read_table(reader, "stats.columns", name, None, equal("column_id", column_id)).to_pylist()
+            if row["column_name"] != column
+        ]
+    return in_order(reader, name, rows)
+
+
+def table_rows(reader: Reader, name: str) -> list[Row]:
+    """Every stored row about the table as a whole, each with `committed_at` of its snapshot, the oldest first."""
+    return in_order(reader, name, read_table(reader, "stats.tables", name).to_pylist())
+
+
+def in_order(reader: Reader, name: str, rows: list[Row]) -> list[Row]:
+    """Rows of snapshots in the order of the table's history."""
+    columns = ["snapshot_id", "committed_at", "sequence_number"]
+    snapshots = {row["snapshot_id"]: row for row in read_table(reader, "sys.snapshots", name, columns).to_pylist()}
+
+    def place(row: Row) -> tuple[Any, ...]:
+        at: Row = snapshots.get(row["snapshot_id"], {})
+        sequence, committed = at.get("sequence_number"), at.get("committed_at")
+        first = committed.timestamp() if committed is not None else float("-inf")
+        return (first, -1 if sequence is None else sequence, row["snapshot_id"])
+
+    at_of = {number: row["committed_at"] for number, row in snapshots.items()}
+    return [{**row, "committed_at": at_of.get(row["snapshot_id"])} for row in sorted(rows, key=place)]
+
+
+def _columns(reader: Reader, name: str) -> list[str]:
+    found = read_table(reader, "information_schema.columns", name, ["column_name"])["column_name"].to_pylist()
+    return found or sorted(set(read_table(reader, "stats.columns", name, ["column_name"])["column_name"].to_pylist()))

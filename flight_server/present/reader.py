@@ -1,0 +1,48 @@
+"""What pages and commands read through: a client over Flight, or the server's own scans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from flight_server.client import of_table
+
+Leaf = dict[str, Any]
+
+
+class Reader(Protocol):
+    """Reads the flights of one server, as one caller may see them."""
+
+    def read(
+        self,
+        flight: str,
+        columns: Sequence[str] | None = None,
+        where: Any = None,
+        snapshot: str | int | None = None,
+        allow_stale: bool = False,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """The rows of a flight; the arguments are those of `StatsClient.read`."""
+
+
+def equal(column: str, *values: Any) -> Leaf:
+    """The condition that a column has one of the values."""
+    return {"column": column, "op": "EQ" if len(values) == 1 else "IN", "values": list(values)}
+
+
+def read_table(
+    reader: Reader, flight: str, name: str, columns: Sequence[str] | None = None, *more: Leaf,
+    snapshot: str | int | None = None, allow_stale: bool = False,
+) -> pa.Table:  # fmt: skip
+    """The rows of one table, by its full name, in any flight that has table_catalog, table_schema and table_name."""
+    return reader.read(flight, columns, [*of_table(name), *more], snapshot, allow_stale)
+
+
+def optional(reader: Reader, flight: str, name: str, *more: Leaf, **options: Any) -> list[Leaf]:
+    """As `read_table`, in rows; nothing from a server that does not have the flight yet."""
+    try:
+        return read_table(reader, flight, name, None, *more, **options).to_pylist()
+    except pa.ArrowKeyError:
+        return []

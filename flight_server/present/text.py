@@ -1,0 +1,146 @@
+"""Text tables: aligned on a pipe; on a terminal elided to its width, or a block for each row, and paged."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import BinaryIO
+
+GAP = "  "
+NARROWEST = 12  # characters of an elided cell
+_BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+
+def harmless(text: str) -> str:
+    """Text without control characters, which could move the cursor of a terminal or break a line in two."""
+    return "".join(
+        char if char.isprintable() or char == " " else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def write_text(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], out: BinaryIO | None = None, right: Sequence[bool] = (),
+    whole: Collection[str] = (), heading: str = "",
+) -> None:  # fmt: skip
+    """Write a table: on a pipe a line for each row and nothing cut short, on a terminal whatever fits it.
+
+    Args:
+        headers: A name for each column.
+        rows: Cells.
+        out: Where to; standard output when None.
+        right: Whether a column stands to the right.
+        whole: Headers of columns that are never elided, because they are there to be copied.
+        heading: A line above.
+    """
+    right = [*right, *[False] * (len(headers) - len(right))]
+    safe = [[harmless(cell) for cell in row] for row in rows]
+    if out is None and sys.stdout.isatty():
+        size = shutil.get_terminal_size()
+        lines = list(fit(headers, safe, right, size.columns, whole, styled="NO_COLOR" not in os.environ))
+        page([*([harmless(heading)] if heading else []), *lines], size.lines)
+        return
+    target = out or sys.stdout.buffer
+    if heading:
+        target.write(harmless(heading).encode() + b"\n")
+    for line in _aligned([list(headers), *safe], right):
+        target.write(line.encode() + b"\n")
+    target.flush()
+
+
+def fit(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], columns: int,
+    whole: Collection[str] = (), styled: bool = False,
+) -> Iterator[str]:  # fmt: skip
+    """The lines of a table on a terminal of so many columns.
+
+    A table that is too wide has its widest cells elided; one that would be elided beyond recognition is written as a
+    block for each row. No line is longer than the terminal, unless one of its words is.
+    """
+    bold, plain = (_BOLD, _PLAIN) if styled else ("", "")
+    table = [list(headers), *(list(row) for row in rows)]
+    widths = [max(map(width_of, cells)) for cells in zip(*table, strict=True)]
+    gaps = len(GAP) * (len(widths) - 1)
+    least = [
+        width if name in whole else min(width, max(NARROWEST, width_of(name)))
+        for name, width in zip(headers, widths, strict=True)
+    ]
+    if sum(least) + gaps > columns and len(headers) > 1:
+        yield from _blocks(headers, rows, columns, styled)
+        return
+    while sum(widths) + gaps > columns and widths != least:
+        widest = max((width for width, low in zip(widths, least, strict=True) if width > low), default=0)
+        excess = sum(widths) + gaps - columns
+        place = next(i for i, (width, low) in enumerate(zip(widths, least, strict=True)) if width == widest > low)
+        second = max((w for w, low in zip(widths, least, strict=True) if w > low and w < widest), default=least[place])
+        widths[place] = max(least[place], min(second, widest - 1), widest - excess)
+    lines = _aligned([[elide(cell, width) for cell, width in zip(row, widths, strict=True)] for row in table], right)
+    yield f"{bold}{next(lines)}{plain}"
+    yield from lines
+
+
+def _blocks(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int, styled: bool) -> Iterator[str]:
+    """Each row as lines of name and value; long values go on below, broken between words."""
+    bold, dim, plain = (_BOLD, _DIM, _PLAIN) if styled else ("", "", "")
+    names = max(map(width_of, headers), default=0)
+    room = max(columns - names - len(GAP), 20)
+    for number, row in enumerate(rows, 1):
+        title = f"── {number} " + "─" * max(columns - 6 - len(str(number)), 0)
+        yield f"{dim}{title[:columns]}{plain}"
+        for header, cell in zip(headers, row, strict=True):
+            if cell == "":
+                continue
+            parts = textwrap.wrap(cell, room, break_long_words=False, break_on_hyphens=False) or [cell]
+            for place, part in enumerate(parts):
+                name = header if place == 0 else ""
+                yield f"{bold}{name}{plain}{' ' * (names - width_of(name))}{GAP}{part}"
+
+
+def page(lines: Sequence[str], height: int) -> None:
+    """Lines on a terminal: through a pager (`PAGER`, else `less`) when they are more than fit."""
+    text = "".join(line + "\n" for line in lines)
+    pager = os.environ.get("STATFLIGHT_PAGER", os.environ.get("PAGER", "less -FRX"))
+    if len(lines) >= height and sys.stdin.isatty() and pager.strip() and os.environ.get("TERM") != "dumb":
+        with suppress(OSError, ValueError), subprocess.Popen(shlex.split(pager), stdin=subprocess.PIPE) as process:  # noqa: S603  the user's own
+            with suppress(BrokenPipeError):  # left before the end
+                process.communicate(text.encode())
+            return
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def elide(text: str, width: int) -> str:
+    """The text within a width; what is cut ends in an ellipsis."""
+    if width_of(text) <= width:
+        return text
+    kept = ""
+    for char in text:
+        if width_of(kept + char) > width - 1:
+            break
+        kept += char
+    return kept + "…"
+
+
+def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> Iterator[str]:
+    widths = [max(map(width_of, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        cells = []
+        for cell, width, on_the_right in zip(row, widths, right, strict=True):
+            blank = " " * (width - width_of(cell))
+            cells.append(blank + cell if on_the_right else cell + blank)
+        yield GAP.join(cells).rstrip()
+
+
+def width_of(text: str) -> int:
+    """Columns of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )

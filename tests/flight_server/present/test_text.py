@@ -1,0 +1,84 @@
+"""Text tables: nothing cut on a pipe; on a terminal no line longer than the window, no word broken."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.present import text
+
+HEADERS = ("column", "type", "value", "note")
+ROW = ("a_rather_long_column_name", "DECIMAL(38,10)", "123456789.0123456789", "some words that go on for quite a while")
+
+
+def fit(headers, rows, columns, **more):
+    return list(text.fit(headers, rows, [False] * len(headers), columns, **more))
+
+
+def test_what_fits_is_aligned():
+    assert fit(("a", "b"), [("1", "x"), ("22", "y")], 80) == ["a   b", "1   x", "22  y"]
+
+
+def test_what_is_a_little_too_wide_is_elided_at_the_widest():
+    lines = fit(HEADERS, [ROW], 90)
+    assert all(text.width_of(line) <= 90 for line in lines)
+    assert "DECIMAL(38,10)" in lines[1] and lines[1].endswith("…")
+
+
+def test_what_must_be_whole_is():
+    lines = fit(("job", "message"), [("j" * 36, "words " * 40)], 60, whole=("job",))
+    assert "j" * 36 in lines[1] and lines[1].endswith("…")
+
+
+def test_what_is_much_too_wide_is_a_block_for_each_row():
+    headers, row = [f"column_{number}" for number in range(35)], ["value of some length"] * 34 + [""]
+    lines = fit(headers, [row, row], 80)
+    assert len(lines) == 2 * 35  # a rule and 34 values; what is empty is left out
+    assert all(text.width_of(line) <= 80 for line in lines)
+
+
+def test_a_block_breaks_between_words_only():
+    words = "supercalifragilistic expialidocious antidisestablishmentarianism floccinaucinihilipilification"
+    lines = fit([f"c{n}" for n in range(12)], [[words] * 12], 60)
+    assert set(" ".join(lines).split()) >= set(words.split())
+
+
+@given(
+    st.lists(st.lists(st.text(st.characters(codec="utf-8", categories=["L", "N"]), max_size=40), min_size=3,
+                      max_size=3), max_size=5),
+    st.integers(20, 200),
+)  # fmt: skip
+def test_no_line_is_longer_than_the_window(rows, columns):
+    safe = [[text.harmless(cell) for cell in row] for row in rows]
+    longest = max((text.width_of(word) for row in safe for cell in row for word in cell.split()), default=0)
+    for line in fit(("a", "b", "c"), safe, columns):
+        assert text.width_of(line) <= max(columns, longest + 3, 23)
+
+
+def test_on_a_pipe_nothing_is_cut(monkeypatch):
+    out = io.BytesIO()
+    text.write_text(HEADERS, [tuple("x" * 500 for _ in HEADERS)], out, heading="of\x1b[2J it")
+    lines = out.getvalue().decode().splitlines()
+    assert lines[0] == "of\\x1b[2J it" and lines[2].count("x") == 2000
+
+
+@pytest.mark.parametrize(("given", "width", "shown"), [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("漢字漢字", 5, "漢字…")])
+def test_elide(given, width, shown):
+    assert text.elide(given, width) == shown
+
+
+def test_a_pager_gets_what_does_not_fit(monkeypatch, tmp_path, capsys):
+    paged = tmp_path / "paged"
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": staticmethod(lambda: True)}))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("STATFLIGHT_PAGER", f"tee {paged}")
+    text.page(["a", "b", "c"], 3)
+    assert paged.read_text() == "a\nb\nc\n"
+    text.page(["short"], 3)
+    assert capsys.readouterr().out == "short\n"
+    monkeypatch.setenv("STATFLIGHT_PAGER", "/no/such/pager")
+    text.page(["a", "b", "c"], 3)
+    assert capsys.readouterr().out == "a\nb\nc\n"
