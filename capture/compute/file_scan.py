@@ -31,6 +31,9 @@ PARTIAL_SCHEMA: Final = pa.schema([
 ])  # fmt: skip
 """`task` is the number of the task in its job; a row with an `error` has no statistics."""
 
+LOCAL: Final = "local"
+"""Engine id of what is computed by the kernels in this process."""
+
 _MEASURES: Final = tuple(f.name for f in fields(Partial))
 
 
@@ -55,6 +58,7 @@ class Answer:
     size_bytes: int = 0
     row_groups: int = 0
     partial: Partial | None = field(default=None)
+    engine_id: str = LOCAL  # who computed it
 
 
 def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
@@ -87,13 +91,13 @@ def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(rows[f.name], f.type) for f in PARTIAL_SCHEMA], schema=PARTIAL_SCHEMA)
 
 
-def from_batch(batch: pa.RecordBatch | pa.Table) -> list[Answer]:
-    """The inverse of `to_batch`."""
+def from_batch(batch: pa.RecordBatch | pa.Table, engine_id: str = LOCAL) -> list[Answer]:
+    """The inverse of `to_batch`; `engine_id` says who computed the answers."""
     answers = []
     for row in batch.to_pylist():
         partial = None if row["error"] else Partial(**{name: row[name] for name in _MEASURES})
         place = (row["task"], row["column_id"], tuple(row["column_ids"]))
-        answers.append(Answer(*place, row["error"] or "", row["size_bytes"], row["row_groups"], partial))
+        answers.append(Answer(*place, row["error"] or "", row["size_bytes"], row["row_groups"], partial, engine_id))
     return answers
 
 

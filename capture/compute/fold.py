@@ -121,13 +121,13 @@ class Known:
 def known(
     sink: Sink,
     table: TableHandle,
-    engine_id: str,
+    engine_ids: Sequence[str],
     tasks: Sequence[ScanTask],
     types: Mapping[int, LogicalType],
     column_ids: Sequence[int],
     wanted: Wanted,
 ) -> Known:
-    """What the sink has of exactly these files, of the columns asked for, computed in full by this engine."""
+    """What the sink has of exactly these files, of the columns asked for, computed in full by one of these engines."""
     sketches = sink.stored("stats.sketches", table)
     if not sketches.num_rows:
         return Known()
@@ -143,7 +143,7 @@ def known(
     lacks = {i: _roles(wanted, lt) for i, lt in types.items()}
     data = sketches["data"]
     columns = sink.stored("stats.file_columns", table)
-    own = pc.and_(pc.equal(columns["engine_id"], engine_id), pc.equal(columns["completeness"], "COMPLETE"))
+    own = pc.and_(pc.is_in(columns["engine_id"], pa.array(engine_ids)), pc.equal(columns["completeness"], "COMPLETE"))
     own = pc.and_(own, pc.equal(pc.fill_null(columns["row_groups_sampled"], 0), 0))
     own = pc.and_(own, pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"])))
     columns = columns.filter(pc.and_(own, pc.is_in(columns["column_id"], ids)))

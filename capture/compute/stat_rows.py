@@ -11,7 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from capture.compute import fold
+from capture.compute.file_scan import Answer
 from capture.compute.partial import Partial
+from capture.connectors.spi import ScanTask
 from capture.spi import Mode, TableHandle
 from store import schemas, sketches
 from store.logical_types import Kind, LogicalType
@@ -63,14 +65,15 @@ class Rows:
     def pending(self) -> int:
         return sum(map(len, self._rows.values()))
 
-    def file_column(
-        self, file_path: str, fingerprint: str, column_id: int, lt: LogicalType, part: Partial, size: int
-    ) -> None:
+    def file_column(self, task: ScanTask, column_id: int, lt: LogicalType, answer: Answer) -> None:
         """A column of one file, with its sketches."""
-        place = {"file_path": file_path, "column_id": column_id, "column_name": self._names[column_id]}
-        self._add("stats.file_columns", place, part, lt, Coverage(part.row_count, 1, size))
-        about = {"target_kind": "FILE", "storage_id": storage_id(Target.file(file_path))}
-        self._sketches(about | {"file_path": file_path, "column_id": column_id}, part, lt, {"fingerprint": fingerprint})
+        path, part = task.file_path, answer.partial
+        assert part is not None
+        place = {"file_path": path, "column_id": column_id, "column_name": self._names[column_id]}
+        covers = Coverage(part.row_count, 1, answer.size_bytes)
+        self._add("stats.file_columns", place | {"engine_id": answer.engine_id}, part, lt, covers)
+        about = {"target_kind": "FILE", "storage_id": storage_id(Target.file(path))}
+        self._sketches(about | {"file_path": path, "column_id": column_id}, part, lt, {"fingerprint": task.fingerprint})
 
     def stored(self, rows: pa.Table) -> pa.Table:
         """Stored rows of files, as they hold at this snapshot too."""
@@ -144,7 +147,7 @@ class Rows:
             "refreshed_at": self.now,
             "schema_hash": self._schema_hash,
         }
-        self._rows.setdefault(flight, []).append(place | scalars(part, lt, covers) | recorded)
+        self._rows.setdefault(flight, []).append(recorded | scalars(part, lt, covers) | place)
 
     def _sketches(
         self,

@@ -20,6 +20,9 @@ _TASKS_PER_CORE: Final = 2  # of a cluster: between two tasks a worker waits for
 _GROUPS_PER_CORE: Final = 16  # which executors of one machine take as they are done with the last
 _FILE_BYTES: Final = 1 << 20  # what opening a file is worth when tasks are balanced
 
+SPARK: Final = "spark"
+"""Engine id of what Spark computed."""
+
 Numbered = tuple[int, ScanTask]
 
 
@@ -52,7 +55,7 @@ def distributed(
         else:
             payloads = [pickle.dumps(([group], None)) for group in groups]
             found = spark.run(compute, payloads, PARTIAL_SCHEMA, poll)
-        yield sorted(from_batch(found), key=lambda answer: answer.task)
+        yield sorted(from_batch(found, SPARK), key=lambda answer: answer.task)
 
 
 def balanced(tasks: Sequence[Numbered], count: int) -> list[list[Numbered]]:

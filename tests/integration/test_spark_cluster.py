@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from capture.spark.session import java_home
+from capture.spark.java import java_home
 from tests.flight_server.live_server import serving
 
 pytestmark = pytest.mark.spark

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from capture import partitions
 from capture.compute import fold, sampling
-from capture.compute.file_scan import Answer, Work
+from capture.compute.file_scan import LOCAL, Answer, Work
 from capture.compute.fold import Known
 from capture.compute.partial import HASHED
 from capture.compute.stat_rows import Coverage, Rows
@@ -21,6 +22,7 @@ from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, wanted_of
 from capture.engines.native.rollup import known_scalars
 from capture.spark import expressions, job
+from capture.spark.job import SPARK
 from capture.spark.session import Spark, SparkUnavailable
 from capture.spi import Budget, Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sampling, Sink
 from store import logical_types
@@ -131,12 +133,12 @@ class SparkEngine:
             tasks = [] if seconds is not None else draw.take()  # those of a timed sample come while it runs
         known = Known()
         if not scan.sampled and tasks and scan.work.column_ids:
-            known = fold.known(sink, table, self.id, tasks, scan.types, scan.work.column_ids, scan.work.wanted)
+            known = fold.known(sink, table, (LOCAL, SPARK), tasks, scan.types, scan.work.column_ids, scan.work.wanted)
         reused = scan.reuse(tasks, known)
         new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
 
-        rows = Rows(table, self.id, requests[0].mode)
-        seen, execution = len(reused), "inline"
+        rows = Rows(table, LOCAL, requests[0].mode)
+        seen = len(reused)
 
         def tell() -> None:
             progress(0.9 * seen / max(len(tasks), 1), f"{seen} of {len(tasks)} files")
@@ -145,13 +147,13 @@ class SparkEngine:
         if expected * max(len(scan.all_ids), 1) > self.inline_max_cells:
             try:
                 self.spark.ensure()
-                execution = "spark"
+                rows.engine_id = SPARK
             except SparkUnavailable as trouble:
                 notes.append(f"computed without Spark: {trouble}")
         if draw and seconds is not None:
-            waves = self._timed(draw, tasks, scan.work, tell, begun + seconds, execution == "spark")
+            waves = self._timed(draw, tasks, scan.work, tell, begun + seconds, rows.engine_id == SPARK)
         else:
-            waves = self._waves(new, scan.work, tell, execution == "spark")
+            waves = self._waves(new, scan.work, tell, rows.engine_id == SPARK)
         for flight, found in known.tables(
             (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
         ).items():
@@ -171,11 +173,12 @@ class SparkEngine:
         if not requests[0].partitions:  # no record of the whole is made of a part
             scan.finish(whole, rows)
         _flush(rows, sink)
+        execution = "spark" if rows.engine_id == SPARK else "inline"
         attributes: dict[str, Any] = {"execution": execution, "files": scan.files_total, "files_reused": len(reused)}
         if scan.sampled:
             ended_by = (draw.ended_by if draw else "") or None
             attributes["sample"] = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by}
-        return [self._answer(request, scan, notes, attributes) for request in requests]
+        return [self._answer(request, scan, notes, attributes, rows.engine_id) for request in requests]
 
     def _waves(
         self, numbered: Sequence[job.Numbered], work: Work, tell: Callable[[], None], on_spark: bool
@@ -263,7 +266,7 @@ class SparkEngine:
 
         wanted = wanted_of(requests)
         lt, part, size = expressions.capture(self.spark, tasks, text, types, wanted, tell)
-        rows = Rows(table, self.id, requests[0].mode)
+        rows = Rows(table, SPARK, requests[0].mode)
         rows.expression(target, lt, part, Coverage(part.row_count, len(tasks), size))
         _flush(rows, sink)
         attributes: dict[str, object] = {"execution": "spark", "files": len(tasks)}
@@ -275,6 +278,7 @@ class SparkEngine:
         scan: TableScan,
         notes: Sequence[str],
         attributes: dict[str, object],
+        engine_id: str,
     ) -> CaptureResult:
         key = _key(request)
         errors, read = scan.errors[key], scan.read[key]
@@ -288,7 +292,7 @@ class SparkEngine:
         if errors:
             others = f" (and {len(errors) - 1} more of {scan.files_total} files)" if len(errors) > 1 else ""
             told.append(f"{errors[0]}{others}")
-        return self._result(request, outcome, "; ".join(told), attributes)
+        return replace(self._result(request, outcome, "; ".join(told), attributes), engine_id=engine_id)
 
     def _result(
         self, request: CaptureRequest, outcome: Outcome, detail: str = "", attributes: dict[str, object] | None = None

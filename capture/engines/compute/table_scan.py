@@ -132,8 +132,7 @@ class TableScan:
         if not reused:
             self.read[key].add(task.file_path, answer.partial.row_count, answer.size_bytes)
         if answer.column_id is not None and not self.sampled and not reused:
-            lt = self.types[answer.column_id]
-            rows.file_column(task.file_path, task.fingerprint, answer.column_id, lt, answer.partial, answer.size_bytes)
+            rows.file_column(task, answer.column_id, self.types[answer.column_id], answer)
 
     def finish(self, tasks: Sequence[ScanTask], rows: Rows) -> None:
         """The rows of the table; `tasks` are all its files, whatever was read of them."""

@@ -65,4 +65,7 @@ def test_java_has_a_least_version(tmp_path, monkeypatch, output, good):
 def test_no_java_is_told_kindly(tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not doctor.java().good
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = doctor.java()
+    assert (found.good, found.detail) == (False, "not found")
+    assert "everything but expressions" in found.remedy

