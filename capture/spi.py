@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from capture.connectors.spi import Connector, Schema
+from capture.connectors.spi import Column, Connector, Schema
 from store.schemas import KINDS
 from store.targets import Target, TargetKind
 
@@ -81,9 +81,15 @@ class TableHandle:
         }
 
     @property
+    def by_id(self) -> dict[int, Column]:
+        """The columns of this snapshot by column id."""
+        found = ((column.id_in(self.column_ids), column) for column in self.columns.columns)
+        return {column_id: column for column_id, column in found if column_id is not None}
+
+    @property
     def names(self) -> dict[int, str]:
         """Column id → dotted name, of the columns of this snapshot."""
-        return {self.column_ids[c.name]: c.name for c in self.columns.columns if c.name in self.column_ids}
+        return {column_id: column.name for column_id, column in self.by_id.items()}
 
     def selected(self, selectors: Sequence[str]) -> frozenset[str]:
         """Names of the leaves that selectors pick: `#<column_id>`, a name, or a struct's name for what is in it. They

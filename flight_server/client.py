@@ -1,139 +1,56 @@
 """The Python client: statistics as Arrow tables, over one Flight connection.
 
-    with StatsClient("grpc://127.0.0.1:8815") as client:
+    import statflight
+
+    with statflight.connect("grpc://127.0.0.1:8815") as client:
         client.columns("lake.sales.orders", snapshot="current")
 
-Needs pyarrow and nothing else; conditions written as SQL text or as `pyarrow.compute` expressions load their
-translator on first use. Errors are pyarrow's own classes with the server's message in plain: `reason()` words one.
+It needs pyarrow and nothing else, and imports neither `store` nor `capture`: conditions written as SQL and retries load
+a library of the extra `client` on first use. Errors are pyarrow's own classes with the server's message in plain;
+`reason()` gives the code and the message of one. A client may be used by many threads at once.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
-from store.names import join_name, split_name
+from flight_server import notebook
+from flight_server.client_errors import reason
+from flight_server.connection import DEFAULT_URI, Connection, require
+from flight_server.table_names import full_name, join_name, of_table, split_name
 
-__all__ = ["DEFAULT_URI", "Actions", "StatsClient", "full_name", "join_name", "of_table", "reason", "split_name"]
+if TYPE_CHECKING:
+    from flight_server.dataset import FlightDataset
 
-DEFAULT_URI = "grpc://127.0.0.1:8815"
-TABLE_KINDS = frozenset({"ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES"})  # the rest are kinds of a column
-CONTAINERS = ("ARRAY", "MAP", "STRUCT", "VARIANT")  # no statistics of their own: their leaves are columns
-PUT_ROWS = 65_536  # rows of a batch on its way to the server
+__all__ = ["DEFAULT_URI", "Actions", "StatsClient", "connect", "full_name", "join_name", "of_table", "reason",
+           "split_name"]  # fmt: skip
+
+TABLE_KINDS: Final = frozenset({"ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES"})  # the rest are kinds of a column
+CONTAINERS: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")  # no statistics of their own: their leaves are columns
 
 Where = Any
 """A condition: a `pyarrow.compute` expression, SQL text, a filter tree, or a list of trees that must all hold."""
 
 
-def of_table(name: str) -> list[dict[str, Any]]:
-    """The predicates that pick one table."""
-    values = zip(("table_catalog", "table_schema", "table_name"), split_name(name), strict=True)
-    return [{"column": column, "op": "EQ", "values": [value]} for column, value in values]
-
-
-# Errors.
-
-_PREFIX = re.compile(r"^(?:(?:Flight|gRPC) returned [a-z ]+ error, with message: )+")
-_DETAIL = "Python exception|Internal|Unavailable|Unauthenticated|Unauthorized|TimedOut|Cancelled|Failed"
-_SUFFIX = re.compile(rf"\. (?:Detail: (?:{_DETAIL})\b|gRPC client debug context:|Client context:).*", re.DOTALL)
-_CODES: tuple[tuple[type[BaseException], str], ...] = (
-    (flight.FlightUnavailableError, "UNAVAILABLE"),
-    (flight.FlightTimedOutError, "DEADLINE_EXCEEDED"),
-    (flight.FlightCancelledError, "CANCELLED"),
-    (flight.FlightUnauthenticatedError, "UNAUTHENTICATED"),
-    (flight.FlightUnauthorizedError, "PERMISSION_DENIED"),
-    (pa.ArrowNotImplementedError, "UNIMPLEMENTED"),
-    (pa.ArrowKeyError, "NOT_FOUND"),
-    (pa.ArrowInvalid, "INVALID_ARGUMENT"),
-)
-
-
-def reason(error: BaseException) -> str:
-    """`[CODE] message` of an error, without what gRPC and pyarrow wrap around it."""
-    message = _plain(error)
-    if message.startswith("["):
-        return message
-    code = next((code for kind, code in _CODES if isinstance(error, kind)), "INTERNAL")
-    return f"[{code}] {message}"
-
-
-def _plain(error: BaseException) -> str:
-    text = str(error.args[0]) if error.args else str(error)
-    return _SUFFIX.sub("", _PREFIX.sub("", text)).strip() or type(error).__name__
-
-
-@contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Raises pyarrow's errors again with a readable message; class and extra_info stay."""
-    try:
-        yield
-    except (pa.ArrowException, flight.FlightError) as error:
-        message = _plain(error)
-        if message == str(error.args[0] if error.args else ""):
-            raise
-        extra = getattr(error, "extra_info", None)
-        raise (type(error)(message, extra) if extra else type(error)(message)) from None
-
-
-# The client.
-
-
-class StatsClient:
-    """A connection to a statflight server.
-
-    Args:
-        uri: `grpc://host:port`, or `grpc+tls://host:port`; when None, STATFLIGHT_SERVER or the default address, and
-            then the token may come from STATFLIGHT_TOKEN.
-        token: bearer token sent with every call.
-        tls_roots: PEM certificates the server's is checked against: a path, or the bytes.
-        tls_cert, tls_key: the client's own PEM certificate and key, for a server that asks for one.
-        timeout: seconds a call may take, unless a method says otherwise; None waits as long as it takes.
-        connection: passed on to `pyarrow.flight.connect`.
-    """
+class StatsClient(Connection):
+    """Reads, puts and captures of a statflight server; `Connection` describes the arguments."""
 
     def __init__(
         self,
         uri: str | None = None,
         token: str | None = None,
         tls_roots: str | Path | bytes | None = None,
-        *,
-        tls_cert: str | Path | bytes | None = None,
-        tls_key: str | Path | bytes | None = None,
-        timeout: float | None = None,
-        **connection: Any,
+        **options: Any,
     ):
-        certificates = {"tls_root_certs": tls_roots, "cert_chain": tls_cert, "private_key": tls_key}
-        for name, value in certificates.items():
-            if value is not None:
-                connection[name] = value if isinstance(value, bytes) else Path(value).read_bytes()
-        if uri is None:
-            uri, token = os.environ.get("STATFLIGHT_SERVER", DEFAULT_URI), token or os.environ.get("STATFLIGHT_TOKEN")
-        self.uri = uri
-        self._timeout = timeout
-        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
-        with _clear_errors():
-            self._flight = flight.connect(uri, **connection)
+        super().__init__(uri, token, tls_roots, **options)
         self.actions = Actions(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._flight.close()
-
-    def _options(self, timeout: float | None = None) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(timeout=timeout or self._timeout, headers=self._headers)
+        notebook.register()
 
     # Reading.
 
@@ -194,14 +111,7 @@ class StatsClient:
             command["allow_stale"] = True
         if limit is not None:
             command["limit"] = limit
-        return self._get(command, stream)
-
-    def _get(self, command: dict[str, Any], stream: bool) -> pa.Table | pa.RecordBatchReader:
-        # The command itself is a ticket: one round trip instead of GetFlightInfo and DoGet.
-        ticket = flight.Ticket(json.dumps(command).encode())
-        with _clear_errors():
-            reader = self._flight.do_get(ticket, self._options())
-            return _batches(reader) if stream else reader.read_all()
+        return self.get(command, stream=True) if stream else self.get(command)
 
     def tables(self, catalog: str | None = None) -> pa.Table:
         """The tables the server knows."""
@@ -253,6 +163,55 @@ class StatsClient:
             self.require_table(table)
         return found
 
+    def quantiles(
+        self,
+        table: str,
+        column: str | None = None,
+        *,
+        snapshot: str | int | None = "current",
+        allow_stale: bool = False,
+    ) -> pa.Table:
+        """Quantiles of a table's columns, or of one: column_name, quantile (0 to 1), value and provenance."""
+        where = None if column is None else _named(column)
+        return self.read_table("stats.quantiles", table, where=where, snapshot=snapshot, allow_stale=allow_stale)
+
+    def history(self, table: str, column: str) -> pa.Table:
+        """Statistics of a column at every snapshot that has some, oldest first.
+
+        Returns:
+            The columns of `stats.columns`, and at the end `committed_at`.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE, or UNKNOWN_COLUMN where the table has neither the column nor statistics
+                of it.
+        """
+        rows = self.read_table("stats.columns", table, where=_named(column))
+        if not rows.num_rows:
+            known = self.read_table("information_schema.columns", table, ["column_name"])["column_name"].to_pylist()
+            if column not in known:
+                raise _unknown_column(table, column, known)
+        commits = self.read_table("sys.snapshots", table, ["snapshot_id", "committed_at"])
+        order = {row["snapshot_id"]: (at, row["committed_at"]) for at, row in enumerate(commits.to_pylist())}
+        ids = rows["snapshot_id"].to_pylist()
+        places = sorted(range(len(ids)), key=lambda at: order.get(ids[at], (-1, None))[0])
+        times = [order.get(ids[at], (-1, None))[1] for at in places]
+        committed_at = pa.array(times, commits.schema.field("committed_at").type)
+        return rows.take(pa.array(places, pa.int64())).append_column("committed_at", committed_at)
+
+    def dataset(self, flight: str, snapshot: str | int | None = None, allow_stale: bool = False) -> FlightDataset:
+        """A flight as a `pyarrow.dataset.Dataset`, for DuckDB, polars, DataFusion, pandas and pyarrow.
+
+        Each scan asks the server anew, for the columns needed and with the filter as far as the server applies it.
+
+        Args:
+            flight: such as `stats.columns`.
+            snapshot: as `read` takes it.
+            allow_stale: as `read` takes it.
+        """
+        from flight_server.dataset import FlightDataset
+
+        return FlightDataset(self, flight, snapshot, allow_stale)
+
     # Writing.
 
     def put(self, flight: str, table: Any, mode: str = "create", idempotency_key: str | None = None) -> dict[str, int]:
@@ -271,30 +230,7 @@ class StatsClient:
         command = {"table": flight, "mode": mode}
         if idempotency_key is not None:
             command["idempotency_key"] = idempotency_key
-        return self._put(json.dumps(command).encode(), table)
-
-    def _put(self, command: bytes, table: Any) -> dict[str, int]:
-        if isinstance(table, pa.RecordBatch):
-            table = pa.Table.from_batches([table])
-        elif not isinstance(table, pa.Table | pa.RecordBatchReader):
-            table = pa.RecordBatchReader.from_stream(table)
-        batches = table.to_batches(max_chunksize=PUT_ROWS) if isinstance(table, pa.Table) else table
-        reply: dict[str, int] = {}
-        with _clear_errors():
-            descriptor = flight.FlightDescriptor.for_command(command)
-            writer, metadata = self._flight.do_put(descriptor, table.schema, self._options())
-            try:
-                for batch in batches:
-                    writer.write_batch(batch)
-                writer.done_writing()
-                while (message := metadata.read()) is not None:
-                    reply = json.loads(message.to_pybytes())
-            except (pa.ArrowException, flight.FlightError, OSError):
-                # A write into a stream that the server has ended fails without saying why; close tells the reason.
-                writer.close()
-                raise
-            writer.close()
-        return reply
+        return self.put_rows(command, table)
 
     # Capture.
 
@@ -327,9 +263,7 @@ class StatsClient:
         found = {row["column_name"]: row for row in known.to_pylist()}
         columns = None if columns is None else [_known_as(name, found) for name in columns]
         if missing := [name for name in columns or () if name not in found]:
-            raise pa.ArrowKeyError(
-                f'[UNKNOWN_COLUMN] table "{table}" has no column "{missing[0]}"; it has {", ".join(found)}'
-            )
+            raise _unknown_column(table, missing[0], found)
         of_columns = None if kinds is None else [kind for kind in kinds if kind not in TABLE_KINDS]
         common: dict[str, Any] = {"table": table, "snapshot": snapshot, "mode": mode}
         if partitions is not None:
@@ -351,8 +285,6 @@ class StatsClient:
         """Raises `pa.ArrowKeyError` unless the server knows the table."""
         if self.read("information_schema.tables", ["table_name"], of_table(table)).num_rows:
             return
-        import difflib
-
         near = difflib.get_close_matches(table, [full_name(row) for row in self.tables().to_pylist()], 1, 0.6)
         hint = f'; did you mean "{near[0]}"?' if near else "; `statflight query information_schema.tables` lists them"
         raise pa.ArrowKeyError(f'[UNKNOWN_TABLE] no table "{table}"{hint}')
@@ -391,6 +323,14 @@ class StatsClient:
         return answer
 
 
+def _unknown_column(table: str, column: str, known: Iterable[str]) -> pa.ArrowKeyError:
+    return pa.ArrowKeyError(f'[UNKNOWN_COLUMN] table "{table}" has no column "{column}"; it has {", ".join(known)}')
+
+
+def _named(column: str) -> list[dict[str, Any]]:
+    return [{"column": "column_name", "op": "EQ", "values": [column]}]
+
+
 def _known_as(name: str, known: Iterable[str]) -> str:
     """The one column of this name, its case ignored unless several differ by it alone; else the name as given."""
     folded = [other for other in known if other.casefold() == name.casefold()]
@@ -411,17 +351,13 @@ class Actions:
 
     def call(self, name: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> list[Any]:
         """All results of an action, in order."""
-        return [json.loads(result) for result in self.call_raw(name, body, timeout=timeout)]
+        return self._client.act(name, body, timeout)
 
     def call_raw(
         self, name: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Iterator[bytes]:
         """The results as bytes, one by one as they arrive; `scan_system_table` answers Arrow messages."""
-        client = self._client
-        with _clear_errors():
-            action = flight.Action(name, json.dumps(body or {}).encode())
-            for result in client._flight.do_action(action, client._options(timeout)):
-                yield result.body.to_pybytes()
+        return self._client.act_raw(name, body, timeout)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -434,11 +370,6 @@ class Actions:
         return action
 
 
-def full_name(row: Mapping[str, Any]) -> str:
-    """The full name of the table a row speaks of."""
-    return join_name(row["table_catalog"], row["table_schema"], row["table_name"])
-
-
 def _is_container(data_type: str | None) -> bool:
     return re.split(r"[<(\s]", (data_type or "").upper(), maxsplit=1)[0] in CONTAINERS
 
@@ -446,6 +377,7 @@ def _is_container(data_type: str | None) -> bool:
 def _tree(where: Where) -> Any:
     """The JSON form of a condition. Translators load here, so that the client itself needs pyarrow only."""
     if isinstance(where, str):
+        require("sqlglot", "a condition written as SQL")
         from flight_server.conditions.sql import parse_where
 
         return parse_where(where)
@@ -464,12 +396,6 @@ def _condition(where: Where) -> dict[str, Any]:
     return {"predicates": tree} if all("column" in leaf for leaf in tree) else {"filter": {"and": tree}}
 
 
-def _batches(reader: flight.FlightStreamReader) -> pa.RecordBatchReader:
-    """A reader of the stream's batches. Flight's own `to_reader` would turn every error into an OSError."""
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        with _clear_errors():
-            for chunk in reader:
-                yield chunk.data
-
-    return pa.RecordBatchReader.from_batches(reader.schema, batches())
+def connect(uri: str | None = None, token: str | None = None, **options: Any) -> StatsClient:
+    """A client of the server at `uri`; the arguments are those of `StatsClient`."""
+    return StatsClient(uri, token, **options)

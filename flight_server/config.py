@@ -81,6 +81,13 @@ def _seconds(value: Any) -> float:
     return number
 
 
+def _seconds_or_never(value: Any) -> float:
+    try:
+        return 0.0 if not isinstance(value, bool) and float(value) == 0.0 else _seconds(value)
+    except (TypeError, ValueError):
+        raise ValueError("seconds above 0, or 0 for never") from None
+
+
 def _auto(value: Any) -> str:
     from capture.policy import parse
 
@@ -124,6 +131,7 @@ class Settings:
         insecure: Allows an open server beyond the loopback.
         metrics_port: Port of the Prometheus metrics, none when not given.
         health_port: Port of gRPC health checks, none when not given.
+        watch_seconds: Seconds between two looks at each connected lake; 0 never looks.
         http_port: Port of the pages, with metrics and health beside them, none when not given.
         lease_seconds: How long a worker holds a job without renewing it.
         sync_enabled: Whether a resolve may capture while its caller waits.
@@ -155,6 +163,7 @@ class Settings:
     insecure: bool = False
     metrics_port: int | None = None
     health_port: int | None = None
+    watch_seconds: float = 60.0
     http_port: int | None = None
     lease_seconds: float = 120.0
     sync_enabled: bool = True
@@ -223,6 +232,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "insecure": _truth,
     "metrics_port": _whole(0, 65_535),
     "health_port": _whole(0, 65_535),
+    "watch_seconds": _seconds_or_never,
     "http_port": _whole(0, 65_535),
     "lease_seconds": _seconds,
     "sync_enabled": _truth,

@@ -40,11 +40,16 @@ class _Staged:
     def numbered(self) -> pa.Table:
         return self.rows.append_column("row_no", pa.array(np.arange(self.rows.num_rows)))
 
-    def matches(self, connection: Connection, physical: str, scope: str) -> pa.Table:
-        """row_no, rid and same of each staged row that has a stored one of its target within the scope."""
+    def matches(self, connection: Connection, physical: str, scope: str, *, keep_complete: bool = False) -> pa.Table:
+        """row_no, rid and same of each staged row that has a stored one of its target within the scope.
+
+        `keep_complete`: a COMPLETE stored row counts as the same as a PARTIAL staged one.
+        """
         same = " AND ".join(
             f's."{n}" IS NOT DISTINCT FROM t."{n}"' if n in self.given else f't."{n}" IS NULL' for n in self.content
         )
+        if keep_complete and (partial := self._is_partial()):
+            same = f"({same or 'true'}) OR ({partial.format('s')} AND NOT {partial.format('t')})"
         # column_id is null where a sketch is of a whole file
         same_key = " AND ".join(
             f's."{k}" IS NOT DISTINCT FROM t."{k}"' if self.flight == "file_sketches" and k == "column_id"
@@ -57,6 +62,13 @@ class _Staged:
                 f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same FROM staged s"
                 f" JOIN (SELECT rowid AS rid, * FROM {physical} WHERE {scope}) t ON {same_key or 'true'}"
             ).to_arrow_table()
+
+    def _is_partial(self) -> str | None:
+        """SQL of whether a row is of a part of the values, of an alias to be filled in; None where all are whole."""
+        if self.flight.endswith("sketches"):
+            word = "coalesce(json_extract_string({0}.params, '$.completeness') = 'PARTIAL', false)"
+            return word if "params" in self.given else None
+        return "coalesce({0}.completeness <> 'COMPLETE', true)" if "completeness" in self.given else None
 
     def refuse(self, connection: Connection, physical: str, row_no: int, rowid: int) -> None:
         """Raises the Conflict of one row."""
@@ -111,7 +123,7 @@ class SnapshotMerge:
         scope = f"table_key = {entry.table_key} AND snapshot_id IN ({self.snapshots})"
         if not connection.execute(f"SELECT 1 FROM {self.physical} WHERE {scope} LIMIT 1").fetchall():
             return
-        found = staged.matches(connection, self.physical, scope)
+        found = staged.matches(connection, self.physical, scope, keep_complete=mode is PutMode.CAPTURE)
         other = found.filter(pc.invert(found["same"]))
         if mode is PutMode.CREATE and other.num_rows:
             staged.refuse(connection, self.physical, other["row_no"][0].as_py(), other["rid"][0].as_py())
@@ -192,7 +204,7 @@ class SpanMerge:
     def _change_listing(self, connection: Connection, mode: PutMode) -> None:
         key = self.entry.table_key
         scope = f"table_key = {key} AND from_pos <= {self.pos} AND to_pos > {self.pos}"
-        found = self.staged.matches(connection, self.physical, scope)
+        found = self.staged.matches(connection, self.physical, scope, keep_complete=mode is PutMode.CAPTURE)
         other = found.filter(pc.invert(found["same"]))
         if mode is PutMode.CREATE and other.num_rows:
             self.staged.refuse(connection, self.physical, other["row_no"][0].as_py(), other["rid"][0].as_py())

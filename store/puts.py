@@ -50,6 +50,7 @@ class PutMode(StrEnum):
     UPSERT = "upsert"
     REPLACE_SNAPSHOT = "replace_snapshot"
     FILL = "fill"  # only what is not there yet; for what a capture found without being asked
+    CAPTURE = "capture"  # upsert, but a PARTIAL record does not replace a COMPLETE one of its snapshot and target
 
 
 @dataclass(frozen=True, slots=True)

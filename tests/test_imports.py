@@ -46,8 +46,10 @@ def loaded_by(module: str, *packages: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_client_needs_pyarrow_only():
-    assert not loaded_by("flight_server.client", *HEAVY, "typer", "rich", "pydantic", "sqlglot", "google.protobuf")
+@pytest.mark.parametrize("module", ["statflight", "flight_server.client"])
+def test_the_client_needs_pyarrow_only(module):
+    beside = ("typer", "rich", "pydantic", "sqlglot", "google.protobuf", "store", "capture", "pandas")
+    assert not loaded_by(module, *HEAVY, *beside)
 
 
 def test_the_command_line_starts_light():

@@ -26,7 +26,8 @@ PARTIAL_SCHEMA: Final = pa.schema([
     ("task", pa.int64()), ("column_id", pa.int64()), ("column_ids", pa.list_(pa.int64())), ("error", pa.string()),
     ("size_bytes", pa.int64()), ("row_groups", pa.int64()),
     ("row_count", pa.int64()), ("null_count", pa.int64()), ("nan_count", pa.int64()),
-    ("min", pa.string()), ("max", pa.string()), ("width_sum", pa.int64()), ("width_max", pa.int64()),
+    ("min", pa.string()), ("max", pa.string()), ("min_is_exact", pa.bool_()), ("max_is_exact", pa.bool_()),
+    ("mean", pa.float64()), ("stddev", pa.float64()), ("width_sum", pa.int64()), ("width_max", pa.int64()),
     ("theta", pa.binary()), ("kll", pa.binary()), ("mcv", pa.binary()),
 ])  # fmt: skip
 """`task` is the number of the task in its job; a row with an `error` has no statistics."""

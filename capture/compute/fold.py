@@ -17,17 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.compute import kernels
-from capture.compute.partial import HASHED, NUMERIC, Partial, Wanted
+from capture.compute.partial import HASHED, MEASURED, NUMERIC, Partial, Wanted
 from capture.connectors.spi import ScanTask
 from capture.spi import Sink, TableHandle
 from store import schemas, sketches
+from store.freshness import is_whole_arrow
 from store.logical_types import Kind, LogicalType
 
 _FAN_IN: Final = 64  # parts merged at once: a quantile's error grows with the depth of the tree, not with its leaves
 _THETA_FAN_IN: Final = 8  # theta is large, and its union the same however it is grouped
 _MEASURES: Final = (
-    "file_path", "column_id", "logical_type", "row_count", "null_count", "nan_count", "min", "max", "avg_width_bytes",
-    "max_width_bytes", "bytes_scanned",
+    "file_path", "column_id", "logical_type", "row_count", "null_count", "nan_count", "min", "max", "min_is_exact",
+    "max_is_exact", "avg_width_bytes", "max_width_bytes", "bytes_scanned", "mean", "stddev",
 )  # fmt: skip
 
 _Place = tuple[str, int]  # file path, column id
@@ -143,23 +144,40 @@ def known(
     lacks = {i: _roles(wanted, lt) for i, lt in types.items()}
     data = sketches["data"]
     columns = sink.stored("stats.file_columns", table)
-    own = pc.and_(pc.is_in(columns["engine_id"], pa.array(engine_ids)), pc.equal(columns["completeness"], "COMPLETE"))
-    own = pc.and_(own, pc.equal(pc.fill_null(columns["row_groups_sampled"], 0), 0))
+    own = pc.and_(pc.is_in(columns["engine_id"], pa.array(engine_ids)), is_whole_arrow(columns))
     own = pc.and_(own, pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"])))
     columns = columns.filter(pc.and_(own, pc.is_in(columns["column_id"], ids)))
     rows: dict[_Place, int] = {}
     parts: dict[_Place, tuple[Partial, int]] = {}
-    for at, row in enumerate(_lists(columns, _MEASURES)):
-        path, column_id, logical_type, count, nulls, nans, low, high, width, widest, size = row
-        place, lt = (path, column_id), types[column_id]
+    for at, values in enumerate(_lists(columns, _MEASURES)):
+        row = dict(zip(_MEASURES, values, strict=True))
+        place, lt = (row["file_path"], row["column_id"]), types[row["column_id"]]
         found = held.get(place)
-        if found is None or logical_type != lt.text or lt.kind not in HASHED or lacks[column_id] - found.keys():
+        if found is None or row["logical_type"] != lt.text or lt.kind not in HASHED:
             continue
-        kll, mcv = (data[found[r]].as_py() if r in found else None for r in ("QUANTILES", "MCV"))
-        widths = round((width or 0) * (count - nulls))
+        part = _part(row, *(data[found[r]].as_py() if r in found else None for r in ("QUANTILES", "MCV")))
+        if lacks[row["column_id"]] - found.keys() or not _has_moments(part, lt):
+            continue
         rows[place] = at
-        parts[place] = (Partial(count, nulls, nans, low, high, widths, widest, None, kll, mcv), size or 0)
+        parts[place] = (part, row["bytes_scanned"] or 0)
     return Known(parts, _unions(whole, tasks, parts, column_ids), columns, sketches, rows, held)
+
+
+def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Partial:
+    """The statistics of a stored row of a file's column, without the theta sketch."""
+    count, nulls = row["row_count"], row["null_count"]
+    return Partial(
+        count, nulls, row["nan_count"], row["min"], row["max"],
+        min_is_exact=row["min_is_exact"] is not False, max_is_exact=row["max_is_exact"] is not False,
+        width_sum=round((row["avg_width_bytes"] or 0) * (count - nulls)), width_max=row["max_width_bytes"],
+        kll=kll, mcv=mcv, mean=row["mean"], stddev=row["stddev"],
+    )  # fmt: skip
+
+
+def _has_moments(part: Partial, lt: LogicalType) -> bool:
+    """Whether a stored part says what a scan would: rows of an earlier version have no mean."""
+    unknown = part.mean is None and part.numbers > 0 and part.min != "-Infinity"
+    return not (unknown and lt.kind in MEASURED)
 
 
 def listing(tasks: Iterable[ScanTask]) -> str:

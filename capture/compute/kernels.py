@@ -10,6 +10,7 @@ Nothing here needs Spark, a connector or `datasketches`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,13 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.compute import decimal256, numbers, strings
-from capture.compute.partial import ALL, FLOATING, HASHED, NUMERIC, TEXTUAL, Frame, Partial, Wanted, width
+from capture.compute import decimal256, moments, numbers, strings
+from capture.compute.partial import ALL, FLOATING, HASHED, MEASURED, NUMERIC, TEXTUAL, Frame, Partial, Wanted, width
 from store import bounds, sketches
-from store.logical_types import Kind, LogicalType
+from store.logical_types import TEMPORAL, Kind, LogicalType
 from store.sketches import ThetaBuilder, murmur3
 from store.sketches.murmur3 import Hashes, Longs
 
+_MAX_LONG: Final = (1 << 63) - 1
 PIECE_ROWS: Final = 1 << 22  # rows summarised at once; bounds the memory of a column to a few hundred MiB
 
 
@@ -59,6 +61,8 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: Wanted = ALL, ti
         return _of_floats(values, frame)
     if lt.kind is Kind.DECIMAL:
         return _of_decimals(values, frame)
+    if lt.kind in TEMPORAL:
+        return _of_instants(*numbers.instants(values, lt), frame)
     if lt.kind in NUMERIC:
         distinct, counts = numbers.count_integers(numbers.integers(values, lt))
         return _of_numbers(distinct, counts, hash_integers(lt), frame)
@@ -75,17 +79,24 @@ def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
     mcvs = [part.mcv for part in parts if part.mcv is not None]
     widest = [part.width_max for part in parts if part.width_max is not None]
     whole = len(parts)
+    low, low_is_exact = _extreme([(p.min, p.min_is_exact) for p in parts if p.min or p.numbers], lt, pc.min)
+    high, high_is_exact = _extreme([(p.max, p.max_is_exact) for p in parts if p.max or p.numbers], lt, pc.max)
+    mean, stddev = moments.merge((p.numbers, p.mean, p.stddev) for p in parts)
     return Partial(
         row_count=sum(part.row_count for part in parts),
         null_count=sum(part.null_count for part in parts),
         nan_count=sum(nans) if len(nans) == whole else None,
-        min=_extreme([part.min for part in parts], lt, pc.min),
-        max=_extreme([part.max for part in parts], lt, pc.max),
+        min=low,
+        max=high,
+        min_is_exact=low_is_exact,
+        max_is_exact=high_is_exact,
         width_sum=sum(part.width_sum for part in parts),
         width_max=max(widest, default=None),
         theta=sketches.union(thetas) if len(thetas) == whole else None,
         kll=sketches.merge_kll(klls) if len(klls) == whole else None,
         mcv=sketches.merge_frequent(mcvs) if len(mcvs) == whole else None,
+        mean=mean,
+        stddev=stddev,
     )
 
 
@@ -120,6 +131,8 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
         return (
             murmur3.hash_decimals(low.view(np.int64)) if high is None else murmur3.hash_wide_decimals(low, high)
         ), None
+    if lt.kind in TEMPORAL:
+        return hash_instants(*numbers.instants(values, lt)), None
     return hash_integers(lt)(numbers.integers(values, lt)), None
 
 
@@ -128,6 +141,16 @@ def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:
     if lt.kind is Kind.DATE:
         return murmur3.hash_ints
     return lambda values: murmur3.hash_longs(values if values.dtype.itemsize == 8 else values.astype(np.int64))
+
+
+def hash_instants(micros: Longs, beyond: Longs | None) -> Hashes:
+    """Hashes of instants as `numbers.instants` gives them: of whole microseconds alike from columns of any unit."""
+    hashes = murmur3.hash_longs(micros)
+    if beyond is not None:
+        rows = np.flatnonzero(beyond)
+        words = [micros[rows].view(np.uint64), beyond[rows].view(np.uint64)]
+        hashes[rows] = murmur3.combine(words, [None, None])
+    return hashes
 
 
 def hash_floats(lt: LogicalType) -> Callable[[Any], Hashes]:
@@ -154,7 +177,10 @@ def _of_booleans(values: pa.ChunkedArray, frame: Frame) -> Partial:
     names = list(counts)
     theta = sketches.theta(murmur3.hash_booleans(np.array([name == "true" for name in names])))
     mcv = sketches.frequent(names, list(counts.values()), frame.count, 0) if frame.wanted.frequent else None
-    return Partial(frame.rows, frame.nulls, None, names[0], names[-1], frame.count, 1, theta, None, mcv)
+    size = frame.count
+    return Partial(
+        frame.rows, frame.nulls, None, names[0], names[-1], width_sum=size, width_max=1, theta=theta, mcv=mcv
+    )
 
 
 def _of_floats(values: pa.ChunkedArray, frame: Frame) -> Partial:
@@ -188,6 +214,29 @@ def _of_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
     builder = ThetaBuilder()
     builder.update(murmur3.hash_wide_decimals(low, high))
     return _finished(lambda at: numbers.decimals(low[at], high[at], lt), builder, counts, doubles, frame, None, 16)
+
+
+def _of_instants(micros: Longs, beyond: Longs | None, frame: Frame) -> Partial:
+    """Distinct instants are counted as they are, bounds are rounded outwards to what the type holds."""
+    lt = frame.lt
+    distinct, counts = numbers.count_integers(micros)
+    part = _of_numbers(distinct, counts, murmur3.hash_longs, frame)
+    step = 10 ** (6 - lt.precision) if lt.precision is not None and lt.precision < 6 else 1
+    low, high = int(distinct[0]), int(distinct[-1])
+    is_exact = [low % step == 0, high % step == 0]
+    if beyond is not None:
+        builder = ThetaBuilder()
+        builder.update(hash_instants(micros, beyond))
+        part = replace(part, theta=builder.serialize())
+        is_exact[0] &= not beyond[micros == low].all()
+        is_exact[1] &= not beyond[micros == high].any()
+    if is_exact[1]:
+        return replace(part, min_is_exact=is_exact[0])
+    above = (high // step + 1) * step
+    text = None
+    if part.max is not None and above <= _MAX_LONG:
+        text = bounds.encode_array(numbers.to_arrow(np.array([above]), lt), lt)[0].as_py()
+    return replace(part, min_is_exact=is_exact[0], max=text, max_is_exact=False)
 
 
 def _of_numbers(
@@ -231,15 +280,38 @@ def _finished(
     if wanted.frequent:
         mcv = sketches.frequent([item for item, _ in items], [n for _, n in items], count, offset)
     size = width(lt, stored_bytes)
-    kll = sketches.kll(doubles, counts) if wanted.quantiles else None
-    return Partial(frame.rows, frame.nulls, nans, low, high, size * count, size, builder.serialize(), kll, mcv)
+    mean, stddev = moments.moments(doubles, counts) if lt.kind in MEASURED else (None, None)
+    return Partial(
+        frame.rows,
+        frame.nulls,
+        nans,
+        low,
+        high,
+        width_sum=size * count,
+        width_max=size,
+        theta=builder.serialize(),
+        kll=sketches.kll(doubles, counts) if wanted.quantiles else None,
+        mcv=mcv,
+        mean=mean,
+        stddev=stddev,
+    )
 
 
-def _extreme(found: list[str | None], lt: LogicalType, least: Callable[[pa.Array], pa.Scalar]) -> str | None:
-    """The least or greatest of canonical texts under the type's order; nulls are no bounds."""
-    given = sorted({text for text in found if text is not None})
+def _extreme(
+    found: list[tuple[str | None, bool]], lt: LogicalType, outermost: Callable[[pa.Array], pa.Scalar]
+) -> tuple[str | None, bool]:
+    """The outermost of canonical texts under the type's order, and whether it is exact.
+
+    A part whose bound is unknown leaves that of all unknown. Of equal bounds one that is exact is attained.
+    """
+    is_exact: dict[str, bool] = {}
+    for text, exact in found:
+        if text is None:
+            return None, True
+        is_exact[text] = is_exact.get(text, False) or exact
+    given = sorted(is_exact)
     if len(given) < 2:
-        return given[0] if given else None
+        return (given[0], is_exact[given[0]]) if given else (None, True)
     keys = bounds.sort_keys(pa.array(given, pa.string()), lt)
-    place: int = pc.index(keys, least(keys)).as_py()
-    return given[place]
+    place: int = pc.index(keys, outermost(keys)).as_py()
+    return given[place], is_exact[given[place]]

@@ -17,7 +17,8 @@ from store.sketches.murmur3 import Hashes, Longs
 
 _COUNTED_ROWS: Final = 512  # below, sorting is as good as counting
 _COUNT_STEP: Final = 1 << 15
-_UNITS: Final = {"s": 1_000_000, "ms": 1000}
+_UNITS: Final = {"s": 1_000_000, "ms": 1000}  # microseconds
+_MAX_LONG: Final = (1 << 63) - 1
 
 _STORED: Final = {
     Kind.DATE: pa.date32(),
@@ -43,24 +44,39 @@ def flat(values: pa.ChunkedArray) -> npt.NDArray[Any]:
 
 
 def integers(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.integer[Any]]:
-    """INT in its own width, DATE as days, TIME and TIMESTAMP as microseconds (rounded down)."""
+    """INT in its own width, DATE as days."""
     given = values.type
-    match lt.kind:
-        case Kind.INT:
-            return flat(values if pa.types.is_integer(given) else values.cast(pa.int64()))
-        case Kind.DATE:
-            return _view(values if given == pa.date32() else values.cast(pa.date32()), pa.int32())
-        case Kind.TIME if not pa.types.is_time(given):
-            values = values.cast(pa.time64("us"))
-        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ if not pa.types.is_timestamp(given):
-            values = values.cast(pa.timestamp("us"))
-    given = values.type
-    if given.unit == "ns":
-        return _view(values, pa.int64()) // 1000
-    if given.unit in _UNITS:
-        finer = pa.time64("us") if lt.kind is Kind.TIME else pa.timestamp("us", given.tz)
-        values = values.cast(finer)
-    return _view(values, pa.int64())
+    if lt.kind is Kind.INT:
+        return flat(values if pa.types.is_integer(given) else values.cast(pa.int64()))
+    return _view(values if given == pa.date32() else values.cast(pa.date32()), pa.int32())
+
+
+def instants(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Longs, Longs | None]:
+    """TIME, TIMESTAMP and TIMESTAMPTZ as microseconds, rounded down, and what tells values apart beyond that.
+
+    Returns:
+        Microseconds, and for each value its nanoseconds within the microsecond; of an instant that does not fit 64 bits
+        of microseconds, the nearest that does and its own ticks. None in place of the latter where all are 0.
+    """
+    wanted = _STORED[lt.kind]
+    if not (pa.types.is_time if lt.kind is Kind.TIME else pa.types.is_timestamp)(values.type):
+        values = values.cast(wanted)
+    unit = values.type.unit
+    if pa.types.is_time32(values.type):
+        values = values.cast(wanted)
+        unit = "us"
+    ticks: Longs = _view(values, pa.int64())
+    if unit == "us":
+        return ticks, None
+    if unit == "ns":
+        micros, beyond = ticks // 1000, ticks % 1000
+    else:
+        factor = _UNITS[unit]
+        most = _MAX_LONG // factor
+        inside = np.clip(ticks, -most, most)
+        micros, beyond = inside * factor, np.where(inside == ticks, 0, ticks)
+        micros[ticks > most], micros[ticks < -most] = _MAX_LONG, -_MAX_LONG
+    return micros, beyond if beyond.any() else None
 
 
 def floats(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.floating[Any]]:
@@ -176,7 +192,7 @@ def count_pairs(low: Hashes, high: Longs) -> tuple[Hashes, Longs, Longs]:
 
 
 def _starts(differs: npt.NDArray[np.bool_], count: int) -> Longs:
-    """Where runs begin among `count` values, each after the first told apart from the one before it or not."""
+    """Start index of each run of equal values; `differs` has shape (count - 1,)."""
     fresh: npt.NDArray[np.bool_] = np.ones(count, np.bool_)
     fresh[1:] = differs
     return np.flatnonzero(fresh)
@@ -190,7 +206,7 @@ def _lengths(starts: Longs, count: int) -> Longs:
 
 
 def _is_ascending(values: npt.NDArray[np.integer[Any]]) -> bool:
-    """Keys mostly are; of other columns the first few values tell."""
+    """Key columns usually are; for others, a prefix is checked first."""
     return all(bool((part[1:] >= part[:-1]).all()) for part in (values[:_COUNTED_ROWS], values))
 
 

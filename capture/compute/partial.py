@@ -13,6 +13,8 @@ _WIDTHS: Final = {
 FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 TEXTUAL: Final = frozenset({Kind.STRING, Kind.BINARY, Kind.UUID, Kind.JSON})
 NUMERIC: Final = FLOATING | {Kind.INT, Kind.DECIMAL, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
+MEASURED: Final = FLOATING | {Kind.INT, Kind.DECIMAL}
+"""Kinds whose values have a mean."""
 HASHED: Final = NUMERIC | TEXTUAL | {Kind.BOOLEAN}
 
 
@@ -68,13 +70,17 @@ class Partial:
         row_count: Rows, nulls included.
         null_count: Rows without a value.
         nan_count: NaNs among the values, None for types that have none.
-        min: Canonical text of the least value that is no NaN.
-        max: Canonical text of the greatest value that is no NaN.
+        min: Canonical text of the least value that is not NaN, None where the type cannot hold it.
+        max: Canonical text of the greatest value that is not NaN, None where the type cannot hold it.
+        min_is_exact: False where `min` was rounded down to fit the type.
+        max_is_exact: False where `max` was rounded up to fit the type.
         width_sum: Bytes of all values.
         width_max: Bytes of the longest value, None without values.
         theta: Compact theta sketch of the values, None where values of the type are not hashed.
         kll: KLL sketch of the values as doubles (days, microseconds), None where not numeric or not wanted.
         mcv: Frequent-items sketch of the values' canonical texts, None where not wanted.
+        mean: Mean of the numbers that are not NaN, None where there are none or the type is not a number.
+        stddev: Their sample standard deviation, None of fewer than two.
     """
 
     row_count: int
@@ -82,8 +88,17 @@ class Partial:
     nan_count: int | None = None
     min: str | None = None
     max: str | None = None
+    min_is_exact: bool = True
+    max_is_exact: bool = True
     width_sum: int = 0
     width_max: int | None = None
     theta: bytes | None = None
     kll: bytes | None = None
     mcv: bytes | None = None
+    mean: float | None = None
+    stddev: float | None = None
+
+    @property
+    def numbers(self) -> int:
+        """Values that are not NaN."""
+        return self.row_count - self.null_count - (self.nan_count or 0)

@@ -180,10 +180,13 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
         "nan_count": None if part.nan_count is None else round(part.nan_count * scale),
         "avg_width_bytes": part.width_sum / count if count and part.width_max is not None else None,
         "max_width_bytes": part.width_max,
+        "mean": part.mean,
+        "stddev": part.stddev,
     }
     if covers.complete:
         row |= {"min": part.min, "max": part.max}
-        row |= {f"{side}_is_exact": None if row[side] is None else True for side in ("min", "max")}
+        row |= {f"{side}_is_exact": None if row[side] is None else getattr(part, f"{side}_is_exact")
+                for side in ("min", "max")}  # fmt: skip
     else:
         row |= {name: covers.known[name] for name in _KNOWN if covers.known.get(name) is not None}
     # a tuple that is null in all columns of a group is a value

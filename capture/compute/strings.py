@@ -57,7 +57,9 @@ def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
         theta = builder.serialize()
     else:
         theta = sketches.theta(distinct[: sketches.THETA_K + 2])  # zero, which is never kept, may be the first
-    return Partial(frame.rows, frame.nulls, None, low, high, width * times, longest, theta, None, mcv)
+    return Partial(
+        frame.rows, frame.nulls, None, low, high, width_sum=width * times, width_max=longest, theta=theta, mcv=mcv
+    )
 
 
 def row_hashes(values: pa.ChunkedArray) -> Hashes:
@@ -127,7 +129,7 @@ def _bounds(chunks: Sequence[_Entries], lt: LogicalType) -> tuple[str | None, st
 
 
 def _outermost(values: pa.Array) -> pa.Array:
-    """Those among which the least and the greatest are, by their first two bytes; all where these tell little."""
+    """Candidates for min and max, pre-filtered by their first two bytes; all when that prefix does not discriminate."""
     data, offsets = _layout(values)
     if not len(data):
         return values

@@ -10,10 +10,18 @@ import pyarrow.compute as pc
 
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
 from store import bounds
-from store.logical_types import LogicalType, parse
+from store.logical_types import LogicalType, parse, to_arrow
 
 ROWS_PER_TABLE = 262_144
 """About how many rows a table of file columns may have."""
+
+
+def absent(logical_type: str) -> pa.Array:
+    """One null: the constant of a column that a file lacks."""
+    try:
+        return pa.nulls(1, to_arrow(parse(logical_type)))
+    except ValueError:  # durations are counted, in whatever type
+        return pa.nulls(1)
 
 
 def column_rows(
@@ -36,7 +44,7 @@ def column_rows(
     rows = len(file_paths)
     columns = dict(_blank(rows))
     columns["file_path"] = file_paths
-    if (column_id := ids.get(column.name)) is not None:
+    if (column_id := column.id_in(ids)) is not None:
         columns["column_id"] = pa.repeat(pa.scalar(column_id, pa.int64()), rows)
     columns["column_name"] = pa.repeat(column.name, rows)
     columns["logical_type"] = pa.repeat(column.logical_type, rows)

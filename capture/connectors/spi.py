@@ -4,9 +4,9 @@ A connector reads metadata; it never needs a JVM. It tolerates being made many t
 `close()`, and raises `store.errors.UpstreamError` (retryable or not) or `NotFound` for upstream trouble, with a message
 that names the table and the reason.
 
-Names: a table is `(namespace, name)`; a namespace is dotted when nested. A column is named by its dotted path.
-Where a format has no field ids a `Column.field_id` is None; the store then gives the name an id for the table's life,
-and the connector is told that mapping as `ColumnIds` when it captures.
+Names: a table is `(namespace, name)`; a namespace is dotted when nested. A column is written as its dotted path and
+identified by its key (`Column.key`). Where a format has no field ids a `Column.field_id` is None; the store then gives
+the key an id for the table's life, and the connector gets that mapping as `ColumnIds` when it captures.
 """
 
 from __future__ import annotations
@@ -20,18 +20,28 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from store.schemas import INT, SCALAR, TEXT
+from store.names import column_key
+from store.schemas import DELETES, INT, SCALAR, TEXT
 
 ColumnIds = Mapping[str, int]
-"""Dotted column name → column id, over every name a table ever had."""
+"""Column key (`Column.key`) → column id, over every column a table ever had; a dotted name is a key too where no other
+column is written alike."""
 
 CONTAINERS = frozenset({"ARRAY", "MAP", "STRUCT", "VARIANT"})
 
 FILE_SCHEMA = pa.schema({
     "file_path": TEXT, "file_format": TEXT, "file_content": TEXT, "row_count": INT, "size_bytes": INT,
     "partition_data_json": TEXT, "partition_spec_id": pa.int32(), "sequence_number": INT,
-})  # fmt: skip
-"""`stats.files` without key and provenance. `row_count` is the rows of the file that are live."""
+} | DELETES)  # fmt: skip
+"""`stats.files` without key and provenance. `row_count` is the rows of the file that are live; `delete_files` is empty
+where no delete applies, null where that is not known."""
+
+
+def file_table(columns: Mapping[str, Any]) -> pa.Table:
+    """Rows of FILE_SCHEMA from its columns by name; one that is not given is null."""
+    rows = len(columns["file_path"])
+    return pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in FILE_SCHEMA], FILE_SCHEMA)
+
 
 FILE_COLUMN_SCHEMA = pa.schema({"file_path": TEXT, "column_id": INT, "column_name": TEXT} | SCALAR)
 """`stats.file_columns` without key and provenance."""
@@ -54,6 +64,15 @@ class Column:
     def is_leaf(self) -> bool:
         return self.logical_type not in CONTAINERS
 
+    @property
+    def key(self) -> str:
+        """The text that identifies the column within its table, see `store.names.column_key`."""
+        return column_key(self.path) if self.path else self.name
+
+    def id_in(self, ids: ColumnIds) -> int | None:
+        """The column's id, None where it has none."""
+        return ids.get(self.key, ids.get(self.name))
+
 
 @dataclass(frozen=True, slots=True)
 class Schema:
@@ -69,9 +88,9 @@ class Schema:
             digest.update(f"{column.name}\0{column.logical_type}\0{int(column.nullable)}\0".encode())
         return digest.hexdigest()
 
-    def leaves(self, names: frozenset[str] | None) -> list[Column]:
-        """The columns that have values of their own, of those named (None: of all)."""
-        return [column for column in self.columns if column.is_leaf and (names is None or column.name in names)]
+    def leaves(self, keys: frozenset[str] | None) -> list[Column]:
+        """The columns that have values of their own, of those with these keys (None: of all)."""
+        return [column for column in self.columns if column.is_leaf and (keys is None or column.key in keys)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +313,7 @@ class Connector(Protocol):
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
-        """Native statistics of a snapshot; `column_names` limits the columns (None = all leaves)."""
+        """Native statistics of a snapshot; `column_names` limits the columns to these keys (None = all leaves)."""
 
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None

@@ -1,103 +1,16 @@
-"""Puffin: Iceberg's file of statistics blobs. Written with theta sketches, and read back.
-
-A file is `PFA1`, the blobs, then the footer: `PFA1`, a JSON payload, its length (int32, little endian), four bytes of
-flags, `PFA1`. Only theta blobs are listed in the table's metadata: readers such as pyiceberg refuse a table that lists
-any type they do not know.
-"""
+"""Publishing NDV sketches to Iceberg: a Puffin file that the table's metadata names for a snapshot."""
 
 from __future__ import annotations
 
-import json
-import struct
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
-import pyarrow as pa
-
+from capture.connectors.iceberg.puffin import Blob, read_if_any, write
 from capture.connectors.storage.places import unknown_snapshot
 from store.errors import Conflict, InvalidArgument
 from store.schemas import THETA
-
-MAGIC = b"PFA1"
-_TAIL = struct.Struct("<i4s4s")  # payload length, flags, magic
-_COMPRESSED_FOOTER = 1
-MAX_FOOTER = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """One blob; `data` is uncompressed."""
-
-    type: str
-    fields: tuple[int, ...]
-    snapshot_id: int
-    sequence_number: int
-    data: bytes
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-
-def write(blobs: Sequence[Blob]) -> tuple[bytes, int]:
-    """The bytes of a Puffin file and the size of its footer."""
-    body, described = bytearray(MAGIC), []
-    for blob in blobs:
-        described.append({
-            "type": blob.type, "fields": list(blob.fields), "snapshot-id": blob.snapshot_id,
-            "sequence-number": blob.sequence_number, "offset": len(body), "length": len(blob.data),
-            "properties": dict(blob.properties),
-        })  # fmt: skip
-        body += blob.data
-    payload = json.dumps({"blobs": described, "properties": {"created-by": "statflight"}}).encode()
-    footer = MAGIC + payload + _TAIL.pack(len(payload), bytes(4), MAGIC)
-    return bytes(body + footer), len(footer)
-
-
-def read(stream: BinaryIO) -> list[Blob]:
-    """The blobs of a Puffin file; none where its footer is compressed, which hardly anybody writes.
-
-    Raises:
-        ValueError: It is no Puffin file.
-    """
-    size = stream.seek(0, 2)
-    if size is None:  # streams of Arrow tell, those of fsspec return
-        size = stream.tell()
-    if size < len(MAGIC) * 2 + _TAIL.size:
-        raise ValueError("a Puffin file that is too short")
-    stream.seek(size - _TAIL.size)
-    length, flags, magic = _TAIL.unpack(stream.read(_TAIL.size))
-    if magic != MAGIC or not 0 <= length <= min(size - _TAIL.size - 2 * len(MAGIC), MAX_FOOTER):
-        raise ValueError("a Puffin file with a broken footer")
-    if flags[0] & _COMPRESSED_FOOTER:
-        return []
-    stream.seek(size - _TAIL.size - length)
-    return [_blob(stream, item) for item in json.loads(stream.read(length))["blobs"]]
-
-
-def _blob(stream: BinaryIO, item: Mapping[str, Any]) -> Blob:
-    stream.seek(item["offset"])
-    data = stream.read(item["length"])
-    if codec := item.get("compression-codec"):
-        with pa.CompressedInputStream(pa.BufferReader(data), codec) as plain:
-            data = plain.read()
-    return Blob(
-        item["type"],
-        tuple(item["fields"]),
-        item["snapshot-id"],
-        item["sequence-number"],
-        bytes(data),
-        item.get("properties") or {},
-    )
-
-
-def read_if_any(io: Any, path: str) -> list[Blob]:
-    """The blobs of a statistics file; none where it is gone or damaged: statistics are a help, never a condition."""
-    try:
-        with io.new_input(path).open() as stream:
-            return read(stream)
-    except (OSError, ValueError, KeyError, pa.ArrowException):
-        return []
 
 
 class Publisher(Protocol):

@@ -94,7 +94,7 @@ class Spark:
         Args:
             compute: A function of a module below `store` or `capture`.
             payloads: What it gets; each is one Spark task.
-            schema: Of the batches: integers of 64 bits, text, bytes and lists of integers.
+            schema: Of the batches, of types that `ddl` spells.
             poll: Called a few times a second; an exception from it cancels the job and is passed on.
 
         Raises:
@@ -286,8 +286,11 @@ def _packages() -> Path:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """A schema of integers, text, bytes and lists of integers as Spark spells it."""
-    names = {pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary", pa.list_(pa.int64()): "array<bigint>"}
+    """A schema of integers, doubles, truth, text, bytes and lists of integers as Spark spells it."""
+    names = {
+        pa.int64(): "bigint", pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string",
+        pa.binary(): "binary", pa.list_(pa.int64()): "array<bigint>",
+    }  # fmt: skip
     return ", ".join(f"`{field.name}` {names[field.type]}" for field in schema)
 
 

@@ -2,6 +2,9 @@
 
 from flight_server.actions import captures, connectors, jobs, publishing, reads, records
 from flight_server.actions.reads import release
-from flight_server.actions.registry import ACTIONS, Action, Call
+from flight_server.actions.registry import ACTIONS, Action, Call, functions
 
-__all__ = ["ACTIONS", "Action", "Call", "captures", "connectors", "jobs", "publishing", "reads", "records", "release"]
+__all__ = [
+    "ACTIONS", "Action", "Call", "captures", "connectors", "functions", "jobs", "publishing", "reads", "records",
+    "release",
+]  # fmt: skip

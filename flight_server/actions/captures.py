@@ -8,16 +8,18 @@ from typing import Any
 from capture.orchestrator import Answer
 from capture.spi import Mode
 from flight_server.actions.registry import Call, Results, action
-from flight_server.app import question
+from flight_server.control.capture_plane import question
 from flight_server.reads.record_cache import Record
 from flight_server.wire.action_bodies import Ask, parse_asks
+from flight_server.wire.scan_request import CURRENT
 from store.catalog_store import EXTERNAL, TableEntry
 
 
 def _tables(call: Call, asks: Sequence[Ask]) -> list[TableEntry]:
     """The tables asked about; an unknown table or snapshot fails the whole request."""
     by_name = {
-        name: call.service.table(name, call.principal, "capture.run") for name in dict.fromkeys(a.table for a in asks)
+        name: call.service.access.table(name, call.principal, "capture.run")
+        for name in dict.fromkeys(a.table for a in asks)
     }
     for name, snapshot in dict.fromkeys((a.table, a.snapshot) for a in asks if isinstance(a.snapshot, int)):
         call.service.catalog.snapshot(by_name[name], int(snapshot))
@@ -29,7 +31,7 @@ def capture(call: Call, body: bytes) -> Results:
     asks = parse_asks(body, allow_all=True)
     tables = _tables(call, asks)
     service = call.service
-    service.refresh(asks, tables, call.is_cancelled)
+    service.lakes.refresh([t for a, t in zip(asks, tables, strict=True) if a.snapshot == CURRENT], call.is_cancelled)
     outcomes: list[dict[str, Any] | None] = [None] * len(asks)
     queued: dict[tuple[int, str | int], list[int]] = {}
     now: dict[int, list[tuple[int, int]]] = {}  # table key → (request, snapshot id)
@@ -38,7 +40,7 @@ def capture(call: Call, body: bytes) -> Results:
         if table.format == EXTERNAL:
             outcomes[at] = _outcome("UNCAPTURABLE", "no connector: the table is known by what was put of it alone")
             continue
-        ids = service.snapshots_of(ask.snapshot, table, known)
+        ids = service.captures.snapshots_of(ask.snapshot, table, known)
         if not ids:
             outcomes[at] = _outcome("DEGRADED", "the table has no snapshot")
         elif ask.mode is Mode.ASYNC:
@@ -46,7 +48,7 @@ def capture(call: Call, body: bytes) -> Results:
         else:
             now.setdefault(table.table_key, []).extend((at, snapshot_id) for snapshot_id in ids)
     for (key, snapshot), members in queued.items():
-        job_id = service.enqueue(
+        job_id = service.captures.enqueue(
             service.catalog.by_key(key), snapshot, [asks[at].told for at in members], call.correlation_id
         )
         for at in members:
@@ -55,7 +57,7 @@ def capture(call: Call, body: bytes) -> Results:
     for key, pairs in now.items():
         requests = [{**asks[at].told, "snapshot_id": snapshot_id} for at, snapshot_id in pairs]
         table = service.catalog.by_key(key)
-        started.append((pairs, service.start_capture(table, requests, call.correlation_id)))
+        started.append((pairs, service.captures.start(table, requests, call.correlation_id)))
     for pairs, task in started:
         results = (service.dispatcher.wait(task, None, call.is_cancelled) or {})["outcomes"]
         for (at, _), result in zip(pairs, results, strict=True):
@@ -85,7 +87,7 @@ def resolve(call: Call, body: bytes) -> list[Any]:
     questions, places = [], []
     known: dict[tuple[int, str | int], list[int]] = {}
     for at, (ask, table) in enumerate(zip(asks, tables, strict=True)):
-        ids = service.snapshots_of(ask.snapshot, table, known)
+        ids = service.captures.snapshots_of(ask.snapshot, table, known)
         if ids:
             questions.append(question(ask, table, ids[0]))
             places.append(at)

@@ -27,7 +27,7 @@ def _job(call: Call, body: bytes, *scopes: str) -> dict[str, Any]:
     """The job that the body names, for a caller who has one of the scopes and sees its table."""
     job = call.service.jobs.get(str(parse_body(body, {"job_id": str})["job_id"]))
     if not any(map(call.principal.may, scopes)):
-        call.service.require(call.principal, scopes[-1])
+        call.service.access.require(call.principal, scopes[-1])
     if not call.principal.sees(job["table_catalog"], job["table_schema"], job["table_name"]):
         raise PermissionDenied("the job is of a table that is not among those you may use")
     return job
@@ -62,7 +62,7 @@ def wait_job(call: Call, body: bytes) -> Results:
 @action('{"worker_id", "kinds", "wait_seconds"?, "engines"?}', "For capture workers: the next piece of work, if any")
 def lease_job(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"worker_id": str, "kinds": list}, {"wait_seconds": float, "engines": list})
-    call.service.require_worker(call.principal)
+    call.service.access.require_worker(call.principal)
     wait = min(float(asked.get("wait_seconds") or 0.0), 60.0)
     found = call.service.dispatcher.lease(
         asked["worker_id"], check_leases(asked["kinds"]), wait, check_engines(asked.get("engines") or []),
@@ -75,7 +75,7 @@ def lease_job(call: Call, body: bytes) -> Results:
 @action('{"job_id", "lease_token", "progress"?, "message"?}', "For capture workers: prolongs a lease")
 def renew_lease(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"job_id": str, "lease_token": str}, {"progress": float, "message": str})
-    call.service.require_worker(call.principal)
+    call.service.access.require_worker(call.principal)
     wanted = call.service.dispatcher.renew(
         asked["job_id"], asked["lease_token"], asked.get("progress"), asked.get("message")
     )
@@ -88,7 +88,7 @@ def declare_listing(call: Call, body: bytes) -> Results:
     asked = parse_body(
         body, {"job_id": str, "lease_token": str, "snapshot_id": int, "mark": str}, {"base": dict, "removed": list}
     )
-    call.service.require_worker(call.principal)
+    call.service.access.require_worker(call.principal)
     removed = asked.get("removed") or []
     if not all(isinstance(path, str) for path in removed):
         raise InvalidField("removed", "are no paths", expected="a list of texts", actual=removed)
@@ -112,7 +112,7 @@ def finish_job(call: Call, body: bytes) -> Results:
         "outcomes": check_outcomes(asked.get("outcomes")), "decisions": check_decisions(asked.get("decisions")),
         "error": check_error(asked.get("error")),
     }  # fmt: skip
-    call.service.require_worker(call.principal)
+    call.service.access.require_worker(call.principal)
     dispatcher, token = call.service.dispatcher, asked["lease_token"]
     for item in asked.pop("rows", None) or []:
         put, whole = ingest.inline(item, token, call.principal, call.service.policy, call.is_cancelled)

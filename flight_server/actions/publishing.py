@@ -25,7 +25,7 @@ def publish(call: Call, body: bytes) -> Results:
             raise InvalidField(f"options.{name}", "must be a string", expected="a string", actual=value)
     snapshot = check_snapshot(CURRENT if asked.get("snapshot") is None else asked["snapshot"])
     service = call.service
-    table = service.table(asked["table"], call.principal, "admin")
+    table = service.access.table(asked["table"], call.principal, "admin")
     if table.format == EXTERNAL:
         raise InvalidArgument(f'"{table.full_name}" has no connector: it is known only by what was put of it')
     if snapshot != CURRENT:

@@ -16,7 +16,7 @@ from store.errors import PermissionDenied
 @action("a JSON command", "What DoGet answers to the command, as one Arrow IPC stream in a single result")
 def read(call: Call, body: bytes) -> list[Any]:
     request = of_command(body, call.query_id)
-    call.service.require(call.principal, "stats.read")
+    call.service.access.require(call.principal, "stats.read")
     message = call.service.scanner.message(request, call.principal, call.is_cancelled)
     call.service.note_read(request)
     return [message]
@@ -33,7 +33,7 @@ def scan_system_table(call: Call, body: bytes) -> Results:
     command = {"table": asked["table"], "columns": asked.get("required_columns"), "predicates": asked.get("predicates"),
                "output_format": asked.get("output_format"), "query_id": asked["query_id"]}  # fmt: skip
     request = of_json({name: value for name, value in command.items() if value is not None})
-    call.service.require(call.principal, "stats.read")
+    call.service.access.require(call.principal, "stats.read")
     schema, batches = call.service.scanner.reader(request, call.principal)
     call.service.note_read(request)
     if request.rows:
@@ -52,7 +52,7 @@ def scan_system_table(call: Call, body: bytes) -> Results:
 @action('{"path"}', "Writes a copy of the database to a new file of the server's machine, while serving")
 def backup(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"path": str})
-    call.service.require(call.principal, "admin")
+    call.service.access.require(call.principal, "admin")
     if not call.principal.sees_all:
         raise PermissionDenied("a backup needs a token for all tables", hint="its tables are limited")
     started = time.perf_counter()

@@ -31,7 +31,7 @@ def delete_stats(call: Call, body: bytes) -> Results:
     check_table_name(asked["table"])
     target = Target.parse(asked["target"]) if asked.get("target") is not None else None
     snapshot = check_snapshot(asked["snapshot"]) if asked.get("snapshot") is not None else None
-    table = call.service.table(asked["table"], call.principal, "stats.write")
+    table = call.service.access.table(asked["table"], call.principal, "stats.write")
     snapshot_id = None if snapshot is None else _snapshot_id(call, table, snapshot)
     yield {"deleted": call.service.store.delete(table, snapshot_id, target)}
     call.service.dispatcher.on_published(table)
@@ -43,9 +43,9 @@ def expire(call: Call, body: bytes) -> Results:
     service = call.service
     if asked.get("table") is not None:
         check_table_name(asked["table"])
-        tables = [service.table(asked["table"], call.principal, "admin")]
+        tables = [service.access.table(asked["table"], call.principal, "admin")]
     else:
-        service.require(call.principal, "admin")
+        service.access.require(call.principal, "admin")
         tables = [t for t in service.catalog.tables() if call.principal.sees(*t.name)]
     dry = asked.get("dry_run", True) is not False
     for table in tables:
@@ -62,7 +62,7 @@ def stats_meta(call: Call, body: bytes) -> Results:
     check_table_name(asked["table"])
     check_snapshot(asked["snapshot"])
     target = Target.parse(asked["target"])
-    table = call.service.table(asked["table"], call.principal, "stats.read")
+    table = call.service.access.table(asked["table"], call.principal, "stats.read")
     meta = call.service.store.meta(table, _snapshot_id(call, table, asked["snapshot"]), target)
     yield {
         "content_hash": meta.content_hash, "generation": meta.generation,
@@ -101,7 +101,7 @@ def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
     """
     check_table_name(asked["table"])
     check_snapshot(asked["snapshot"])
-    table = call.service.table(asked["table"], call.principal, "stats.read")
+    table = call.service.access.table(asked["table"], call.principal, "stats.read")
     snapshot_id = _snapshot_id(call, table, asked["snapshot"])
     column_id = call.service.catalog.column_ids(table).get(asked["column"])
     if column_id is None:

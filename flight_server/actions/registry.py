@@ -36,6 +36,11 @@ class Action:
 ACTIONS: Final[dict[str, Action]] = {}
 
 
+def functions() -> list[dict[str, str]]:
+    """Rows of `sys.functions`."""
+    return [{"name": a.name, "arguments": a.arguments, "description": a.description} for a in ACTIONS.values()]
+
+
 def action(arguments: str, description: str, open: bool = False) -> Callable[[Run], Run]:
     def add(run: Run) -> Run:
         name = run.__name__

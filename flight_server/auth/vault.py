@@ -8,6 +8,9 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
+
+_URI: Final = ""  # the key of an address that holds a secret; no option has this name
 
 
 class Vault:
@@ -22,13 +25,26 @@ class Vault:
 
     def get(self, catalog: str, masked: Mapping[str, str]) -> dict[str, str]:
         """The options in full; those of the store where nothing is secret."""
-        return dict(self._options.get(catalog, masked))
+        return {name: value for name, value in self._options.get(catalog, masked).items() if name != _URI}
 
-    def set(self, catalog: str, options: Mapping[str, str], masked: Mapping[str, str]) -> None:
+    def uri(self, catalog: str, masked: str) -> str:
+        """The address in full; that of the store where nothing in it is secret."""
+        return self._options.get(catalog, {}).get(_URI, masked)
+
+    def set(self, catalog: str, options: Mapping[str, str], masked: Mapping[str, str], uri: str, shown: str) -> None:
+        """Keeps a connector's secrets.
+
+        Args:
+            catalog: Name of the connector.
+            options: Its options in full.
+            masked: Its options as the store holds them.
+            uri: Its address in full.
+            shown: Its address as the store holds it.
+        """
         with self._lock:
             self._options.pop(catalog, None)
-            if dict(options) != dict(masked):
-                self._options[catalog] = dict(options)
+            if dict(options) != dict(masked) or uri != shown:
+                self._options[catalog] = dict(options) | ({_URI: uri} if uri != shown else {})
             self._write()
 
     def drop(self, catalog: str) -> None:

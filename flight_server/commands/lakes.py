@@ -10,6 +10,7 @@ import typer
 from flight_server.client import full_name
 from flight_server.commands.common import SERVER, Server, TlsRoots, Token, connect, table_name
 from flight_server.commands.output import misuse, say, tell, warn
+from flight_server.commands.progress import while_looking
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
@@ -27,12 +28,13 @@ def connect_lake(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """Connect a lake and list its tables."""
+    """Connect a lake and list its tables. Stopped or failed, it leaves the catalog as it was."""
     options = dict(_pair(text) for text in option or ())
     with connect(server, token, tls_roots) as client:
-        body = {"catalog": catalog, "format": format, "uri": _absolute(uri), "options": options}
-        client.actions.register_connector(**body, **({"replace": True} if replace else {}))
-        _tell_tables(client, catalog, client.actions.call("discover", {"catalog": catalog}))
+        body = {"catalog": catalog, "format": format, "uri": _absolute(uri), "options": options, "discover": True}
+        body |= {"replace": True} if replace else {}
+        (lake,) = while_looking(client, catalog, lambda: client.actions.call("register_connector", body))
+        _tell_tables(client, catalog, lake["tables"])
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -49,10 +51,11 @@ def _absolute(uri: str) -> str:
 
 def _tell_tables(client: StatsClient, catalog: str, found: list[Any]) -> None:
     """Write the catalog's tables; tables that cannot be read go to standard error and make the status 1."""
-    names = sorted(full_name(row) for row in client.tables(catalog).to_pylist())
+    unreadable = [entry for entry in found if isinstance(entry, dict) and entry.get("error")]
+    failing = {entry.get("table") for entry in unreadable}
+    names = sorted({full_name(row) for row in client.tables(catalog).to_pylist()} - failing)
     for name in names:
         tell(name)
-    unreadable = [entry for entry in found if isinstance(entry, dict) and entry.get("error")]
     for entry in unreadable:
         warn(f"statflight: {entry.get('table', catalog)}: {entry['error']}")
     if not names and not unreadable:
@@ -74,7 +77,8 @@ def discover(
     if table is not None:
         body["table"] = table_name(table)
     with connect(server, token, tls_roots) as client:
-        _tell_tables(client, catalog, client.actions.call("discover", body))
+        found = while_looking(client, catalog, lambda: client.actions.call("discover", body))
+        _tell_tables(client, catalog, found)
 
 
 def disconnect(catalog: _Catalog, server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None) -> None:

@@ -1,4 +1,4 @@
-"""Captures of several tables at once, with progress on a terminal: tables done, rate, time left."""
+"""Progress on a terminal: captures of several tables at once (tables done, rate, time left), and looks at a lake."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flight_server.commands.output import quiet
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
+T = TypeVar("T")
 Outcomes = list[dict[str, Any]]
 AT_ONCE = 4  # captures that one command waits for
 POLL_SECONDS = 0.5
@@ -94,16 +95,68 @@ def _described(names: Sequence[str], left: Mapping[str, float]) -> str:
     return f"{len(names) - len(left)} of {len(names)}  {first}" if len(names) > 1 else first
 
 
+def while_looking(client: StatsClient, catalog: str, work: Callable[[], T]) -> T:
+    """Do the work in a thread, so that Ctrl-C ends the command at once; on a terminal a line shows how far the look is.
+
+    Args:
+        client: For the progress of the look.
+        catalog: The lake.
+        work: The call that looks at it.
+
+    Returns:
+        What the work returns; its exception is raised.
+    """
+    done: list[T] = []
+    trouble: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            trouble.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(POLL_SECONDS)
+    if thread.is_alive() and sys.stderr.isatty() and not quiet():
+        _show_look(client, catalog, thread)
+    while thread.is_alive():
+        thread.join(POLL_SECONDS)
+    if trouble:
+        raise trouble[0]
+    return done[0]
+
+
+def _show_look(client: StatsClient, catalog: str, thread: threading.Thread) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(escape(f"{catalog}: looking")) as status:
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
+            for job in _running(client):
+                if (job["table_catalog"], job["mode"]) == (catalog, "LOOK") and job["message"]:
+                    status.update(escape(f"{catalog}: {job['message']}"))
+
+
 def _shares(client: StatsClient) -> dict[str, float]:
-    """The progress of running jobs by table; nothing where it cannot be read, for the capture itself will fail."""
+    """The progress of running jobs by table."""
+    from flight_server.client import full_name
+
+    return {
+        full_name(job): job["progress"]
+        for job in _running(client)
+        if job["progress"] is not None and job["mode"] != "LOOK"
+    }
+
+
+def _running(client: StatsClient) -> list[dict[str, Any]]:
+    """Running jobs; none where they cannot be read, for the work itself will fail."""
     import pyarrow as pa
     import pyarrow.flight as flight
 
-    from flight_server.client import full_name
-
     try:
         running = [{"column": "state", "op": "EQ", "values": ["RUNNING"]}]
-        jobs = client.read("sys.capture_jobs", where=running).to_pylist()
+        return client.read("sys.capture_jobs", where=running).to_pylist()
     except (pa.ArrowException, flight.FlightError):
-        return {}
-    return {full_name(job): job["progress"] for job in jobs if job["progress"] is not None}
+        return []

@@ -135,12 +135,11 @@ def query(
     chosen, tree = names_of(columns), None
     if where is not None:
         from flight_server.conditions.sql import parse_where
-        from store.errors import StatflightError
 
         try:
             tree = parse_where(where)
-        except (StatflightError, ValueError) as error:
-            misuse(f"--where: {error}")
+        except ValueError as error:
+            misuse(f"--where: {str(error).removeprefix('[INVALID_ARGUMENT] condition: ')}")
     with connect(server, token, tls_roots) as client:
         # Positional: `stream` decides the type of what read answers.
         rows = client.read(flight, chosen, tree, at, allow_stale, limit, stream=True)

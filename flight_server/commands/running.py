@@ -42,6 +42,9 @@ def serve(
     ] = None,
     metrics_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Prometheus metrics, when given.")] = None,
     health_port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC health checks, when given.")] = None,
+    watch_seconds: Annotated[
+        float | None, typer.Option(min=0, help="Seconds between looks at each lake; 0 never looks.", show_default="60")
+    ] = None,
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Pages, metrics and health over HTTP, when given.")
     ] = None,
@@ -55,7 +58,8 @@ def serve(
     flags: dict[str, Any] = {
         "db": db, "host": host, "port": port, "workers": workers, "tls_cert": tls_cert, "tls_key": tls_key,
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
-        "health_port": health_port, "http_port": http_port, "spark_master": spark_master,
+        "health_port": health_port, "http_port": http_port, "watch_seconds": watch_seconds,
+        "spark_master": spark_master,
     } | _options(option or ())  # fmt: skip
     settings = _settings(config, flags)
     # Not before the settings are known to be good: a mistake should be told at once.

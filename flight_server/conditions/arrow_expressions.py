@@ -44,12 +44,38 @@ class _Call:
     options: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Unsaid:
+    """A part that a filter tree cannot say, and the tree of the terms ANDed with it that one can."""
+
+    error: ValueError
+    weaker: Tree | None = None
+
+
 def from_expression(expression: pc.Expression) -> Tree:
     """The filter tree that keeps the rows the expression keeps.
 
     Raises:
-        ValueError: It is no condition on columns, or uses what a filter tree cannot say.
+        ValueError: It is not a condition on columns, or uses what a filter tree cannot say.
     """
+    whole = _read(expression)
+    if isinstance(whole, _Unsaid):
+        raise whole.error
+    return _condition(whole)
+
+
+def weakened(expression: pc.Expression) -> Tree | None:
+    """A filter tree that keeps the rows the expression keeps, and more perhaps; None where that is all rows."""
+    try:
+        whole = _read(expression)
+    except ValueError:
+        return None
+    if isinstance(whole, _Unsaid):
+        return whole.weaker
+    return whole if isinstance(whole, dict) else None
+
+
+def _read(expression: pc.Expression) -> Any:
     if not isinstance(expression, pc.Expression):
         raise ValueError(f"expected a pyarrow.compute expression, got {type(expression).__name__}")
     try:
@@ -77,10 +103,24 @@ def from_expression(expression: pc.Expression) -> Tree:
             case _:
                 raise ValueError(f"a nested field is no column of a flight; {_LANGUAGE}")
     (whole,) = open_[0].arguments
-    return _condition(whole)
+    return whole
 
 
-def _translated(call: _Call) -> Tree:
+def _translated(call: _Call) -> Tree | _Unsaid:
+    unsaid = [part for part in call.arguments if isinstance(part, _Unsaid)]
+    weaker: list[Tree] = []
+    if call.function == "and_kleene":
+        sides = [part.weaker if isinstance(part, _Unsaid) else part for part in call.arguments]
+        weaker = [side for side in sides if isinstance(side, dict)]
+    try:
+        if unsaid:
+            raise unsaid[0].error
+        return _said(call)
+    except ValueError as error:
+        return _Unsaid(error, _joined("and", *weaker) if len(weaker) == 2 else next(iter(weaker), None))
+
+
+def _said(call: _Call) -> Tree:
     arguments = call.arguments
     match call.function:
         case "and_kleene" | "or_kleene":
@@ -94,6 +134,8 @@ def _translated(call: _Call) -> Tree:
             if any(options.get("nan_is_null") for options in call.options):
                 raise ValueError("is_null(nan_is_null=True) has no filter: NaN is a value")
             return {"column": _column(arguments[0]), "op": "IS_NULL"}
+        case "if_else":
+            return _if_else(*arguments)
         case "is_in":
             return _is_in(_column(arguments[0]), call.options[0])
     op = _COMPARES.get(call.function)
@@ -142,6 +184,23 @@ def _is_in(column: str, options: dict[str, Any]) -> Tree:
         return null if has_null else {"and": [null, valid]}
     found = {"column": column, "op": "IN", "values": values}
     return {"or": [null, found]} if has_null else {"and": [valid, found]}
+
+
+def _if_else(condition: Any, chosen: Any, other: Any) -> Tree:
+    """`if_else(is_valid(x), p, null)`, in which DuckDB puts its IN: unknown where x is null, else p."""
+    tree = condition if isinstance(condition, dict) else {}
+    null = isinstance(other, pa.Scalar) and not other.is_valid
+    if tree.get("op") != "IS_NOT_NULL" or not null:
+        raise ValueError(f"if_else() has a filter only as if_else(is_valid(x), …, null); {_LANGUAGE}")
+    column, inner = tree["column"], _condition(chosen)
+    for word, test in (("and", "IS_NOT_NULL"), ("or", "IS_NULL")):
+        match inner.get(word):
+            case [{"column": tested, "op": first}, {"column": compared, "op": "IN"} as found] | [
+                {"column": compared, "op": "IN"} as found, {"column": tested, "op": first}
+            ] if tested == compared == column and first == test:  # fmt: skip
+                return found  # IN is unknown of null by itself
+    null_test, unknown = {"column": column, "op": "IS_NULL"}, {"column": column, "op": "EQ", "values": [None]}
+    return {"or": [{"and": [tree, inner]}, {"and": [null_test, unknown]}]}
 
 
 def _value(value: Any) -> str | int | float | bool | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from store.errors import InvalidArgument
+import pyarrow as pa
 
 MAX_BYTES: Final = 64 * 1024
 _LANGUAGE: Final = "a condition compares columns with literals: =, <>, <, <=, >, >=, BETWEEN, IN, IS NULL, AND, OR, NOT"
@@ -29,10 +29,10 @@ def parse_where(sql: str) -> dict[str, Any]:
     """The filter tree of a SQL condition.
 
     Raises:
-        InvalidArgument: It is no condition, or one out of the language above.
+        pa.ArrowInvalid: It is not a condition, or not one of the language above.
     """
     if len(sql.encode("utf-8", "replace")) > MAX_BYTES:
-        raise InvalidArgument(f"condition: longer than {MAX_BYTES} bytes")
+        raise _refusal(f"longer than {MAX_BYTES} bytes")
     # Imported here: 0.3 s that only those who write SQL should wait for.
     import sqlglot
     from sqlglot import exp
@@ -59,13 +59,17 @@ def parse_where(sql: str) -> dict[str, Any]:
             before = "" if literal or not token.text.isidentifier() else token.text.upper()
         return _tree(sqlglot.parse_one(sql, into=exp.Condition, dialect="duckdb"))
     except SqlglotError as error:
-        raise InvalidArgument(f"condition: {_mistake(error)}", hint=_LANGUAGE) from None
+        raise _refusal(f"{_mistake(error)}", hint=_LANGUAGE) from None
     except RecursionError:
-        raise InvalidArgument("condition: nested too deep") from None
+        raise _refusal("nested too deep") from None
 
 
-def _outside(what: str) -> InvalidArgument:
-    return InvalidArgument(f"condition: {what} is not understood here", hint=_LANGUAGE)
+def _refusal(message: str, hint: str = "") -> pa.ArrowInvalid:
+    return pa.ArrowInvalid(f"[INVALID_ARGUMENT] condition: {message}{'; ' if hint else ''}{hint}")
+
+
+def _outside(what: str) -> pa.ArrowInvalid:
+    return _refusal(f"{what} is not understood here", hint=_LANGUAGE)
 
 
 def _mistake(error: Exception) -> str:
@@ -98,12 +102,12 @@ def _tree(node: Any) -> dict[str, Any]:
         case exp.In():
             column, values = _only(node, "this", "expressions")
             if not values:
-                raise InvalidArgument("condition: IN needs at least one literal")
+                raise _refusal("IN needs at least one literal")
             return _leaf(column, "IN", *values)
         case exp.Is() if isinstance(node.expression, exp.Null):
             return _leaf(_only(node, "this", "expression")[0], "IS_NULL")
         case exp.Column():
-            raise InvalidArgument(f"condition: {_shown(node)} alone is no condition", hint="compare it, as in = TRUE")
+            raise _refusal(f"{_shown(node)} alone is no condition", hint="compare it, as in = TRUE")
     raise _outside(_shown(node))
 
 
@@ -140,9 +144,9 @@ def _leaf(column: Any, op: str, *literals: Any) -> dict[str, Any]:
     from sqlglot import exp
 
     if not isinstance(column, exp.Column):
-        raise InvalidArgument(f"condition: {_shown(column)} is no column", hint=_LANGUAGE)
+        raise _refusal(f"{_shown(column)} is no column", hint=_LANGUAGE)
     if not isinstance(column.this, exp.Identifier) or column.args.get("table"):
-        raise InvalidArgument(f"condition: {_shown(column)} is qualified", hint="name the column alone")
+        raise _refusal(f"{_shown(column)} is qualified", hint="name the column alone")
     leaf: dict[str, Any] = {"column": column.name, "op": op}
     if literals:
         leaf["values"] = [_value(literal) for literal in literals]
@@ -169,9 +173,7 @@ def _value(node: Any) -> str | int | bool | None:
         ):
             return _timestamp(node.this.this)
         case exp.Column():
-            raise InvalidArgument(
-                f"condition: {_shown(node)} is a column, not a literal", hint="text is written in single quotes"
-            )
+            raise _refusal(f"{_shown(node)} is a column, not a literal", hint="text is written in single quotes")
     raise _outside(_shown(node))
 
 
@@ -182,9 +184,7 @@ def _number(text: str) -> str | int:
 def _timestamp(text: str) -> str:
     found = _TIMESTAMP.fullmatch(text.strip())
     if not found:
-        raise InvalidArgument(
-            f"condition: TIMESTAMP '{text[:50]}' is none", hint="it looks like TIMESTAMP '2026-01-31 12:34:56Z'"
-        )
+        raise _refusal(f"TIMESTAMP '{text[:50]}' is none", hint="it looks like TIMESTAMP '2026-01-31 12:34:56Z'")
     return f"{found['date']}T{found['time'] or '00:00'}{found['zone'] or 'Z'}"
 
 

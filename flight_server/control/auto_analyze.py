@@ -7,65 +7,80 @@ of `sys.capture_decisions` (engine `policy`); one that repeats the last one abou
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from capture import policy
 from capture.policy import Facts, Policy, Rules, Verdict
-from store.catalog_store import EXTERNAL, TableEntry
-from store.errors import NotFound, StatflightError
-from store.job_store import ACTIVE
+from store.catalog_store import EXTERNAL, Catalog, TableEntry
+from store.database import Database
+from store.errors import NotFound
+from store.job_store import ACTIVE, JobStore
 from store.targets import Target
-
-if TYPE_CHECKING:
-    from flight_server.app import Service
-
-log = logging.getLogger("statflight.server")
 
 ENGINE: Final = "policy"
 _CONTAINERS: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 
 
+class Reads(Protocol):
+    """Reads by column."""
+
+    def of(self, table_key: int) -> Mapping[str, int]:
+        """Column name → how often it was read."""
+
+
+class AnalyzeHost(Protocol):
+    """The parts of a server that policies need."""
+
+    @property
+    def database(self) -> Database: ...
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def jobs(self) -> JobStore: ...
+    @property
+    def usage(self) -> Reads: ...
+
+    def options(self, catalog: str) -> Mapping[str, Any]:
+        """A connector's options."""
+
+    def enqueue(
+        self, table: TableEntry, snapshot: str | int, bodies: Sequence[Mapping[str, Any]], correlation_id: str
+    ) -> str:
+        """Queues a capture; the id of the job."""
+
+
 class AutoAnalyze:
-    def __init__(self, service: Service, default: str, every_seconds: float):
-        self._service, self._default, self._every = service, policy.parse(default), every_seconds
+    """Decides after each discovery and each capture.
+
+    Args:
+        host: The server's parts that decisions need.
+        default: Policy of connectors that have none.
+        every_seconds: Interval of looks at lakes with a policy.
+    """
+
+    def __init__(self, host: AnalyzeHost, default: str, every_seconds: float):
+        self._host, self._default, self._every = host, policy.parse(default), every_seconds
         # by table key and kind of target: snapshot and text of the last decision; when and of which snapshot was tried
         self._last: dict[tuple[int, str], tuple[int | None, str]] | None = None
         self._tried: dict[tuple[int, str], tuple[datetime, int]] = {}
         self._later: dict[int, TableEntry] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="auto-analyze", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stop.set()
 
     def policy_of(self, options: Mapping[str, Any]) -> Policy:
         told = options.get("policy")
         return policy.parse(str(told)) if told else self._default
 
-    def _run(self) -> None:
-        while not self._stop.wait(self._every):
-            for catalog, format in self._service.database.rows("SELECT catalog, format FROM connectors"):
-                if format == EXTERNAL or self._stop.is_set():
-                    continue
-                try:
-                    if not self.policy_of(self._service.config(catalog)["options"]).is_off:
-                        self._service.discover(catalog, None, False, self._stop.is_set)  # ends with a look
-                except StatflightError as trouble:
-                    log.info("auto-analyze of %s: %s", catalog, trouble)
-                except Exception:
-                    log.exception("auto-analyze of %s", catalog)
+    def interval(self, catalog: str) -> float | None:
+        """Seconds between two looks at a lake whose connector has a policy; None without one."""
+        return None if self.policy_of(self._host.options(catalog)).is_off else self._every
 
     def look(self, catalog: str, tables: Sequence[TableEntry], now: datetime | None = None) -> list[str]:
         """Decides about these tables of a connector; the ids of the jobs that came of it."""
-        chosen = self.policy_of(self._service.config(catalog)["options"])
+        chosen = self.policy_of(self._host.options(catalog))
         if chosen.is_off:
             return []
         jobs = []
@@ -102,18 +117,18 @@ class AutoAnalyze:
             _, table = self._later.popitem()
             if table.format != EXTERNAL:
                 with contextlib.suppress(NotFound):  # its connector was dropped since
-                    self.look(table.table_catalog, [self._service.catalog.by_key(table.table_key)])
+                    self.look(table.table_catalog, [self._host.catalog.by_key(table.table_key)])
 
     def _queue(self, table: TableEntry, snapshot_id: int, targets: Sequence[Target]) -> str:
         bodies: list[dict[str, Any]] = [
             {"target": target.to_json(), "kinds": [], "sampling": "NONE", "column_selectors": [],
              "latency_budget_ms": None} for target in targets
         ]  # fmt: skip
-        return self._service.enqueue(table, snapshot_id, bodies, ENGINE)
+        return self._host.enqueue(table, snapshot_id, bodies, ENGINE)
 
     def _record(self, table: TableEntry, facts: Facts, verdicts: Mapping[str, Verdict]) -> None:
         if self._last is None:
-            rows = self._service.database.rows(
+            rows = self._host.database.rows(
                 "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
                 " FROM capture_decisions WHERE engine_id = ? GROUP BY ALL", ENGINE,
             )  # fmt: skip
@@ -129,19 +144,19 @@ class AutoAnalyze:
                     "outcome": "QUEUED" if verdict.capture else "NOT_NOW", "elapsed_ms": 0.0,
                 })  # fmt: skip
         if fresh:
-            self._service.database.write(
-                lambda connection: self._service.jobs.record_decisions(connection, table, ENGINE, fresh)
+            self._host.database.write(
+                lambda connection: self._host.jobs.record_decisions(connection, table, ENGINE, fresh)
             )
 
     def _facts(self, table: TableEntry) -> Facts:
-        service, key, current = self._service, table.table_key, table.current_snapshot_id
-        rows = service.database.rows
+        host, key, current = self._host, table.table_key, table.current_snapshot_id
+        rows = host.database.rows
         if current is None:
             return Facts(None, None, ())
-        snapshots = {s.snapshot_id: s for s in service.catalog.snapshots(table)}
+        snapshots = {s.snapshot_id: s for s in host.catalog.snapshots(table)}
         schema_hash = snapshots[current].schema_hash if current in snapshots else None
-        ids = service.catalog.column_ids(table)
-        leaves = [c[0] for c in service.catalog.schema_columns(table, schema_hash) if c[1] not in _CONTAINERS]
+        ids = host.catalog.column_ids(table)
+        leaves = [c[0] for c in host.catalog.schema_columns(table, schema_hash) if c[1] not in _CONTAINERS]
         scans = rows(
             "SELECT r.snapshot_id, max(coalesce(r.refreshed_at, r.captured_at, r.created_at)) FROM stats_columns r"
             " LEFT JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
@@ -150,7 +165,7 @@ class AutoAnalyze:
         )  # fmt: skip
         captured, captured_at = scans[0] if scans else (None, None)
         names = {name: number for name, number in ids.items() if name in leaves}
-        used = {names[name]: reads for name, reads in service.usage.of(key).items() if name in names}
+        used = {names[name]: reads for name, reads in host.usage.of(key).items() if name in names}
         return Facts(
             current, schema_hash, tuple(names.values()),
             has_table_record=bool(
@@ -169,12 +184,12 @@ class AutoAnalyze:
     def _changed(self, table_key: int, before: int, current: int) -> float | None:
         """Rows of the files that came since, or of those that went if these are more, as a share of the rows there are,
         or were; None where a listing is not known."""
-        places = dict(self._service.database.rows(
+        places = dict(self._host.database.rows(
             "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = 'stats.files'", table_key
         ))  # fmt: skip
         if before not in places or current not in places:
             return None
-        ((were, are, stayed),) = self._service.database.rows(
+        ((were, are, stayed),) = self._host.database.rows(
             "SELECT coalesce(sum(row_count) FILTER (was), 0), coalesce(sum(row_count) FILTER (is_now), 0),"
             " coalesce(sum(row_count) FILTER (was AND is_now), 0) FROM (SELECT row_count,"
             " from_pos <= ? AND to_pos > ? AS was, from_pos <= ? AND to_pos > ? AS is_now"

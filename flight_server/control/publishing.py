@@ -71,7 +71,7 @@ class Publishing:
             StatflightError: The worker's, when nothing was published.
         """
         payload = {
-            "connector": self._service.config(table.table_catalog), "to": home, "snapshot_id": snapshot_id,
+            "connector": self._service.lakes.config(table.table_catalog), "to": home, "snapshot_id": snapshot_id,
             "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
                       "full_name": table.full_name},
             "dry_run": dry_run, "allow_inherited": allow_inherited, "options": dict(options or {}),
@@ -134,7 +134,7 @@ class Publishing:
     def _republish(self, table: TableEntry) -> int:
         if table.format == EXTERNAL or table.dropped or table.current_snapshot_id is None:
             return 0
-        homes = homes_of(self._service.config(table.table_catalog)["options"])
+        homes = homes_of(self._service.lakes.config(table.table_catalog)["options"])
         now, tried = self._clock(), 0
         last = [self._published[key] for home in homes if (key := (table.table_key, home)) in self._published]
         if last and now - max(last) < INTERVAL_SECONDS:

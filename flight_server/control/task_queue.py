@@ -1,12 +1,14 @@
 """Work for workers: durable jobs and tasks that somebody waits for, leased over Flight, results in draft generations.
 
-A worker asks for a lease of some kinds (`control`: look at a lake; `sync`: a capture somebody waits for; `light`: one
-that metadata answers, waited for or durable; `job`: any durable one) and gets a token. Rows it puts under the token are
-a draft that nobody sees; finishing publishes the draft in one transaction. A lease that runs out takes its draft along.
+A worker asks for a lease of some kinds (`control`, `watch`: a look at a lake; `sync`: a capture somebody waits for;
+`light`: one that metadata answers, waited for or durable; `job`: any durable one) and gets a token. Rows it puts under
+the token are a draft that nobody sees; finishing publishes the draft in one transaction. A lease that runs out takes
+its draft along.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -14,6 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from flight_server.control.capture_counters import Tally
@@ -38,8 +41,12 @@ from store.targets import Target
 
 log = logging.getLogger("statflight.server")
 
-LANES: Final = {"control": ("control",), "sync": ("light", "sync"), "light": ("light",), "publish": ("publish",)}
+LANES: Final = {
+    "control": ("control",), "sync": ("light", "sync"), "light": ("light",), "watch": ("watch",),
+    "publish": ("publish",),
+}  # fmt: skip
 """Kind of lease → the queues of tasks it serves, in this order. What metadata answers waits for no scan."""
+LOOKS: Final = ("control", "watch")  # kinds of tasks that look at a lake: somebody waits for it, or nobody
 MAX_TASKS: Final = 10_000
 MAX_LOST: Final = 3  # workers that may be lost over one task
 _TICK: Final = 0.05  # seconds between looks at whether a caller is still there
@@ -63,6 +70,12 @@ class Task:
     error: StatflightError | None = None
     cancelled: bool = False
     lost: int = 0  # leases of it that ran out
+    queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started_at: datetime | None = None
+    catalog: str = ""  # of a look at a lake
+    touched_at: float = field(default_factory=time.monotonic)  # when its worker last had progress to report
+    progress: float | None = None
+    message: str = ""
 
     @property
     def lane(self) -> str:
@@ -164,6 +177,31 @@ class Dispatcher:
         with self._ready:
             return list({e["engine_id"]: e for w in self._workers.values() for e in w.engines}.values())
 
+    def live_jobs(self) -> list[dict[str, Any]]:
+        """Rows of `sys.capture_jobs` for the tasks that somebody waits for, with the `table_key` of each."""
+        with self._ready:
+            tasks = [task for waiting in self._waiting.values() for task in waiting] + list(self._leased.values())
+        return [self._row(task) for task in tasks if task.kind != "watch"]
+
+    def _row(self, task: Task) -> dict[str, Any]:
+        names = dict.fromkeys(("table_catalog", "table_schema", "table_name"))
+        if task.table_key is not None:
+            names = dict(zip(names, self.catalog.by_key(task.table_key).name, strict=True))
+            requests = task.payload["requests"]
+            mode, targets = "SYNC", [Target.parse(request["target"]).storage_id for request in requests]
+            snapshots = {str(request["snapshot_id"]) for request in requests}
+            snapshot = snapshots.pop() if len(snapshots) == 1 else "all"
+        else:
+            names["table_catalog"] = task.catalog
+            mode, targets, snapshot = "LOOK", [task.payload["operation"]], None
+        return names | {
+            "job_id": task.id, "table_key": task.table_key, "snapshot": snapshot, "mode": mode,
+            "state": "CANCELLING" if task.cancelled else "RUNNING" if task.token else "QUEUED",
+            "targets": json.dumps(targets), "attempts": task.lost + bool(task.token), "queued_at": task.queued_at,
+            "started_at": task.started_at, "progress": task.progress or 0.0, "degraded": False, "stats_processed": 0,
+            "message": task.message or None,
+        }  # fmt: skip
+
     # For workers.
 
     def lease(
@@ -199,7 +237,8 @@ class Dispatcher:
                 if self._waiting[lane]:
                     task = self._waiting[lane].popleft()
                     task.token = uuid.uuid4().hex
-                    task.leased_at = time.monotonic()
+                    task.leased_at = task.touched_at = time.monotonic()
+                    task.started_at = task.started_at or datetime.now(UTC)
                     task.lease_until = task.leased_at + self.jobs.lease_seconds
                     self._leased[task.token] = task
                     return {"job_id": task.id, "lease_token": task.token, "kind": task.kind,
@@ -239,7 +278,11 @@ class Dispatcher:
         with self._ready:
             task = self._leased.get(token)
             if task is not None:
-                task.lease_until = time.monotonic() + self.jobs.lease_seconds
+                now = time.monotonic()
+                task.lease_until = now + self.jobs.lease_seconds
+                if (progress, message) != (None, None) and (progress, message) != (task.progress, task.message):
+                    task.touched_at = now
+                    task.progress, task.message = progress, message or ""
                 return not task.cancelled
         return self.jobs.renew(job_id, token, progress, message)
 
@@ -285,7 +328,7 @@ class Dispatcher:
             draft = self._drafts.pop(token, Draft())
         outcomes = body.get("outcomes", [])
         if task is not None:
-            if task.kind not in ("control", "publish"):
+            if task.kind not in (*LOOKS, "publish"):
                 self.tally.ended(task.kind, time.monotonic() - task.leased_at, outcomes)
             return self._end_task(task, draft, body)
         assert held is not None

@@ -203,9 +203,9 @@ class StatflightServer(flight.FlightServerBase):
             caller = self._caller(headers)
             request = ingest.parse_put(descriptor)
             if request.draft is None:
-                self.service.require(caller, "stats.write")
+                self.service.access.require(caller, "stats.write")
             else:
-                self.service.require_worker(caller)
+                self.service.access.require_worker(caller)
             directory = self.service.database.directory
             rows = ingest.read_rows(request, reader, caller, self.service.policy, context.is_cancelled, directory)
             put = ingest.to_put(request, rows)
@@ -269,7 +269,7 @@ class StatflightServer(flight.FlightServerBase):
 
     def _reader(self, headers: _Headers) -> Principal:
         caller = self._caller(headers)
-        self.service.require(caller, "stats.read")
+        self.service.access.require(caller, "stats.read")
         return caller
 
     def _info(self, descriptor: flight.FlightDescriptor, *parts: scan_request.ScanRequest) -> flight.FlightInfo:
@@ -301,7 +301,7 @@ def serve(settings: Settings) -> int:
     internal = secrets.token_urlsafe(32)
     guard = Guard(settings.auth, internal)
     tls_options(settings)  # bad files are told before a database is made
-    service = Service(settings)
+    service = Service(settings, actions.functions)
     metrics = health = listener = None
 
     def start(location: str, options: Mapping[str, Any]) -> StatflightServer:
@@ -335,9 +335,7 @@ def serve(settings: Settings) -> int:
     sys.stdout.flush()
     inner = _Inner(start, listener, settings.host)
     children = _Children(settings, inner.uri, internal)
-    service.auto.start()
-    service.publishing.start()
-    service.ready.start()
+    service.start()
     workers = Upkeep({"starting workers": children.keep})
     upkeep = Upkeep({
         "taking back leases": service.dispatcher.sweep, "counting reads": service.usage.flush,

@@ -1,77 +1,89 @@
-"""Flights that are computed rather than stored: histograms, most common values, and what the server says of itself."""
+"""Flights that are computed rather than stored: histograms, most common values, quantiles, the server's own state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.reads.sources import Scope, stats_source
+from flight_server.reads.query import Queries
+from flight_server.reads.sources import SOURCES, Scope, Source, stats_source
 from store import bounds, logical_types, sketches
+from store.database import STORED, Database
 from store.schemas import FLIGHTS, KEY, PROVENANCE
-
-if TYPE_CHECKING:
-    from flight_server.app import Service
 
 BUCKETS: Final = 32
 COMMON: Final = 100
 RANKS: Final = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)  # of `stats.quantiles`
 
 
-def register(service: Service) -> None:
-    """Tells the scanner where these flights come from."""
-    sources: dict[str, Callable[[Scope], pa.Table]] = {
-        "stats.histograms": lambda scope: _expanded(service, scope, "stats.histograms", "QUANTILES", _buckets),
-        "stats.most_common_values": lambda scope: _expanded(service, scope, "stats.most_common_values", "MCV", _common),
-        "stats.quantiles": lambda scope: _expanded(service, scope, "stats.quantiles", "QUANTILES", _quantiles),
-        "sys.engines": lambda _: _table("sys.engines", engine_rows(service)),
-        "sys.flights": lambda scope: _table("sys.flights", list(_flights(service, scope))),
-        "sys.functions": lambda _: _functions(),
+Rows = Sequence[Mapping[str, Any]]
+
+
+def register(
+    queries: Queries, *, engines: Callable[[], Rows], functions: Callable[[], Rows], live_jobs: Callable[[], Rows]
+) -> None:
+    """Registers the sources of computed flights.
+
+    Args:
+        queries: Reads from DuckDB, and from these sources.
+        engines: Rows of `sys.engines`.
+        functions: Rows of `sys.functions`.
+        live_jobs: Rows of `sys.capture_jobs` that are not in the database: work that somebody waits for, with the
+            `table_key` of each, None for a look at a lake.
+    """
+    database = queries.database
+    queries.arrow_sources |= {
+        "stats.histograms": lambda scope: _expanded(database, scope, "stats.histograms", "QUANTILES", _buckets),
+        "stats.most_common_values": lambda scope: _expanded(
+            database, scope, "stats.most_common_values", "MCV", _common
+        ),
+        "stats.quantiles": lambda scope: _expanded(database, scope, "stats.quantiles", "QUANTILES", _quantiles),
+        "sys.engines": lambda _: _table("sys.engines", engines()),
+        "sys.flights": lambda scope: _table("sys.flights", list(_flights(queries, scope))),
+        "sys.functions": lambda _: _table("sys.functions", functions()),
+        "sys.capture_jobs": lambda scope: _jobs(scope, live_jobs),
     }
-    service.scanner.queries.arrow_sources.update(sources)
 
 
-def _table(flight: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist([dict(row) for row in rows], FLIGHTS[flight].schema)
+def _table(flight: str, rows: Rows) -> pa.Table:
+    schema = FLIGHTS[flight].schema
+    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
 
-@lru_cache(1)
-def _own_engines() -> tuple[Mapping[str, Any], ...]:
-    from capture.engines import default_engines, described
+def _jobs(scope: Scope, live: Callable[[], Rows]) -> Source:
+    """Stored jobs and those of memory. Memory is read first: work that ends in between is stored by then."""
+    held = [row for row in live() if scope.keys is None or row["table_key"] in scope.keys]
+    stored, names = SOURCES["sys.capture_jobs"](scope), FLIGHTS["sys.capture_jobs"].schema.names
+    chosen = ", ".join(f'{stored.columns[name]} AS "{name}"' for name in names)
+    sql = (
+        f"(SELECT {chosen} FROM {stored.sql} WHERE {stored.where} UNION ALL BY NAME SELECT * FROM live_jobs l"
+        " WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.job_id = l.job_id)) s"
+    )
+    columns = {name: f's."{name}"' for name in names}
+    arrow = {"live_jobs": _table("sys.capture_jobs", held)}
+    return Source(sql, stored.parameters, columns, "s.queued_at, s.job_id", arrow=arrow)
 
-    return tuple(described(default_engines()))
 
-
-def engine_rows(service: Service) -> list[Mapping[str, Any]]:
-    """What the connected workers say, else what a worker of this version would."""
-    return service.dispatcher.engines() or list(_own_engines())
-
-
-def _flights(service: Service, scope: Scope) -> Iterator[dict[str, Any]]:
-    """Each flight; the estimate counts the rows of all tables, so a scope that is limited is told none."""
-    from store.database import STORED
-
-    queries = service.scanner.queries
+def _flights(queries: Queries, scope: Scope) -> Iterator[dict[str, Any]]:
+    """Each flight; the estimate counts the rows of all tables, so a limited scope gets none."""
     for flight in FLIGHTS.values():
         estimate = queries.estimate(STORED[flight.name]) if flight.name in STORED and scope.keys is None else None
         yield {"name": flight.name, "column_count": len(flight.schema), "row_estimate": estimate,
                "writable": flight.writable, "description": flight.description}  # fmt: skip
 
 
-def _functions() -> pa.Table:
-    from flight_server.actions import ACTIONS
-
-    rows = [{"name": a.name, "arguments": a.arguments, "description": a.description} for a in ACTIONS.values()]
-    return _table("sys.functions", rows)
-
-
 # Sketches opened up into rows.
 
 
 def _expanded(
-    service: Service, scope: Scope, flight: str, role: str, rows_of: Callable[[Mapping[str, Any]], list[dict[str, Any]]]
+    database: Database,
+    scope: Scope,
+    flight: str,
+    role: str,
+    rows_of: Callable[[Mapping[str, Any]], list[dict[str, Any]]],
 ) -> pa.Table:
     """One row per bucket, value or quantile of each column's sketch, with key and provenance of the column's record."""
     columns, found = stats_source(FLIGHTS["stats.columns"], scope), stats_source(FLIGHTS["stats.sketches"], scope)
@@ -85,7 +97,7 @@ def _expanded(
         " AND k.snapshot_id = c.snapshot_id AND k.column_id = c.column_id"
         " ORDER BY c.table_key, c.snapshot_id, c.column_id"
     )
-    with service.database.reading() as cursor:
+    with database.reading() as cursor:
         records = cursor.sql(sql, params=[*columns.parameters, *found.parameters, role]).to_arrow_table().to_pylist()
     rows = []
     for record in records:

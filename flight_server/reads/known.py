@@ -15,6 +15,7 @@ from flight_server.reads.sources import TABLE_COLUMNS, Scope
 from flight_server.wire.scan_request import ScanRequest
 from store.catalog_store import TableEntry
 from store.database import STORED
+from store.freshness import USABLE_COLUMNS, usable_for_arrow
 from store.predicates import tree
 
 _KNOWN: Final = frozenset({*TABLE_COLUMNS, "freshness", "usable_for"})
@@ -32,7 +33,7 @@ def stored_part(request: ScanRequest, scope: Scope) -> ScanRequest | None:
         return None
     names = [name for name in request.names if name not in _KNOWN]
     if "usable_for" in request.names:
-        names += ["completeness", "row_groups_sampled"]
+        names += [name for name in USABLE_COLUMNS if name in request.flight.schema.names]
     return replace(request, columns=tuple(dict.fromkeys([*names, "snapshot_id"])), node=rest)
 
 
@@ -45,9 +46,7 @@ def completed(batch: pa.RecordBatch, request: ScanRequest, scope: Scope) -> pa.R
         exact = _exact(batch, only, scope)
         made["freshness"] = pc.if_else(exact, "EXACT", "STALE")
         if "usable_for" in request.names:
-            whole = pc.equal(batch["completeness"], "COMPLETE").fill_null(False)
-            unsampled = pc.equal(batch["row_groups_sampled"].fill_null(0), 0)
-            made["usable_for"] = pc.if_else(pc.and_(pc.and_(exact, whole), unsampled), "PRUNING", "PLANNING")
+            made["usable_for"] = usable_for_arrow(made["freshness"], batch)
     for name in TABLE_COLUMNS:
         if name in request.names:
             made[name] = pa.repeat(pa.scalar(getattr(only, name), pa.string()), batch.num_rows)

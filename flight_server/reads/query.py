@@ -25,7 +25,7 @@ BATCH_ROWS: Final = 4096  # ~1 MiB of statistics; fewer where single values are 
 _LARGE: Final = {"stats.sketches": 64}
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read comes as it is stored, clustered by table
 
-ArrowSource: TypeAlias = Callable[[Scope], pa.Table]
+ArrowSource: TypeAlias = Callable[[Scope], pa.Table | Source]
 
 
 class Queries:
@@ -79,8 +79,11 @@ class Queries:
     def _source(self, request: ScanRequest, scope: Scope) -> Source:
         name = request.flight.name
         if made := self.arrow_sources.get(name):
+            answer = made(scope)
+            if isinstance(answer, Source):
+                return answer
             columns = {column: f'source."{column}"' for column in request.flight.schema.names}
-            return Source("source", [], columns, arrow={"source": made(scope)})
+            return Source("source", [], columns, arrow={"source": answer})
         if known := SOURCES.get(name):
             return known(scope)
         used = {*request.names, *(column.strip().lower() for column in tree.columns_of(request.node))}

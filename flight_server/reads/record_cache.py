@@ -15,6 +15,7 @@ from typing import Any, Final
 from flight_server.reads.slice_cache import Plan, Slice
 from flight_server.wire.status import to_json
 from store.catalog_store import Catalog, TableEntry
+from store.freshness import EXACT, usable_for
 from store.lru import Bounded
 from store.puts import FLIGHT_OF
 from store.schemas import FLIGHTS, Flight
@@ -108,8 +109,7 @@ def _flat(table: TableEntry, snapshot_id: int, row: Mapping[str, Any]) -> Record
     names = {"table_catalog": table.table_catalog, "table_schema": table.table_schema,
              "table_name": table.table_name, "table_id": table.table_id, "snapshot_id": snapshot_id}  # fmt: skip
     flat = names | {name: _jsonable(value) for name, value in row.items() if name not in _HIDDEN}
-    exact = row.get("completeness") == "COMPLETE" and not row.get("row_groups_sampled")
-    return Record(flat | {"freshness": "EXACT", "usable_for": "PRUNING" if exact else "PLANNING"})
+    return Record(flat | {"freshness": EXACT, "usable_for": usable_for(EXACT, row)})
 
 
 def _jsonable(value: Any) -> Any:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from store.catalog_store import TableEntry
 from store.database import BY_SNAPSHOT, BY_SPAN, STORED, stored_columns
+from store.freshness import freshness_sql, rank_sql, stored_freshness_sql, usable_for_sql
 from store.schemas import FLIGHTS, Flight
 from store.stats_store import IDENTITY
 
@@ -48,10 +49,6 @@ class Source:
 
 
 TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
-_USABLE: Final = (
-    "CASE WHEN {freshness} = 'EXACT' AND s.completeness = 'COMPLETE' AND coalesce(s.row_groups_sampled, 0) = 0"
-    " THEN 'PRUNING' ELSE 'PLANNING' END"
-)
 
 
 def stats_source(flight: Flight, scope: Scope, used: Set[str] | None = None) -> Source:
@@ -65,7 +62,7 @@ def stats_source(flight: Flight, scope: Scope, used: Set[str] | None = None) -> 
         return _stored(flight, scope, used)
     inner, parameters = (_by_snapshot if flight.name in BY_SNAPSHOT else _by_span)(flight.name, scope)
     sql, parameters, columns = _with_names(flight, inner, parameters, scope)
-    columns["usable_for"] = _USABLE.format(freshness="s.freshness")
+    columns["usable_for"] = usable_for_sql("s.freshness", "s", flight.schema.names)
     return Source(sql, parameters, columns, _order(flight.name, "s"))
 
 
@@ -98,10 +95,10 @@ def _stored(flight: Flight, scope: Scope, used: Set[str] | None) -> Source:
     else:
         sql += " ANTI JOIN (SELECT table_key FROM tables WHERE dropped) t ON t.table_key = s.table_key"
         where = _keys("s", scope, parameters)
-    freshness = f"CASE WHEN {at}.snapshot_id = coalesce({current}, {at}.snapshot_id) THEN 'EXACT' ELSE 'STALE' END"
+    freshness = stored_freshness_sql(f"{at}.snapshot_id", current)
     if scope.lone:
         freshness = "'EXACT'"
-    columns |= {"freshness": freshness, "usable_for": _USABLE.format(freshness=freshness)}
+    columns |= {"freshness": freshness, "usable_for": usable_for_sql(freshness, "s", flight.schema.names)}
     return Source(sql, parameters, columns, _order(flight.name, at), where, names=names)
 
 
@@ -124,7 +121,7 @@ def _stored_label(row: str, scope: Scope) -> tuple[str, str]:
     if scope.only is not None:
         known = scope.only.current_snapshot_id
         current, join = "NULL" if known is None else str(int(known)), ""
-    return f"CASE WHEN {row}.snapshot_id = coalesce({current}, {row}.snapshot_id) THEN 'EXACT' ELSE 'STALE' END", join
+    return stored_freshness_sql(f"{row}.snapshot_id", current), join
 
 
 def _keys(alias: str, scope: Scope, parameters: list[Any]) -> str:
@@ -153,15 +150,8 @@ def _asked(scope: Scope, parameters: list[Any]) -> str:
 
 
 _HASH: Final = "coalesce({row}.schema_hash, n.schema_hash)"
-_LABEL: Final = (
-    "CASE WHEN {row}.snapshot_id = a.snapshot_id THEN 'EXACT'"
-    " WHEN {hash} = a.schema_hash THEN 'INHERITED' ELSE 'STALE' END"
-)
 # never a newer one; of another schema only where stale answers are allowed
 _VALID: Final = "({row}.snapshot_id = a.snapshot_id OR (n.ordinal < a.ordinal AND ({hash} = a.schema_hash OR {stale})))"
-_BEST: Final = (
-    "ORDER BY ({row}.snapshot_id = a.snapshot_id) DESC, coalesce({hash} = a.schema_hash, false) DESC, n.ordinal DESC"
-)
 
 
 def _by_snapshot(name: str, scope: Scope) -> tuple[str, list[Any]]:
@@ -175,9 +165,10 @@ def _by_snapshot(name: str, scope: Scope) -> tuple[str, list[Any]]:
     condition = _keys("r", scope, parameters)
     stale = "true" if scope.allow_stale else "false"
     identity = "".join(f', r."{column}"' for column in IDENTITY[name])
-    best = _BEST.format(row="r", hash=row_hash)
+    label = freshness_sql("r", row_hash, "n.ordinal", "a")
+    best = "ORDER BY " + rank_sql("r", row_hash, "n.ordinal", "a")
     return (
-        f"SELECT r.*, {_LABEL.format(row='r', hash=row_hash)} AS freshness FROM {table} r JOIN {asked} a"
+        f"SELECT r.*, {label} AS freshness FROM {table} r JOIN {asked} a"
         " ON a.table_key = r.table_key JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
         f" WHERE {condition} AND {_VALID.format(row='r', hash=row_hash, stale=stale)}"
         f" QUALIFY row_number() OVER (PARTITION BY r.table_key{identity} {best}) = 1",
@@ -198,12 +189,13 @@ def _by_span(name: str, scope: Scope) -> tuple[str, list[Any]]:
         asked = _asked(scope, parameters)
         stale = "true" if scope.allow_stale else "false"
         hash_ = "n.schema_hash"
+        label, best = (each("f", hash_, "n.ordinal", "a") for each in (freshness_sql, rank_sql))
         listings = (
-            f"SELECT f.table_key, f.snapshot_id, f.pos, {_LABEL.format(row='f', hash=hash_)} AS freshness"
+            f"SELECT f.table_key, f.snapshot_id, f.pos, {label} AS freshness"
             f" FROM file_snapshots f JOIN {asked} a ON a.table_key = f.table_key JOIN snapshots n"
             " ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
             f" WHERE f.family = '{name}' AND {_VALID.format(row='f', hash=hash_, stale=stale)}"
-            f" QUALIFY row_number() OVER (PARTITION BY f.table_key {_BEST.format(row='f', hash=hash_)}) = 1"
+            f" QUALIFY row_number() OVER (PARTITION BY f.table_key ORDER BY {best}) = 1"
         )
     condition = _keys("r", scope, parameters)
     columns = ", ".join(f'r."{column}"' for column in stored_columns(name))

@@ -210,7 +210,7 @@ def _enum(enum: type[E], value: Any, field: str) -> E:
 
 # What workers tell.
 
-LEASES: Final = ("control", "sync", "light", "job", "publish")
+LEASES: Final = ("control", "watch", "sync", "light", "job", "publish")
 _OUTCOME: Final[Mapping[str, type]] = {
     "snapshot_id": int, "storage_id": str, "outcome": str, "engine_id": str, "detail": str, "attributes": dict,
 }  # fmt: skip

@@ -72,9 +72,18 @@ class LeaseKeeper:
     def stop(self) -> None:
         self._stop.set()
 
-    def progress(self, share: float, message: str) -> None:
+    def progress(self, share: float | None, message: str) -> None:
+        """Notes how far the work is, for the next renewal.
+
+        Args:
+            share: 0 to 1; None where it is not known.
+            message: A few words for whoever watches the job.
+
+        Raises:
+            Cancelled: The work is not wanted any more.
+        """
         self.touched = time.monotonic()
-        self._progress = (min(max(share, 0.0), 1.0), message or None)
+        self._progress = (None if share is None else min(max(share, 0.0), 1.0), message or None)
         if self.unwanted.is_set():
             raise Cancelled("the job was cancelled")
 

@@ -23,6 +23,7 @@ import pyarrow.flight as flight
 
 from capture import partitions
 from capture.connectors import open_connector
+from capture.connectors.progress import reporting
 from capture.connectors.secrets import redact_all, resolve
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
 from capture.engines import default_engines, described
@@ -30,7 +31,7 @@ from capture.registry import Registry
 from capture.spi import Budget, CaptureRequest, CaptureResult, Decision, Mode, Outcome, Sampling, TableHandle
 from flight_server.process.signals import Signals
 from flight_server.worker.connection import DraftSink, LeaseKeeper, Server, first_line
-from flight_server.worker.lake_inspection import look
+from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.publishing import publish_table
 from store.errors import InvalidArgument, StatflightError, UpstreamError, to_json
 from store.targets import Target
@@ -40,7 +41,7 @@ STALL_SECONDS: Final = 600.0
 MAX_LEFT_BEHIND: Final = 8
 CONNECTOR_SECONDS: Final = 300.0  # that a connector stays open: credentials may be renewed
 MAX_CONNECTORS: Final = 8  # of one thread
-ROLES: Final = (("control",), ("sync", "control"), ("sync",), ("light",), ("job",), ("publish",))
+ROLES: Final = (("control",), ("sync", "control"), ("sync",), ("light",), ("job",), ("watch",), ("publish",))
 
 
 class Connectors:
@@ -98,6 +99,7 @@ class Worker:
         self.left_behind = 0
         self._engines = described(registry.engines)
         self._hands: list[_Hand] = []
+        self._watching: dict[str, _Hand] = {}  # by catalog; its connector stays open between two looks
 
     def start(self, roles: Sequence[Sequence[str]]) -> None:
         for kinds in roles:
@@ -120,7 +122,7 @@ class Worker:
             self._finish(keeper.lease, {"error": to_json(trouble), "message": str(trouble)})
             if self.left_behind > MAX_LEFT_BEHIND:
                 self.stopping.set()
-            else:
+            elif hand.kinds:
                 self.start([hand.kinds])
 
     def run(self, kinds: Sequence[str]) -> None:
@@ -142,7 +144,10 @@ class Worker:
                 )  # fmt: skip
                 away = 0.0
                 for lease in leases:
-                    self._work(hand, lease)
+                    if lease["kind"] == "watch":
+                        self._watch(lease)
+                    else:
+                        self._work(hand, lease)
             except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as refusal:
                 _say(f"the server refuses this worker: {first_line(refusal)}")
                 self.stopping.set()
@@ -154,12 +159,27 @@ class Worker:
                 _say(f"{type(trouble).__name__} in a worker's thread: {first_line(trouble)}")
                 self.stopping.wait(1.0)
 
+    def _watch(self, lease: Mapping[str, Any]) -> None:
+        """Looks at a lake in a thread of the lake's own, so that one that hangs delays no other."""
+        catalog = lease["payload"]["connector"]["catalog"]
+        hand = self._watching.get(catalog)
+        if hand is None or hand.abandoned or hand.keeper is not None:
+            hand = _Hand(())
+            self._watching[catalog] = hand
+        if hand not in self._hands:
+            self._hands.append(hand)
+        hand.keeper = LeaseKeeper(self.server, lease)  # from now on the hand is taken
+        threading.Thread(target=self._work, args=(hand, lease), daemon=True, name=f"watch-{catalog}").start()
+
     def _work(self, hand: _Hand, lease: Mapping[str, Any]) -> None:
         body: dict[str, Any] = {}
-        hand.keeper = keeper = LeaseKeeper(self.server, lease)
+        if hand.keeper is None:
+            hand.keeper = LeaseKeeper(self.server, lease)
+        keeper = hand.keeper
         keeper.start()
         try:
-            work = {"control": self._control, "publish": self._publish}.get(lease["kind"], self._capture)
+            works = {"control": self._inspect, "watch": self._inspect, "publish": self._publish}
+            work = works.get(lease["kind"], self._capture)
             body = work(hand, lease)
         except StatflightError as trouble:
             body = {"error": to_json(trouble), "message": str(trouble)}
@@ -195,10 +215,14 @@ class Worker:
 
     # Looking at a lake.
 
-    def _control(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
-        payload = lease["payload"]
-        with hand.connectors.opened(payload["connector"]) as connector:
-            return {"result": look(connector, payload)}
+    def _inspect(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
+        payload, keeper = lease["payload"], hand.keeper
+        assert keeper is not None
+        with (
+            hand.connectors.opened(payload["connector"]) as connector,
+            reporting(lambda message: keeper.progress(None, message)),
+        ):
+            return {"result": inspect(connector, payload, keeper.progress)}
 
     # Publishing.
 
@@ -245,7 +269,7 @@ def _secrets_of(lease: Mapping[str, Any]) -> dict[str, str]:
 
 def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connector: Connector) -> TableHandle:
     table = payload["table"]
-    schema = Schema(tuple(Column(name, type, nullable, field_id) for name, type, nullable, field_id in columns))
+    schema = Schema(tuple(Column(c[0], c[1], c[2], c[3], tuple(*c[4:5])) for c in columns))
     return TableHandle(
         table["catalog"], table["schema"], table["name"], table["table_id"], snapshot_id, schema,
         payload["column_ids"], connector,
@@ -295,7 +319,7 @@ def run_worker(
         Registry(default_engines(spark_master, inline_max_cells)),
     )
     signals, told = Signals(signal.SIGTERM, signal.SIGINT), False
-    worker.start([("control",), ("control",), ("publish",)] if control_only else ROLES)
+    worker.start((("control",), ("control",), ("watch",), ("publish",)) if control_only else ROLES)
     while not (told or worker.stopping.is_set()):
         told = signals.next(0.5) is not None
         worker.look_after()

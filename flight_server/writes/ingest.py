@@ -66,7 +66,7 @@ def _parse_command(body: Any) -> PutRequest:
     if not isinstance(draft, str | None) or not isinstance(extra, bool) or not isinstance(whole, bool):
         raise InvalidArgument("draft, extra and whole are for capture workers: text, true | false, true | false")
     if draft is not None:
-        return PutRequest(_writable(name), PutMode.FILL if extra else PutMode.UPSERT, None, draft, whole)
+        return PutRequest(_writable(name), PutMode.FILL if extra else PutMode.CAPTURE, None, draft, whole)
     return PutRequest(_writable(name), PutMode(mode), key)
 
 

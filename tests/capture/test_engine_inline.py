@@ -15,7 +15,8 @@ from capture.compute import kernels
 from capture.compute.file_scan import Work
 from capture.compute.fold import Fold
 from capture.compute.readers import base
-from capture.connectors.spi import Column, ScanColumn, ScanTask, Schema
+from capture.connectors import open_connector
+from capture.connectors.spi import Column, ConnectorConfig, ScanColumn, ScanTask, Schema
 from capture.engines.compute import engine as engines
 from capture.engines.compute.engine import SparkEngine
 from capture.spark import job, session
@@ -164,8 +165,11 @@ def test_records_of_columns_and_files(engine, table):
     assert (found["word"]["null_count"], found["word"]["ndv"], found["word"]["avg_width_bytes"]) == (150, 90, 2.9)
     assert (found["ratio"]["nan_count"], found["ratio"]["max"]) == (0, "187.375")
     assert (found["part"]["min"], found["part"]["max"], found["part"]["ndv"]) == ("a", "b", 2)
+    assert (row["mean"], row["stddev"]) == (749.5, pytest.approx(433.157, abs=1e-3))
+    assert [found[name]["mean"] for name in ("word", "part")] == [None, None]
     files = {(row["file_path"], row["column_name"]): row for row in sink.get("stats.file_columns")}
     assert len(files) == 8
+    assert files["t/b.parquet", "id"]["mean"] == 999.5
     assert (files["t/b.parquet", "id"]["min"], files["t/b.parquet", "id"]["row_count"]) == ("500", 1000)
     assert sum(files[path, "id"]["bytes_scanned"] for path in ("t/a.parquet", "t/b.parquet")) == row["bytes_scanned"]
     held = sink.get("stats.sketches")
@@ -497,3 +501,38 @@ def test_capabilities_name_the_kinds(engine):
     assert isinstance(told.target_kinds, Mapping)
     assert all(kinds <= set(schemas.KINDS) for kinds in told.target_kinds.values())
     assert (engine.id, engine.priority) == ("spark", 100)
+
+
+# Columns of an actual lake.
+
+
+def captured(path, columns):
+    """Rows of stats.columns by column id of the only table below a directory; `columns` are its schema's, in order."""
+    connector = open_connector(ConnectorConfig("c", "parquet", str(path), {}))
+    schema = connector.describe("default", "t").schema
+    assert [c.name for c in schema.columns] == columns
+    ids = {c.key: number for number, c in enumerate(schema.columns, 1)}
+    snapshot = connector.enumerate_snapshots("default", "t").current_snapshot_id
+    table = TableHandle("c", "default", "t", "id", snapshot, schema, ids, connector)
+    sink = MemorySink()
+    leaves = [i for i, c in table.by_id.items() if c.is_leaf]
+    results = SparkEngine().capture_batch([CaptureRequest(table, Target.column(i)) for i in leaves], sink)
+    assert {(result.outcome, result.detail) for result in results} == {(Outcome.CAPTURED, "")}
+    return {row["column_id"]: row for row in sink.get("stats.columns")}
+
+
+def test_a_duration_is_counted_without_bounds(tmp_path):
+    (tmp_path / "t").mkdir()
+    pauses = pa.array([1, None, 3], pa.duration("ms"))
+    pq.write_table(pa.table({"a": [1, 2, 3], "pause": pauses}), tmp_path / "t/0.parquet")
+    row = captured(tmp_path, ["a", "pause"])[2]
+    assert (row["logical_type"], row["row_count"], row["null_count"]) == ("INTERVAL", 3, 1)
+    assert [row[name] for name in ("min", "max", "ndv", "mean")] == [None] * 4
+
+
+def test_nanoseconds_of_a_lake_are_enclosed(tmp_path):
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table({"at": pa.array([5001, 5002, 7000], pa.timestamp("ns"))}), tmp_path / "t/0.parquet")
+    row = captured(tmp_path, ["at"])[1]
+    assert (row["min"], row["min_is_exact"]) == ("1970-01-01T00:00:00.000005", False)
+    assert (row["max"], row["max_is_exact"], row["ndv"]) == ("1970-01-01T00:00:00.000007", True, 3)

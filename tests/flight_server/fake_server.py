@@ -23,6 +23,7 @@ class FakeServer(flight.FlightServerBase):
         self.actions: list[tuple[str, Any]] = []
         self.puts: list[tuple[dict[str, Any], pa.Table]] = []
         self.refusal: Exception | None = None
+        self.failures: list[Exception] = []  # of the next reads and puts
         self.headers: dict[str, list[str]] = {}
 
     @property
@@ -35,6 +36,8 @@ class FakeServer(flight.FlightServerBase):
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.RecordBatchStream:
         command = json.loads(ticket.ticket)
         self.commands.append(command)
+        if self.failures:
+            raise self.failures.pop()
         answer = self.tables.get(command["table"], FLIGHTS[command["table"]].schema.empty_table())
         if isinstance(answer, Exception):
             raise answer
@@ -43,6 +46,8 @@ class FakeServer(flight.FlightServerBase):
         return flight.RecordBatchStream(answer)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        if self.failures:
+            raise self.failures.pop()
         if self.refusal:
             raise self.refusal
         table = reader.read_all()

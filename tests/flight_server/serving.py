@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from flight_server.actions import functions
 from flight_server.app import Service
 from flight_server.auth.tokens import ANONYMOUS
 from flight_server.config import Settings
@@ -23,7 +24,7 @@ CATALOG = "lake"
 
 @contextmanager
 def service_in(directory: Path, **settings: Any) -> Iterator[Service]:
-    service = Service(Settings(db=directory / "stats.duckdb", **settings))
+    service = Service(Settings(db=directory / "stats.duckdb", **settings), functions)
     try:
         yield service
     finally:

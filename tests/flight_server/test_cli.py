@@ -169,20 +169,28 @@ def test_a_refusal_is_one_line_on_stderr(server, run):
 
 
 def test_connect_registers_discovers_and_lists(server, run, tmp_path):
-    server.answers["register_connector"] = lambda body: [body]
-    server.answers["discover"] = lambda body: []
+    server.answers["register_connector"] = lambda body: [body | {"tables": []}]
     (tmp_path / "delta").mkdir()
     status, out, _ = run("connect", "lake", "delta", tmp_path / "delta", "-o", "a=b=c", "-o", "empty=")
     assert (status, out) == (0, f"{NAME}\n")
-    registered = {"catalog": "lake", "format": "delta", "uri": str(tmp_path / "delta")}
-    assert server.actions == [
-        ("register_connector", registered | {"options": {"a": "b=c", "empty": ""}}),
-        ("discover", {"catalog": "lake"}),
-    ]
+    registered = {"catalog": "lake", "format": "delta", "uri": str(tmp_path / "delta"), "discover": True}
+    assert server.actions == [("register_connector", registered | {"options": {"a": "b=c", "empty": ""}})]
+    assert run("connect", "lake", "delta", tmp_path / "delta", "--replace")[0] == 0
+    assert server.actions[1][1]["replace"] is True
+
+
+@pytest.mark.parametrize("command", [("connect", "lake", "delta", "s3://b"), ("discover", "lake")])
+def test_tables_that_cannot_be_read_are_reported_and_fail_the_command(server, run, command):
+    found = [{"table": "lake.default.bad", "error": "its log is damaged"}, {"table": NAME, "snapshots": 1}]
+    server.answers["register_connector"] = lambda body: [body | {"tables": found}]
+    server.answers["discover"] = lambda body: found
+    status, out, err = run(*command)
+    assert (status, out) == (1, f"{NAME}\n")
+    assert err == "statflight: lake.default.bad: its log is damaged\n"
 
 
 def test_a_relative_path_is_made_absolute(server, run, tmp_path, monkeypatch):
-    server.answers["register_connector"] = server.answers["discover"] = lambda body: [body]
+    server.answers["register_connector"] = lambda body: [body | {"tables": []}]
     (tmp_path / "lake").mkdir()
     monkeypatch.chdir(tmp_path)
     run("connect", "lake", "delta", "lake")

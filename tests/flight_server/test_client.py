@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+import stamina
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flight_server.client import StatsClient, join_name, of_table, reason, split_name
+from store import names
 from tests.flight_server.fake_server import FakeServer
 
 TABLE = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders"}
@@ -41,6 +48,18 @@ def client(server):
 def test_a_name_has_three_parts(name, parts):
     assert split_name(name) == parts
     assert split_name(join_name(*parts)) == parts
+
+
+@given(st.lists(st.text('ab."é ', min_size=1, max_size=5), min_size=3, max_size=3), st.text('ab."é ', max_size=12))
+def test_names_mean_the_same_as_in_the_store(parts, text):
+    assert join_name(*parts) == names.join_name(*parts)
+    results = []
+    for split in (split_name, names.split_name):
+        try:
+            results.append(split(text))
+        except ValueError as refusal:
+            results.append(str(refusal))
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("name", ["", "t", "a.b", "a..b.c", ".a.b", "a.b.", 'a."b.c', 'a.b"c.d', '"".b.c'])
@@ -120,6 +139,55 @@ def test_the_token_goes_with_every_call(server):
     with StatsClient(server.uri, token="s3cret") as client:
         client.tables()
     assert server.headers["authorization"] == ["Bearer s3cret"]
+
+
+def test_history_is_in_the_order_of_commits(server, client):
+    ids = (7, 3, 5)
+    times = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
+    server.rows("stats.columns", *[TABLE | {"snapshot_id": i, "column_id": 1, "ndv": float(i)} for i in (3, 5, 7, 9)])
+    server.rows("sys.snapshots", *[TABLE | {"snapshot_id": i, "committed_at": at}
+                                   for i, at in zip(ids, times, strict=True)])  # fmt: skip
+    found = client.history("lake.sales.orders", "id")
+    assert found["snapshot_id"].to_pylist() == [9, 7, 3, 5]  # one that is not listed was there before
+    assert found["committed_at"].to_pylist() == [None, *times]
+
+
+def test_history_of_an_unknown_column(server, client):
+    server.rows("information_schema.tables", TABLE)
+    server.rows("information_schema.columns", TABLE | {"column_name": "id"})
+    assert client.history("lake.sales.orders", "id").num_rows == 0
+    with pytest.raises(pa.ArrowKeyError, match=r'\[UNKNOWN_COLUMN\] .* no column "di"'):
+        client.history("lake.sales.orders", "di")
+
+
+@pytest.mark.parametrize("call", ["read", "act", "put"])
+def test_a_server_that_is_unavailable_is_asked_again(server, call):
+    failures = [flight.FlightUnavailableError("[SHUTTING_DOWN] bye")] * 2
+
+    def answer(_):
+        if failures:
+            raise failures.pop()
+        return [{"status": "ok"}]
+
+    server.rows("sys.flights", {"name": "stats.columns"})
+    server.answers["health"] = answer
+    server.failures = failures
+    calls = {
+        "read": lambda client: client.read("sys.flights").num_rows,
+        "act": lambda client: client.actions.call("health"),
+        "put": lambda client: client.put("stats.tables", pa.table({"table_name": ["a"]})),
+    }
+    with StatsClient(server.uri) as client, pytest.raises(flight.FlightUnavailableError):
+        calls[call](client)
+    with stamina.set_testing(True, attempts=3), StatsClient(server.uri, attempts=3) as client:
+        assert calls[call](client)
+    assert not failures
+
+
+def test_threads_share_a_client(server, client):
+    server.rows("sys.flights", {"name": "stats.columns"})
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: client.read("sys.flights").num_rows, range(64))) == [1] * 64
 
 
 # Writing.

@@ -35,6 +35,16 @@ def service(tmp_path_factory, request):
         yield made
 
 
+def test_a_float_whose_nans_are_unknown_prunes_nothing(service):
+    kinds = {1: {"logical_type": "DOUBLE", "nan_count": None}, 2: {"logical_type": "DOUBLE", "nan_count": 0},
+             3: {"logical_type": "INT", "nan_count": None}}  # fmt: skip
+    given = [rows("nans", 1, [column], completeness="COMPLETE", **kind)[0] for column, kind in kinds.items()]
+    put(service, given)
+    for more in ({}, {"snapshot": "current"}, {"snapshot": 1}, {"snapshot": "current"}):
+        found = read(service, command("nans", columns=["usable_for"], **more))
+        assert found["usable_for"].to_pylist() == ["PLANNING", "PRUNING", "PRUNING"], more
+
+
 def told(service, table="t", **more):
     found = None
     for _ in range(3):  # what is asked again comes out of memory

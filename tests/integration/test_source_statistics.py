@@ -6,9 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
+from capture.connectors.iceberg.connector import IcebergConnector
+from capture.connectors.spi import ConnectorConfig
+from capture.publishers import iceberg
+from store.sketches.theta import theta
+from tests.capture.connectors.iceberg_tables import simple_table
 from tests.flight_server.live_server import Client, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
@@ -79,3 +87,24 @@ def test_statistics_of_an_older_paimon_snapshot_stay_its_own(tmp_path):
         assert answer["outcome"] == "CAPTURED" and answer["record"]["ndv"] == pytest.approx(20_000, rel=0.05)
         healed = column(client, snapshot="current")
         assert (healed["snapshot_id"], healed["freshness"]) == (3, "EXACT")
+
+
+def test_sketches_that_spark_registers_later_are_taken_over(tmp_path):
+    """Registering statistics makes no new snapshot: the same snapshot is captured again."""
+    table = simple_table(tmp_path, Schema(NestedField(1, "id", LongType())), pa.table({"id": range(100)}))
+    connector = IcebergConnector(ConnectorConfig("c", "iceberg", f"sqlite:///{tmp_path / 'catalog.db'}"))
+    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
+        name = "lake.db.t"
+        client.act("register_connector", {"catalog": "lake", "format": "iceberg",
+                                          "uri": f"sqlite:///{tmp_path / 'catalog.db'}"})  # fmt: skip
+        client.act("discover", {"catalog": "lake"})
+        capture_table(client, name)
+        assert column(client)["ndv"] is None
+        data = theta(np.arange(1, 101, dtype=np.uint64) << np.uint64(50))
+        iceberg.publish(connector, "db", "t", table.current_snapshot().snapshot_id, [(1, data, 100)])
+        connector.close()
+        capture_table(client, name)
+        row = column(client)
+        assert (row["ndv"], row["ndv_exact"], row["max"], row["completeness"]) == (100.0, True, "99", "COMPLETE")
+        assert (row["freshness"], row["usable_for"]) == ("EXACT", "PRUNING")
+        assert resolve_ndv(client, name)["outcome"] == "HIT"

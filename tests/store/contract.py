@@ -97,6 +97,30 @@ class StatsStoreContract:
         assert put(store, "stats.columns", columns((1, 99), (2, 20)), "fill") == Counts(2, 1, 1, 0)
         assert self.stored(store) == [(1, 10), (2, 20)]
 
+    @pytest.mark.parametrize(("flight", "target"), [
+        ("stats.columns", {"column_id": 1}), ("stats.file_columns", {"file_path": "f", "column_id": 1})])  # fmt: skip
+    def test_a_capture_of_a_part_never_replaces_one_of_the_whole(self, store, flight, target):
+        def capture(completeness, null_count):
+            row = target | {"completeness": completeness, "null_count": null_count}
+            counts = put(store, flight, rows(flight, row), "capture")
+            return counts.created, counts.unchanged, counts.replaced
+
+        assert capture("PARTIAL", 1) == (1, 0, 0)
+        assert capture("PARTIAL", 2) == (0, 0, 1)
+        assert capture("COMPLETE", 3) == (0, 0, 1)
+        assert capture("PARTIAL", 4) == (0, 1, 0)
+        assert capture("COMPLETE", 5) == (0, 0, 1)
+        assert put(store, flight, rows(flight, target | {"completeness": "PARTIAL"}), "upsert").replaced == 1
+
+    def test_a_sketch_of_a_sample_never_replaces_one_of_the_whole(self, store):
+        def capture(params, data):
+            return put(store, "stats.sketches", rows("stats.sketches", sketch(1, data=data) | {"params": params}),
+                       "capture").replaced  # fmt: skip
+
+        part = '{"completeness": "PARTIAL"}'
+        assert [capture(part, b"1"), capture(part, b"2"), capture("{}", b"3"), capture(part, b"4")] == [0, 1, 1, 0]
+        assert [data for _, _, data in self.sketches(store, 1)] == [b"3"]
+
     def test_replace_snapshot_leaves_only_the_new_set(self, store):
         put(store, "stats.columns", columns((1, 10), (2, 20), (3, 30)))
         put(store, "stats.columns", columns((1, 10), snapshot=2))

@@ -109,7 +109,7 @@ class MemoryStatsStore:
             old = stored.get(identity)
             if old is None:
                 created += 1
-            elif mode is PutMode.FILL or _same(family, old, row):
+            elif mode is PutMode.FILL or _same(family, old, row) or (mode is PutMode.CAPTURE and _is_less(old, row)):
                 unchanged += 1
                 continue
             elif mode is PutMode.CREATE:
@@ -267,6 +267,14 @@ def _identity(keys: Sequence[str], row: Mapping[str, Any]) -> Identity:
 
 def _same(family: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return all(old[name] == new[name] for name in stored_columns(family) if name not in cosmetic(family))
+
+
+def _is_less(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a record of a part would replace one of the whole."""
+    if "params" in old:
+        parts = ["PARTIAL" in (row["params"] or "") for row in (old, new)]
+        return parts == [False, True]
+    return old.get("completeness") == "COMPLETE" and new.get("completeness") != "COMPLETE"
 
 
 def _is_about(flight: str, row: Mapping[str, Any], target: Target | None) -> bool:

@@ -42,8 +42,9 @@ def of_log(
     upper: pa.Array | None,
     rows: pa.Array | None,
     records: pa.Array | None,
-    has_deletes: pa.Array,
+    tight: pa.Array,
     *,
+    exact: bool = True,
     was_float: bool = False,
 ) -> dict[str, Any]:
     """Null counts and bounds of the log, in the sense that rows deleted since leave them.
@@ -55,31 +56,34 @@ def of_log(
         upper: Greatest values, from the log.
         rows: Live rows of each file.
         records: Rows of each file, deleted ones included.
-        has_deletes: Which files lost rows.
+        tight: Which files lost no row and have statistics that the log does not call wide.
+        exact: Whether any bound may be exact.
         was_float: Whether some files hold a DOUBLE column as 32-bit floats.
     """
     facts: dict[str, Any] = {}
-    intact = None if not pc.any(has_deletes).as_py() else pc.invert(has_deletes)
-    if nulls is not None and intact is None:
-        facts["null_count"] = nulls
-    elif nulls is not None:
-        # Which of the deleted rows were null is not known, unless none or all of them are.
-        nothing = pa.scalar(None, pa.int64())
-        all_null = (
-            pc.if_else(pc.fill_null(pc.equal(nulls, records), False), rows, nothing) if records is not None else nothing
-        )
-        after = pc.if_else(pc.equal(nulls, 0), nulls, all_null)
-        facts["null_count"] = pc.if_else(has_deletes, after, nulls)
+    all_tight = pc.all(tight).as_py()
+    if nulls is not None:
+        facts["null_count"] = nulls if all_tight else of_live_rows(nulls, rows, records, tight)
     if not kind.orderable:
         return facts
     for side, values, outwards in (("lower", lower, _down), ("upper", upper, _up)):
         if values is not None:
-            facts[side], exact = outwards(values, kind)
+            facts[side], attained = outwards(values, kind)
             if was_float and kind.kind is Kind.DOUBLE:
                 facts[side], same = _of_floats(facts[side], upwards=side == "upper")
-                exact = pc.and_(exact, same)
-            facts[f"{side}_exact"] = exact if intact is None else pc.and_(exact, intact)
+                attained = pc.and_(attained, same)
+            facts[f"{side}_exact"] = False if not exact else attained if all_tight else pc.and_(attained, tight)
     return facts
+
+
+def of_live_rows(nulls: pa.Array, rows: pa.Array | None, records: pa.Array | None, tight: pa.Array) -> pa.Array:
+    """Null counts of the live rows: how many of the deleted ones were null is known where none or all are."""
+    nothing = pa.scalar(None, pa.int64())
+    none_or_all = pc.if_else(pc.equal(nulls, 0), nulls, nothing)
+    if records is not None:
+        all_null = pc.fill_null(pc.equal(nulls, records), False)
+        none_or_all = pc.if_else(all_null, rows, none_or_all)
+    return pc.if_else(tight, nulls, none_or_all)
 
 
 def _down(values: pa.Array, kind: LogicalType) -> tuple[pa.Array, pa.Array]:

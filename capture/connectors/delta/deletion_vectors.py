@@ -1,4 +1,4 @@
-"""Deletion vectors of Delta as the log describes them: which rows of a file are gone, without all the other files'."""
+"""Reads the deletion vector of one file, as the log describes it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from capture.connectors.storage.places import Place
+from store.schemas import DELETE_FILE
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
+_NAMES: Final = [DELETE_FILE.field(i).name for i in range(DELETE_FILE.num_fields)]
+_NONE: Final = pa.array([], DELETE_FILE)
 _MAGIC: Final = 1681511377
 _UUID_LETTERS: Final = 20
 
@@ -45,6 +48,33 @@ def deleted_rows(vector: Mapping[str, Any], table: Place, place_of: Callable[[st
     return pa.array(rows)
 
 
+def delete_files(vectors: pa.Array, table: Place, place_of: Callable[[str], Place]) -> pa.Array:
+    """The vector that applies to each file as a list of DELETE_FILE, empty where none does.
+
+    Args:
+        vectors: Descriptors, one for each file, null where it has none.
+        table: The table's directory.
+        place_of: The place of an absolute path.
+
+    Returns:
+        Lists of one. An inline vector has no path; its size is that of its bytes.
+    """
+    if vectors.null_count == len(vectors):
+        return pa.ListArray.from_arrays(pa.array([0] * (len(vectors) + 1), pa.int32()), _NONE)
+    rows: list[list[dict[str, Any]]] = []
+    for vector in vectors.to_pylist():
+        if vector is None:
+            rows.append([])
+            continue
+        kind, where = vector["storageType"], vector["pathOrInlineDv"]
+        inline = kind == "i"
+        file = None if inline else (table.below(relative_path(where)) if kind == "u" else place_of(where)).name
+        offset = None if inline else vector.get("offset") or 0
+        told = (file, "DELETION_VECTOR", offset, vector["sizeInBytes"])
+        rows.append([dict(zip(_NAMES, told, strict=True))])
+    return pa.array(rows, pa.list_(DELETE_FILE))
+
+
 def identity(vector: Mapping[str, Any] | None) -> str:
     """What tells a file with one vector from the same file with another."""
     if vector is None:
@@ -62,19 +92,24 @@ def relative_path(where: str) -> str:
 def z85(text: str) -> bytes:
     """Bytes of a text in Z85, five letters for four bytes.
 
+    Bytes that are not a multiple of four have zeros behind them (Spark), or a last block with as many `#` in front as
+    bytes are missing (Rust), which no whole block can begin with.
+
     Raises:
-        ValueError: It is no such text.
+        ValueError: It is not such a text.
     """
     if len(text) % 5 or any(letter not in _VALUES for letter in text):
         raise ValueError("a deletion vector is not encoded as it should be")
     found = bytearray()
     for start in range(0, len(text), 5):
+        block = text[start : start + 5]
+        missing = len(block) - len(block.lstrip("#")) if start + 5 == len(text) else 0
         number = 0
-        for letter in text[start : start + 5]:
+        for letter in block[missing:]:
             number = number * 85 + _VALUES[letter]
-        if number >= 2**32:
+        if missing > 3 or number >= 1 << 8 * (4 - missing):
             raise ValueError("a deletion vector is not encoded as it should be")
-        found += number.to_bytes(4, "big")
+        found += number.to_bytes(4 - missing, "big")
     return bytes(found)
 
 

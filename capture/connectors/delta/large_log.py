@@ -1,4 +1,7 @@
-"""A large Delta log, a slice at a time: deltalake itself would hold all of it, ten kilobytes for every file.
+"""A Delta log, a slice at a time: of a large one deltalake itself would hold all, ten kilobytes for every file.
+
+Logs with deletion vectors are read so too, whatever their size: deltalake shows neither the descriptors of the vectors
+nor whether bounds are tight.
 
 The log is replayed here as far as names go: which adds are live. What an add says is then read by deltalake, from a log
 of a few thousand adds that is written to a temporary directory. So values are the same, and memory is bounded.
@@ -30,6 +33,7 @@ from deltalake import DeltaTable
 from capture.connectors.delta.log_files import (
     ADD,
     TEXTS,
+    TIGHT,
     VECTOR,
     NotSliced,
     Source,
@@ -50,7 +54,8 @@ MAX_COMMITS: Final = 500  # read upon a known checkpoint, instead of a newer one
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
-_STATISTICS: Final = ("null_count", "min", "max")
+_STATISTICS: Final = ("null_count", "min", "max", TIGHT)
+_WIDE: Final = r'(^|[^\\])"tightBounds"\s*:\s*false'
 _OWN_FEATURES: Final = ("deletionVectors", "v2Checkpoint", "v2Checkpoint-preview")  # seen to here
 _PROTOCOL = pa.struct([
     ("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32()), ("readerFeatures", pa.list_(pa.string())),
@@ -85,7 +90,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class Slice:
-    """Some live files. `files` is what `get_add_actions(flatten=False)` tells, without statistics but row counts.
+    """Some live files. `files` is what `get_add_actions(flatten=False)` gives, without statistics but row counts.
 
     `vectors` are the descriptors of their deletion vectors; equal keys mean equal rows and statistics.
     """
@@ -97,7 +102,7 @@ class Slice:
     _position: int
 
     def statistics(self) -> pa.Table:
-        """As `files`, with the statistics of all columns."""
+        """As `files`, with the statistics of all columns, and TIGHT."""
         try:
             found = self._log.statistics(self._position)
         except NotSliced as trouble:
@@ -122,19 +127,36 @@ class LargeLog:
         self._ahead: tuple[int, Future[pa.Table]] | None = None  # what is read before it is asked for
         self._reader = ThreadPoolExecutor(1, "delta-log")
 
-    @classmethod
-    def of(cls, table: Place, version: int, scope: str) -> LargeLog | None:
-        """The log, None where it is small or has a gap.
+    @property
+    def is_large(self) -> bool:
+        return sum(source.size for source in self._sources) >= LARGE
+
+    @property
+    def features(self) -> list[str]:
+        """The reader features of the table's protocol.
 
         Raises:
-            OSError: It cannot be listed.
+            NotSliced: The log does not tell them.
+        """
+        return self._heads[2]
+
+    @classmethod
+    def of(cls, table: Place, entries: Sequence[pafs.FileInfo], version: int, scope: str) -> LargeLog | None:
+        """The log of a version, None where it has a gap.
+
+        Args:
+            table: The table's directory.
+            entries: What `log_entries` lists of it.
+            version: The version.
+            scope: What separates one connector's cached reads from another's.
+
+        Raises:
+            NotSliced: Only deltalake can replay it.
         """
         log = table.below("_delta_log")
         commits: dict[int, Source] = {}
         parts: dict[tuple[int, int], list[Source]] = {}
-        for info in log.file_system.get_file_info(pafs.FileSelector(log.path, recursive=False)):
-            if info.type != pafs.FileType.File or not info.size:
-                continue
+        for info in entries:
             held = log.below(info.base_name)
             if found := _COMMIT.fullmatch(info.base_name):
                 commits[int(found[1])] = Source(held, info.size, True)
@@ -153,7 +175,7 @@ class LargeLog:
         sources = [commits[n] for n in range(version, base[0], -1)]
         for source in parts.get(base, []):
             sources += [source, *sidecars(source, log)]
-        return cls(sources, scope) if sum(source.size for source in sources) >= LARGE else None
+        return cls(sources, scope)
 
     def outline(self) -> DeltaTable:
         """The table without a file: its metadata, schema and protocol.
@@ -257,11 +279,12 @@ class LargeLog:
             raise NotSliced("deltalake counts other files")
         if not one_array(found["path"]).equals(numbers):
             found = found.take(order)
-        return found.set_column(found.schema.get_field_index("path"), "path", adds.field("path"))
+        found = found.set_column(found.schema.get_field_index("path"), "path", adds.field("path"))
+        return found.append_column(TIGHT, pc.invert(pc.match_substring_regex(adds.field("stats"), _WIDE)))
 
     def _table(self, folder: str, adds: pa.StructArray | None) -> DeltaTable:
         """A table whose log is a checkpoint of these adds: much faster to read than a commit."""
-        protocol, metadata = self._heads
+        protocol, metadata, _ = self._heads
         log = Path(folder) / "_delta_log"
         log.mkdir()
         count = 0 if adds is None else len(adds)
@@ -284,8 +307,8 @@ class LargeLog:
         return DeltaTable(folder)
 
     @cached_property
-    def _heads(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """The newest protocol and metadata."""
+    def _heads(self) -> tuple[Mapping[str, Any], Mapping[str, Any], list[str]]:
+        """The newest protocol, without features that are seen to here, and metadata; and the reader features."""
         found: dict[str, Mapping[str, Any]] = {}
         for source in self._sources:
             for action in line_heads(source) if source.is_lines else checkpoint_heads(source):
@@ -302,7 +325,7 @@ class LargeLog:
         for name in ("readerFeatures", "writerFeatures"):
             if protocol.get(name):
                 protocol[name] = [feature for feature in protocol[name] if feature not in _OWN_FEATURES]
-        return protocol, found["metaData"]
+        return protocol, found["metaData"], list(found["protocol"].get("readerFeatures") or ())
 
     @cached_property
     def _head_digest(self) -> str:

@@ -49,19 +49,32 @@ class LogFiles:
         return found
 
 
+def log_entries(table: Place) -> list[pafs.FileInfo]:
+    """The files of a table's log that are not empty.
+
+    Raises:
+        OSError: The log cannot be listed.
+    """
+    log = table.below("_delta_log")
+    infos = log.file_system.get_file_info(pafs.FileSelector(log.path, recursive=False))
+    return [info for info in infos if info.type == pafs.FileType.File and info.size]
+
+
 def list_log(table: Place) -> LogFiles:
     """The commits and checkpoints of a table.
 
     Raises:
         OSError: The log cannot be listed.
     """
-    log = table.below("_delta_log")
+    return log_files(log_entries(table))
+
+
+def log_files(entries: Iterable[pafs.FileInfo]) -> LogFiles:
+    """The commits and complete checkpoints among the files of a log."""
     commits: dict[int, datetime | None] = {}
     whole: dict[int, datetime | None] = {}
     parts: dict[tuple[int, int], set[int]] = {}
-    for info in log.file_system.get_file_info(pafs.FileSelector(log.path, recursive=False)):
-        if info.type != pafs.FileType.File or not info.size:
-            continue
+    for info in entries:
         if found := _COMMIT.fullmatch(info.base_name):
             commits[int(found[1])] = _utc(info.mtime)
         elif found := _CHECKPOINT.fullmatch(info.base_name):

@@ -27,6 +27,8 @@ FIELDS: Final = {
     "dataChange": pa.bool_(), "stats": pa.string(), "deletionVector": VECTOR,
 }  # fmt: skip
 ADD = pa.struct(list(FIELDS.items()))
+TIGHT: Final = "tight_bounds"
+"""The column beside the statistics that says whether a file's bounds are attained and its null counts true."""
 _NUMBER = r'"numRecords"\s*:\s*(?P<rows>\d+)'
 
 

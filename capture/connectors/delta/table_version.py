@@ -6,34 +6,47 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from capture.connectors.delta.log import DeltaColumn, DeltaSchema
+from capture.connectors.delta.log_files import TIGHT
 from capture.connectors.footers.reader import Footer
-from capture.connectors.spi import FILE_SCHEMA
+from capture.connectors.spi import FILE_SCHEMA, file_table
+
+DELETES: Final = FILE_SCHEMA.field("delete_files").type
 
 
 @dataclass(slots=True)
 class Version:
-    """A table at one version, its files side by side: arrays of one value per live data file.
+    """Live data files of a table at one version, side by side: arrays of one value per file.
 
-    Of a large log it is a slice of the files, whose `vectors` tell what `deleted` tells of others.
+    Attributes:
+        schema: The table's columns.
+        storage: Options that the files are read with.
+        partitions: Names of the partition columns.
+        actions: What deltalake gives of the files (`get_add_actions(flatten=False)`).
+        paths: Paths of the files, as they are named to others.
+        rows: Live rows, as far as they are known.
+        deleted: File → positions of rows that are gone, where deltalake read the deletion vectors.
+        vectors: Descriptors of the deletion vectors, where the log is read in slices.
+        delete_files: The deletion vector of each file (lists of DELETE_FILE), null where it is not known.
+        may_be_wide: Whether the log may call statistics wide where nobody looked.
     """
 
-    table: DeltaTable
     schema: DeltaSchema
     storage: Mapping[str, str] = field(repr=False)
     partitions: tuple[str, ...]
     actions: pa.Table
-    paths: pa.Array  # of the files as they are named to others
-    rows: pa.Array  # live rows, as far as they are known
-    deleted: dict[int, pa.Array] = field(default_factory=dict)  # file → positions of rows that are gone
+    paths: pa.Array
+    rows: pa.Array
+    deleted: dict[int, pa.Array] = field(default_factory=dict)
     vectors: pa.Array | None = None
+    delete_files: pa.Array | None = None
+    may_be_wide: bool = False
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -49,6 +62,13 @@ class Version:
         if self.vectors is not None:
             return pc.is_valid(self.vectors)
         return pa.array([i in self.deleted for i in range(len(self))], pa.bool_())
+
+    @property
+    def has_tight_statistics(self) -> pa.Array:
+        """Which files have null counts that are true and bounds that may be attained: no row was deleted, and the log
+        does not call them wide."""
+        tight, intact = self.column(TIGHT), pc.invert(self.has_deletes)
+        return intact if tight is None else pc.and_(intact, pc.fill_null(tight, True))
 
     def statistic(self, name: str, path: tuple[str, ...]) -> pa.Array | None:
         """`null_count`, `min` or `max` of a column by its physical path; None where the log has none."""
@@ -76,10 +96,9 @@ def file_rows(version: Version) -> pa.Table:
         "row_count": version.rows,
         "size_bytes": one_array(version.actions["size_bytes"].cast(pa.int64())),
         "partition_data_json": _partition_json(version),
-        "partition_spec_id": pa.nulls(files, pa.int32()),
-        "sequence_number": pa.nulls(files, pa.int64()),
+        "delete_files": pa.nulls(files, DELETES) if version.delete_files is None else version.delete_files,
     }
-    return pa.table([columns[item.name] for item in FILE_SCHEMA], FILE_SCHEMA)
+    return file_table(columns)
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

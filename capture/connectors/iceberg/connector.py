@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyiceberg.manifest import ManifestFile
-from pyiceberg.schema import Schema as IcebergSchema
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
-from capture.connectors.file_columns import column_rows
-from capture.connectors.footers.reader import batched
-from capture.connectors.iceberg.bounds import cut_length, decode_all, decoder
 from capture.connectors.iceberg.catalogs import LoadedTable, open_tables, upstream
-from capture.connectors.iceberg.deletes import DeleteIndex, EqualityCounter, open_parquet
-from capture.connectors.iceberg.manifests import Columns, Entry, Files, Manifests, Metrics
-from capture.connectors.iceberg.schema import (
-    FileLayout,
-    Leaf,
-    constant,
-    constraints,
-    identity_values,
-    leaf_of,
-    leaves,
-    partition_json,
-    partition_keys,
-    to_schema,
-    typed_array,
-)
+from capture.connectors.iceberg.schema import constraints, partition_keys, schema_of, to_schema
+from capture.connectors.iceberg.snapshot_view import SnapshotView
 from capture.connectors.spi import (
-    FILE_SCHEMA,
-    Column,
     ColumnIds,
     ConnectorConfig,
-    EqualityDelete,
-    FilePart,
     NativeStats,
-    ScanColumn,
     ScanTask,
     Schema,
     Snapshot,
@@ -52,13 +24,7 @@ from capture.connectors.spi import (
     TableDescriptor,
     Wanted,
 )
-from capture.connectors.storage.immutable_cache import FILES, scope
-from capture.connectors.storage.places import Unreadable, unknown_snapshot
-from capture.publishers import iceberg
-from store.schemas import THETA
-
-BATCH_ROWS = 60_000
-"""About how many rows a table of `file_columns()` has."""
+from capture.connectors.storage.immutable_cache import scope
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -107,7 +73,7 @@ class IcebergConnector(SnapshotLister):
                 if held.snapshot_id not in wanted:
                     continue
                 if held.schema_id not in schemas:
-                    schemas[held.schema_id] = to_schema(_schema_of(metadata, held))
+                    schemas[held.schema_id] = to_schema(schema_of(metadata, held))
                 found.append(_snapshot(held, ordinal, schemas[held.schema_id]))
             live = frozenset(held.snapshot_id for held in metadata.snapshots)
             return SnapshotListing(tuple(found), live, metadata.current_snapshot_id)
@@ -121,7 +87,7 @@ class IcebergConnector(SnapshotLister):
         column_names: frozenset[str] | None = None,
     ) -> NativeStats:
         with self.reading(namespace, name):
-            view = _View(self.load(namespace, name), snapshot_id, column_names, self._scope)
+            view = SnapshotView(self.load(namespace, name), snapshot_id, column_names, self._scope)
             return view.native_stats(lambda: self.reading(namespace, name))
 
     def plan_files(
@@ -133,7 +99,7 @@ class IcebergConnector(SnapshotLister):
         column_names: frozenset[str] | None = None,
     ) -> Iterator[ScanTask]:
         with self.reading(namespace, name):
-            yield from _View(self.load(namespace, name), snapshot_id, column_names, self._scope).tasks()
+            yield from SnapshotView(self.load(namespace, name), snapshot_id, column_names, self._scope).tasks()
 
     def load(self, namespace: str, name: str) -> LoadedTable:
         """The table as pyiceberg sees it, for publishing."""
@@ -143,7 +109,7 @@ class IcebergConnector(SnapshotLister):
         self._tables.close()
 
     def reading(self, namespace: str, name: str) -> AbstractContextManager[None]:
-        """Turns trouble within into errors that name the table."""
+        """Translates whatever is raised within into errors that name the table."""
         return upstream(f'table "{namespace}.{name}"', self._config.options)
 
 
@@ -157,334 +123,3 @@ def _snapshot(held: IcebergSnapshot, ordinal: int, schema: Schema) -> Snapshot:
         _EPOCH + timedelta(milliseconds=held.timestamp_ms),
         held.summary.operation.value if held.summary else None,
     )
-
-
-def _schema_of(metadata: TableMetadata, snapshot: IcebergSnapshot) -> IcebergSchema:
-    """The schema at a snapshot; the current one where it names none, as in v1 tables."""
-    found = None if snapshot.schema_id is None else metadata.schema_by_id(snapshot.schema_id)
-    return found or metadata.schema()
-
-
-def _plainly(leaf: Leaf, cut: int, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array] | None:
-    """The facts about a column at no loop, where each file has its counts and no file lost a row; else None."""
-    if metrics.nulls.null_count or not len(rows) or pc.min(rows).as_py() == 0:
-        return None
-    lower, upper = decode_all(metrics.lower, leaf, cut), decode_all(metrics.upper, leaf, cut)
-    if lower is None or upper is None:
-        return None
-    return {
-        "null_count": metrics.nulls,
-        "nan_count": metrics.nans,
-        "lower": lower[0],
-        "upper": upper[0],
-        "lower_exact": lower[1],
-        "upper_exact": upper[1],
-    }
-
-
-def _rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
-    """Live rows of each file of a block."""
-    if not live:
-        return block.rows
-    rows = block.rows.to_numpy().copy()
-    rows[list(live)] = list(live.values())
-    return pa.array(rows)
-
-
-def _digest(*about: Any) -> str:
-    return hashlib.sha256("\0".join(map(repr, about)).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-class _View:
-    """One snapshot of one table, read for statistics or for scan tasks."""
-
-    def __init__(self, table: LoadedTable, snapshot_id: int, column_names: frozenset[str] | None, scope: str):
-        self._io, self._metadata, self._scope = table.io, table.metadata, scope
-        snapshot = table.metadata.snapshot_by_id(snapshot_id)
-        if snapshot is None:
-            raise unknown_snapshot(table.namespace, table.name, snapshot_id)
-        self._snapshot = snapshot
-        self._schema = _schema_of(table.metadata, snapshot)
-        self._leaves, self._whole = leaves(self._schema, column_names), column_names is None
-        self._specs = table.metadata.specs()
-        self._manifests = Manifests(self._io, snapshot, scope)
-        self._deletes = self._manifests.deletes()
-        self._index = DeleteIndex(self._io, table.metadata, self._deletes)
-        self._counter = EqualityCounter(self._io, self._index, self._key)
-        self._layouts: dict[bytes, FileLayout] = {}
-
-    def _key(self, field_id: int) -> Leaf:
-        leaf = leaf_of(self._metadata, self._schema, field_id)
-        if leaf is None:
-            raise Unreadable(f"an equality delete names field {field_id}, which no schema of the table has")
-        return leaf
-
-    # Statistics.
-
-    def native_stats(self, reading: Callable[[], Any]) -> NativeStats:
-        parts = [self._part(manifest, reading) for manifest in self._manifests.data]
-        data = pa.concat_tables([part.files for part in parts] or [FILE_SCHEMA.empty_table()])
-        if self._deletes:
-            parts.append(self._part_of_deletes())
-        blocks = [block for manifest in self._manifests.data for block in self._manifests.files(manifest)]
-        before = sum(pc.sum(block.rows).as_py() for block in blocks)
-        rows = pc.sum(data["row_count"]).as_py() or 0
-
-        def file_columns() -> Iterator[pa.Table]:
-            for part in parts:
-                yield from part.file_columns()
-
-        return NativeStats(
-            rows,
-            data.num_rows,
-            pc.sum(data["size_bytes"]).as_py() or 0,
-            pa.concat_tables([data, *(part.files for part in parts[len(self._manifests.data) :])]),
-            file_columns,
-            row_deletes=rows != before,
-            sketches=self._sketches(),
-            parts=parts if self._whole else (),
-        )
-
-    def _part(self, manifest: ManifestFile, reading: Callable[[], Any]) -> FilePart:
-        blocks = self._manifests.files(manifest)
-        live = [self._live_rows(block) for block in blocks]
-
-        def file_columns() -> Iterator[pa.Table]:
-            with reading():
-                columns = self._manifests.columns(manifest) if self._leaves else ()
-                for block, metrics, rows in zip(blocks, columns, live, strict=False):
-                    yield from self._columns_of(block, metrics, rows)
-
-        tables = [self._files_of(block, rows) for block, rows in zip(blocks, live, strict=True)]
-        return FilePart(
-            _digest(self._manifests.key(manifest), self._shape, [sorted(rows.items()) for rows in live]),
-            pa.concat_tables(tables or [FILE_SCHEMA.empty_table()]),
-            file_columns,
-        )
-
-    @cached_property
-    def _shape(self) -> str:
-        """What the rows of a file depend on besides its manifest."""
-        properties = {k: v for k, v in self._metadata.properties.items() if k.startswith("write.metadata.metrics.")}
-        specs = [spec.model_dump_json() for _, spec in sorted(self._specs.items())]
-        return _digest(self._schema.model_dump_json(), specs, sorted(properties.items()))
-
-    def _part_of_deletes(self) -> FilePart:
-        rows = [
-            (d.location, d.format, d.content, d.rows, d.size, self._partition_json(d.spec_id, d.partition), d.spec_id,
-             d.sequence)
-            for d in self._deletes
-        ]  # fmt: skip
-        columns = (list(column) for column in zip(*rows, strict=True))
-        files = pa.table(dict(zip(FILE_SCHEMA.names, columns, strict=True)), schema=FILE_SCHEMA)
-        return FilePart(_digest(self._scope, self._shape, rows), files, lambda: iter(()))
-
-    def _files_of(self, block: Files, live: Mapping[int, int]) -> pa.Table:
-        partitions = [self._partition_json(block.spec_id, values) for values in block.partitions]
-        columns = {
-            "file_path": block.locations,
-            "file_format": block.formats,
-            "file_content": pa.repeat("DATA", len(block)),
-            "row_count": _rows_left(block, live),
-            "size_bytes": block.sizes,
-            "partition_data_json": pa.array(partitions, pa.string()).take(block.partition_of),
-            "partition_spec_id": pa.repeat(pa.scalar(block.spec_id, pa.int32()), len(block)),
-            "sequence_number": block.sequences,
-        }
-        return pa.table([columns[name] for name in FILE_SCHEMA.names], FILE_SCHEMA)
-
-    def _partition_json(self, spec_id: int, partition: tuple[Any, ...]) -> str | None:
-        return partition_json(self._specs[spec_id], self._schema, partition)
-
-    def _live_rows(self, block: Files) -> dict[int, int]:
-        """Position in the block → live rows, of the files that lost some."""
-        if not self._deletes:
-            return {}
-        found = {}
-        for position, entry in enumerate(block.entries()):
-            if (rows := self._rows_of(entry)) != entry.rows:
-                found[position] = rows
-        return found
-
-    def _rows_of(self, entry: Entry) -> int:
-        """Live rows of a file; what deletes take away is counted once for a file and the deletes that apply to it."""
-        deletes = self._index.positional(entry) + self._index.equality(entry)
-        if not deletes:
-            return entry.rows
-        about = tuple(sorted((delete.location, delete.size, delete.blob or ()) for delete in deletes))
-        key = ("live", self._scope, entry.location, entry.size, about)
-        held: int | None = FILES.get(key)
-        if held is None:
-            held = self._count_live(entry)
-            FILES.put(key, held, 100 + 100 * len(about))
-        return held
-
-    def _count_live(self, entry: Entry) -> int:
-        gone = self._index.deleted_rows(entry)
-        taken = 0 if gone is None else len(gone)
-        if self._index.equality(entry):
-            layout = self._layout(entry)
-            taken += self._counter.count(entry, lambda keys: self._scan_columns(entry, layout, keys), gone)
-        return entry.rows - taken
-
-    def _columns_of(self, block: Files, metrics: Columns, live: Mapping[int, int]) -> Iterator[pa.Table]:
-        rows = _rows_left(block, live)
-        for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
-            yield pa.concat_tables([self._column(leaf, block, metrics, rows, live) for leaf in some])
-
-    def _column(self, leaf: Leaf, block: Files, metrics: Columns, rows: pa.Array, live: Mapping[int, int]) -> pa.Table:
-        """One column in each file of a block."""
-        told = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
-        cut = cut_length(self._metadata.properties, leaf.name)
-        facts = None if live else _plainly(leaf, cut, told, rows)
-        return column_rows(
-            block.locations,
-            Column(leaf.name, leaf.logical.text),
-            {leaf.name: leaf.field_id},
-            rows,
-            **(facts or self._closely(leaf, cut, block, told, rows)),
-        )
-
-    def _closely(self, leaf: Leaf, cut: int, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:
-        """The facts about a column, file by file."""
-        low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
-        told: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
-        held = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
-        columns = [*(values.to_pylist() for values in held), block.partition_of.to_pylist()]
-        only = [self._only_value(leaf, block, partition) for partition in block.partitions]
-        for known, nulls, nans, lower, upper, count, left, partition in zip(*columns, strict=True):
-            low, low_exact = low_of(lower)
-            high, high_exact = high_of(upper)
-            if not known and (value := only[partition]) is not None:
-                low = high = value[0]
-                nulls, low_exact, high_exact = count if low is None else 0, True, True
-            if left != count:
-                one_value = low is not None and low == high and nulls == 0
-                low_exact, high_exact = low_exact and one_value, high_exact and one_value
-                nulls, nans = _after_deletes(nulls, count, left), _after_deletes(nans, count, left)
-            if not left:
-                low = high = None
-            told.append((nulls, nans, low, high, low_exact, high_exact))
-        all_nulls, all_nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*told, strict=True))
-        orderable = leaf.logical.orderable
-        return {
-            "null_count": pa.array(all_nulls, pa.int64()),
-            "nan_count": pa.array(all_nans, pa.int64()),
-            "lower": typed_array(lows, leaf.logical) if orderable else None,
-            "upper": typed_array(highs, leaf.logical) if orderable else None,
-            "lower_exact": pa.array(low_flags, pa.bool_()),
-            "upper_exact": pa.array(high_flags, pa.bool_()),
-        }
-
-    def _only_value(self, leaf: Leaf, block: Files, partition: tuple[Any, ...]) -> tuple[Any] | None:
-        """The one value of a column in files that cannot hold the column, None where they may; without metrics."""
-        identity = identity_values(self._specs[block.spec_id], partition)
-        if leaf.field_id in identity:
-            return (identity[leaf.field_id],)
-        if leaf.parents or not block.known_ids or leaf.field_id in block.known_ids:
-            return None
-        return (leaf.initial_default,)
-
-    def _sketches(self) -> list[tuple[int, str, str, bytes, dict[str, Any]]]:
-        """Theta sketches that a Puffin file of this snapshot holds, of one column each."""
-        found: list[tuple[int, str, str, bytes, dict[str, Any]]] = []
-        known = {leaf.field_id for leaf in self._leaves}
-        for statistics in self._metadata.statistics:
-            if statistics.snapshot_id != self._snapshot.snapshot_id:
-                continue
-            if not any(blob.type == THETA and blob.fields[0] in known for blob in statistics.blob_metadata):
-                continue
-            blobs = iceberg.read_if_any(self._io, statistics.statistics_path)
-            found += [
-                (blob.fields[0], "NDV", THETA, blob.data, dict(blob.properties))
-                for blob in blobs
-                # A blob may have been computed for an older snapshot and carried over.
-                if blob.type == THETA and blob.snapshot_id == self._snapshot.snapshot_id
-                if len(blob.fields) == 1 and blob.fields[0] in known
-            ]
-        return found
-
-    # Scan tasks.
-
-    def _data(self) -> Iterator[Entry]:
-        for manifest in self._manifests.data:
-            for block in self._manifests.files(manifest):
-                yield from block.entries()
-
-    def tasks(self) -> Iterator[ScanTask]:
-        for entry in self._data():
-            layout = self._layout(entry)
-            gone = self._index.deleted_rows(entry)
-            equality = sorted(self._index.equality(entry), key=lambda delete: delete.location)
-            yield ScanTask(
-                "parquet",
-                entry.location,
-                entry.location,
-                entry.rows - (0 if gone is None else len(gone)),
-                entry.size,
-                self._scan_columns(entry, layout, self._leaves),
-                _fingerprint(entry, gone, equality),
-                self._io.storage(entry.location),
-                gone,
-                tuple(self._equality_delete(entry, layout, delete) for delete in equality),
-            )
-
-    def _equality_delete(self, entry: Entry, layout: FileLayout, delete: Entry) -> EqualityDelete:
-        keys = [self._key(field_id) for field_id in delete.equality_ids]
-        paths = self._index.layout(delete).paths
-        if missing := [key.name for key in keys if key.field_id not in paths]:
-            raise Unreadable(f"an equality delete file lacks its key column {missing[0]}")
-        columns = self._scan_columns(entry, layout, keys)
-        return EqualityDelete(
-            delete.location, tuple((c, paths[k.field_id]) for c, k in zip(columns, keys, strict=True))
-        )
-
-    def _layout(self, entry: Entry) -> FileLayout:
-        """Where the columns of a data file are; the schema of each file is read once, and of many alike one is kept."""
-        key = ("schema", self._scope, entry.location, entry.size)
-        name: bytes | None = FILES.get(key)
-        schema: pa.Schema | None = None if name is None else FILES.get(("schema", name))
-        if name is None or schema is None:
-            with open_parquet(self._io, entry) as held:
-                schema = held.schema_arrow.remove_metadata()
-            name = hashlib.sha256(schema.serialize()).digest()
-            FILES.put(key, name, 200)
-            FILES.put(("schema", name), schema, 1000 * (1 + len(schema)))
-        if name not in self._layouts:
-            if len(self._layouts) >= 64:
-                self._layouts.clear()
-            self._layouts[name] = FileLayout.of(schema, self._metadata)
-        return self._layouts[name]
-
-    def _scan_columns(self, entry: Entry, layout: FileLayout, wanted: Sequence[Leaf]) -> tuple[ScanColumn, ...]:
-        """Where each column comes from: the file, its partition, the default, else it is null."""
-        identity = identity_values(self._specs[entry.spec_id], entry.partition)
-        columns = []
-        for leaf in wanted:
-            path = layout.paths.get(leaf.field_id)
-            value = None
-            if path is None:
-                present = any(parent in layout.paths for parent in leaf.parents)
-                # A default of a leaf is not the value where the struct itself is null, so it is not used there.
-                default = None if present or leaf.parents else leaf.initial_default
-                value = constant(identity.get(leaf.field_id, default), leaf.logical)
-            columns.append(ScanColumn(leaf.field_id, leaf.name, leaf.logical.text, path, value))
-        return tuple(columns)
-
-
-def _after_deletes(count: int | None, rows: int, live: int) -> int | None:
-    """What a count over all rows of a file says of the live ones: none stays none, and all stays all."""
-    if count is None:
-        return None
-    if not live or not count:
-        return 0
-    return live if count == rows else None
-
-
-def _fingerprint(entry: Entry, gone: pa.Array | None, equality: Sequence[Entry]) -> str:
-    digest = hashlib.sha256(f"{entry.location}\0{entry.size}\0{entry.rows}\0".encode())
-    if gone is not None:
-        digest.update(gone.to_numpy().tobytes())
-    for delete in equality:
-        digest.update(f"\0{delete.location}\0{delete.size}".encode())
-    return digest.hexdigest()

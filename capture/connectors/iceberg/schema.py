@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     BinaryType,
@@ -96,6 +97,12 @@ def leaves(schema: IcebergSchema, wanted: frozenset[str] | None = None) -> list[
         for column, nested, (parents, default) in _walk(schema.fields)
         if column.is_leaf and (wanted is None or column.name in wanted)
     ]
+
+
+def schema_of(metadata: TableMetadata, snapshot: Snapshot) -> IcebergSchema:
+    """The schema at a snapshot; the current one where it names none, as in v1 tables."""
+    found = None if snapshot.schema_id is None else metadata.schema_by_id(snapshot.schema_id)
+    return found or metadata.schema()
 
 
 def leaf_of(metadata: TableMetadata, schema: IcebergSchema, field_id: int) -> Leaf | None:

@@ -13,7 +13,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from capture.connectors.file_columns import ROWS_PER_TABLE
+from capture.connectors.file_columns import ROWS_PER_TABLE, absent
 from capture.connectors.footers.leaf_types import Leaf
 from capture.connectors.footers.reader import Footer, batched, read_footers
 from capture.connectors.parquet.columns import (
@@ -39,7 +39,6 @@ from capture.connectors.parquet.files import (
 from capture.connectors.secrets import check_choice, check_options, mask_uri
 from capture.connectors.spi import (
     FILE_COLUMN_SCHEMA,
-    FILE_SCHEMA,
     Column,
     ColumnIds,
     ConnectorConfig,
@@ -53,11 +52,12 @@ from capture.connectors.spi import (
     SnapshotListing,
     TableDescriptor,
     Wanted,
+    file_table,
 )
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES, scope
 from capture.connectors.storage.places import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
 from store.errors import NotFound, UpstreamError
-from store.logical_types import Kind, LogicalType, parse, to_arrow
+from store.logical_types import LogicalType, parse
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
 _PART: Final = 256  # files, about
@@ -156,10 +156,9 @@ class ParquetConnector(SnapshotLister):
             "row_count": counts,
             "size_bytes": [file.size for file in files],
             "partition_data_json": [partition_json(file, layout.partitions) for file in files],
-            "partition_spec_id": [None] * len(files),
-            "sequence_number": [None] * len(files),
+            "delete_files": [[]] * len(files),
         }
-        table = pa.table([columns[field.name] for field in FILE_SCHEMA], FILE_SCHEMA)
+        table = file_table(columns)
         return NativeStats(
             row_count=sum(counts),
             data_file_count=len(files),
@@ -215,11 +214,7 @@ class ParquetConnector(SnapshotLister):
     ) -> Iterator[ScanTask]:
         listing = self._at(namespace, name, snapshot_id)
         layout = self._layout(namespace, name, listing)
-        wanted = [
-            column
-            for column in layout.schema.leaves(column_names)
-            if column.name in ids and parse(column.logical_type).kind is not Kind.INTERVAL
-        ]
+        wanted = [column for column in layout.schema.leaves(column_names) if column.name in ids]
         for file, footer in zip(listing.files, self._read(namespace, name, listing.files), strict=True):
             values = dict(file.partition)
             columns = []
@@ -230,7 +225,7 @@ class ParquetConnector(SnapshotLister):
                     constant = partition_values([values.get(column.name)], kind)
                     columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, constant=constant))
                 elif leaf is None or not leaf.is_leaf:
-                    nothing = pa.nulls(1, to_arrow(kind))
+                    nothing = absent(column.logical_type)
                     columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, constant=nothing))
                 else:
                     columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, path=leaf.path))

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from capture.connectors.progress import report
 from capture.connectors.secrets import mask_uri, redact, storage_options, timeout_of
 from capture.connectors.storage import google_tokens
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
@@ -380,11 +381,14 @@ class Lake:
             return {(DEFAULT_SCHEMA, self.root.stem): self.root}
         found: dict[TableName, Place] = {}
         pending: list[tuple[Place, tuple[str, ...], Folder]] = [(self.root, (), top)]
+        looked = 0  # directories
         while pending:
             place, parents, folder = pending.pop()
             for name in sorted(folder.folders):
                 if name.startswith((".", "_")):
                     continue
+                report(f"{looked} directories, {len(found)} tables found")
+                looked += 1
                 inner = place.below(name)
                 held = self._look(inner)
                 if held is None:

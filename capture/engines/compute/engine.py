@@ -33,7 +33,7 @@ from store.targets import TargetKind
 _FLUSH_ROWS: Final = 4000
 
 _COLUMN_KINDS: Final = frozenset({
-    "ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "HISTOGRAM", "MCV",
+    "ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "MOMENTS", "HISTOGRAM", "MCV",
 })  # fmt: skip
 
 
@@ -80,7 +80,7 @@ class SparkEngine:
             if trouble := self.supports(request) or _uncapturable(request):
                 results[at] = self._result(request, Outcome.UNCAPTURABLE, trouble)
             elif trouble := _unknown(request):
-                results[at] = self._result(request, Outcome.DEGRADED, trouble)
+                results[at] = self._result(request, Outcome.DEGRADED, trouble, {"retryable": False})
             else:
                 # Each expression is a job of its own: Spark may refuse one of them.
                 alone = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
@@ -204,12 +204,12 @@ class SparkEngine:
 
     def _metadata(self, scan: TableScan, notes: list[str]) -> NativeStats | None:
         """What metadata says of the columns, which `scan` then knows of them; None where it cannot be read."""
-        table, names = scan.table, {scan.table.names[i]: lt.text for i, lt in scan.types.items()}
+        table, names = scan.table, frozenset(scan.table.names[i] for i in scan.types)
         try:
             native = table.connector.capture_snapshot_target_stats(
-                table.schema, table.name, table.snapshot_id, table.column_ids, frozenset(names)
+                table.schema, table.name, table.snapshot_id, table.column_ids, names
             )
-            scan.known = known_scalars(native, names)
+            scan.known = known_scalars(native, table)
         except StatflightError as trouble:
             notes.append(f"without the bounds of metadata: {trouble}")
             return None
@@ -312,9 +312,9 @@ def _key(request: CaptureRequest) -> Key:
 
 def _uncapturable(request: CaptureRequest) -> str:
     """Why no engine of this kind could, or an empty string."""
-    types = {request.table.column_ids.get(c.name): c.logical_type for c in request.table.columns.columns}
+    columns = request.table.by_id
     for column_id in _key(request):
-        kind = logical_types.parse(types[column_id]).kind if column_id in types else None
+        kind = logical_types.parse(columns[column_id].logical_type).kind if column_id in columns else None
         if kind is not None and kind not in HASHED and kind is not Kind.INTERVAL:
             return f"target unsupported: {kind} column has no scalar statistics"
     return ""

@@ -55,7 +55,7 @@ class TableScan:
     read: dict[Key, _Read]
     members: dict[int, Fold]  # of groups: each column's values, null among them
     dependencies: dict[Key, list[dict[str, Any]]] = field(default_factory=dict)  # of groups, once all is folded
-    known: dict[str, dict[str, Any]] = field(default_factory=dict)  # by column name: what metadata says of the whole
+    known: dict[int, dict[str, Any]] = field(default_factory=dict)  # by column id: what metadata says of the whole
     rows_total: int = 0
     files_total: int = 0
     taken: int = 0  # files folded, in order
@@ -69,8 +69,7 @@ class TableScan:
         wanted = wanted_of([r for r in requests if r.target.kind is TargetKind.COLUMN])
         share = SAMPLE_SHARE if method is Sampling.RANDOM_ROW_GROUP and requests[0].budget is None else None
         all_ids = sorted({*columns, *(i for group in groups for i in group)})
-        named = {c.name: c.logical_type for c in table.columns.columns}
-        types = {i: logical_types.parse(named[table.names[i]]) for i in all_ids}
+        types = {i: logical_types.parse(table.by_id[i].logical_type) for i in all_ids}
         keys: list[Key] = [*((i,) for i in columns), *groups]
         lts = [types[key[0]] if len(key) == 1 else LogicalType(Kind.STRUCT) for key in keys]
         return cls(
@@ -143,7 +142,7 @@ class TableScan:
             part = fold.result()
             row_groups = self.row_groups[key] if self.sampled and part.row_count < total else 0
             read = self.read[key].files if self.sampled else fold.parts
-            known = self.known.get(self.table.names[key[0]], {}) if len(key) == 1 else {}
+            known = self.known.get(key[0], {}) if len(key) == 1 else {}
             covers = Coverage(total, read, fold.size_bytes, row_groups, len(self.errors[key]), known)
             if len(key) == 1:
                 rows.column(key[0], self.types[key[0]], part, covers, files)

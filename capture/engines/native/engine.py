@@ -15,7 +15,7 @@ from capture.connectors.spi import FilePart, NativeStats
 from capture.engines.native import known_listings as listings
 from capture.engines.native import source_columns
 from capture.engines.native.known_listings import Listings, Step, Told
-from capture.engines.native.rollup import Rollup, by_column
+from capture.engines.native.rollup import Rollup, roll_up
 from capture.spi import Capabilities, CaptureRequest, CaptureResult, Listing, Mode, Outcome, Sink, TableHandle
 from store.errors import StatflightError
 from store.schemas import FLIGHTS, KEY, RECORDED
@@ -79,14 +79,13 @@ class _Pass:
         self.now = datetime.now(UTC)
         self.schema_hash = self.table.columns.hash
         self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in requests)
-        self.leaves = {c.name for c in self.table.columns.columns if c.is_leaf}
-        self.types = {c.name: c.logical_type for c in self.table.columns.columns}
+        self.columns = self.table.by_id
         self.wanted = self._wanted()
 
     def _wanted(self) -> frozenset[str] | None:
         """Names of the columns to look at: those asked for, and with a table or file those selected; None for all."""
         asked = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
-        names = frozenset(n for i, n in self.table.names.items() if i in asked and n in self.leaves)
+        names = frozenset(c.name for i, c in self.columns.items() if i in asked and c.is_leaf)
         for request in self.requests:
             if request.target.kind is not TargetKind.COLUMN:
                 if not request.column_selectors:
@@ -104,8 +103,9 @@ class _Pass:
         results = [self._answer(request, native, columns) for request in self.requests]
         captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
                     if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
-        explicit = [row for i, row in columns.items() if i in captured]
-        extra = [row for i, row in columns.items() if i not in captured] if self.whole else []
+        sure = captured | self._outdated(native) if self.whole else captured
+        explicit = [row for i, row in columns.items() if i in sure]
+        extra = [row for i, row in columns.items() if i not in sure] if self.whole else []
         for rows, is_extra in ((explicit, False), (extra, True)):
             if rows:
                 self.sink.put("stats.columns", _rows("stats.columns", rows), extra=is_extra)
@@ -119,15 +119,17 @@ class _Pass:
         paths = partitions.files_of(self.table, native, self.requests[0].partitions)
         if self.whole:
             self._put_files(native)
-        known = set()
+        known: set[int] = set()
         for part in native.file_columns():
             rows = part.filter(pc.is_in(part["file_path"], paths))
-            known |= set(rows["column_name"].unique().to_pylist())
+            rollups: dict[int, Rollup] = {}
+            roll_up(rollups, rows, self.table)
+            known |= rollups.keys()
             self._put_file_columns(native, rows)
         return [self._answer_scoped(request, native, len(paths), known) for request in self.requests]
 
     def _answer_scoped(
-        self, request: CaptureRequest, native: NativeStats, files: int, known: set[str]
+        self, request: CaptureRequest, native: NativeStats, files: int, known: set[int]
     ) -> CaptureResult:
         if request.target.kind is TargetKind.COLUMN and (trouble := self._column_trouble(request.target, known)):
             return trouble
@@ -150,19 +152,20 @@ class _Pass:
             if not known:
                 return self._degraded(target, f'snapshot {self.table.snapshot_id} has no file "{target.file_path}"')
             return self._captured(target)
-        known = {name for i, name in self.table.names.items() if i in columns}
-        return self._column_trouble(target, known) or self._captured(target)
+        return self._column_trouble(target, columns) or self._captured(target)
 
-    def _column_trouble(self, target: Target, known: Container[str]) -> CaptureResult | None:
-        """Why a column is not captured, if so; `known` are the columns that the metadata tells of."""
-        name = self.table.names.get(target.column_id or 0)
-        if name is None:
+    def _column_trouble(self, target: Target, known: Container[int]) -> CaptureResult | None:
+        """Why a column is not captured, if so; `known` are the ids of the columns that the metadata covers."""
+        column_id = target.column_id or 0
+        column = self.columns.get(column_id)
+        if column is None:
             return self._degraded(target, f"snapshot {self.table.snapshot_id} has no column with id {target.column_id}")
-        if name not in self.leaves:
-            return CaptureResult(
-                Outcome.UNCAPTURABLE, self.engine_id, f'target unsupported: "{name}" is a container, its leaves are not'
-            )
-        return None if name in known else self._degraded(target, f'the metadata says nothing of column "{name}"')
+        if not column.is_leaf:
+            detail = f'target unsupported: "{column.name}" is a container, its leaves are not'
+            return CaptureResult(Outcome.UNCAPTURABLE, self.engine_id, detail)
+        if column_id in known:
+            return None
+        return self._degraded(target, f'the metadata says nothing of column "{column.name}"')
 
     def _answer_table(self, native: NativeStats, target: Target) -> CaptureResult:
         complete = native.row_count is not None
@@ -210,23 +213,18 @@ class _Pass:
         at = rows.schema.get_field_index("completeness")
         self.sink.put("stats.file_columns", rows.set_column(at, "completeness", labels), extra=True)
 
-    def _file_columns(self, native: NativeStats) -> dict[str, Rollup]:
-        """Hands per-file statistics on as they come, and rolls them up by column."""
+    def _file_columns(self, native: NativeStats) -> dict[int, Rollup]:
+        """Hands per-file statistics on as they come, and rolls them up by column id."""
         if self.whole and native.parts and self.wanted is None:  # else it is not all that there is to tell
             return self._parts(native)
-        rollups: dict[str, Rollup] = {}
+        rollups: dict[int, Rollup] = {}
         for part in native.file_columns():
-            self._roll_up(rollups, part)
+            roll_up(rollups, part, self.table)
             if self.whole and part.num_rows:
                 self._put_file_columns(native, part)
         return rollups
 
-    def _roll_up(self, rollups: dict[str, Rollup], part: pa.Table) -> None:
-        if part.num_rows:
-            for name, rows in by_column(part):
-                rollups.setdefault(name, Rollup(name, self.types.get(name, "STRING"))).add(rows)
-
-    def _parts(self, native: NativeStats) -> dict[str, Rollup]:
+    def _parts(self, native: NativeStats) -> dict[int, Rollup]:
         """As `_file_columns`, but of what was told before only the roll-ups are used, where the store still has it."""
         table, last = self.table, self.listings.last(self.table)
         mark = listings.mark_of(table, native.parts)
@@ -243,44 +241,51 @@ class _Pass:
                 held = self._put_part(native, part, held)
             told[part.key] = held
         self.listings.remember(table, mark, told)
-        names = dict.fromkeys(name for held in told.values() for name in held.rollups)
-        return {
-            name: Rollup.of(
-                name,
-                self.types.get(name, "STRING"),
-                (held.rollups[name] for held in told.values() if name in held.rollups),
-            )
-            for name in names
-        }
+        ids = dict.fromkeys(column_id for held in told.values() for column_id in held.rollups)
+        parts = {i: [held.rollups[i] for held in told.values() if i in held.rollups] for i in ids}
+        return {i: Rollup.of(self.columns[i].name, self.columns[i].logical_type, parts[i]) for i in ids}
 
     def _put_part(self, native: NativeStats, part: FilePart, known: Told | None) -> Told:
-        rollups: dict[str, Rollup] = {}
+        rollups: dict[int, Rollup] = {}
         for rows in part.file_columns():
             if known is None:
-                self._roll_up(rollups, rows)
+                roll_up(rollups, rows, self.table)
             if self.step is not None:
                 rows = rows.filter(pc.is_in(rows["file_path"], self.step.added))
             if rows.num_rows:
                 self._put_file_columns(native, rows)
         return known or Told(part.files, part.marks, rollups)
 
-    def _columns(self, native: NativeStats, rollups: Mapping[str, Rollup]) -> dict[int, dict[str, Any]]:
+    def _columns(self, native: NativeStats, rollups: Mapping[int, Rollup]) -> dict[int, dict[str, Any]]:
         """Column id → its record: what the format keeps at table level, else the roll-up of the files."""
         ids = self.table.column_ids
         found: dict[int, dict[str, Any]] = {}
-        for name, rollup in rollups.items():
-            if name in ids:
-                scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
-                complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
-                found[ids[name]] = self._provenance(native, complete) | scalars | {"column_id": ids[name]}
+        for column_id, rollup in rollups.items():
+            scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
+            complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
+            found[column_id] = self._provenance(native, complete) | scalars | {"column_id": column_id}
         for kept in native.columns.to_pylist() if native.columns is not None else ():
-            column_id = kept["column_id"] or ids.get(kept["column_name"])
-            if column_id:
-                row = source_columns.combined(found.get(column_id, {}), kept)
-                found[column_id] = row | self._provenance(native, source_columns.is_complete(row)) | {
-                    "column_id": column_id
+            kept_id = kept["column_id"] or ids.get(kept["column_name"])
+            if kept_id:
+                row = source_columns.combined(found.get(kept_id, {}), kept)
+                found[kept_id] = row | self._provenance(native, source_columns.is_complete(row)) | {
+                    "column_id": kept_id
                 }  # fmt: skip
         return found
+
+    def _outdated(self, native: NativeStats) -> set[int | None]:
+        """Columns whose stored record of this snapshot is an older look at the same metadata.
+
+        A source may add statistics to a snapshot that was captured before. Records of other engines stay.
+        """
+        if native.columns is None:
+            return set()
+        names = ["column_id", "snapshot_id", "engine_id"]
+        stored = self.sink.stored("stats.columns", self.table, names).to_pylist()
+        here = {row["column_id"]: row["engine_id"] for row in stored if row["snapshot_id"] == self.table.snapshot_id}
+        ids = self.table.column_ids
+        kept = {row["column_id"] or ids.get(row["column_name"]) for row in native.columns.to_pylist()}
+        return {column_id for column_id in kept if here.get(column_id) == self.engine_id}
 
     def _put_earlier(self, native: NativeStats) -> None:
         """Statistics that the source made for an earlier snapshot, as records of that snapshot."""

@@ -31,7 +31,7 @@ class Told:
 
     files: pa.Table
     marks: pa.Array | None
-    rollups: Mapping[str, Rollup]
+    rollups: Mapping[int, Rollup]  # by column id
 
     @property
     def size_bytes(self) -> int:
@@ -103,11 +103,20 @@ def _rows(parts: Sequence[tuple[pa.Table, pa.Array | None]]) -> pa.Table:
     """`file_path` of each file, and `row`: all that is said of it."""
     tables = []
     for files, marks in parts:
-        texts: list[Any] = [files[name].cast(pa.string()) for name in FILE_SCHEMA.names]
+        texts: list[Any] = [_texts(files[name]) for name in FILE_SCHEMA.names]
         texts += [] if marks is None else [marks]
         row = pc.binary_join_element_wise(*texts, "\0", null_handling="replace", null_replacement="\1")
         tables.append(pa.table({"file_path": files["file_path"], "row": row}))
     return pa.concat_tables(tables) if tables else pa.table({"file_path": pa.array([], pa.string()), "row": pa.array([], pa.string())})  # fmt: skip  # noqa: E501
+
+
+def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """The values as texts that are equal where the values are."""
+    if not pa.types.is_list(column.type):
+        return column.cast(pa.string())
+    if not len(pc.list_flatten(column)):  # what most files have: nothing, or nothing known
+        return pc.list_value_length(column).cast(pa.string())
+    return pa.array([None if value is None else repr(value) for value in column.to_pylist()], pa.string())
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

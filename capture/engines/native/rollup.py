@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.spi import NativeStats
+from capture.spi import TableHandle
 from store import bounds, logical_types
 from store.schemas import SCALAR
 
@@ -97,32 +98,45 @@ class Rollup:
         return row
 
 
-def known_scalars(native: NativeStats, types: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Scalars that metadata knows of whole columns: enclosing bounds and counts, by column name.
-
-    Args:
-        native: The metadata of a snapshot.
-        types: Logical types by column name, of the columns wanted.
-    """
-    found: dict[str, Rollup] = {}
+def known_scalars(native: NativeStats, table: TableHandle) -> dict[int, dict[str, Any]]:
+    """Scalars that metadata knows of whole columns: enclosing bounds and counts, by column id."""
+    found: dict[int, Rollup] = {}
     for part in native.file_columns():
-        for name, rows in by_column(part):
-            if name in types:
-                found.setdefault(name, Rollup(name, types[name])).add(rows)
+        roll_up(found, part, table)
     return {
-        name: rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
-        for name, rollup in found.items()
+        column_id: rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
+        for column_id, rollup in found.items()
     }
 
 
-def by_column(part: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each column name, in their order."""
-    names = part["column_name"].combine_chunks()
-    order = pc.sort_indices(names)  # stable
+def roll_up(rollups: dict[int, Rollup], rows: pa.Table, table: TableHandle) -> None:
+    """Adds rows of FILE_COLUMN_SCHEMA to the roll-ups of the table's columns, by column id.
+
+    Two columns may be written alike (`a.b` and `a` → `b`), so a row is of the column of its id; of that of its name
+    only where it has none.
+    """
+    columns = table.by_id
+    if rows["column_id"].null_count:
+        ids = {column.name: column_id for column_id, column in columns.items()}
+        named = rows["column_name"].combine_chunks().dictionary_encode()
+        of_names = pa.array([ids.get(name) for name in named.dictionary.to_pylist()], pa.int64()).take(named.indices)
+        at = rows.schema.get_field_index("column_id")
+        rows = rows.set_column(at, "column_id", pc.coalesce(rows["column_id"], of_names))
+    for column_id, part in by_column(rows):
+        if column_id is not None and (column := columns.get(column_id)) is not None:
+            rollups.setdefault(column_id, Rollup(column.name, column.logical_type)).add(part)
+
+
+def by_column(rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+    """The rows of each column id, in their order."""
+    if not rows.num_rows:
+        return
+    ids = rows["column_id"].combine_chunks()
+    order = pc.sort_indices(ids)  # stable
     if not pc.all(pc.equal(order, pa.array(range(len(order)), pa.uint64()))).as_py():
-        part, names = part.take(order), names.take(order)
-    ends = pc.run_end_encode(names)
+        rows, ids = rows.take(order), ids.take(order)
+    ends = pc.run_end_encode(ids)
     start = 0
-    for end, name in zip(ends.run_ends.to_pylist(), ends.values.to_pylist(), strict=True):
-        yield name, part.slice(start, end - start)
+    for end, column_id in zip(ends.run_ends.to_pylist(), ends.values.to_pylist(), strict=True):
+        yield column_id, rows.slice(start, end - start)
         start = end

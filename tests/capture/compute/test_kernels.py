@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 import uuid
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -241,7 +242,10 @@ def test_a_merge_of_parts_is_the_whole(name):
     array = pa.array(values * 3 + [None], type)
     lt = logical_types.parse(text)
     parts = [summarise(array[start:stop], text) for start, stop in ((0, 2), (2, 2), (2, 7), (7, len(array)))]
-    assert kernels.merge(parts, lt) == summarise(array, text)
+    merged, whole = kernels.merge(parts, lt), summarise(array, text)
+    slack = 1e-12 * (whole.stddev or 0)
+    assert (merged.mean, merged.stddev) == (pytest.approx(whole.mean, abs=slack), pytest.approx(whole.stddev))
+    assert replace(merged, mean=whole.mean, stddev=whole.stddev) == whole
 
 
 def test_pieces_of_a_huge_column_add_up(monkeypatch):
@@ -287,3 +291,64 @@ def hashes_of(texts):
     octets = [text.encode() for text in texts.tolist()]
     offsets = np.cumsum([0, *map(len, octets)])
     return murmur3.hash_bytes(np.frombuffer(b"".join(octets), np.uint8), offsets)
+
+
+# Instants finer than a microsecond, or too far for one.
+
+
+def test_nanoseconds_are_counted_before_they_are_cut():
+    found = summarise(pa.array([5001, 5002, 7000], pa.timestamp("ns")), "TIMESTAMP")
+    assert sketches.estimate(found.theta).ndv == 3
+    assert (found.min, found.min_is_exact) == ("1970-01-01T00:00:00.000005", False)
+    assert (found.max, found.max_is_exact) == ("1970-01-01T00:00:00.000007", True)
+    found = summarise(pa.array([-1, 5001], pa.timestamp("ns", "UTC")), "TIMESTAMPTZ")
+    assert (found.min, found.min_is_exact) == ("1969-12-31T23:59:59.999999Z", False)
+    assert (found.max, found.max_is_exact) == ("1970-01-01T00:00:00.000006Z", False)
+
+
+def test_whole_microseconds_hash_alike_from_any_unit():
+    of = [summarise(pa.array([1_000_000 * n for n in ticks], pa.timestamp(unit)), "TIMESTAMP").theta
+          for unit, ticks in (("us", [1, 2]), ("ns", [1000, 2000]))]  # fmt: skip
+    assert of[0] == of[1]
+
+
+@pytest.mark.parametrize("type", [pa.time64("ns"), pa.timestamp("ns")])
+def test_bounds_of_the_same_microsecond_are_exact_where_one_is_attained(type):
+    text = "TIME" if pa.types.is_time(type) else "TIMESTAMP"
+    found = summarise(pa.array([5000, 5999], type), text)
+    assert (found.min_is_exact, found.max_is_exact, sketches.estimate(found.theta).ndv) == (True, False, 2)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_instants_that_no_calendar_has_are_counted_without_a_bound(unit):
+    array = pa.array([2**62, 1, 2**62 + 1, None], pa.timestamp(unit))
+    found = summarise(array, "TIMESTAMP")
+    assert (found.null_count, sketches.estimate(found.theta).ndv, found.max) == (1, 3, None)
+    assert found.min == ("1970-01-01T00:00:01" if unit == "s" else "1970-01-01T00:00:00.001")
+    near = summarise(pa.array([5], pa.timestamp(unit)), "TIMESTAMP")
+    assert (
+        kernels.merge([near, found], logical_types.parse("TIMESTAMP")).max is None
+    )  # unknown of a part, and so of all
+
+
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=1), st.sampled_from([0, 3, 6, None]))
+def test_bounds_of_nanoseconds_enclose(ticks, precision):
+    text = "TIMESTAMP" if precision is None else f"TIMESTAMP({precision})"
+    found = summarise(pa.array(ticks, pa.timestamp("ns")), text)
+    low, high = (int(np.datetime64(t, "ns").astype(np.int64)) for t in (found.min, found.max))
+    assert low <= min(ticks) and max(ticks) <= high
+    assert (found.min_is_exact, found.max_is_exact) == (low == min(ticks), high == max(ticks))
+    assert sketches.estimate(found.theta).ndv == len(set(ticks))
+
+
+def test_a_group_tells_nanoseconds_apart():
+    hashes, _ = kernels.row_hashes(pa.chunked_array([pa.array([5001, 5002], pa.timestamp("ns"))]),
+                                   logical_types.parse("TIMESTAMP"))  # fmt: skip
+    assert hashes[0] != hashes[1]
+
+
+def test_what_a_type_cannot_hold_leaves_the_bound_of_the_whole_unknown():
+    lt = logical_types.parse("INT")
+    parts = [summarise(pa.array([5]), "INT"), summarise(pa.array([2**64 - 1], pa.uint64()), "INT")]
+    merged = kernels.merge(parts, lt)
+    assert (merged.min, merged.max) == (None, None)

@@ -1,10 +1,7 @@
-"""Puffin: the file's layout, others' files, and what publishing refuses."""
+"""Publishing to Iceberg: what is registered, and what is refused."""
 
 from __future__ import annotations
 
-import io
-import json
-import struct
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,48 +15,6 @@ from capture.connectors.iceberg.connector import IcebergConnector
 from capture.connectors.spi import ConnectorConfig
 from capture.publishers import iceberg
 from store.errors import InvalidArgument, NotFound
-from store.schemas import THETA
-
-BLOBS = [
-    iceberg.Blob(THETA, (1,), 7, 3, b"one", {"ndv": "10"}),
-    iceberg.Blob(THETA, (2,), 7, 3, b"", {"ndv": "0"}),
-    iceberg.Blob("another-type", (1, 2), 7, 3, b"\x00PFA1", {}),
-]
-
-
-def test_what_is_written_is_read_back():
-    content, footer = iceberg.write(BLOBS)
-    assert iceberg.read(io.BytesIO(content)) == BLOBS
-    assert content[-footer:][:4] == b"PFA1"
-
-
-def test_pyiceberg_reads_it():
-    content, footer = iceberg.write(BLOBS)
-    held = PuffinFile(content)
-    assert [held.get_blob_payload(blob) for blob in held.footer.blobs] == [blob.data for blob in BLOBS]
-    assert held.footer.blobs[0].properties == {"ndv": "10"}
-    assert footer == len(content) - 4 - sum(len(blob.data) for blob in BLOBS)
-
-
-@pytest.mark.parametrize("codec", ["zstd", "lz4"])
-def test_compressed_blobs_of_others(codec):
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, codec) as out:
-        out.write(b"theta" * 100)
-    packed = sink.getvalue().to_pybytes()
-    payload = json.dumps({"blobs": [{
-        "type": THETA, "fields": [4], "snapshot-id": 1, "sequence-number": 1, "offset": 4, "length": len(packed),
-        "compression-codec": codec,
-    }]}).encode()  # fmt: skip
-    content = b"PFA1" + packed + b"PFA1" + payload + struct.pack("<i", len(payload)) + bytes(4) + b"PFA1"
-    (blob,) = iceberg.read(io.BytesIO(content))
-    assert (blob.data, blob.fields, blob.properties) == (b"theta" * 100, (4,), {})
-
-
-@pytest.mark.parametrize("content", [b"", b"PFA1", b"PFA1PFA1" + b"\xff" * 8 + b"PFA1", b"x" * 40])
-def test_what_is_no_puffin_file_is_refused(content):
-    with pytest.raises(ValueError, match="Puffin"):
-        iceberg.read(io.BytesIO(content))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.conditions.arrow_expressions import from_expression
+from flight_server.conditions.arrow_expressions import from_expression, weakened
 from store.predicates.tree import parse, to_arrow
 
 f = pc.field
@@ -123,3 +123,29 @@ EXPRESSIONS = st.recursive(
 def test_the_tree_keeps_the_rows_that_the_expression_keeps(expression):
     tree = from_expression(expression)
     assert TABLE.take(to_arrow(parse(tree), TABLE.schema)(TABLE)).equals(TABLE.filter(expression))
+
+
+LIKE = pc.starts_with(f("a"), "x")
+WEAKENED = [
+    (f("a") == 1, leaf("a", "EQ", 1)),
+    (LIKE, None),
+    (LIKE & (f("b") == 1), leaf("b", "EQ", 1)),
+    ((f("b") == 1) & (LIKE & (f("c") < 2)), {"and": [leaf("b", "EQ", 1), leaf("c", "LT", 2)]}),
+    (LIKE | (f("b") == 1), None),
+    (~(LIKE & (f("b") == 1)), None),
+    ((f("c") < 2) & ~(LIKE & (f("b") == 1)), leaf("c", "LT", 2)),
+    (f("a"), None),
+]
+
+
+@pytest.mark.parametrize(("expression", "tree"), WEAKENED)
+def test_what_can_be_said_of_a_conjunction(expression, tree):
+    assert weakened(expression) == tree
+
+
+def test_if_else_as_duckdb_writes_in():
+    null = pa.scalar(None, pa.bool_())
+    assert from_expression(pc.if_else(f("a").is_valid(), f("a").isin([1, 2]), null)) == leaf("a", "IN", 1, 2)
+    for refused in (pc.if_else(f("a").is_valid(), f("a") > 1, False), pc.if_else(f("a") > 1, f("a") > 1, null)):
+        with pytest.raises(ValueError, match="if_else"):
+            from_expression(refused)

@@ -165,6 +165,40 @@ def test_a_thread_that_hangs_is_left_behind(opened, capsys):
     assert len(server.finished) == 2  # what comes late is dropped
 
 
+def test_a_lake_that_hangs_delays_no_look_at_another(opened):
+    release = threading.Event()
+
+    def hang() -> list[str]:
+        Connector.does = staticmethod(lambda: ["ns"])
+        release.wait(20)
+        return ["late"]
+
+    Connector.does = staticmethod(hang)
+    leases = [lease() | {"kind": "watch"} for _ in range(4)]
+    for number, made in enumerate(leases):
+        made["job_id"] = str(number)
+        made["payload"]["connector"] = made["payload"]["connector"] | {"catalog": "bad" if number == 0 else "good"}
+    server = Server(leases[0])
+    worker = Worker(server, Registry([]))  # type: ignore[arg-type]
+    worker.start([("watch",)])
+    wait_for(lambda: "bad" in worker._watching and Connector.does is not hang)
+    for number in (1, 2, 3):
+        server.leases.append(leases[number])
+        wait_for(lambda number=number: len(server.finished) == number)
+    release.set()
+    wait_for(lambda: len(server.finished) == 4)
+    worker.stopping.set()
+    assert [done["job_id"] for done in server.finished] == ["1", "2", "3", "0"]
+    assert len(opened) == 2  # the good lake's stays open between its looks
+
+
+def wait_for(probe: Callable[[], Any], within: float = 20.0) -> None:
+    deadline = time.monotonic() + within
+    while not probe():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_keeper_hears_of_a_cancellation():
     server = Server()
     server.answers["renew_lease"] = lambda body: {"wanted": False}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +13,19 @@ from hypothesis import strategies as st
 
 from capture.compute.file_scan import Work, scan
 from capture.connectors.delta.bounds import of_log, of_partition
+from capture.connectors.storage.places import Unreadable
 from store.logical_types import parse
 from tests.capture.connectors.delta.test_connector import captured, connector, ids_of
 
 LAKES = Path(__file__).resolve().parents[5] / "shared/lakes"
 needs_lakes = pytest.mark.skipif(not LAKES.exists(), reason="the shared lakes are elsewhere")
-INTACT = pa.array([False])
+TIGHT = pa.array([True])
 
 
 def bounds_of(value: float, **options):
     values = pa.array([value], pa.float64())
     counts = pa.array([1]), pa.array([1])
-    facts = of_log(parse("DOUBLE"), pa.array([0]), values, values, *counts, INTACT, **options)
+    facts = of_log(parse("DOUBLE"), pa.array([0]), values, values, *counts, TIGHT, **options)
     return [facts[name][0].as_py() for name in ("lower", "upper", "lower_exact", "upper_exact")]
 
 
@@ -78,3 +80,69 @@ def test_a_widened_integer_is_as_wide_as_its_type():
     assert widths == {(4.0, 4)}
     before = {task.fingerprint for task in found.plan_files("default", "delta_widened", 1, ids)}
     assert before.isdisjoint(task.fingerprint for task in tasks)
+
+
+def written(path: Path, *actions: dict) -> None:
+    """A commit of these actions, the next of a log."""
+    log = path / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    (log / f"{len(list(log.glob('*.json'))):020}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+def protocol(*features: str) -> dict:
+    return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features,
+                         "writerFeatures": features}}  # fmt: skip
+
+
+def metadata(schema: str | None = None, **columns: str) -> dict:
+    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in columns.items()]
+    told = {"id": "1", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {}}
+    text = json.dumps({"type": "struct", "fields": fields}) if schema is None else schema
+    return {"metaData": told | ({"schemaString": text} if text else {})}
+
+
+def add(path: str, **stats) -> dict:
+    return {"add": {"path": path, "partitionValues": {}, "size": 10, "modificationTime": 1, "dataChange": True,
+                    "stats": json.dumps(stats)}}  # fmt: skip
+
+
+def test_wide_bounds_enclose_and_are_never_exact(tmp_path):
+    common = {"numRecords": 9, "minValues": {"a": 1, "tightBounds": 1}, "maxValues": {"a": 5, "tightBounds": 3}}
+    counts = {"nullCount": {"a": 2, "tightBounds": 0}}
+    written(
+        tmp_path / "t",
+        protocol("deletionVectors"),
+        metadata(a="long", tightBounds="long"),
+        add("wide.parquet", **common, **counts, tightBounds=False),
+        add("tight.parquet", **common, **counts, tightBounds=True),
+        add("untold.parquet", **common, **counts),
+    )
+    stats, rows = captured(connector(tmp_path / "t"), "t", 0)
+    assert stats.row_count == 27
+    assert not stats.row_deletes
+    told = {Path(row["file_path"]).stem: row for row in rows["a"]}
+    assert {name: (row["min"], row["max"]) for name, row in told.items()} == dict.fromkeys(told, ("1", "5"))
+    exact = {name: (row["min_is_exact"], row["max_is_exact"], row["null_count"]) for name, row in told.items()}
+    assert exact == {"wide": (False, False, None), "tight": (True, True, 2), "untold": (True, True, 2)}
+    assert {row["null_count"] for row in rows["tightBounds"]} == {0}
+
+
+def test_a_feature_that_nobody_reads_is_named(tmp_path):
+    written(tmp_path / "t", protocol("adaptiveMetadata"), metadata(a="long"))
+    with pytest.raises(Unreadable, match="has the Delta feature adaptiveMetadata") as told:
+        connector(tmp_path / "t").describe("default", "t")
+    assert "DROP FEATURE" in (told.value.hint or "")
+
+
+def test_a_version_without_a_schema_hides_no_other(tmp_path):
+    written(tmp_path / "t", protocol(), metadata(schema=""))
+    written(tmp_path / "t", metadata(a="long"), add("one.parquet", numRecords=2, nullCount={"a": 0}))
+    written(tmp_path / "t", add("two.parquet", numRecords=3, nullCount={"a": 1}))
+    found = connector(tmp_path / "t")
+    listing = found.enumerate_snapshots("default", "t")
+    assert [s.snapshot_id for s in listing.snapshots] == [1, 2]
+    assert listing.live_snapshot_ids == {1, 2}
+    assert captured(found, "t", 2)[0].row_count == 5
+    written(tmp_path / "t", metadata(schema=""))
+    with pytest.raises(Unreadable, match="has no schema"):
+        connector(tmp_path / "t").enumerate_snapshots("default", "t")

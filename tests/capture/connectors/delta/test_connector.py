@@ -525,6 +525,32 @@ def test_a_vector_is_read_as_delta_describes_it():
     assert relative_path("ab^-aqEH.-t@S}K{vb[*k^") == "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 4}
     assert identity(vector) != identity(vector | {"offset": 8}) != identity(None) == ""
-    for wrong in ("abcd", "~~~~~", "#####"):
+    assert z85("0rr91##093") == b"\x01\0\0\0\x03\0"
+    for wrong in ("abcd", "~~~~~", "#####", "##0930rr91"):
         with pytest.raises(ValueError, match="not encoded"):
             z85(wrong)
+
+
+@needs_lakes
+def test_the_vector_of_a_file_is_listed():
+    files = captured(connector(LAKES / "table-with-dv-small"), "table-with-dv-small", 1)[0].files.to_pylist()
+    (vector,) = files[0]["delete_files"]
+    assert Path(vector["file_path"]).is_file()
+    assert (vector["file_content"], vector["content_offset"], vector["content_size"]) == ("DELETION_VECTOR", 1, 36)
+    before = captured(connector(LAKES / "table-with-dv-small"), "table-with-dv-small", 0)[0].files
+    assert before["delete_files"].to_pylist() == [[]]
+    plain = captured(connector(LAKES / "simple_table"), "simple_table")[0].files
+    assert set(map(len, plain["delete_files"].to_pylist())) == {0}
+
+
+def test_an_inline_vector_has_no_file():
+    from capture.connectors.delta.deletion_vectors import delete_files
+    from capture.connectors.delta.log_files import VECTOR
+    from capture.connectors.storage.places import open_place
+
+    place = open_place("/t", {})
+    told = {"storageType": "i", "pathOrInlineDv": "0rr91", "offset": None, "sizeInBytes": 4, "cardinality": 1}
+    there = told | {"storageType": "p", "pathOrInlineDv": "/dv.bin", "offset": 7}
+    found = delete_files(pa.array([told, None, there], VECTOR), place, lambda path: open_place(path, {}))
+    assert [[tuple(row.values()) for row in rows] for rows in found.to_pylist()] == [
+        [(None, "DELETION_VECTOR", None, 4)], [], [("/dv.bin", "DELETION_VECTOR", 7, 4)]]  # fmt: skip

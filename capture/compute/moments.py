@@ -1,0 +1,82 @@
+"""Mean and sample standard deviation, of values with their counts and of parts that know theirs.
+
+Both are None where they are unknown: no value, fewer than two for a deviation, infinities of both signs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from store.sketches.murmur3 import Longs
+
+Moments: TypeAlias = tuple[float | None, float | None]
+"""Mean and sample standard deviation."""
+
+_LARGE: Final = 1e100  # magnitudes whose squares and sums may overflow are scaled first
+_NONE: Final[Moments] = (None, None)
+
+
+def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
+    """The moments of values, each of which occurs so many times.
+
+    Args:
+        values: Shape (n,), no NaN.
+        counts: Shape (n,), positive.
+    """
+    if not len(values):
+        return _NONE
+    if not np.isfinite(values).all():
+        with np.errstate(invalid="ignore"):
+            return _known(float(values[~np.isfinite(values)].sum())), None
+    largest = float(np.abs(values).max())
+    if largest > _LARGE:
+        mean, deviation = moments(values / largest, counts)
+        return _known((mean or 0.0) * largest), None if deviation is None else _finite(deviation * largest)
+    weights, count = counts.astype(np.float64), int(counts.sum())
+    mean = float(values @ weights) / count
+    away = values - mean
+    rest = float(away @ weights) / count  # what rounding left of the mean
+    squares = float((away * away) @ weights) - count * rest * rest
+    return mean + rest, _deviation(squares, count)
+
+
+def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
+    """The moments over parts, each given by its number of values, mean and standard deviation."""
+    held = [part for part in parts if part[0]]
+    means = [mean for _, mean, _ in held if mean is not None]
+    if not held or len(means) < len(held):
+        return _NONE
+    if len(held) == 1:
+        return held[0][1:]
+    count, first = sum(n for n, _, _ in held), means[0]
+    if not all(map(math.isfinite, means)):
+        return _known(sum(mean for mean in means if not math.isfinite(mean))), None
+    largest = max(max(abs(mean or 0.0), deviation or 0.0) for _, mean, deviation in held)
+    if largest > _LARGE:
+        small = ((n, own / largest, d and d / largest) for (n, _, d), own in zip(held, means, strict=True))
+        scaled, away = merge(small)
+        return _finite((scaled or 0.0) * largest), None if away is None else _finite(away * largest)
+    mean = first + math.fsum(n * (own - first) for (n, _, _), own in zip(held, means, strict=True)) / count
+    squares = math.fsum(
+        (n - 1) * (deviation or 0.0) ** 2 + n * (own - mean) ** 2
+        for (n, _, deviation), own in zip(held, means, strict=True)
+    )
+    unknown = any(n > 1 and deviation is None for n, _, deviation in held)
+    return mean, None if unknown else _deviation(squares, count)
+
+
+def _deviation(squares: float, count: int) -> float | None:
+    return _finite(math.sqrt(max(squares, 0.0) / (count - 1))) if count > 1 else None
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

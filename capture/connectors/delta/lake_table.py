@@ -1,0 +1,146 @@
+"""One Delta table of a lake: opens it with deltalake, finds its files, and turns what goes wrong into our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from capture.connectors.delta.log import DeltaSchema, parse_schema
+from capture.connectors.delta.unity import UnityCatalog
+from capture.connectors.footers.reader import Footer, read_footers
+from capture.connectors.secrets import PathRewrite, patient
+from capture.connectors.storage.places import Lake, Place, Unreadable, open_place, plain_path, unknown_snapshot
+from store.errors import StatflightError, UpstreamError
+
+_ADAPTIVE: Final = "adaptiveMetadata"  # a table feature: the log refers to metadata in the form of Iceberg's v4
+
+
+class Schemas:
+    """The schemas parsed so far, by their text: most versions of a table have the same one."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[tuple[str, bool], DeltaSchema] = {}
+
+    def of(self, table: DeltaTable) -> DeltaSchema:
+        """The schema of an opened table."""
+        return self.parse(table.schema().to_json(), table.metadata().configuration)
+
+    def parse(self, text: Any, configuration: Any) -> DeltaSchema:
+        """The columns of a `schemaString`.
+
+        Raises:
+            ValueError: The text is not a schema.
+        """
+        if not isinstance(text, str):
+            raise ValueError("its metadata has no schema")
+        settings = configuration if isinstance(configuration, Mapping) else {}
+        mapped = settings.get("delta.columnMapping.mode", "none") in ("name", "id")
+        key = (text, mapped)
+        if key not in self._parsed:
+            self._parsed[key] = parse_schema(text, mapped)
+        return self._parsed[key]
+
+    def clear(self) -> None:
+        self._parsed.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTable:
+    """A table by its name and place."""
+
+    lake: Lake | UnityCatalog
+    rewrite: PathRewrite
+    place: Place
+    namespace: str
+    name: str
+
+    @property
+    def storage(self) -> dict[str, str]:
+        """The storage options that its files are read with."""
+        return self.lake.storage_of(self.place)
+
+    def open(self, version: int | None = None) -> DeltaTable:
+        """The table as deltalake has it, at a version or the newest."""
+        with self.reading(version):
+            storage = self.storage
+            if not self.place.is_local:
+                storage = patient(storage, self.lake.options)
+            return DeltaTable(self.place.name, version=version, storage_options=storage or None)
+
+    @contextmanager
+    def reading(self, version: int | None = None) -> Iterator[None]:
+        """Turns what deltalake raises into our errors, with the table's name and the reason in one line."""
+        try:
+            yield
+        except StatflightError:
+            raise
+        except TableNotFoundError as trouble:
+            if version is not None:
+                raise unknown_snapshot(self.namespace, self.name, version) from None
+            raise Unreadable(self._message(trouble)) from None
+        except DeltaError as trouble:
+            raise self._refused(trouble, version) from None
+        except (OSError, pa.ArrowException) as trouble:
+            local = self.place.is_local or not isinstance(trouble, OSError)
+            raise (Unreadable if local else UpstreamError)(self._message(trouble)) from None
+        except (ValueError, TypeError, KeyError, IndexError) as trouble:
+            raise Unreadable(self._message(trouble)) from None
+        except BaseException as trouble:
+            # A panic of deltalake's Rust derives from BaseException.
+            if type(trouble).__name__ != "PanicException":
+                raise
+            raise Unreadable(self._message(trouble)) from None
+
+    def _refused(self, trouble: DeltaError, version: int | None) -> StatflightError:
+        message = self._message(trouble)
+        if _ADAPTIVE in str(trouble):
+            return Unreadable(
+                f'table "{self.namespace}.{self.name}" has the Delta feature {_ADAPTIVE}, which cannot be read yet',
+                hint=f"drop it with ALTER TABLE … DROP FEATURE {_ADAPTIVE}",
+            )
+        if version is not None and "Invalid table version" in message:
+            return unknown_snapshot(self.namespace, self.name, version)
+        remote = not self.place.is_local and any(
+            word in str(trouble) for word in ("Generic ", "ObjectStore", "object store")
+        )
+        return (UpstreamError if remote else Unreadable)(message)
+
+    def _message(self, trouble: BaseException) -> str:
+        return f'table "{self.namespace}.{self.name}" cannot be read: {self.lake.reason(trouble, self.place)}'
+
+    # Files.
+
+    def paths(self, logged: pa.Array) -> pa.Array:
+        """Paths of data files as others know them, from what the log has."""
+        if not pc.any(pc.match_substring_regex(logged, "[%:]|^/")).as_py():  # nothing to decode, all within the table
+            return pc.binary_join_element_wise(f"{self.place.name.rstrip('/')}/", logged, "")
+        return pa.array([self.file(path).name for path in logged.to_pylist()], pa.string())
+
+    def file(self, path: str) -> Place:
+        """The place of a data file: the log has it percent-encoded, relative to the table or as a full URI."""
+        path = plain_path(path)
+        if path.startswith("/") or "://" in path:
+            path = self.rewrite(path)
+            if path.startswith("/"):
+                return Place(self.place.file_system, path, path)
+            return open_place(path, self.storage)
+        return self.place.below(path)
+
+    def footers(self, places: Sequence[Place]) -> Iterator[Footer]:
+        """The footers of data files, in their order.
+
+        Raises:
+            UpstreamError: One cannot be read; names the table and the file.
+        """
+        try:
+            yield from read_footers(places)
+        except UpstreamError as trouble:
+            message = f'table "{self.namespace}.{self.name}": {trouble.message}'
+            raise type(trouble)(message, hint=trouble.hint, params=trouble.params) from None

@@ -1,0 +1,329 @@
+"""A Delta table at one version: its statistics from the log, and the tasks that read its files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from capture.connectors.delta.bounds import of_log, of_partition
+from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows, identity
+from capture.connectors.delta.lake_table import LakeTable, Schemas
+from capture.connectors.delta.large_log import LargeLog, Slice
+from capture.connectors.delta.log import DeltaColumn, log_entries, log_files
+from capture.connectors.delta.log_files import NotSliced
+from capture.connectors.delta.table_version import (
+    DELETES,
+    Version,
+    file_rows,
+    named_in_statistics,
+    one_array,
+    path_in_file,
+    wanted_columns,
+)
+from capture.connectors.file_columns import ROWS_PER_TABLE, absent, column_rows
+from capture.connectors.footers.reader import batched
+from capture.connectors.spi import FILE_COLUMN_SCHEMA, ColumnIds, FilePart, NativeStats, ScanColumn, ScanTask
+from capture.connectors.storage.places import Unreadable, unknown_snapshot
+from store.logical_types import LogicalType, parse, to_arrow
+
+MAX_FOOTERS: Final = 10_000  # read for what the log lacks; beyond, it is unknown
+_VECTORS: Final = "deletionVectors"  # the table feature
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some live files: a slice of the log, or all that deltalake knows.
+
+    Attributes:
+        version: The files, of a slice without statistics.
+        with_statistics: Gives the same with statistics.
+        part: The slice, None where deltalake replayed the log.
+    """
+
+    version: Version
+    with_statistics: Callable[[], Version]
+    part: Slice | None = None
+
+
+class SnapshotView:
+    """One version of a table.
+
+    Args:
+        table: The table.
+        schemas: The schemas parsed so far.
+        scope: What separates one connector's cached reads from another's.
+        snapshot_id: The version.
+    """
+
+    def __init__(self, table: LakeTable, schemas: Schemas, scope: str, snapshot_id: int):
+        self._table, self._schemas, self._scope, self._version = table, schemas, scope, snapshot_id
+
+    def statistics(self, ids: ColumnIds, column_names: frozenset[str] | None) -> NativeStats:
+        """What the log says of the files and of some of their columns (None: all)."""
+        pieces = self._pieces()
+        tables = [file_rows(piece.version) for piece in pieces]
+        files = pa.concat_tables(tables)
+        columns = [self._columns_of(piece, ids, column_names) for piece in pieces]
+        parts: list[FilePart] = []
+        if column_names is None:
+            shape = repr((self._scope, self._table.place.name, sorted(ids.items())))
+            for piece, rows, file_columns in zip(pieces, tables, columns, strict=True):
+                if piece.part is not None:
+                    key = hashlib.sha256(f"{shape}\0{piece.part.key}".encode("utf-8", "surrogatepass")).hexdigest()
+                    parts.append(FilePart(key, rows, file_columns, _marks(piece.part)))
+        return NativeStats(
+            row_count=_total(files["row_count"]),
+            data_file_count=len(files),
+            total_size_bytes=_total(files["size_bytes"]),
+            files=files,
+            file_columns=lambda: (rows for of_piece in columns for rows in of_piece()),
+            row_deletes=any(pc.any(piece.version.has_deletes).as_py() for piece in pieces),
+            parts=parts,
+        )
+
+    def tasks(self, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
+        """One task per live file."""
+        for piece in self._pieces():
+            yield from self._tasks(piece.with_statistics(), ids, column_names)
+
+    # Files.
+
+    def _pieces(self) -> list[_Piece]:
+        """The live files, in slices where the log is large or has deletion vectors."""
+        with self._table.reading(self._version):
+            entries = log_entries(self._table.place)
+            if self._version not in log_files(entries).live():
+                raise unknown_snapshot(self._table.namespace, self._table.name, self._version)
+            log = None
+            with suppress(NotSliced):
+                log = LargeLog.of(self._table.place, entries, self._version, self._scope)
+        opened = None
+        if log is None or not log.is_large:
+            with suppress(Unreadable):  # what deltalake refuses, later commits may have replaced
+                opened = self._table.open(self._version)
+                if _VECTORS not in (opened.protocol().reader_features or ()):
+                    log = None
+        if log is not None:
+            unreadable = (NotSliced,) if opened is not None else (NotSliced, Unreadable)
+            with suppress(*unreadable), self._table.reading(self._version):
+                if pieces := list(self._slices(log)):
+                    return pieces
+        whole = self._whole(opened or self._table.open(self._version))
+        return [_Piece(whole, lambda: whole)]
+
+    def _slices(self, log: LargeLog) -> Iterator[_Piece]:
+        outline = log.outline()
+        schema, storage = self._schemas.of(outline), self._table.storage
+        partitions = tuple(outline.metadata().partition_columns or ())
+        unknown = 0
+        for part in log.slices():
+            paths = self._table.paths(one_array(part.files["path"]))
+            told = one_array(part.files["num_records"])
+            unknown += told.null_count
+            rows = self._live_rows(part, told) if unknown <= MAX_FOOTERS else told
+            gone = delete_files(part.vectors, self._table.place, self._table.file)
+            version = Version(schema, storage, partitions, part.files, paths, rows, {}, part.vectors, gone)
+
+            def with_statistics(part: Slice = part, version: Version = version) -> Version:
+                with self._table.reading(self._version):
+                    return replace(version, actions=part.statistics())
+
+            yield _Piece(version, with_statistics, part)
+
+    def _live_rows(self, part: Slice, told: pa.Array) -> pa.Array:
+        """Live rows of each file of a slice."""
+        if told.null_count:
+            told = self._count_rows(part.files["path"], told.to_pylist())
+        if part.vectors.null_count == len(part.vectors):
+            return told
+        lost = pc.fill_null(pc.struct_field(part.vectors, ["cardinality"]), 0)
+        return pc.max_element_wise(pc.subtract(told, lost), 0, skip_nulls=False)
+
+    def _whole(self, table: DeltaTable) -> Version:
+        """All files as deltalake has them."""
+        has_vectors = _VECTORS in (table.protocol().reader_features or ())
+        with self._table.reading(self._version):
+            actions = pa.table(table.get_add_actions(flatten=False))
+            if actions.num_columns and actions.column(0).num_chunks != 1:
+                actions = actions.combine_chunks()
+            logged = one_array(actions["path"])
+            told = one_array(actions["num_records"]) if "num_records" in actions.column_names else None
+            version = Version(
+                self._schemas.of(table),
+                self._table.storage,
+                tuple(table.metadata().partition_columns or ()),
+                actions,
+                self._table.paths(logged),
+                pa.nulls(len(actions), pa.int64()) if told is None else told,
+                may_be_wide=has_vectors,
+            )
+            if has_vectors and len(version):
+                self._read_vectors(version, table)
+        rows = version.rows
+        if rows.null_count and rows.null_count <= MAX_FOOTERS:
+            rows = self._count_rows(logged, rows.to_pylist())
+        if version.deleted:
+            counts = rows.to_pylist()
+            for i, gone in version.deleted.items():
+                if (count := counts[i]) is not None:
+                    counts[i] = max(0, count - len(gone))
+            rows = pa.array(counts, pa.int64())
+        known: list[list[Any] | None] = [None if i in version.deleted else [] for i in range(len(version))]
+        return replace(version, rows=rows, delete_files=pa.array(known, DELETES))
+
+    def _read_vectors(self, version: Version, table: DeltaTable) -> None:
+        """Puts the rows that deletion vectors take away into `version.deleted`, as deltalake reads them."""
+        numbers = {_real(path): i for i, path in enumerate(version.paths.to_pylist())}
+        for batch in table.deletion_vectors():
+            batch = pa.record_batch(batch)
+            for path, keep in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+                number = numbers.get(_real(self._table.file(path).name))
+                if number is None:
+                    raise ValueError("a deletion vector belongs to no live file")
+                kept = keep.values.to_numpy(zero_copy_only=False).astype(bool)
+                # A vector may be shorter than the file: what it does not reach is live.
+                gone = pa.array(np.flatnonzero(~kept), pa.int64())
+                if len(gone):
+                    version.deleted[number] = gone
+
+    def _count_rows(self, logged: pa.Array, counts: list[int | None]) -> pa.Array:
+        """Rows of each file: what the log says, or the footer where it does not."""
+        missing = [i for i, count in enumerate(counts) if count is None]
+        places = [self._table.file(logged[i].as_py()) for i in missing]
+        for i, footer in zip(missing, self._table.footers(places), strict=True):
+            counts[i] = footer.row_count
+        return pa.array(counts, pa.int64())
+
+    # Statistics of columns.
+
+    def _columns_of(
+        self, piece: _Piece, ids: ColumnIds, column_names: frozenset[str] | None
+    ) -> Callable[[], Iterator[pa.Table]]:
+        return lambda: self._file_columns(piece.with_statistics(), ids, column_names)
+
+    def _file_columns(
+        self, version: Version, ids: ColumnIds, column_names: frozenset[str] | None
+    ) -> Iterator[pa.Table]:
+        tight, files = version.has_tight_statistics, len(version)
+        wanted = wanted_columns(version.schema, column_names)
+        if not files or not wanted:
+            yield FILE_COLUMN_SCHEMA.empty_table()
+            return
+        step = min(files, ROWS_PER_TABLE)
+        for start in range(0, files, step):
+
+            def cut(values: pa.Array | None, start: int = start) -> pa.Array | None:
+                return None if values is None else values.slice(start, step)
+
+            paths, rows, sound = cut(version.paths), cut(version.rows), cut(tight)
+            # few columns of many files, not the other way round: it is the calls that cost
+            for some in batched(wanted, max(1, ROWS_PER_TABLE // step)):
+                tables = []
+                for known in some:
+                    if known.logical[0] in version.partitions:
+                        values = cut(version.partition(known))
+                        facts = of_partition(values, rows) if values is not None else {}
+                    else:
+                        facts = of_log(
+                            parse(known.column.logical_type),
+                            cut(version.statistic("null_count", known.physical)),
+                            cut(version.statistic("min", known.physical)),
+                            cut(version.statistic("max", known.physical)),
+                            rows,
+                            cut(version.column("num_records")),
+                            sound,
+                            exact=not version.may_be_wide,
+                            was_float="float" in known.widened_from,
+                        )
+                    tables.append(column_rows(paths, known.column, ids, rows, **facts))
+                yield pa.concat_tables(tables)
+
+    # Tasks.
+
+    def _tasks(self, version: Version, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
+        wanted = [known for known in wanted_columns(version.schema, column_names) if known.column.name in ids]
+        constants = {
+            known.column.name: _constants(version.partition(known), parse(known.column.logical_type), len(version))
+            for known in wanted
+            if known.logical[0] in version.partitions
+        }
+        held = [known for known in wanted if known.column.name not in constants]
+        widths = repr([(ids[known.column.name], known.width_bytes) for known in wanted if known.widened_from])
+        told = named_in_statistics(version, held)
+        columns_of = ("path", "size_bytes", "modification_time")
+        logged, sizes, times = (version.actions[column].to_pylist() for column in columns_of)
+        paths, rows = version.paths.to_pylist(), version.rows.to_pylist()
+        vectors = [None] * len(version) if version.vectors is None else version.vectors.to_pylist()
+        for group in batched(range(len(version)), 256):
+            unsure = [i for i in group if not told[i]]
+            places = [self._table.file(logged[i]) for i in unsure]
+            footers = dict(zip(unsure, self._table.footers(places), strict=True))
+            for i in group:
+                gone = version.deleted.get(i)
+                if vectors[i] is not None:
+                    gone = self._deleted(vectors[i])
+                mark = hashlib.sha256(f"{paths[i]}\0{sizes[i]}\0{times[i]}\0".encode("utf-8", "surrogatepass"))
+                if gone is not None:
+                    mark.update(gone.to_numpy().tobytes())
+                if widths != "[]":  # what was computed before the change of type is not of this width
+                    mark.update(widths.encode())
+                columns = []
+                for known in wanted:
+                    constant = constants.get(known.column.name)
+                    path = None if constant is not None else path_in_file(known, footers.get(i))
+                    columns.append(_scan_column(known, ids, path, constant and constant.slice(i, 1)))
+                yield ScanTask(
+                    reader="parquet",
+                    file_path=paths[i],
+                    location=paths[i],
+                    row_count=-1 if rows[i] is None else rows[i],
+                    size_bytes=sizes[i],
+                    columns=tuple(columns),
+                    fingerprint=mark.hexdigest(),
+                    storage=version.storage,
+                    deleted_rows=gone,
+                )
+
+    def _deleted(self, vector: Any) -> pa.Array:
+        with self._table.reading():
+            return deleted_rows(vector, self._table.place, self._table.file)
+
+
+def _scan_column(known: DeltaColumn, ids: ColumnIds, path: str | None, constant: pa.Array | None) -> ScanColumn:
+    """Where the values come from: a path in the file, the partition, or nulls where the file lacks the column."""
+    column = known.column
+    if path is None and constant is None:
+        constant = absent(column.logical_type)
+    return ScanColumn(ids[column.name], column.name, column.logical_type, path, constant, known.width_bytes)
+
+
+def _real(path: str) -> str:
+    """A local path without symbolic links: deltalake names deletion vectors' files by it, whatever the table's uri."""
+    return os.path.realpath(path) if path.startswith("/") else path
+
+
+def _marks(part: Slice) -> pa.Array:
+    """What changes with the content of each file of a slice."""
+    times = one_array(part.files["modification_time"]).cast(pa.string())
+    if part.vectors.null_count == len(part.vectors):
+        return times
+    vectors = pa.array([identity(vector) for vector in part.vectors.to_pylist()], pa.string())
+    return pc.binary_join_element_wise(times, vectors, " ")
+
+
+def _total(counts: pa.ChunkedArray) -> int | None:
+    """The sum, None where one is not known."""
+    return None if counts.null_count else pc.sum(counts).as_py() or 0
+
+
+def _constants(values: pa.Array | None, kind: LogicalType, files: int) -> pa.Array:
+    return pa.nulls(files, to_arrow(kind)) if values is None else values.cast(to_arrow(kind))

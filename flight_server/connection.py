@@ -1,0 +1,175 @@
+"""One Flight connection to a server: what the Python client, the Spark reader and capture workers share.
+
+Commands go out as JSON; what comes back is Arrow or JSON. Errors are pyarrow's own, with the server's message in plain.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeVar, overload
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from flight_server.client_errors import clear_errors
+
+T = TypeVar("T")
+
+DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
+PUT_ROWS: Final = 65_536  # rows of a batch on its way to the server
+
+
+class Connection:
+    """A connection to a statflight server. It may be used by many threads at once.
+
+    Args:
+        uri: `grpc://host:port`, or `grpc+tls://host:port`; when None, STATFLIGHT_SERVER or the default address, and
+            then the token may come from STATFLIGHT_TOKEN.
+        token: bearer token sent with every call.
+        tls_roots: PEM certificates the server's is checked against: a path, or the bytes.
+        tls_cert, tls_key: the client's own PEM certificate and key, for a server that asks for one.
+        timeout: seconds a call may take, unless a method says otherwise; None waits as long as it takes.
+        attempts: how often a call is tried while the server is unavailable (restarting, or over a limit), with a
+            growing pause between; 1 tries once. More need the extra `client`.
+        connection: passed on to `pyarrow.flight.connect`.
+    """
+
+    def __init__(
+        self,
+        uri: str | None = None,
+        token: str | None = None,
+        tls_roots: str | Path | bytes | None = None,
+        *,
+        tls_cert: str | Path | bytes | None = None,
+        tls_key: str | Path | bytes | None = None,
+        timeout: float | None = None,
+        attempts: int = 1,
+        **connection: Any,
+    ):
+        certificates = {"tls_root_certs": tls_roots, "cert_chain": tls_cert, "private_key": tls_key}
+        for name, value in certificates.items():
+            if value is not None:
+                connection[name] = value if isinstance(value, bytes) else Path(value).read_bytes()
+        if uri is None:
+            uri, token = os.environ.get("STATFLIGHT_SERVER", DEFAULT_URI), token or os.environ.get("STATFLIGHT_TOKEN")
+        self.uri = uri
+        self._timeout, self._attempts = timeout, attempts
+        if attempts > 1:
+            require("stamina", "retries")
+        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        with clear_errors():
+            self._flight = flight.connect(uri, **connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._flight.close()
+
+    def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=timeout or self._timeout, headers=self._headers)
+
+    def call(self, call: Callable[[], T]) -> T:
+        """The result of a Flight call, with clear errors, tried again as often as `attempts` says."""
+        with clear_errors():
+            if self._attempts <= 1:
+                return call()
+            import stamina
+
+            for attempt in stamina.retry_context(on=flight.FlightUnavailableError, attempts=self._attempts):
+                with attempt:
+                    return call()
+        raise AssertionError("the last attempt returns or raises")
+
+    # Calls.
+
+    def schema(self, command: Mapping[str, Any]) -> pa.Schema:
+        """The schema of a command's rows."""
+        return self.call(lambda: self._flight.get_schema(_descriptor(command), self.options()).schema)
+
+    def tickets(self, command: Mapping[str, Any]) -> list[bytes]:
+        """The tickets of a command; more than one where it asks for `partitions`."""
+        info = self.call(lambda: self._flight.get_flight_info(_descriptor(command), self.options()))
+        return [endpoint.ticket.ticket for endpoint in info.endpoints]
+
+    @overload
+    def get(self, ticket: bytes | Mapping[str, Any], stream: Literal[False] = False) -> pa.Table: ...
+
+    @overload
+    def get(self, ticket: bytes | Mapping[str, Any], stream: Literal[True]) -> pa.RecordBatchReader: ...
+
+    def get(self, ticket: bytes | Mapping[str, Any], stream: bool = False) -> pa.Table | pa.RecordBatchReader:
+        """The rows of a ticket, or of a command in its place, which saves the round trip of GetFlightInfo."""
+        data = flight.Ticket(ticket if isinstance(ticket, bytes) else json.dumps(ticket).encode())
+        if stream:
+            return _batches(self.call(lambda: self._flight.do_get(data, self.options())))
+        return self.call(lambda: self._flight.do_get(data, self.options()).read_all())
+
+    def put_rows(self, command: Mapping[str, Any], rows: Any) -> dict[str, int]:
+        """Puts rows (anything with `__arrow_c_stream__`); the counts of the answer."""
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        elif not isinstance(rows, pa.Table | pa.RecordBatchReader):
+            rows = pa.RecordBatchReader.from_stream(rows)
+        if isinstance(rows, pa.Table):
+            return self.call(lambda: self._put(command, rows.schema, rows.to_batches(max_chunksize=PUT_ROWS)))
+        with clear_errors():  # a reader has its batches once
+            return self._put(command, rows.schema, rows)
+
+    def _put(self, command: Mapping[str, Any], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
+        reply: dict[str, int] = {}
+        writer, metadata = self._flight.do_put(_descriptor(command), schema, self.options())
+        try:
+            for batch in batches:
+                writer.write_batch(batch)
+            writer.done_writing()
+            while (message := metadata.read()) is not None:
+                reply = json.loads(message.to_pybytes())
+        except (pa.ArrowException, flight.FlightError, OSError):
+            # A write into a stream that the server has ended fails without saying why; close tells the reason.
+            writer.close()
+            raise
+        writer.close()
+        return reply
+
+    def act(self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None) -> list[Any]:
+        """All results of an action, in order."""
+        return self.call(lambda: [json.loads(result) for result in self.act_raw(name, body, timeout)])
+
+    def act_raw(
+        self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> Iterator[bytes]:
+        """The results of an action as bytes, one by one as they arrive."""
+        with clear_errors():
+            action = flight.Action(name, json.dumps(body or {}).encode())
+            for result in self._flight.do_action(action, self.options(timeout)):
+                yield result.body.to_pybytes()
+
+
+def _descriptor(command: Mapping[str, Any]) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor.for_command(json.dumps(command).encode())
+
+
+def _batches(reader: flight.FlightStreamReader) -> pa.RecordBatchReader:
+    """A reader of the stream's batches. Flight's own `to_reader` would turn every error into an OSError."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with clear_errors():
+            for chunk in reader:
+                yield chunk.data
+
+    return pa.RecordBatchReader.from_batches(reader.schema, batches())
+
+
+def require(module: str, what: str) -> None:
+    """Raises unless a library of the extra `client` is installed."""
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise ImportError(f"{what} needs {module}: pip install 'statflight[client]'", name=module)

@@ -1,0 +1,285 @@
+"""Connected lakes: registration, discovery, and what a look at a lake changes in the catalog.
+
+The server runs no connector code. A look is a task of a worker, and its findings come back as JSON; this file builds
+the task and stores the findings, in one transaction each.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from capture.connectors.secrets import mask, mask_uri
+from flight_server.auth.vault import Vault
+from flight_server.control.task_queue import Dispatcher, Task
+from store.catalog_store import EXTERNAL, Catalog, TableEntry
+from store.database import Connection, Database
+from store.errors import Conflict, InvalidArgument, NotFound, StatflightError, UpstreamError
+from store.names import split_name
+
+log = logging.getLogger("statflight.server")
+
+IDLE_SECONDS: Final = 600.0  # without progress, until a look at a lake is given up
+
+
+class Lakes:
+    """The lakes of a server.
+
+    Attributes:
+        on_discovered: Called after each discovery with the catalog and the tables found.
+    """
+
+    def __init__(self, database: Database, catalog: Catalog, vault: Vault, dispatcher: Dispatcher):
+        self._database, self._catalog, self._vault, self._dispatcher = database, catalog, vault, dispatcher
+        self._registering = threading.Lock()
+        self.on_discovered: Callable[[str, Sequence[TableEntry]], object] = lambda *_: None
+
+    # Connectors.
+
+    def config(self, catalog: str) -> dict[str, Any]:
+        """A connector's configuration with its secrets, for workers only.
+
+        Raises:
+            NotFound: The connector does not exist.
+        """
+        known = self._catalog.connector(catalog)
+        return {
+            "catalog": catalog, "format": known["format"], "uri": self._vault.uri(catalog, known["uri"]),
+            "options": self._vault.get(catalog, known["options"]),
+        }  # fmt: skip
+
+    def register(
+        self, config: Mapping[str, Any], is_cancelled: Callable[[], bool], *, replace: bool = False,
+        discover: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Registers a connector once a worker has reached the lake; until then the catalog stays as it was.
+
+        Args:
+            config: `catalog`, `format`, `uri`, `options`.
+            is_cancelled: Whether the caller has gone away.
+            replace: Allows another format or address for a catalog that is there.
+            discover: Finds the tables too, in the same look.
+
+        Returns:
+            The connector, secrets masked; with `discover` its tables, as `discover` returns them.
+
+        Raises:
+            Conflict: The catalog is connected to another lake and `replace` is false.
+            UpstreamError: The lake cannot be reached.
+        """
+        catalog, options = config["catalog"], config["options"]
+        same = self._check_taken(config, replace)
+        if discover:
+            found = self.look("discover", config, is_cancelled, **self._scope(catalog if same else None))
+        else:
+            found = self.look("validate", config, is_cancelled)
+        masked, uri = mask(options), mask_uri(config["uri"])
+        tables: list[dict[str, Any]] = []
+        with self._registering:
+            self._check_taken(config, replace)  # somebody else may have been faster
+            self._vault.set(catalog, options, masked, config["uri"], uri)
+
+            def run(connection: Connection) -> None:
+                self._catalog.put_connector(connection, catalog, config["format"], uri, masked)
+                if discover:
+                    tables[:] = self._store_found(connection, catalog, config["format"], found, whole=True)
+
+            self._database.write(run)
+        if discover:
+            self._discovered(catalog, found)
+        shown = {"catalog": catalog, "format": config["format"], "uri": uri, "options": masked, "state": "ACTIVE",
+                 "namespaces": found.get("namespaces", [])}  # fmt: skip
+        return shown | ({"tables": tables} if discover else {})
+
+    def _check_taken(self, config: Mapping[str, Any], replace: bool) -> bool:
+        """Whether the catalog is connected to this very lake; Conflict where it is another, unless replaced."""
+        try:
+            known = self._catalog.connector(config["catalog"])
+        except NotFound:
+            return False
+        same = (known["format"], known["uri"]) == (config["format"], mask_uri(config["uri"]))
+        if not same and not replace:
+            raise Conflict(
+                f'the catalog "{config["catalog"]}" is connected to the {known["format"]} lake {known["uri"]}',
+                hint='choose another name, or replace the lake with "replace": true (connect --replace)',
+            )
+        return same
+
+    def drop(self, catalog: str) -> None:
+        """Forgets a connector, its secrets and its tables."""
+        with self._registering:
+            self._database.write(lambda connection: self._catalog.drop_connector(connection, catalog))
+            self._vault.drop(catalog)
+
+    # Looks.
+
+    def look(
+        self, operation: str, config: Mapping[str, Any], is_cancelled: Callable[[], bool], **arguments: Any
+    ) -> Mapping[str, Any]:
+        """Has a worker look at a lake while the caller waits.
+
+        Args:
+            operation: `validate`, `discover` or `publish`.
+            config: As `config` returns it.
+            is_cancelled: Whether the caller has gone away; the worker is told to stop then.
+            arguments: More of the task's payload.
+
+        Returns:
+            The worker's findings.
+
+        Raises:
+            UpstreamError: The lake cannot be reached, no worker is connected, or nothing moved for IDLE_SECONDS.
+        """
+        task = self._dispatcher.submit(look_task("control", operation, config, **arguments))
+        while (result := self._dispatcher.wait(task, IDLE_SECONDS, is_cancelled)) is None:
+            if time.monotonic() - task.touched_at > IDLE_SECONDS:
+                self._dispatcher.abandon(task)
+                raise UpstreamError(f"{operation} made no progress for {IDLE_SECONDS:.0f} s", code="TIMED_OUT")
+        return result.get("result") or {}
+
+    def discover(
+        self, catalog: str, table: str | None, full_rescan: bool, is_cancelled: Callable[[], bool]
+    ) -> list[dict[str, Any]]:
+        """Looks at a lake and stores what is found.
+
+        Args:
+            catalog: Name of the connector.
+            table: Only this table, with or without the catalog's name.
+            full_rescan: Looks at known snapshots again.
+            is_cancelled: Whether the caller has gone away.
+
+        Returns:
+            One result per table: `table`, `table_id`, `snapshots`, `current_snapshot_id`; of one that cannot be read
+            `table` and `error`.
+
+        Raises:
+            NotFound: The connector or the table does not exist.
+            UpstreamError: The lake cannot be reached.
+        """
+        config = self.config(catalog)
+        only = _within(catalog, table) if table else None
+        try:
+            found = self.look("discover", config, is_cancelled, **self._scope(catalog, only, full_rescan))
+        except StatflightError as trouble:
+            self.note(catalog, only, str(trouble))
+            raise
+        return self.store(catalog, config, found, whole=only is None)
+
+    def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
+        """The connector's configuration, and a look at the whole lake that nobody waits for."""
+        config = self.config(catalog)
+        return config, self._dispatcher.submit(look_task("watch", "discover", config, **self._scope(catalog)))
+
+    def store(
+        self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool
+    ) -> list[dict[str, Any]]:
+        """Stores the findings of a look at a lake; nothing where the catalog was connected to another one meanwhile.
+
+        Args:
+            catalog: Name of the connector.
+            config: The configuration that the look used.
+            found: The worker's findings: `tables`, `errors`.
+            whole: Whether all tables were looked at; what was not found is gone then.
+
+        Returns:
+            One result per table, as `discover` returns them.
+        """
+        results: list[dict[str, Any]] = []
+
+        def run(connection: Connection) -> None:
+            known = self._catalog.connector(catalog)
+            if (known["format"], known["uri"]) != (config["format"], mask_uri(config["uri"])):
+                raise Conflict(f'the catalog "{catalog}" was connected to another lake meanwhile')
+            results[:] = self._store_found(connection, catalog, config["format"], found, whole=whole)
+
+        self._database.write(run)
+        self._discovered(catalog, found)
+        return results
+
+    def note(self, catalog: str, only: Sequence[str] | None, reason: str) -> None:
+        """Records that a lake, or one table of it (schema, name), cannot be read."""
+
+        def run(connection: Connection) -> None:
+            if only is None:
+                self._catalog.note_connector(connection, catalog, reason)
+            elif (entry := self._catalog.find((catalog, only[0], only[1]))) is not None:
+                self._catalog.note_tables(connection, [entry.table_key], {entry.table_key: reason})
+
+        self._database.write(run)
+
+    def _scope(self, catalog: str | None, only: Sequence[str] | None = None, full: bool = False) -> dict[str, Any]:
+        """What a `discover` task is told of the tables known: their snapshots need not be listed again."""
+        rows = [] if full or catalog is None else self._database.rows(
+            "SELECT t.table_schema, t.table_name, list(s.snapshot_id) FROM tables t JOIN snapshots s"
+            " ON s.table_key = t.table_key WHERE t.table_catalog = ? AND NOT t.dropped GROUP BY ALL", catalog,
+        )  # fmt: skip
+        known = {f"{schema}\0{name}": ids for schema, name, ids in rows if only in (None, [schema, name])}
+        return {"only": only, "full_rescan": full, "known": known}
+
+    def _store_found(
+        self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], *, whole: bool
+    ) -> list[dict[str, Any]]:
+        errors = [error for error in found["errors"] if error["name"] is not None]
+        unlisted = {error["schema"] for error in found["errors"] if error["name"] is None}
+        present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)}
+        results = []
+        seen = []
+        for table in found["tables"]:
+            entry = self._catalog.discovered(connection, catalog, format, table, present if whole else ())
+            seen.append(entry)
+            results.append({
+                "table": entry.full_name, "table_id": entry.table_id, "snapshots": len(table["snapshots"]),
+                "current_snapshot_id": entry.current_snapshot_id,
+            })  # fmt: skip
+        self._catalog.note_tables(connection, [entry.table_key for entry in seen])
+        for error in errors:
+            entry = self._catalog.note_unreadable(
+                connection, catalog, format, error["schema"], error["name"], error["reason"]
+            )
+            results.append({"table": entry.full_name, "error": error["reason"]})
+        results += [
+            {"table": f"{catalog}.{error['schema']}", "error": error["reason"]}
+            for error in found["errors"] if error["name"] is None
+        ]  # fmt: skip
+        if whole:
+            self._catalog.forget_missing(
+                connection, catalog, lambda e: (e.table_schema, e.table_name) in present or e.table_schema in unlisted
+            )
+        self._catalog.note_connector(connection, catalog, None)
+        return results
+
+    def _discovered(self, catalog: str, found: Mapping[str, Any]) -> None:
+        names = {(catalog, table["schema"], table["name"]) for table in found["tables"]}
+        try:
+            self.on_discovered(catalog, [table for table in self._catalog.tables() if table.name in names])
+        except StatflightError as trouble:  # a policy's trouble is not the discovery's
+            log.warning("auto-analyze of %s: %s", catalog, trouble)
+
+    # Captures.
+
+    def refresh(self, tables: Sequence[TableEntry], is_cancelled: Callable[[], bool]) -> None:
+        """Finds the current snapshots of tables before they are captured; a lake in trouble keeps what is known, and
+        the capture itself reports the trouble."""
+        for table in {table.table_key: table for table in tables}.values():
+            if table.format != EXTERNAL:
+                try:
+                    self.discover(table.table_catalog, table.full_name, False, is_cancelled)
+                except (UpstreamError, NotFound, InvalidArgument, Conflict):
+                    continue
+
+
+def look_task(kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Task:
+    """A task for a worker that looks at a lake."""
+    return Task(kind, {"operation": operation, "connector": dict(config), **arguments}, catalog=config["catalog"])
+
+
+def _within(catalog: str, table: str) -> list[str]:
+    """Schema and name of a table, given with or without its catalog."""
+    try:
+        first, schema, name = split_name(table if table.startswith(f"{catalog}.") else f"{catalog}.{table}")
+    except ValueError as wrong:
+        raise InvalidArgument(str(wrong)) from None
+    return [schema, name] if first == catalog else [first, name]

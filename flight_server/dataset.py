@@ -1,0 +1,231 @@
+"""Flights as `pyarrow.dataset.Dataset`s: what DuckDB, polars, DataFusion, pandas and pyarrow scan.
+
+    d = client.dataset("stats.columns", snapshot="current")
+    duckdb.sql("SELECT column_name, ndv FROM d WHERE table_name = 'orders'")
+
+Engines scan a dataset by its Python methods. Each scan is one read of the server, for the columns asked for and with
+the filter; a filter that the server has no words for is applied here. Nothing is kept between scans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+
+from flight_server.conditions.arrow_expressions import from_expression, weakened
+
+if TYPE_CHECKING:
+    from flight_server.client import StatsClient
+
+# pyarrow's own C++ knows nothing of these methods. What it is given to scan instead fails, where an empty dataset would
+# be an answer, and a wrong one.
+_UNREADABLE: Final = "a flight is scanned by the methods of its FlightDataset; to_table() has its rows"
+_OF_THE_CALLER: Final = ("[UNKNOWN_COLUMN]", "[BAD_LITERAL]")
+
+
+class FlightDataset(ds.FileSystemDataset):
+    """A flight of a server, read anew by each scan.
+
+    Args:
+        client: the connection; it must stay open.
+        flight: such as `stats.columns`.
+        snapshot: as `StatsClient.read` takes it.
+        allow_stale: as `StatsClient.read` takes it.
+    """
+
+    def __init__(
+        self, client: StatsClient, flight: str, snapshot: str | int | None = None, allow_stale: bool = False,
+        filter: pc.Expression | None = None,
+    ):  # fmt: skip
+        command: dict[str, Any] = {"table": flight, "strict": True}
+        if snapshot is not None:
+            command |= {"snapshot": snapshot, "allow_stale": allow_stale}
+        file_format = ds.IpcFileFormat()
+        nowhere = file_format.make_fragment(_UNREADABLE, fs.LocalFileSystem())
+        super().__init__([nowhere], client.schema(command), file_format, fs.LocalFileSystem())
+        self._client, self._command, self._filter = client, command, filter
+
+    def __repr__(self) -> str:
+        return f"<FlightDataset {self._command['table']} of {self._client.uri}>"
+
+    def scanner(
+        self, columns: Any = None, filter: pc.Expression | None = None, batch_size: int | None = None, **_: Any
+    ) -> Scan:
+        """A scan of some columns (names, or expressions by name) and of the rows that a filter keeps.
+
+        The other options of `pyarrow.dataset.Dataset.scanner` tune the reading of files and change nothing here.
+        """
+        kept = filter if self._filter is None else self._filter if filter is None else self._filter & filter
+        return Scan(self._client, self._command, self.schema, columns, kept, batch_size)
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:
+        """One fragment, the whole."""
+        yield _Fragment(self if filter is None else self.filter(filter))
+
+    def filter(self, expression: pc.Expression) -> FlightDataset:
+        """The dataset of the rows that a filter keeps."""
+        other = FlightDataset.__new__(FlightDataset)
+        both = expression if self._filter is None else self._filter & expression
+        snapshot, stale = self._command.get("snapshot"), self._command.get("allow_stale", False)
+        FlightDataset.__init__(other, self._client, self._command["table"], snapshot, stale, both)
+        return other
+
+    def to_batches(self, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        return self.scanner(*arguments, **options).to_batches()
+
+    def to_table(self, *arguments: Any, **options: Any) -> pa.Table:
+        return self.scanner(*arguments, **options).to_table()
+
+    def head(self, num_rows: int, *arguments: Any, **options: Any) -> pa.Table:
+        return self.scanner(*arguments, **options).head(num_rows)
+
+    def count_rows(self, filter: pc.Expression | None = None, **_: Any) -> int:
+        return self.scanner([], filter).count_rows()
+
+    def take(self, indices: Any, *arguments: Any, **options: Any) -> pa.Table:
+        return self.to_table(*arguments, **options).take(indices)
+
+    def sort_by(self, sorting: Any, **options: Any) -> ds.InMemoryDataset:
+        return ds.InMemoryDataset(self.to_table().sort_by(sorting, **options))
+
+    def join(self, *arguments: Any, **options: Any) -> ds.InMemoryDataset:
+        return ds.dataset(self.to_table()).join(*arguments, **options)
+
+    def join_asof(self, *arguments: Any, **options: Any) -> ds.InMemoryDataset:
+        return ds.dataset(self.to_table()).join_asof(*arguments, **options)
+
+    def replace_schema(self, schema: pa.Schema) -> FlightDataset:  # noqa: ARG002  pyarrow's
+        raise pa.ArrowNotImplementedError(f"the schema of {self._command['table']} is the server's")
+
+    def __reduce__(self) -> Any:
+        raise pa.ArrowNotImplementedError("a FlightDataset has a connection, which goes to no other process")
+
+
+class _Fragment:
+    """The dataset in the form that DataFusion scans."""
+
+    def __init__(self, dataset: FlightDataset):
+        self._dataset = dataset
+        self.physical_schema = dataset.schema
+        self.partition_expression = pc.scalar(True)
+
+    def scanner(self, schema: pa.Schema | None = None, **options: Any) -> Scan:  # noqa: ARG002  the server's holds
+        return self._dataset.scanner(**options)
+
+
+class Scan:
+    """One scan of a flight: nothing is read before its rows are asked for."""
+
+    def __init__(
+        self, client: StatsClient, command: dict[str, Any], schema: pa.Schema, columns: Any,
+        filter: pc.Expression | None, batch_size: int | None,
+    ):  # fmt: skip
+        self.dataset_schema = schema
+        self._client, self._batch_size, self._filter = client, batch_size, filter
+        self._computed: dict[str, pc.Expression] | None = columns if isinstance(columns, dict) else None
+        self._names: list[str] = schema.names if columns is None or self._computed is not None else list(columns)
+        self._command = command
+        none = schema.empty_table()
+        if filter is not None:
+            none.filter(filter)  # refuses unknown columns and other types in the words of Arrow
+        self.projected_schema: pa.Schema = (
+            none.select(self._names).schema if self._computed is None else _project(none, self._computed).schema
+        )
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """A reader of the batches, as they arrive."""
+        return self._read(None)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.to_reader())
+
+    def scan_batches(self) -> Iterator[ds.TaggedRecordBatch]:
+        for batch in self.to_reader():
+            yield ds.TaggedRecordBatch(batch, None)
+
+    def to_table(self) -> pa.Table:
+        return self.to_reader().read_all()
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first rows: where the server applies the whole filter, it sends no more."""
+        return pa.Table.from_batches(_first(self._read(num_rows), num_rows), self.projected_schema)
+
+    def take(self, indices: Any) -> pa.Table:
+        return self.to_table().take(indices)
+
+    def count_rows(self) -> int:
+        return sum(batch.num_rows for batch in self.to_reader())
+
+    def _read(self, limit: int | None) -> pa.RecordBatchReader:
+        asked = list(dict.fromkeys(self._names)) or [_narrowest(self.dataset_schema)]
+        if self._filter is None:
+            return self._shaped(self._get(asked, None, limit))
+        try:
+            return self._shaped(self._get(asked, from_expression(self._filter), limit))
+        except pa.ArrowInvalid as refusal:
+            # More conditions than the server takes, perhaps: then they are applied here. Any other mistake shows again
+            # in the read without them.
+            if str(refusal).startswith(_OF_THE_CALLER):
+                raise
+            whole = self._get(self.dataset_schema.names, None, None)
+        except ValueError:
+            whole = self._get(self.dataset_schema.names, weakened(self._filter), None)
+        kept = (_aligned(batch).filter(self._filter).select(asked) for batch in whole)
+        batches = (batch for table in kept for batch in table.to_batches())
+        schema = self.dataset_schema.empty_table().select(asked).schema
+        return self._shaped(pa.RecordBatchReader.from_batches(schema, batches))
+
+    def _get(self, columns: list[str], tree: dict[str, Any] | None, limit: int | None) -> pa.RecordBatchReader:
+        command = self._command | {"columns": columns}
+        if tree is not None:
+            command["filter"] = tree
+        if limit is not None:
+            command["limit"] = limit
+        return self._client.get(command, stream=True)
+
+    def _shaped(self, reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        """The batches with the columns asked for, of no more rows than asked for."""
+        computed, names, size = self._computed, self._names, self._batch_size
+        if computed is None and size is None and reader.schema.equals(self.projected_schema):
+            return reader
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in reader:
+                if computed is not None:
+                    yield from _project(_aligned(batch), computed).to_batches(max_chunksize=size)
+                    continue
+                rows = batch.num_rows if size is None else size
+                chosen = batch.select(names)
+                for start in range(0, batch.num_rows, max(rows, 1)):
+                    yield chosen.slice(start, rows)
+
+        return pa.RecordBatchReader.from_batches(self.projected_schema, batches())
+
+
+def _project(table: pa.Table, columns: dict[str, pc.Expression]) -> pa.Table:
+    return ds.dataset(table).to_table(columns=columns)
+
+
+def _aligned(batch: pa.RecordBatch) -> pa.Table:
+    """A copy at addresses that suit Arrow's kernels: those of a batch off the wire do not, and it complains of each."""
+    copied = pa.ipc.read_record_batch(pa.py_buffer(batch.serialize().to_pybytes()), batch.schema)
+    return pa.Table.from_batches([copied])
+
+
+def _first(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if count <= 0:
+            return
+        yield batch.slice(0, count)
+        count -= batch.num_rows
+
+
+def _narrowest(schema: pa.Schema) -> str:
+    """The column that is read where only the number of rows is wanted."""
+    fixed = [field.name for field in schema if pa.types.is_boolean(field.type) or pa.types.is_integer(field.type)]
+    return fixed[0] if fixed else schema.names[0]

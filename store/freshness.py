@@ -1,0 +1,136 @@
+"""The freshness of a record and what it is usable for (`store/SEMANTICS.md` §3): once as SQL, as Arrow, for one row.
+
+`freshness` compares the snapshot that a record was captured at with the one a reader asks for. `usable_for` is PRUNING
+where a planner may skip data by the row, else PLANNING. `tests/store/test_freshness.py` holds the forms equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+EXACT: Final = "EXACT"
+INHERITED: Final = "INHERITED"
+STALE: Final = "STALE"
+PRUNING: Final = "PRUNING"
+PLANNING: Final = "PLANNING"
+
+NAN_TYPES: Final = ("FLOAT", "DOUBLE")  # readers order NaN above every number
+USABLE_COLUMNS: Final = ("completeness", "row_groups_sampled", "logical_type", "nan_count")
+"""The columns that `usable_for` depends on besides freshness; flights without bounds lack the last two."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A snapshot, or a record's place in history: `ordinal` grows with history, the hash is None where unknown."""
+
+    snapshot_id: int
+    ordinal: int
+    schema_hash: str | None = None
+
+
+def freshness(record: At, asked: At) -> str | None:
+    """The label of a record for a snapshot asked for; None where the record is of a newer one and cannot answer.
+
+    Args:
+        record: Where the record was captured, with its own schema hash where it has one.
+        asked: The snapshot that the reader asks for.
+    """
+    if record.snapshot_id == asked.snapshot_id:
+        return EXACT
+    if record.ordinal >= asked.ordinal:
+        return None
+    same = record.schema_hash is not None and record.schema_hash == asked.schema_hash
+    return INHERITED if same else STALE
+
+
+def rank(record: At, asked: At) -> tuple[bool, bool, int]:
+    """The order among records of one target that can answer: the greatest does."""
+    label = freshness(record, asked)
+    same = record.schema_hash is not None and record.schema_hash == asked.schema_hash
+    return label == EXACT, same, record.ordinal
+
+
+def freshness_sql(record: str, hash: str, ordinal: str, asked: str) -> str:
+    """SQL of `freshness`: EXACT, INHERITED, STALE or NULL.
+
+    Args:
+        record: Alias of the record's row, which has `snapshot_id`.
+        hash: SQL of the record's schema hash.
+        ordinal: SQL of the ordinal of the record's snapshot.
+        asked: Alias of a row with `snapshot_id`, `ordinal` and `schema_hash` of the snapshot asked for.
+    """
+    return (
+        f"CASE WHEN {record}.snapshot_id = {asked}.snapshot_id THEN '{EXACT}'"
+        f" WHEN {ordinal} < {asked}.ordinal"
+        f" THEN CASE WHEN {hash} = {asked}.schema_hash THEN '{INHERITED}' ELSE '{STALE}' END END"
+    )
+
+
+def rank_sql(record: str, hash: str, ordinal: str, asked: str) -> str:
+    """SQL of `rank`, for ORDER BY with the best record first."""
+    return (
+        f"({record}.snapshot_id = {asked}.snapshot_id) DESC,"
+        f" coalesce({hash} = {asked}.schema_hash, false) DESC, {ordinal} DESC"
+    )
+
+
+def stored_freshness_sql(snapshot_id: str, current: str) -> str:
+    """SQL of the label of a stored row that is read for itself: EXACT at the current snapshot, else STALE; of a table
+    without a current snapshot every row is EXACT."""
+    return f"CASE WHEN {snapshot_id} = coalesce({current}, {snapshot_id}) THEN '{EXACT}' ELSE '{STALE}' END"
+
+
+# usable_for
+
+
+def is_whole(row: Mapping[str, Any]) -> bool:
+    """Whether a record is complete and not of a sample."""
+    return row.get("completeness") == "COMPLETE" and not row.get("row_groups_sampled")
+
+
+def usable_for(label: str | None, row: Mapping[str, Any]) -> str:
+    """PRUNING or PLANNING, for a record by column name that is served with a freshness."""
+    unsure = row.get("logical_type") in NAN_TYPES and row.get("nan_count") is None
+    return PRUNING if label == EXACT and is_whole(row) and not unsure else PLANNING
+
+
+def is_whole_sql(row: str) -> str:
+    """SQL of `is_whole`, never NULL; `row` is the record's alias."""
+    return f"coalesce({row}.completeness = 'COMPLETE', false) AND coalesce({row}.row_groups_sampled, 0) = 0"
+
+
+def usable_for_sql(label: str, row: str, columns: Collection[str]) -> str:
+    """SQL of `usable_for`.
+
+    Args:
+        label: SQL of the freshness.
+        row: Alias of the record's row.
+        columns: The columns that the flight has.
+    """
+    sure = ""
+    if "nan_count" in columns:
+        kinds = ", ".join(f"'{kind}'" for kind in NAN_TYPES)
+        sure = (
+            f" AND ({row}.nan_count IS NOT NULL OR {row}.logical_type IS NULL OR {row}.logical_type NOT IN ({kinds}))"
+        )
+    return f"CASE WHEN {label} = '{EXACT}' AND {is_whole_sql(row)}{sure} THEN '{PRUNING}' ELSE '{PLANNING}' END"
+
+
+def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
+    """Whether each row is complete and not of a sample; without nulls."""
+    complete = pc.equal(rows["completeness"], "COMPLETE").fill_null(False)
+    return pc.and_(complete, pc.equal(pc.fill_null(rows["row_groups_sampled"], 0), 0))
+
+
+def usable_for_arrow(label: pa.Array, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
+    """`usable_for` of each row (utf8), given the freshness of each."""
+    usable = pc.and_(pc.equal(label, EXACT).fill_null(False), is_whole_arrow(rows))
+    if "nan_count" in rows.schema.names:
+        floating = pc.is_in(rows["logical_type"], pa.array(NAN_TYPES))
+        usable = pc.and_not(usable, pc.and_(floating, pc.is_null(rows["nan_count"])))
+    return pc.if_else(usable, PRUNING, PLANNING)

@@ -1,0 +1,140 @@
+"""Datasets over a running server: what is handed over, what is applied here, and that neither changes an answer."""
+
+from __future__ import annotations
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+from datafusion import SessionContext
+from pyarrow.compute import field
+
+from flight_server.client import StatsClient
+
+CATALOG = "datasets"
+
+
+@pytest.fixture(scope="module")
+def client(live_server):
+    rows = [{"table_catalog": CATALOG, "table_schema": "s", "table_name": f"t{i % 3}", "snapshot_id": 1,
+             "column_id": i, "column_name": f"c{i}", "row_count": 2**53 + i, "ndv": None if i % 5 == 0 else i * 1.5}
+            for i in range(1, 101)]  # fmt: skip
+    with StatsClient(live_server.uri) as client:
+        client.put("stats.columns", pa.Table.from_pylist(rows))
+        yield client
+
+
+@pytest.fixture
+def asked(client, monkeypatch):
+    """The commands of the reads of a test."""
+    commands, get = [], client.get
+    monkeypatch.setattr(client, "get", lambda command, **more: (commands.append(command), get(command, **more))[1])
+    return commands
+
+
+@pytest.fixture
+def d(client):
+    return client.dataset("stats.columns", snapshot="current").filter(field("table_catalog") == CATALOG)
+
+
+def test_columns_and_filter_go_to_the_server(d, asked):
+    found = d.to_table(columns=["ndv"], filter=field("column_name") == "c2")
+    assert found.to_pylist() == [{"ndv": 3.0}]
+    assert asked == [{"table": "stats.columns", "strict": True, "snapshot": "current", "allow_stale": False,
+                      "columns": ["ndv"], "filter": {"and": [
+                          {"column": "table_catalog", "op": "EQ", "values": [CATALOG]},
+                          {"column": "column_name", "op": "EQ", "values": ["c2"]}]}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [
+    pc.starts_with(field("column_name"), "c9"), field("column_id") + 1 == 3, field("ndv") > field("column_id"),
+    pc.if_else(field("ndv") > 3, field("column_id") > 5, False),
+])  # fmt: skip
+def test_what_the_server_has_no_words_for_is_applied_here(d, client, asked, kept, capfd):
+    capfd.readouterr()
+    found = d.to_table(columns=["column_id"], filter=kept)
+    assert not capfd.readouterr().err  # Acero warns of each buffer off the wire
+    whole = client.read("stats.columns").filter(field("table_catalog") == CATALOG)
+    known = {"column": "table_catalog", "op": "EQ", "values": [CATALOG]}
+    assert asked[0]["filter"] == known and found.num_rows
+    assert found.sort_by("column_id").equals(whole.filter(kept).select(["column_id"]).sort_by("column_id"))
+    assert d.head(3, filter=kept).num_rows == min(3, found.num_rows)
+
+
+def test_more_conditions_than_the_server_takes_are_applied_here(d, asked):
+    many = field("column_id") == 0
+    for i in range(5000):
+        many = many | (field("column_id") == i * 2)
+    assert d.count_rows(filter=many) == 50
+    assert "filter" in asked[0] and "filter" not in asked[1]
+
+
+DUCKDB_IN = [
+    ("column_name IN ('c1', 'c2', 'c2')", {1, 2}), ("column_id IN (3, 5, 300)", {3, 5}),
+    ("column_id IN (3, NULL)", {3}), ("ndv IN (1.5, 3)", {1, 2}), ("column_id NOT IN (3, NULL)", set()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("condition", "ids"), DUCKDB_IN)
+def test_duckdb_in(d, asked, condition, ids):
+    found = duckdb.sql(f"SELECT column_id FROM d WHERE {condition} ORDER BY 1").fetchall()
+    assert {i for (i,) in found} == ids
+    if condition.startswith("column_name IN"):
+        assert '"op": "IN"' in str(asked[-1]["filter"]).replace("'", '"')
+
+
+def test_the_unknown_of_an_if_else_is_kept(d):
+    known = pc.if_else(field("ndv").is_valid(), field("ndv") < 3, pa.scalar(None, pa.bool_()))
+    assert d.count_rows(filter=known) == 1 and d.count_rows(filter=~known) == 79
+    either = pc.if_else(
+        field("ndv").is_valid(), (field("ndv") < 3) | (field("column_id") == 5), pa.scalar(None, pa.bool_())
+    )
+    assert d.count_rows(filter=~either) == 79
+
+
+def test_batches_of_a_size_no_columns_and_expressions(d):
+    assert {batch.num_rows for batch in d.to_batches(columns=["ndv"], batch_size=10)} == {10}
+    none = d.to_table(columns=[])
+    assert (none.num_rows, none.num_columns) == (100, 0)
+    twice = d.to_table(columns={"twice": field("column_id") * 2}, filter=field("column_id") == 4)
+    assert twice.to_pylist() == [{"twice": 8}]
+    assert d.scanner(columns={"twice": field("column_id") * 2}).projected_schema.names == ["twice"]
+
+
+def test_the_rest_of_a_dataset(d):
+    assert d.take([0, 1]).num_rows == 2 and d.head(4).num_rows == 4
+    assert d.sort_by("column_id").head(1)["column_id"].to_pylist() == [1]
+    other = ds.dataset(pa.table({"column_id": [1, 2]}))
+    assert d.join(other, "column_id", join_type="inner").count_rows() == 2
+
+
+def test_what_would_scan_it_in_cpp_fails_rather_than_finds_nothing(d, tmp_path):
+    with pytest.raises((OSError, pa.ArrowException, TypeError)):
+        ds.Scanner.from_dataset(d).to_table()
+    with pytest.raises((OSError, pa.ArrowException, TypeError)):
+        ds.write_dataset(d, tmp_path, format="parquet")
+
+
+def test_mistakes_are_told_as_arrow_tells_them(d, client):
+    for wrong in (field("nosuch") == 1, field("column_id") == "one"):
+        with pytest.raises((pa.ArrowInvalid, pa.ArrowNotImplementedError)):
+            d.to_table(filter=wrong)
+    with pytest.raises(KeyError):
+        d.to_table(columns=["nosuch"])
+    with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_FLIGHT"):
+        client.dataset("stats.nothing")
+    with pytest.raises(pa.ArrowInvalid, match="snapshot"):
+        client.dataset("sys.flights", snapshot="current")
+
+
+def test_engines_pull_only_what_they_need(d, asked):
+    context = SessionContext()
+    context.register_dataset("d", d)
+    context.sql("SELECT ndv FROM d WHERE table_name = 't1'").to_pylist()
+    pl.scan_pyarrow_dataset(d).filter(pl.col("table_name") == "t1").select("ndv").collect()
+    duckdb.sql("SELECT ndv FROM d WHERE table_name = 't1'").fetchall()
+    # polars filters once more, so it reads the column of its filter
+    assert [sorted(command["columns"]) for command in asked] == [["ndv"], ["ndv", "table_name"], ["ndv"]]
+    assert all("t1" in str(command["filter"]) for command in asked)

@@ -1,0 +1,87 @@
+"""Freshness and usable_for mean the same as SQL, as Arrow and for one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store import freshness
+from store.freshness import At
+
+LABELS = st.sampled_from([freshness.EXACT, freshness.INHERITED, freshness.STALE, None])
+ROWS = st.fixed_dictionaries({
+    "completeness": st.sampled_from(["COMPLETE", "PARTIAL", "UNAVAILABLE", None]),
+    "row_groups_sampled": st.sampled_from([None, 0, 1, 7]),
+    "logical_type": st.sampled_from(["INT", "FLOAT", "DOUBLE", "STRING", None]),
+    "nan_count": st.sampled_from([None, 0, 3]),
+})  # fmt: skip
+SCHEMA = pa.schema([("label", pa.string()), ("completeness", pa.string()), ("row_groups_sampled", pa.int64()),
+                    ("logical_type", pa.string()), ("nan_count", pa.int64())])  # fmt: skip
+PLACES = st.builds(At, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["x", "y", None]))
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as made:
+        yield made
+
+
+@given(labels=st.lists(st.tuples(LABELS, ROWS), min_size=1, max_size=8), scalar=st.booleans())
+def test_usable_for_is_one_rule(connection, labels, scalar):
+    names = [name for name in SCHEMA.names if scalar or name not in ("logical_type", "nan_count")]
+    table = pa.Table.from_pylist([{"label": label} | row for label, row in labels], SCHEMA).select(names)
+    plain = [freshness.usable_for(row["label"], row) for row in table.to_pylist()]
+    assert freshness.usable_for_arrow(table["label"], table).to_pylist() == plain
+    connection.register("given", table)
+    found = connection.execute(f"SELECT {freshness.usable_for_sql('g.label', 'g', names)} FROM given g").fetchall()
+    assert [value for (value,) in found] == plain
+    whole = [freshness.is_whole(row) for row in table.to_pylist()]
+    assert freshness.is_whole_arrow(table).to_pylist() == whole
+    found = connection.execute(f"SELECT {freshness.is_whole_sql('g')} FROM given g").fetchall()
+    assert [value for (value,) in found] == whole
+
+
+@given(records=st.lists(PLACES, min_size=1, max_size=8), asked=PLACES)
+def test_freshness_is_one_rule(connection, records, asked):
+    rows = [{"at": at, "snapshot_id": r.snapshot_id, "ordinal": r.ordinal, "schema_hash": r.schema_hash}
+            for at, r in enumerate(records)]  # fmt: skip
+    schema = pa.schema([("at", pa.int64()), ("snapshot_id", pa.int64()), ("ordinal", pa.int64()),
+                        ("schema_hash", pa.string())])  # fmt: skip
+    connection.register("given", pa.Table.from_pylist(rows, schema))
+    one = {"snapshot_id": asked.snapshot_id, "ordinal": asked.ordinal, "schema_hash": asked.schema_hash}
+    connection.register("asked", pa.Table.from_pylist([one], schema.remove(0)))
+    words = ("g", "g.schema_hash", "g.ordinal", "a")
+    found = connection.execute(
+        f"SELECT {freshness.freshness_sql(*words)} FROM given g, asked a ORDER BY g.at"
+    ).fetchall()  # fmt: skip
+    assert [label for (label,) in found] == [freshness.freshness(record, asked) for record in records]
+    ordered = connection.execute(
+        f"SELECT g.at FROM given g, asked a ORDER BY {freshness.rank_sql(*words)}, g.at"
+    ).fetchall()  # fmt: skip
+    plain = sorted(range(len(records)), key=lambda at: freshness.rank(records[at], asked), reverse=True)
+    assert [at for (at,) in ordered] == plain
+
+
+@pytest.mark.parametrize(("row", "use"), [
+    ({}, "PRUNING"), ({"completeness": "PARTIAL"}, "PLANNING"), ({"row_groups_sampled": 1}, "PLANNING"),
+    ({"logical_type": "DOUBLE"}, "PLANNING"), ({"logical_type": "FLOAT", "nan_count": 0}, "PRUNING"),
+    ({"completeness": None}, "PLANNING"),
+])  # fmt: skip
+def test_a_row_prunes_only_where_it_is_sure(row, use):
+    whole = {"completeness": "COMPLETE", "row_groups_sampled": None, "logical_type": "INT", "nan_count": None}
+    assert freshness.usable_for("EXACT", whole | row) == use
+    assert freshness.usable_for("INHERITED", whole | row) == "PLANNING"
+
+
+def test_inheritance_needs_the_same_known_schema():
+    asked = At(5, 5, "x")
+    assert freshness.freshness(At(5, 9, "y"), asked) == "EXACT"
+    assert freshness.freshness(At(4, 4, "x"), asked) == "INHERITED"
+    assert freshness.freshness(At(4, 4, "y"), asked) == "STALE"
+    assert freshness.freshness(At(4, 4, None), At(5, 5, None)) == "STALE"
+    assert freshness.freshness(At(6, 6, "x"), asked) is None
