@@ -38,16 +38,28 @@ _REFUSED: Final = (
 )
 
 
+# Spark Connect gives no sight of the analyzed plan.
+_CURRENT: Final = re.compile(
+    r"\b(current_(timestamp|date|time|user|database|schema|catalog)|localtimestamp|now|curdate|session_user)\b", re.I
+)
+
+
+class NotDeterministic(InvalidArgument):
+    """An expression whose value is not a function of its row."""
+
+    code = "NOT_DETERMINISTIC"
+
+
 def checked(key: bytes) -> str:
     """The text of an expression.
 
     Raises:
-        InvalidArgument: It is no UTF-8, or holds what is not allowed.
+        InvalidArgument: It is not valid UTF-8, or holds what is not allowed.
     """
     try:
         text = key.decode()
     except UnicodeDecodeError:
-        raise InvalidArgument("engine_expression_key: is no UTF-8 text of a Spark SQL expression") from None
+        raise InvalidArgument("engine_expression_key: is not the UTF-8 text of a Spark SQL expression") from None
     for pattern, why in _REFUSED:
         if pattern.search(text):
             raise InvalidArgument(f"engine_expression_key: {why}")
@@ -83,6 +95,7 @@ def capture(
         poll: As for `Spark.run`.
 
     Raises:
+        NotDeterministic: The value of the expression is not a function of its row.
         InvalidArgument: Spark does not understand the expression, or its values have no scalar statistics.
         UpstreamError: A file cannot be read, or Spark failed.
     """
@@ -127,6 +140,7 @@ def _result_type(spark: Spark, columns: dict[str, Any], text: str, poll: Callabl
         except (AnalysisException, ParseException, ValueError) as trouble:
             line = next((part for part in str(trouble).splitlines() if part.strip()), "")
             raise InvalidArgument(f"engine_expression_key: Spark says {line[:300]}") from None
+        _check_deterministic(session, empty, text)
         return pa.schema([("value", to_arrow_type(field.dataType, timezone="UTC"))]).empty_table()
 
     type = spark.call(job, poll).schema.field(0).type
@@ -134,6 +148,32 @@ def _result_type(spark: Spark, columns: dict[str, Any], text: str, poll: Callabl
     if lt is None or (not lt.orderable and lt.kind is not Kind.JSON):
         raise InvalidArgument(f"engine_expression_key: {lt or type} has no scalar statistics")
     return lt
+
+
+def _check_deterministic(session: Any, empty: Any, text: str) -> None:
+    """Asks Spark's analyzer whether the value depends on anything but the row.
+
+    That is chance, or the time or user of the moment, which is constant within a query.
+
+    Raises:
+        NotDeterministic: It does.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions
+
+    value = functions.expr(text)
+    if hasattr(session, "_jvm"):
+        plan = empty.select(value.alias("value"))._jdf.queryExecution().analyzed()
+        current = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+        varies = not plan.expressions().head().deterministic() or plan.containsPattern(current)
+    else:
+        try:  # an aggregate function takes no argument that is not deterministic
+            _ = empty.select(functions.count(value)).schema
+            varies = _CURRENT.search(text) is not None
+        except AnalysisException:
+            varies = True
+    if varies:
+        raise NotDeterministic(f'the value of "{text}" is not a function of its row: each capture would differ')
 
 
 def _read(payload: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -6,8 +6,8 @@ batch (`mapInArrow` over a range, one number per partition), and the batches com
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -215,6 +215,8 @@ def _start(master: str) -> Any:
         raise SparkMissing(NO_PYSPARK)
     from pyspark.sql import SparkSession
 
+    # It writes the traceback of every query that Spark refuses to stderr; the caller hears of it anyhow.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
     builder = SparkSession.builder
     try:
         if master.startswith("sc://"):

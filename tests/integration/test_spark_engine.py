@@ -115,6 +115,11 @@ def requests(table):
     return [*columns, CaptureRequest(table, Target.column_group([1, 2]))]
 
 
+def as_by_spark(sink):
+    """The content, as if Spark had computed it."""
+    return [line.replace("'engine_id': 'local'", "'engine_id': 'spark'") for line in sink.content()]
+
+
 def expression(table, text):
     return CaptureRequest(table, Target.expression("spark", text.encode()))
 
@@ -124,7 +129,10 @@ def test_spark_gives_the_bytes_of_a_capture_in_process(engine, table):
     results = engine.capture_batch(requests(table), there)
     assert {(r.outcome, r.detail, r.attributes["execution"]) for r in results} == {(Outcome.CAPTURED, "", "spark")}
     SparkEngine(inline_max_cells=10**9).capture_batch(requests(table), here)
-    assert there.content() == here.content()
+    who = [{row["engine_id"] for row in sink.get("stats.columns") + sink.get("stats.file_columns")}
+           for sink in (there, here)]  # fmt: skip
+    assert who == [{"spark"}, {"local"}]
+    assert there.content() == as_by_spark(here)
     assert len(there.get("stats.columns")) == 8
 
 
@@ -135,7 +143,7 @@ def test_waves_of_files(engine, table, monkeypatch):
     whole, waves = MemorySink(), MemorySink()
     SparkEngine(inline_max_cells=10**9).capture_batch(requests(table), whole)
     engine.capture_batch(requests(table), waves)
-    assert waves.content() == whole.content()
+    assert waves.content() == as_by_spark(whole)
     assert len(set(waves.shares)) >= 3
 
 
@@ -345,3 +353,16 @@ def test_a_master_that_is_none(engine):
     engine.close()
     with pytest.raises(UpstreamError, match="Spark did not start on nonsense"):
         Spark("nonsense").ensure()
+
+
+@pytest.mark.parametrize("text", ["rand()", "uuid()", "id + rand(42)", "now()", "current_timestamp()", "current_date",
+                                  "unix_timestamp()", "datediff(current_date(), date'2020-01-01')",
+                                  "current_user()"])  # fmt: skip
+def test_an_expression_that_is_not_a_function_of_its_row_is_not_captured(engine, table, text):
+    sink = MemorySink()
+    (result,) = engine.capture_batch([expression(table, text)], sink)
+    assert (result.outcome, f'the value of "{text}" is not a function of its row' in result.detail) == (
+        Outcome.UNCAPTURABLE,
+        True,
+    )
+    assert sink.get("stats.expressions") == []

@@ -96,6 +96,8 @@ class SparkEngine:
             try:
                 capture = self._capture if asked[0].target.kind is not TargetKind.EXPRESSION else self._expression
                 answers = capture(asked, sink, progress)
+            except expressions.NotDeterministic as trouble:
+                answers = [self._result(request, Outcome.UNCAPTURABLE, str(trouble)) for request in asked]
             except Cancelled:
                 answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in asked]
             except StatflightError as trouble:
