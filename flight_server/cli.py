@@ -52,6 +52,7 @@ COMMANDS = {
     "diff": Entry(READ, "comparing:diff", "What changed between two snapshots."),
     "query": Entry(READ, "reading:query", "The rows of any flight."),
     "jobs": Entry(READ, "reading:jobs", "Capture jobs, the newest first."),
+    "check": Entry(WATCH, "checking:check", "Hold rules against the statistics of tables."),
     "report": Entry(READ, "browsing:report", "Pages about tables that need nothing but a browser."),
 }
 

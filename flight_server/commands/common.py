@@ -189,8 +189,13 @@ def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]
     return list(dict.fromkeys(names)), missing
 
 
-def for_each(names: Iterable[str], work: Callable[[str], None]) -> int:
+def for_each(names: Iterable[str], work: Callable[[str], None], errors: dict[str, str] | None = None) -> int:
     """Does the work for each table; one that fails is reported and does not stop the others.
+
+    Args:
+        names: Of the tables.
+        work: Is called with each.
+        errors: Gets the words of each failure by table.
 
     Returns:
         The number of tables that failed.
@@ -210,5 +215,7 @@ def for_each(names: Iterable[str], work: Callable[[str], None]) -> int:
         except (pa.ArrowException, flight.FlightError, StatflightError, CommandError) as error:
             words = str(error) if isinstance(error, CommandError | StatflightError) else reason(error)
             warn(f"statflight: {name}: {words}")
+            if errors is not None:
+                errors[name] = words
             failed += 1
     return failed

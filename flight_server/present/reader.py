@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from flight_server.client import of_table
+from store.errors import NotFound
 
 Leaf = dict[str, Any]
 
@@ -44,5 +45,5 @@ def optional(reader: Reader, flight: str, name: str, *more: Leaf, **options: Any
     """As `read_table`, in rows; nothing from a server that does not have the flight yet."""
     try:
         return read_table(reader, flight, name, None, *more, **options).to_pylist()
-    except pa.ArrowKeyError:
+    except (pa.ArrowKeyError, NotFound):
         return []

@@ -521,3 +521,33 @@ def test_help_and_version(run):
     words = "serve worker connect capture show query diff jobs report publish resolve discover expire doctor backup"
     assert status == 0 and all(word in out for word in words.split())
     assert run("--version")[1].strip()[0].isdigit()
+
+
+# check
+
+
+def test_check_ends_with_the_worst_result(server, run, tables, tmp_path):
+    rows = [of_column(table_name=name, null_count=nulls, row_count=10) for name, nulls in (("a", 0), ("b", 5))]
+    server.rows("stats.columns", *rows)
+    strict, lenient = ("--rule", "null_fraction <= 0.1"), ("--rule", "null_fraction <= 0.5")
+    assert run("check", "lake.s.a", *strict)[0] == 0
+    status, out, _ = run("check", "lake.s.*", *strict)
+    assert status == 1 and out.splitlines()[1].split()[:3] == ["failed", "lake.s.b", "id"] and "passed" in out
+    assert run("check", "lake.s.*", *lenient)[0] == 0
+    (tmp_path / "rules.toml").write_text('[[rule]]\ntable = "*.b"\nexpect = "null_fraction <= 0.1"\nlevel = "warn"\n')
+    status, out, _ = run("check", "lake.s.*", "--rules", tmp_path / "rules.toml", "-f", "json")
+    told = json.loads(out)
+    assert status == 0 and told["passed"] and [result["state"] for result in told["results"]] == ["WARNED"]
+    status, out, err = run("check", "lake.s.nosuch", "lake.s.a", *strict, "-f", "junit")
+    assert status == 1 and 'errors="1"' in out and "lake.s.nosuch" in err
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    (["--rule", "null_fraction <="], "cannot be read"), ([], "no rule given"),
+    (["--rule", "drift < 1"], "--against"), (["--rules", "/no/such/file.toml"], "file.toml"),
+    (["--rule", "ndv > 1", "--against", "yesterday"], "yesterday"),
+])  # fmt: skip
+def test_a_rule_that_cannot_be_read_is_status_2(server, run, arguments, told):
+    status, out, err = run("check", NAME, *arguments)
+    assert (status, out) == (2, "") and told in err
+    assert not server.commands

@@ -1,0 +1,1 @@
+"""Rules over statistics: their grammar, the measures they compare, and what becomes of them."""

@@ -1,0 +1,36 @@
+"""The distance of two distributions: Kolmogorov–Smirnov over KLL sketches."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from store.sketches import read_kll
+
+
+def distance(before: bytes, after: bytes) -> tuple[float, float] | None:
+    """The greatest difference of two cumulative distributions.
+
+    Args:
+        before, after: Serialized KLL sketches of doubles.
+
+    Returns:
+        The distance in [0, 1], and how far the true one may be from it; None where a sketch is empty.
+    """
+    one, other = read_kll(before), read_kll(after)
+    if one is None or other is None:
+        return None
+    points = np.union1d(one.values, other.values)
+    shares = []
+    for state in (one, other):
+        cumulative = np.concatenate([[0], np.cumsum(state.weights)])
+        shares.append(cumulative[np.searchsorted(state.values, points, "right")] / cumulative[-1])
+    gap = float(np.max(np.abs(shares[0] - shares[1])))
+    return gap, _rank_error(before, one.count) + _rank_error(after, other.count)
+
+
+def _rank_error(data: bytes, count: int) -> float:
+    """The rank error of a sketch as a share of its values: none while it holds them all, 2 / k of a merged one."""
+    (k,) = struct.unpack_from("<H", data, 4)
+    return 0.0 if count <= k else 2.0 / k

@@ -1,0 +1,268 @@
+"""Rules held against the statistics of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any, Final
+
+from flight_server.checks import drift
+from flight_server.checks.rules import AGAINST, Level, Rule
+from flight_server.present import history, table_facts
+from flight_server.present.reader import Reader, equal, read_table
+from flight_server.present.table_facts import Row
+from store.errors import InvalidArgument
+
+PREVIOUS: Final = "previous"
+_NUMBERS: Final = frozenset({"INT", "FLOAT", "DOUBLE", "DECIMAL"})
+_NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line
+
+
+class State(StrEnum):
+    PASSED = "PASSED"
+    WARNED = "WARNED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a rule on one table or column.
+
+    Attributes:
+        table: Full name.
+        column: Its name, None for a rule about the table.
+        rule: As it was written.
+        measure: Its name.
+        level: Of the rule.
+        state: UNKNOWN values miss their rule like wrong ones.
+        value: Of the measure, None where it is unknown.
+        snapshot_id: Of the statistics.
+        detail: The error of an estimate, or why the value is unknown.
+    """
+
+    table: str
+    column: str | None
+    rule: str
+    measure: str
+    level: Level
+    state: State
+    value: float | None
+    snapshot_id: int | None
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _UnknownValue(Exception):
+    """The value of a measure is not known; the message says why."""
+
+
+class _DoesNotApply(Exception):
+    """The measure has no meaning for the column, such as the mean of texts."""
+
+
+def check(
+    reader: Reader, table: str, rules: Sequence[Rule], against: int | str | None = None, now: datetime | None = None
+) -> list[Result]:
+    """The results of all rules that are about a table.
+
+    Args:
+        reader: Of the server.
+        table: Full name.
+        rules: Those about other tables are left out.
+        against: Snapshot to compare with: an id, or "previous" for the captured one before the current.
+        now: Stands in for the clock.
+
+    Raises:
+        InvalidArgument: A rule compares snapshots, and `against` is None.
+        pa.ArrowKeyError: The table, or the snapshot to compare with, does not exist.
+    """
+    mine = [rule for rule in rules if rule.is_about(table)]
+    if against is None and (comparing := [rule for rule in mine if rule.measure in AGAINST]):
+        raise InvalidArgument(f"the rule {comparing[0].text!r} compares snapshots", hint="say --against previous or ID")
+    if not mine:
+        return []
+    subject = _Subject(reader, table, against, now or datetime.now(UTC))
+    return [result for rule in mine for result in subject.results(rule)]
+
+
+class _Subject:
+    """A table whose statistics are read once and measured by each rule."""
+
+    def __init__(self, reader: Reader, table: str, against: int | str | None, now: datetime):
+        self._reader, self._table, self._now = reader, table, now
+        self._facts = table_facts.gather(reader, table, "current")
+        self._against = self._snapshot(against)
+        self._sketches: dict[int | str, dict[int, bytes]] = {}
+
+    def results(self, rule: Rule) -> Iterator[Result]:
+        if rule.is_of_table:
+            yield self._result(rule, None)
+            return
+        rows = [row for row in self._facts.rows if rule.takes(row["column_name"] or "")]
+        if not rows:
+            why = "no such column" if self._facts.rows else "nothing captured at the current snapshot"
+            yield self._judged(rule, ", ".join(rule.columns) or None, None, None, why)
+        for row in rows:
+            try:
+                yield self._result(rule, row)
+            except _DoesNotApply as why:
+                # A rule for all columns is about those it can be about; one that names a column means it.
+                if any("*" not in pattern for pattern in rule.columns):
+                    yield self._judged(rule, row["column_name"], None, row["snapshot_id"], str(why))
+
+    def _result(self, rule: Rule, row: Row | None) -> Result:
+        about = row if row is not None else self._facts.table
+        column = None if row is None else row["column_name"]
+        snapshot_id = None if about is None else about["snapshot_id"]
+        try:
+            value, detail = self._of_table(rule.measure) if row is None else self._of_column(rule.measure, row)
+        except _UnknownValue as why:
+            return self._judged(rule, column, None, snapshot_id, str(why))
+        if about is not None and about["freshness"] == "INHERITED":
+            detail = "; ".join(filter(None, (detail, f"inherited from {snapshot_id}")))
+        return self._judged(rule, column, value, snapshot_id, detail)
+
+    def _judged(
+        self, rule: Rule, column: str | None, value: float | Fraction | None, snapshot_id: int | None, detail: str
+    ) -> Result:
+        missed = State.FAILED if rule.level is Level.FAIL else State.WARNED
+        state = State.PASSED if value is not None and rule.holds(value) else missed
+        shown: float | None = None if value is None else float(value)
+        if isinstance(value, Fraction) and value.denominator == 1:
+            shown = value.numerator
+        return Result(self._table, column, rule.text, rule.measure, rule.level, state, shown, snapshot_id, detail)
+
+    # Measures.
+
+    def _of_table(self, measure: str) -> tuple[float | Fraction, str]:
+        if measure == "schema_changes":
+            return self._schema_changes()
+        if measure == "age_seconds":
+            return self._age()
+        table = self._facts.table
+        name = {"size_bytes": "total_size_bytes", "file_count": "data_file_count"}.get(measure, measure)
+        if table is None:
+            raise _UnknownValue("nothing captured at the current snapshot")
+        if table[name] is None:
+            raise _UnknownValue("unknown")
+        return Fraction(table[name]), ""
+
+    def _age(self) -> tuple[float, str]:
+        """Seconds since the current snapshot was committed, or captured where no commit is known."""
+        current = [row for row in self._snapshots() if row["is_current"]]
+        committed = current[0]["committed_at"] if current else None
+        if committed is not None:
+            return (self._now - committed).total_seconds(), ""
+        table = self._facts.table or next(iter(self._facts.rows), None)
+        captured = None if table is None else table["refreshed_at"] or table["captured_at"]
+        if captured is None:
+            raise _UnknownValue("neither committed nor captured")
+        return (self._now - captured).total_seconds(), "since the capture"
+
+    def _schema_changes(self) -> tuple[Fraction, str]:
+        older = table_facts.gather(self._reader, self._table, self._against)
+        if not older.rows or not self._facts.rows:
+            raise _UnknownValue(f"no columns captured at {self._against if not older.rows else 'the current snapshot'}")
+        before, after = (
+            {row["column_id"]: (row["column_name"], row["logical_type"]) for row in facts.rows}
+            for facts in (older, self._facts)
+        )
+        changed = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
+        names = sorted((after.get(key) or before[key])[0] or f"#{key}" for key in changed)
+        return Fraction(len(changed)), ", ".join(names)
+
+    def _of_column(self, measure: str, row: Row) -> tuple[float | Fraction, str]:
+        kind = (row["logical_type"] or "").partition("(")[0]
+        if measure in ("min", "max"):
+            return self._bound(measure, row, kind)
+        if measure in ("mean", "stddev"):
+            if kind not in _NUMBERS:
+                raise _DoesNotApply(f"a {kind} has no {measure}")
+            return float(_known(row, measure)), ""
+        if measure == "drift":
+            return self._drift(row, kind)
+        if measure == "null_fraction":
+            rows, nulls = _known(row, "row_count"), _known(row, "null_count")
+            return (Fraction(nulls, rows) if rows else Fraction(0)), ""
+        if measure == "distinct_fraction":
+            rows, nulls, ndv = _known(row, "row_count"), _known(row, "null_count"), _known(row, "ndv")
+            return (Fraction(ndv) / (rows - nulls) if rows > nulls else Fraction(1)), _error_of_ndv(row)
+        if measure == "ndv":
+            return Fraction(_known(row, "ndv")), _error_of_ndv(row)
+        return float(_known(row, measure)), ""
+
+    def _bound(self, measure: str, row: Row, kind: str) -> tuple[float | Fraction, str]:
+        if kind not in _NUMBERS:
+            raise _DoesNotApply(f"the {measure} of a {kind} is not a number")
+        text = row[measure]
+        if text is None:
+            if row["null_count"] is not None and row["null_count"] == row["row_count"]:
+                raise _DoesNotApply("all values are null")
+            raise _UnknownValue("unknown")
+        detail = "inexact" if row[f"{measure}_is_exact"] is False else ""
+        try:
+            number = Decimal(text)
+        except InvalidOperation:
+            raise _UnknownValue(f"{text!r} is not a number") from None
+        return (Fraction(number) if number.is_finite() and kind in ("INT", "DECIMAL") else float(number)), detail
+
+    def _drift(self, row: Row, kind: str) -> tuple[float, str]:
+        if not kind or kind in _NOT_DRIFTING:
+            raise _DoesNotApply(f"a {kind or 'column without a type'} has no distribution over numbers")
+        after = self._sketch("current", row["column_id"])
+        before = self._sketch(self._against, row["column_id"])
+        if before is None or after is None:
+            raise _UnknownValue(
+                f"no quantile sketch at {self._against if before is None else 'the current snapshot'};"
+                " capture the kind HISTOGRAM"
+            )
+        found = drift.distance(before, after)
+        if found is None:
+            raise _UnknownValue("no values")
+        gap, error = found
+        return gap, f"against {self._against}" + (f", ±{error:.3g}" if error else "")
+
+    def _sketch(self, snapshot: int | str, column_id: int) -> bytes | None:
+        if snapshot not in self._sketches:
+            rows = read_table(
+                self._reader, "stats.sketches", self._table, ["column_id", "data"], equal("role", "QUANTILES"),
+                equal("target_kind", "COLUMN"), snapshot=snapshot,
+            ).to_pylist()  # fmt: skip
+            self._sketches[snapshot] = {row["column_id"]: row["data"] for row in rows}
+        return self._sketches[snapshot].get(column_id)
+
+    # Snapshots.
+
+    def _snapshots(self) -> list[Row]:
+        return read_table(self._reader, "sys.snapshots", self._table).to_pylist()
+
+    def _snapshot(self, against: int | str | None) -> int:
+        """The id of the snapshot to compare with; -1 where there is none to be."""
+        if against is None:
+            return -1
+        if against != PREVIOUS:
+            table_facts.require(self._reader, self._table, against)
+            return int(against)
+        captured = history.table_rows(self._reader, self._table)
+        current = [row["snapshot_id"] for row in self._snapshots() if row["is_current"]]
+        older = [row["snapshot_id"] for row in captured if row["snapshot_id"] not in current]
+        return older[-1] if older else -1
+
+
+def _known(row: Row, name: str) -> Any:
+    value = row.get(name)
+    if value is None:
+        raise _UnknownValue(f"{name} is unknown")
+    return value
+
+
+def _error_of_ndv(row: Row) -> str:
+    if row["ndv_exact"] or row["ndv_lower"] is None or row["ndv_upper"] is None:
+        return ""
+    return f"between {row['ndv_lower']:,.0f} and {row['ndv_upper']:,.0f}"

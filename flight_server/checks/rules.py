@@ -1,0 +1,146 @@
+"""Rules: `[COLUMN:] MEASURE OP NUMBER`, alone or in a TOML file with patterns and levels."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+from flight_server.config import read_toml
+from store.errors import InvalidArgument, nearest
+from store.names import matcher
+
+OF_TABLE: Final = ("row_count", "size_bytes", "file_count", "age_seconds", "schema_changes")
+OF_COLUMN: Final = (
+    "null_fraction", "ndv", "distinct_fraction", "min", "max", "mean", "stddev", "avg_width_bytes", "drift",
+)  # fmt: skip
+AGAINST: Final = frozenset({"drift", "schema_changes"})  # measures that compare two snapshots
+OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
+    "=": operator.eq,
+}  # fmt: skip
+_RULE: Final = re.compile(
+    r"\s*(?:(?P<column>.*\S)\s*:\s*)?(?P<measure>\w+)\s*(?P<op><=|>=|==|!=|<|>|=)\s*"
+    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*",
+    re.DOTALL,
+)
+_KEYS: Final = ("table", "columns", "expect", "level")
+
+
+class Level(StrEnum):
+    FAIL = "fail"
+    WARN = "warn"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One expectation.
+
+    Attributes:
+        text: As it was written.
+        measure: Of `OF_TABLE` or `OF_COLUMN`.
+        compare: The comparison that must hold between the measure and `number`.
+        number: Exact.
+        columns: Patterns of column names; none for all columns, and for measures of the table.
+        tables: Patterns of full table names.
+        level: Whether a miss fails or warns.
+    """
+
+    text: str
+    measure: str
+    compare: Callable[[Any, Any], bool]
+    number: Fraction
+    columns: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ("*",)
+    level: Level = Level.FAIL
+
+    @property
+    def is_of_table(self) -> bool:
+        return self.measure in OF_TABLE
+
+    def is_about(self, table: str) -> bool:
+        """Whether the rule is about a table, by its full name."""
+        return bool(matcher(self.tables).fullmatch(table))
+
+    def takes(self, column: str) -> bool:
+        """Whether the rule is about a column of this name."""
+        return not self.columns or bool(matcher(self.columns).fullmatch(column))
+
+    def holds(self, value: float | Fraction) -> bool:
+        """Whether a value meets the rule; a float is compared with the nearest float of the number."""
+        return self.compare(value, float(self.number) if isinstance(value, float) else self.number)
+
+
+def parse(text: str, level: Level = Level.FAIL, tables: Sequence[str] = ("*",), columns: Sequence[str] = ()) -> Rule:
+    """A rule of text.
+
+    Args:
+        text: `[COLUMN:] MEASURE OP NUMBER`.
+        level: Of a miss.
+        tables: Patterns of tables that it is about.
+        columns: Patterns of columns, for a text that names none.
+
+    Raises:
+        InvalidArgument: The text is not a rule, or its measure does not exist.
+    """
+    found = _RULE.fullmatch(text)
+    if found is None:
+        raise InvalidArgument(
+            f"the rule {text!r} cannot be read", hint="expected [COLUMN:] MEASURE OP NUMBER, as 'null_fraction <= 0.01'"
+        )
+    measure, known = found["measure"], [*OF_TABLE, *OF_COLUMN]
+    if measure not in known:
+        hint = nearest(measure, known) or f"measures are {', '.join(known)}"
+        raise InvalidArgument(f'the rule {text!r} has the unknown measure "{measure}"', hint=hint)
+    named = (found["column"],) if found["column"] else tuple(columns)
+    if named and measure in OF_TABLE:
+        raise InvalidArgument(f"the rule {text!r} names a column, but {measure} is of the table")
+    return Rule(text.strip(), measure, OPERATORS[found["op"]], Fraction(found["number"]), named, tuple(tables), level)
+
+
+def load(path: Path) -> list[Rule]:
+    """The rules of a TOML file of `[[rule]]` tables.
+
+    Raises:
+        InvalidArgument: The file cannot be read, or one of its rules.
+    """
+    content = read_toml(path, "rules file")
+    if strange := [key for key in content if key != "rule"]:
+        raise InvalidArgument(f'{path}: unknown key "{strange[0]}"', hint="a rules file has [[rule]] tables only")
+    entries = content.get("rule")
+    if not isinstance(entries, list) or not entries:
+        raise InvalidArgument(f"{path}: has no [[rule]]")
+    rules = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            rules.append(_of_entry(entry))
+        except InvalidArgument as wrong:
+            raise InvalidArgument(f"{path}: rule {number}: {wrong}") from None
+    return rules
+
+
+def _of_entry(entry: Any) -> Rule:
+    if not isinstance(entry, Mapping):
+        raise InvalidArgument("must be a table of keys and values")
+    if strange := [key for key in entry if key not in _KEYS]:
+        raise InvalidArgument(f'unknown key "{strange[0]}"', hint=nearest(strange[0], list(_KEYS)) or ", ".join(_KEYS))
+    if not isinstance(entry.get("expect"), str):
+        raise InvalidArgument('"expect" must be a rule, such as "row_count > 0"')
+    try:
+        level = Level(entry.get("level", Level.FAIL))
+    except ValueError:
+        raise InvalidArgument(f'"level" is {entry["level"]!r}; must be fail or warn') from None
+    return parse(entry["expect"], level, _patterns(entry, "table") or ("*",), _patterns(entry, "columns"))
+
+
+def _patterns(entry: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    given = entry.get(key, ())
+    patterns = (given,) if isinstance(given, str) else given
+    if not isinstance(patterns, list | tuple) or not all(isinstance(one, str) and one for one in patterns):
+        raise InvalidArgument(f'"{key}" must be a pattern or a list of patterns')
+    return tuple(patterns)

@@ -1,0 +1,86 @@
+"""Commands that hold rules against statistics: check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flight_server.checks import rules as grammar
+from flight_server.checks import suggest as suggestions
+from flight_server.checks.evaluate import PREVIOUS, Result, State
+from flight_server.checks.evaluate import check as evaluate
+from flight_server.commands.common import (
+    SERVER,
+    Server,
+    TableNames,
+    TlsRoots,
+    Token,
+    check_targets,
+    connect,
+    expand,
+    for_each,
+    snapshot_of,
+)
+from flight_server.commands.output import misuse, say, tell
+from flight_server.present import check_results
+from flight_server.present.check_results import Form
+from store.errors import InvalidArgument
+
+
+def check(
+    tables: TableNames,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE", help="[COLUMN:] MEASURE OP NUMBER, such as 'null_fraction <= 0.01'. Repeatable."),
+    ] = None,
+    rules: Annotated[list[Path] | None, typer.Option(metavar="FILE.toml", help="[[rule]] tables. Repeatable.")] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="SNAPSHOT", help="Compare with it: an id, or 'previous'; for drift.")
+    ] = None,
+    suggest: Annotated[bool, typer.Option("--suggest", help="Print rules that hold for what is captured.")] = False,
+    format: Annotated[Form, typer.Option("--format", "-f", help="How results are written.")] = Form.TABLE,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:
+    """Hold rules against each table that the targets stand for."""
+    targets = check_targets(tables)
+    at = None if against is None else snapshot_of(against, PREVIOUS)
+    found = _rules(rule or [], rules or [])
+    if suggest:
+        with connect(server, token, tls_roots) as client:
+            names, missing = expand(client, targets)
+            missing += for_each(names, lambda name: tell(suggestions.to_toml(client, name)))
+        raise typer.Exit(1 if missing else 0)
+    if not found:
+        misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
+    if at is None and (comparing := [one for one in found if one.measure in grammar.AGAINST]):
+        misuse(f"the rule {comparing[0].text!r} compares snapshots; say --against previous, or an id")
+    results: list[Result] = []
+    errors: dict[str, str] = {}
+    with connect(server, token, tls_roots) as client:
+        names, failed = expand(client, targets)
+
+        def work(name: str) -> None:
+            results.extend(evaluate(client, name, found, at))
+
+        failed += for_each(names, work, errors)
+    if format is Form.JSON:
+        tell(check_results.to_json(results, errors))
+    elif format is Form.JUNIT:
+        tell(check_results.to_junit(results, errors))
+    elif results:
+        check_results.write_table(results)
+    if names and not results and not errors:
+        say("no rule is about these tables")
+    if failed or any(result.state is State.FAILED for result in results):
+        raise typer.Exit(1)
+
+
+def _rules(texts: list[str], files: list[Path]) -> list[grammar.Rule]:
+    try:
+        return [*map(grammar.parse, texts), *(one for file in files for one in grammar.load(file))]
+    except InvalidArgument as wrong:
+        misuse(str(wrong))

@@ -1,0 +1,75 @@
+"""Results of checks as a table, JSON or JUnit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from xml.etree import ElementTree
+
+from flight_server.checks.evaluate import Result, State
+from flight_server.present import render, text
+
+
+class Form(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    JUNIT = "junit"
+
+
+def write_table(results: Sequence[Result]) -> None:
+    """A line for each result, misses first."""
+    order = {State.FAILED: 0, State.WARNED: 1, State.PASSED: 2}
+    rows = [
+        [
+            result.state.lower(), result.table, result.column or "", result.rule,
+            "unknown" if result.value is None else render.text_of(result.value), result.detail,
+        ]
+        for result in sorted(results, key=lambda result: order[result.state])
+    ]  # fmt: skip
+    headers = ["state", "table", "column", "rule", "value", "detail"]
+    text.write_text(headers, rows, right=[False] * 4 + [True], whole=("state", "table"))
+
+
+def to_json(results: Sequence[Result], errors: Mapping[str, str]) -> str:
+    """One object: whether all passed, the results, and the tables that could not be checked."""
+    passed = not errors and all(result.state is not State.FAILED for result in results)
+    told = {
+        "passed": passed,
+        "results": [render.plain(result.to_json()) for result in results],
+        "errors": [{"table": table, "error": error} for table, error in errors.items()],
+    }
+    return json.dumps(told, ensure_ascii=False, indent=1, allow_nan=False)
+
+
+def to_junit(results: Sequence[Result], errors: Mapping[str, str]) -> str:
+    """JUnit XML: a suite for each table, a case for each result; a warning is a passed case with output."""
+    root = ElementTree.Element("testsuites", name="statflight check")
+    for table in dict.fromkeys([*(result.table for result in results), *errors]):
+        mine = [result for result in results if result.table == table]
+        failed = sum(result.state is State.FAILED for result in mine)
+        suite = ElementTree.SubElement(
+            root, "testsuite", name=text.harmless(table), tests=str(len(mine) + (table in errors)),
+            failures=str(failed), errors=str(int(table in errors)), skipped="0",
+        )  # fmt: skip
+        for result in mine:
+            _add_case(suite, result)
+        if table in errors:
+            case = ElementTree.SubElement(suite, "testcase", classname=text.harmless(table), name="statistics")
+            ElementTree.SubElement(case, "error", message=text.harmless(errors[table]))
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
+
+
+def _add_case(suite: ElementTree.Element, result: Result) -> None:
+    name = result.rule if result.column is None else f"{result.column}: {result.rule.rpartition(':')[2].strip()}"
+    case = ElementTree.SubElement(
+        suite, "testcase", classname=text.harmless(result.table), name=text.harmless(name)
+    )  # fmt: skip
+    if result.state is State.PASSED:
+        return
+    value = "unknown" if result.value is None else render.text_of(result.value)
+    message = text.harmless(f"{result.measure} is {value}" + (f" ({result.detail})" if result.detail else ""))
+    if result.state is State.FAILED:
+        ElementTree.SubElement(case, "failure", message=message, type=result.measure)
+    else:
+        ElementTree.SubElement(case, "system-out").text = f"warning: {message}"

@@ -1,0 +1,156 @@
+"""Rules against stored statistics, read as the server reads them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from datetime import UTC, datetime, timedelta
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flight_server.auth.tokens import ANONYMOUS
+from flight_server.checks import rules, suggest
+from flight_server.checks.evaluate import State, check
+from flight_server.present import check_results
+from flight_server.reads.local_reader import LocalReader
+from store.errors import InvalidArgument
+from store.sketches import kll
+from store.target_ids import of_column
+from tests.flight_server.serving import put, service_in
+
+NAME = "lake.s.t"
+KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
+KLL = "apache-datasketches-kll-doubles-v1"
+COLUMNS = [
+    {"column_id": 1, "column_name": "id", "logical_type": "INT", "min": "0", "max": "9007199254740993",
+     "min_is_exact": True, "max_is_exact": True, "ndv": 100.0, "ndv_exact": True, "null_count": 0, "mean": 49.5,
+     "stddev": 29.01},
+    {"column_id": 2, "column_name": "name", "logical_type": "STRING", "min": "a", "max": "z", "min_is_exact": True,
+     "max_is_exact": True, "ndv": 7.0, "ndv_exact": False, "null_count": 1, "mean": None, "stddev": None},
+    {"column_id": 3, "column_name": "blank", "logical_type": "DOUBLE", "min": None, "max": None, "min_is_exact": None,
+     "max_is_exact": None, "ndv": None, "ndv_exact": None, "null_count": None, "mean": None, "stddev": None},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    with service_in(tmp_path_factory.mktemp("checks")) as service:
+        for snapshot, rows in ((1, 50), (2, 100)):
+            at = KEY | {"snapshot_id": snapshot}
+            captured = {"captured_at": datetime.now(UTC)}
+            table = {"row_count": rows, "data_file_count": 3, "total_size_bytes": 5000}
+            put(service, [at | table | captured], "stats.tables")
+            put(service, [at | {"row_count": 100} | column for column in COLUMNS])
+            values = np.arange(100.0) + (50 if snapshot == 2 else 0)
+            sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
+                      "sketch_type": KLL, "data": kll(values)}  # fmt: skip
+            put(service, [at | sketch], "stats.sketches")
+        yield LocalReader(service.scanner, ANONYMOUS)
+
+
+def results(reader, *texts, against=None, **more):
+    return check(reader, NAME, [rules.parse(text, **more) for text in texts], against)
+
+
+def states(reader, text, **more):
+    return {result.column: (result.state, result.value) for result in results(reader, text, **more)}
+
+
+PASSED, FAILED = State.PASSED, State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "value"),
+    [
+        ("row_count >= 100", PASSED, 100), ("row_count > 100", FAILED, 100), ("file_count = 3", PASSED, 3),
+        ("size_bytes < 5000", FAILED, 5000), ("age_seconds < 3600", PASSED, None), ("age_seconds < 0", FAILED, None),
+    ],
+)  # fmt: skip
+def test_measures_of_the_table(reader, text, state, value):
+    (result,) = results(reader, text)
+    assert (result.state, result.column) == (state, None)
+    assert value is None or result.value == value
+
+
+def test_a_rule_without_a_column_is_about_each(reader):
+    found = states(reader, "null_fraction <= 0.005")
+    assert found == {"id": (PASSED, 0), "name": (FAILED, 0.01), "blank": (FAILED, None)}  # unknown is no success
+
+
+def test_measures_of_numbers_leave_texts_out_unless_they_are_named(reader):
+    assert set(states(reader, "mean < 50")) == {"id", "blank"}
+    assert states(reader, "id: mean < 50")["id"] == (PASSED, 49.5)
+    (result,) = results(reader, "name: mean < 50")
+    assert result.state is FAILED and "STRING has no mean" in result.detail
+
+
+def test_bounds_are_compared_exactly(reader):
+    assert states(reader, "id: max <= 9007199254740992")["id"][0] is FAILED  # as floats they are equal
+    assert states(reader, "id: max <= 9007199254740993")["id"][0] is PASSED
+    assert states(reader, "id: min >= 0")["id"][0] is PASSED
+
+
+def test_a_column_that_does_not_exist_misses_its_rule(reader):
+    (result,) = results(reader, "nosuch: ndv > 1")
+    assert result.state is FAILED and "no such column" in result.detail
+
+
+def test_a_warning_is_no_failure(reader):
+    assert results(reader, "row_count > 1000", level=rules.Level.WARN)[0].state is State.WARNED
+
+
+def test_drift_is_against_a_snapshot(reader):
+    (first, blank) = results(reader, "drift <= 0.4", against="previous")
+    assert (first.column, first.state, first.value) == ("id", FAILED, 0.5) and "against 1" in first.detail
+    assert blank.state is FAILED and "no quantile sketch" in blank.detail
+    assert results(reader, "id: drift <= 0.5", against=1)[0].state is PASSED
+    assert results(reader, "id: drift <= 0", against=2)[0].value == 0
+    with pytest.raises(InvalidArgument, match="--against"):
+        results(reader, "drift <= 0.4")
+
+
+def test_a_schema_that_stays_has_no_changes(reader):
+    assert results(reader, "schema_changes = 0", against="previous")[0].state is PASSED
+
+
+def test_an_unknown_table_is_told(reader):
+    with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_TABLE"):
+        check(reader, "lake.s.nosuch", [rules.parse("row_count > 0")])
+
+
+def test_age_counts_from_the_capture_where_no_commit_is_known(reader):
+    later = datetime.now(UTC) + timedelta(hours=2)
+    (result,) = check(reader, NAME, [rules.parse("age_seconds < 3600")], now=later)
+    assert result.state is FAILED and 7100 < result.value < 7400 and "capture" in result.detail
+
+
+def test_what_is_suggested_holds(reader, tmp_path):
+    text = suggest.to_toml(reader, NAME)
+    assert len(tomllib.loads(text)["rule"]) >= 3
+    (tmp_path / "rules.toml").write_text(text)
+    found = check(reader, NAME, rules.load(tmp_path / "rules.toml"))
+    assert found and all(result.state is PASSED for result in found)
+
+
+# Forms.
+
+
+def test_json_and_junit_count_alike(reader):
+    found = results(reader, "null_fraction <= 0.005", "row_count > 0")
+    told = json.loads(check_results.to_json(found, {"lake.s.bad\x00": "gone"}))
+    root = ElementTree.fromstring(check_results.to_junit(found, {"lake.s.bad\x00": "gone"}))
+    assert not told["passed"] and sum(result["state"] == "FAILED" for result in told["results"]) == 2
+    assert sum(int(suite.get("failures")) for suite in root) == len(list(root.iter("failure"))) == 2
+    assert len(list(root.iter("testcase"))) == len(found) + 1 and len(list(root.iter("error"))) == 1
+
+
+def test_hostile_names_are_texts_in_junit(reader):
+    found = [
+        result.__class__(**(result.to_json() | {"table": '"><x/>\x1b', "column": "</testcase>&\ud800"}))
+        for result in results(reader, "null_fraction <= 0.005")
+    ]
+    root = ElementTree.fromstring(check_results.to_junit(found, {}))
+    assert {element.tag for element in root.iter()} == {"testsuites", "testsuite", "testcase", "failure"}
