@@ -58,10 +58,17 @@ def column_key(path: Sequence[str]) -> str:
     return ".".join(_quote(part) if set('."') & set(part) else part for part in path)
 
 
+def column_parts(key: str) -> tuple[str, ...]:
+    """The path that a column key was made of; of a text that is not a key, what lies between its dots."""
+    if '"' not in key:
+        return tuple(key.split("."))
+    found = re.findall(r'(?:^|\.)(?:"((?:[^"]|"")*)"(?=\.|$)|([^.]*))', key)
+    return tuple(quoted.replace('""', '"') or plain for quoted, plain in found)
+
+
 def dotted_name(key: str) -> str:
-    """The `column_name` of a column key, which is no identity."""
-    parts = re.findall(r'"((?:[^"]|"")*)"|([^.]+)', key)
-    return ".".join(quoted.replace('""', '"') or plain for quoted, plain in parts)
+    """The `column_name` of a column key, which is not an identity."""
+    return ".".join(column_parts(key))
 
 
 # Patterns of full names, as `join_name` writes them: `*` is any run of characters, dots too.

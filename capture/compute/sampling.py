@@ -31,6 +31,7 @@ from capture.connectors.storage.places import open_place
 from capture.spi import Budget
 from store import bounds
 from store.logical_types import Kind, LogicalType
+from store.names import dotted_name
 
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 _MISSES: Final = 64  # points in a row that chose nothing new: little is left, and it is taken as it comes
@@ -192,7 +193,7 @@ def _row_groups(file: int, task: ScanTask) -> list[_Unit]:
             metadata = pq.read_metadata(source)
     except TROUBLE:
         return whole
-    paths = {column.path for column in task.columns}
+    paths = {dotted_name(column.path) for column in task.columns if column.path is not None}
     wanted = [at for at in range(metadata.num_columns) if metadata.schema.column(at).path in paths]
     units = []
     for number in range(metadata.num_row_groups):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Protocol
@@ -69,6 +69,10 @@ class Column:
         """The text that identifies the column within its table, see `store.names.column_key`."""
         return column_key(self.path) if self.path else self.name
 
+    def is_among(self, names: Container[str]) -> bool:
+        """Whether names or keys include the column; a name includes all columns that are written so."""
+        return self.key in names or self.name in names
+
     def id_in(self, ids: ColumnIds) -> int | None:
         """The column's id, None where it has none."""
         return ids.get(self.key, ids.get(self.name))
@@ -88,9 +92,9 @@ class Schema:
             digest.update(f"{column.name}\0{column.logical_type}\0{int(column.nullable)}\0".encode())
         return digest.hexdigest()
 
-    def leaves(self, keys: frozenset[str] | None) -> list[Column]:
-        """The columns that have values of their own, of those with these keys (None: of all)."""
-        return [column for column in self.columns if column.is_leaf and (keys is None or column.key in keys)]
+    def leaves(self, names: frozenset[str] | None) -> list[Column]:
+        """The columns that have values of their own, of those with these keys or names (None: of all)."""
+        return [column for column in self.columns if column.is_leaf and (names is None or column.is_among(names))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +147,9 @@ class SnapshotListing:
 class ScanColumn:
     """Where a column's values come from in one file.
 
-    Exactly one of: `path` (the column's dotted path inside the file, list-free), or `constant` (partition value or
-    default, as a one-element Arrow array of the column's Arrow type; a null one for a column the file lacks).
+    Exactly one of: `path` (the key of the column's path inside the file, list-free: `store.names.column_key`), or
+    `constant` (partition value or default, as a one-element Arrow array of the column's Arrow type; a null one for a
+    column the file lacks).
     `width_bytes` is the width of an integer of the table's type, which an older file may keep in fewer bytes; None
     leaves it to the file.
     """
@@ -313,7 +318,7 @@ class Connector(Protocol):
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
-        """Native statistics of a snapshot; `column_names` limits the columns to these keys (None = all leaves)."""
+        """Native statistics of a snapshot; `column_names` limits the columns to these names or keys (None = all)."""
 
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None

@@ -7,7 +7,8 @@ opened raises `UpstreamError`, which names it as the lake does.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -18,11 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capture.compute import numbers
+from capture.connectors.footers.leaf_types import leaves_of
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place, reason
 from store import logical_types
 from store.errors import StatflightError, UpstreamError
 from store.logical_types import Kind, LogicalType
+from store.names import column_parts, dotted_name
 
 BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of the columns that are read together
 _DICTIONARY_BYTES: Final = 4  # per value: a text column below is coded by a dictionary that pays
@@ -137,7 +140,12 @@ class _ParquetReader:
         self._metadata = self._file.metadata
         self._read_texts_as_such()
         schema = self._file.schema
+        # by key; a dotted path is one too where no other column is written alike
         self._leaves = {schema.column(i).path: i for i in range(len(schema))}
+        with suppress(ValueError):  # of a schema that Arrow tells otherwise
+            for found in leaves_of(self._metadata, self._file.schema_arrow):
+                if found.index is not None:
+                    self._leaves[found.key] = found.index
         groups = range(self._metadata.num_row_groups)
         self._groups = None if share is None else _sample(groups, share, task.fingerprint)
         if "row_groups" in task.arguments:
@@ -207,7 +215,7 @@ class _ParquetReader:
 
     def _coded(self, wanted: set[str]) -> list[str]:
         """Text columns, no leaves of structs, that the file codes by a dictionary that pays."""
-        names = set(self._file.schema_arrow.names)
+        names = {name for name in self._file.schema_arrow.names if "." not in name}
         coded = []
         for path in wanted & names & self._leaves.keys():
             column = self._file.schema.column(self._leaves[path])
@@ -255,6 +263,7 @@ class _ParquetReader:
             yield ColumnValues(column, values, 1, self._size(column.path))
 
     def _table(self, paths: list[str]) -> pa.Table:
+        paths = list(map(dotted_name, paths))
         if self._groups is None:
             return self._file.read(paths, use_threads=False)
         return self._file.read_row_groups(self._groups, paths, use_threads=False)
@@ -339,24 +348,32 @@ def _is_view(type: pa.DataType) -> bool:
 
 
 def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
-    """A column or struct leaf by its dotted path; a leaf is null where a struct above it is."""
-    if path in table.column_names:
-        return table.column(path)
-    for name in table.column_names:
-        if path.startswith(f"{name}."):
-            return _below(table.column(name), path[len(name) + 1 :])
-    raise KeyError(f'the file has no column "{path}"')
+    """A column or struct leaf by the key of its path; a leaf is null where a struct above it is.
+
+    A dotted path that is not a key means whatever column is written so.
+
+    Raises:
+        KeyError: The table has no such column.
+    """
+    found = _below(dict(zip(table.column_names, table.columns, strict=True)), column_parts(path))
+    if found is None:
+        raise KeyError(f'the file has no column "{dotted_name(path)}"')
+    return found
 
 
-def _below(parent: pa.ChunkedArray, path: str) -> pa.ChunkedArray:
-    if not pa.types.is_struct(parent.type):
-        raise KeyError(f'no struct holds "{path}"')
-    for place, child in enumerate(parent.type):
-        if path == child.name:
-            return parent.flatten()[place]
-        if path.startswith(f"{child.name}."):
-            return _below(parent.flatten()[place], path[len(child.name) + 1 :])
-    raise KeyError(f'the file has no column "{path}"')
+def _below(columns: Mapping[str, pa.ChunkedArray], parts: tuple[str, ...]) -> pa.ChunkedArray | None:
+    """The column at a path; a name may take several parts of a path that was written with dots."""
+    for count in range(1, len(parts) + 1):
+        column = columns.get(".".join(parts[:count]))
+        if column is None:
+            continue
+        if count == len(parts):
+            return column
+        if pa.types.is_struct(column.type):
+            names = [column.type.field(i).name for i in range(column.type.num_fields)]
+            if (found := _below(dict(zip(names, column.flatten(), strict=True)), parts[count:])) is not None:
+                return found
+    return None
 
 
 def _conformed(values: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:

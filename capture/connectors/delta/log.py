@@ -184,9 +184,6 @@ class DeltaSchema:
     columns: tuple[DeltaColumn, ...]
     schema: Schema = field(compare=False)
 
-    def leaf(self, name: str) -> DeltaColumn | None:
-        return next((known for known in self.columns if known.column.name == name), None)
-
 
 def parse_schema(text: str, mapped: bool) -> DeltaSchema:
     """The columns of a `schemaString`; `mapped` tells whether column mapping is on.
@@ -204,7 +201,7 @@ def parse_schema(text: str, mapped: bool) -> DeltaSchema:
             number = details.get("delta.columnMapping.id") if mapped else None
             path, inner = (*names, name), (*physical, held)
             optional = nullable or bool(item.get("nullable", True))
-            column = Column(".".join(path), _type(type).text, optional, int(number) if number else None)
+            column = Column(".".join(path), _type(type).text, optional, int(number) if number else None, path)
             width = _INTEGER_BYTES.get(type) if isinstance(type, str) else None
             found.append(DeltaColumn(column, inner, path, _invariant(details), _widened_from(details), width))
             if isinstance(type, Mapping) and type.get("type") == "struct":

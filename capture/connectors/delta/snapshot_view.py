@@ -250,14 +250,16 @@ class SnapshotView:
     # Tasks.
 
     def _tasks(self, version: Version, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
-        wanted = [known for known in wanted_columns(version.schema, column_names) if known.column.name in ids]
+        wanted = [
+            known for known in wanted_columns(version.schema, column_names) if known.column.id_in(ids) is not None
+        ]
         constants = {
-            known.column.name: _constants(version.partition(known), parse(known.column.logical_type), len(version))
+            known.column.key: _constants(version.partition(known), parse(known.column.logical_type), len(version))
             for known in wanted
             if known.logical[0] in version.partitions
         }
-        held = [known for known in wanted if known.column.name not in constants]
-        widths = repr([(ids[known.column.name], known.width_bytes) for known in wanted if known.widened_from])
+        held = [known for known in wanted if known.column.key not in constants]
+        widths = repr([(known.column.key, known.width_bytes) for known in wanted if known.widened_from])
         told = named_in_statistics(version, held)
         columns_of = ("path", "size_bytes", "modification_time")
         logged, sizes, times = (version.actions[column].to_pylist() for column in columns_of)
@@ -278,7 +280,7 @@ class SnapshotView:
                     mark.update(widths.encode())
                 columns = []
                 for known in wanted:
-                    constant = constants.get(known.column.name)
+                    constant = constants.get(known.column.key)
                     path = None if constant is not None else path_in_file(known, footers.get(i))
                     columns.append(_scan_column(known, ids, path, constant and constant.slice(i, 1)))
                 yield ScanTask(
@@ -303,7 +305,9 @@ def _scan_column(known: DeltaColumn, ids: ColumnIds, path: str | None, constant:
     column = known.column
     if path is None and constant is None:
         constant = absent(column.logical_type)
-    return ScanColumn(ids[column.name], column.name, column.logical_type, path, constant, known.width_bytes)
+    column_id = column.id_in(ids)
+    assert column_id is not None
+    return ScanColumn(column_id, column.name, column.logical_type, path, constant, known.width_bytes)
 
 
 def _real(path: str) -> str:

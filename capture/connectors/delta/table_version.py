@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 
 from capture.connectors.delta.log import DeltaColumn, DeltaSchema
 from capture.connectors.delta.log_files import TIGHT
+from capture.connectors.footers.leaf_types import Leaf
 from capture.connectors.footers.reader import Footer
 from capture.connectors.spi import FILE_SCHEMA, file_table
+from store.names import column_key
 
 DELETES: Final = FILE_SCHEMA.field("delete_files").type
 
@@ -108,7 +110,7 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def wanted_columns(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:
-    return [k for k in schema.columns if k.column.is_leaf and (names is None or k.column.name in names)]
+    return [k for k in schema.columns if k.column.is_leaf and (names is None or k.column.is_among(names))]
 
 
 def named_in_statistics(version: Version, columns: list[DeltaColumn]) -> list[bool]:
@@ -121,15 +123,22 @@ def named_in_statistics(version: Version, columns: list[DeltaColumn]) -> list[bo
 
 
 def path_in_file(known: DeltaColumn, footer: Footer | None) -> str | None:
-    """The column's path in a file; None when the file does not have it."""
-    path = ".".join(known.physical)
+    """The key of the column's path in a file; None when the file does not have it."""
+    key = column_key(known.physical)
     if footer is None:
-        return path
-    leaves = [leaf for leaf in footer.leaves if leaf.is_leaf]
-    if any(leaf.path == path for leaf in leaves):
-        return path
+        return key
+    leaf = leaf_of(known, footer)
+    return None if leaf is None else leaf.key
+
+
+def leaf_of(known: DeltaColumn, footer: Footer) -> Leaf | None:
+    """The column in a file, by its path or its field id; None when the file does not have it."""
+    leaf = footer.leaf(column_key(known.physical))
+    if leaf is not None and leaf.is_leaf:
+        return leaf
     number = known.column.field_id
-    return next((leaf.path for leaf in leaves if number is not None and leaf.field_id == number), None)
+    leaves = (leaf for leaf in footer.leaves if leaf.is_leaf)
+    return next((leaf for leaf in leaves if number is not None and leaf.field_id == number), None)
 
 
 def _partition_json(version: Version) -> pa.Array:

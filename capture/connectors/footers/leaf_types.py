@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store.logical_types import Kind, LogicalType, from_arrow
+from store.names import column_key
 
 _DIGITS: Final = Context(prec=80)
 _SIGNED: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIME,
@@ -32,11 +33,10 @@ Bound = tuple[Any, Any, bool]  # rounded down, rounded up, whether that changed 
 class Leaf:
     """A column of a file: `index` is its leaf in the footer, None for a container. `kind` None = a null column."""
 
-    name: str
+    parts: tuple[str, ...]
     logical_type: LogicalType
     nullable: bool
     index: int | None
-    path: str = ""
     read: Callable[[Any], Any] | None = None  # raw statistic → (value downwards, value upwards, cut), None = no bounds
     physical: str = ""
     required: bool = False
@@ -50,6 +50,16 @@ class Leaf:
     def is_leaf(self) -> bool:
         return self.index is not None
 
+    @property
+    def name(self) -> str:
+        """Its dotted path, which another column may share."""
+        return ".".join(self.parts)
+
+    @property
+    def key(self) -> str:
+        """What identifies it within the file."""
+        return column_key(self.parts)
+
 
 def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[Leaf, ...]:
     """The columns of a file, structs before their leaves. Arrow's tree and the footer's leaves come in one order."""
@@ -57,26 +67,26 @@ def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[Leaf, ...]:
     found: list[Leaf] = []
     position = 0
 
-    def walk(field: pa.Field, prefix: str, nullable: bool) -> None:
+    def walk(field: pa.Field, above: tuple[str, ...], nullable: bool) -> None:
         nonlocal position
-        name, nullable = prefix + field.name, nullable or field.nullable
+        parts, nullable = (*above, field.name), nullable or field.nullable
         if pa.types.is_struct(field.type):
-            found.append(Leaf(name, LogicalType(Kind.STRUCT), nullable, None))
+            found.append(Leaf(parts, LogicalType(Kind.STRUCT), nullable, None))
             for i in range(field.type.num_fields):
-                walk(field.type.field(i), f"{name}.", nullable)
+                walk(field.type.field(i), parts, nullable)
             return
         width = _width(field.type)
         kind = from_arrow(field.type)
         if width == 1 and kind is not None and kind.kind not in (Kind.ARRAY, Kind.MAP, Kind.VARIANT):
-            found.append(_leaf(name, field, nullable, position, columns.column(position)))
+            found.append(_leaf(parts, field, nullable, position, columns.column(position)))
         else:
             container = kind if kind is not None and kind.kind is Kind.MAP else LogicalType(Kind.ARRAY)
             is_variant = kind is not None and kind.kind is Kind.VARIANT
-            found.append(Leaf(name, LogicalType(Kind.VARIANT) if is_variant else container, nullable, None))
+            found.append(Leaf(parts, LogicalType(Kind.VARIANT) if is_variant else container, nullable, None))
         position += width
 
     for top in schema:
-        walk(top, "", False)
+        walk(top, (), False)
     if position != metadata.num_columns:
         raise ValueError(f"its schema has {metadata.num_columns} leaves, {position} expected")
     return tuple(found)
@@ -93,7 +103,7 @@ def _width(type: pa.DataType) -> int:
     return sum(_width(type.field(i).type) for i in range(type.num_fields))
 
 
-def _leaf(name: str, field: pa.Field, nullable: bool, index: int, column: pq.ColumnSchema) -> Leaf:
+def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, column: pq.ColumnSchema) -> Leaf:
     type, number = field.type, (field.metadata or {}).get(b"PARQUET:field_id")
     logical, physical = column.logical_type, column.physical_type
     told = str(logical.type).upper() if logical is not None else "NONE"
@@ -109,11 +119,10 @@ def _leaf(name: str, field: pa.Field, nullable: bool, index: int, column: pq.Col
     if kind.orderable and not pa.types.is_null(type) and physical != "INT96" and told not in ("UNDEFINED", "NULL"):
         read = _reading(kind, str(logical), unsigned, column, type)
     return Leaf(
-        name,
+        parts,
         kind,
         nullable,
         index,
-        column.path,
         read,
         physical,
         required=column.max_definition_level == 0,

@@ -54,10 +54,10 @@ class Footer:
     size: int
     whole_bytes: bool | None
     groups: list[list[Chunk]] = field(repr=False)
-    positions: Mapping[str, int] = field(repr=False)  # of leaves, by name
+    positions: Mapping[str, int] = field(repr=False)  # of leaves, by key
 
-    def leaf(self, name: str) -> Leaf | None:
-        position = self.positions.get(name)
+    def leaf(self, key: str) -> Leaf | None:
+        position = self.positions.get(key)
         return None if position is None else self.leaves[position]
 
     def stats(self, leaf: Leaf) -> LeafStats:
@@ -123,7 +123,7 @@ def _look(metadata: pq.FileMetaData) -> _Alike:
         whole_bytes = None
     leaves = leaves_of(metadata, metadata.schema.to_arrow_schema())
     physical = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
-    return _Alike(leaves, physical, whole_bytes, {leaf.name: position for position, leaf in enumerate(leaves)})
+    return _Alike(leaves, physical, whole_bytes, {leaf.key: position for position, leaf in enumerate(leaves)})
 
 
 def _footer_bytes(file: pa.NativeFile) -> bytes | None:

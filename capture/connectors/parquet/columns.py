@@ -27,6 +27,10 @@ class Layout:
     schema: Schema
     partitions: dict[str, LogicalType]
 
+    def is_partition(self, column: Column) -> bool:
+        """Whether the column's values come from the paths of the files."""
+        return column.name in self.partitions and len(column.path) == 1
+
 
 class Merged:
     """One column over the files: the first type, promoted by the others."""
@@ -61,7 +65,7 @@ def same_columns(some: tuple[Leaf, ...], others: tuple[Leaf, ...]) -> bool:
     if some is others:
         return True
     return len(some) == len(others) and all(
-        (a.name, a.logical_type, a.nullable, a.untyped) == (b.name, b.logical_type, b.nullable, b.untyped)
+        (a.parts, a.logical_type, a.nullable, a.untyped) == (b.parts, b.logical_type, b.nullable, b.untyped)
         for a, b in zip(some, others, strict=True)
     )
 
@@ -70,11 +74,10 @@ def structs_first(columns: list[Column]) -> list[Column]:
     """A leaf that a later file brought goes to the end of its struct."""
     if not any(column.logical_type == "STRUCT" for column in columns):
         return columns
-    positions = {column.name: number for number, column in enumerate(columns)}
+    positions = {column.path: number for number, column in enumerate(columns)}
 
     def key(column: Column) -> tuple[int, ...]:
-        parts = column.name.split(".")
-        prefixes = (".".join(parts[: i + 1]) for i in range(len(parts)))
+        prefixes = (column.path[: i + 1] for i in range(len(column.path)))
         return tuple(positions[prefix] for prefix in prefixes if prefix in positions)
 
     return sorted(columns, key=key)
@@ -92,7 +95,7 @@ def footer_rows(
     upper_exact: list[bool | None] = []
     kinds: list[LogicalType] = []
     for footer, told in footers:
-        position = footer.positions.get(column.name)
+        position = footer.positions.get(column.key)
         stats = None if position is None else told[position]
         if position is None or stats is None:  # a file without the column reads as null
             nulls.append(footer.row_count)

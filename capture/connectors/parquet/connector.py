@@ -58,6 +58,7 @@ from capture.connectors.storage.immutable_cache import COLUMNS, FILES, scope
 from capture.connectors.storage.places import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
 from store.errors import NotFound, UpstreamError
 from store.logical_types import LogicalType, parse
+from store.names import column_key
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
 _PART: Final = 256  # files, about
@@ -203,7 +204,7 @@ class ParquetConnector(SnapshotLister):
             rows = pa.array([footer.row_count for footer, _ in footers], pa.int64())
             parts = []
             for column in wanted:
-                if column.name in layout.partitions:
+                if layout.is_partition(column):
                     parts.append(partition_rows(files, paths, rows, column, layout.partitions[column.name], ids))
                 else:
                     parts.append(footer_rows(footers, paths, rows, column, ids))
@@ -214,21 +215,22 @@ class ParquetConnector(SnapshotLister):
     ) -> Iterator[ScanTask]:
         listing = self._at(namespace, name, snapshot_id)
         layout = self._layout(namespace, name, listing)
-        wanted = [column for column in layout.schema.leaves(column_names) if column.name in ids]
+        wanted = [column for column in layout.schema.leaves(column_names) if column.id_in(ids) is not None]
         for file, footer in zip(listing.files, self._read(namespace, name, listing.files), strict=True):
             values = dict(file.partition)
             columns = []
             for column in wanted:
-                kind = parse(column.logical_type)
-                leaf = footer.leaf(column.name)
-                if column.name in layout.partitions:
-                    constant = partition_values([values.get(column.name)], kind)
-                    columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, constant=constant))
+                leaf = footer.leaf(column.key)
+                path = constant = None
+                if layout.is_partition(column):
+                    constant = partition_values([values.get(column.name)], parse(column.logical_type))
                 elif leaf is None or not leaf.is_leaf:
-                    nothing = absent(column.logical_type)
-                    columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, constant=nothing))
+                    constant = absent(column.logical_type)
                 else:
-                    columns.append(ScanColumn(ids[column.name], column.name, column.logical_type, path=leaf.path))
+                    path = leaf.key
+                column_id = column.id_in(ids)
+                assert column_id is not None
+                columns.append(ScanColumn(column_id, column.name, column.logical_type, path, constant))
             digest = hashlib.sha256(f"{file.relative}\0{file.size}\0{file.modified_ns}".encode()).hexdigest()
             yield ScanTask(
                 reader="parquet",
@@ -346,21 +348,23 @@ class ParquetConnector(SnapshotLister):
             files += 1
             if last is not None and same_columns(footer.leaves, last):
                 for leaf in footer.leaves:
-                    merged[leaf.name].files += 1
+                    merged[leaf.key].files += 1
                 continue
             last = footer.leaves
             for leaf in footer.leaves:
-                if leaf.name in merged:
-                    merged[leaf.name].add(leaf, footer, f"{namespace}.{name}")
+                if leaf.key in merged:
+                    merged[leaf.key].add(leaf, footer, f"{namespace}.{name}")
                 else:
-                    merged[leaf.name] = Merged(leaf)
+                    merged[leaf.key] = Merged(leaf)
         columns = [
-            Column(known.leaf.name, known.type.text, known.nullable or known.files < files) for known in merged.values()
+            Column(known.leaf.name, known.type.text, known.nullable or known.files < files, None, known.leaf.parts)
+            for known in merged.values()
         ]
-        partitions = {k: v for k, v in self._partition_types(namespace, name, listing).items() if k not in merged}
+        types = self._partition_types(namespace, name, listing)
+        partitions = {key: found for key, found in types.items() if column_key([key]) not in merged}
         columns = structs_first(columns)
         for key, (kind, nullable) in partitions.items():
-            columns.append(Column(key, kind.text, nullable))
+            columns.append(Column(key, kind.text, nullable, None, (key,)))
         return Layout(Schema(tuple(columns)), {key: kind for key, (kind, _) in partitions.items()})
 
     def _partition_types(self, namespace: str, name: str, listing: Listing) -> dict[str, tuple[LogicalType, bool]]:

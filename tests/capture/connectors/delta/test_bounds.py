@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import deltalake
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.compute.file_scan import Work, scan
+from capture.compute.readers import base
 from capture.connectors.delta.bounds import of_log, of_partition
 from capture.connectors.storage.places import Unreadable
 from store.logical_types import parse
@@ -146,3 +148,23 @@ def test_a_version_without_a_schema_hides_no_other(tmp_path):
     written(tmp_path / "t", metadata(schema=""))
     with pytest.raises(Unreadable, match="has no schema"):
         connector(tmp_path / "t").enumerate_snapshots("default", "t")
+
+
+def test_dotted_names_inside_structs(tmp_path):
+    rows = pa.table({
+        "id.num": [1, 3], "s": pa.array([{"field": 1, "field.one": 2}, {"field": 5, "field.one": 4}]),
+        "s.field": ["x", "y"],
+    })  # fmt: skip
+    deltalake.write_deltalake(tmp_path / "t", rows)
+    found = connector(tmp_path / "t")
+    schema = found.describe("default", "t").schema
+    ids = {column.key: number for number, column in enumerate(schema.columns, 1)}
+    told = found.capture_snapshot_target_stats("default", "t", 0, ids)
+    rows = {row["column_id"]: (row["min"], row["max"]) for part in told.file_columns() for row in part.to_pylist()}
+    assert {key: rows[i] for key, i in ids.items() if i in rows} == {
+        '"id.num"': ("1", "3"), "s.field": ("1", "5"), 's."field.one"': ("2", "4"), '"s.field"': ("x", "y"),
+    }  # fmt: skip
+    (task,) = found.plan_files("default", "t", 0, ids)
+    values = {column.column_id: read.to_pylist() for column, read in base.read(task, task.columns)}
+    assert {key: values[i] for key, i in ids.items() if i in values} == {
+        '"id.num"': [1, 3], "s.field": [1, 5], 's."field.one"': [2, 4], '"s.field"': ["x", "y"]}  # fmt: skip

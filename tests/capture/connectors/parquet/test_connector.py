@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from capture.compute.readers import base
 from capture.connectors import open_connector
 from capture.connectors.footers import reader
 from capture.connectors.footers.leaf_types import promoted
@@ -411,3 +412,27 @@ def test_configurations_are_kept_apart(tmp_path):
     assert open_connector(replace(config, options={**config.options, "aws_region": "x"})).list_tables("default") == [
         "t"
     ]
+
+
+def test_columns_that_are_written_alike_are_two(tmp_path):
+    """`a.b` in one part, `a` → `b`, and a dotted name inside a struct."""
+    inner = pa.array([{"b": 7, "c.d": 1}, {"b": 9, "c.d": None}, None])
+    pq.write_table(pa.table({"a.b": [1, 2, None], "a": inner, "part": ["x"] * 3}), tmp_path / "t.parquet")
+    found = connector(tmp_path)
+    schema = found.describe("default", tmp_path.name).schema
+    assert [(c.name, c.key, c.path) for c in schema.columns if c.is_leaf] == [
+        ("a.b", '"a.b"', ("a.b",)), ("a.b", "a.b", ("a", "b")), ("a.c.d", 'a."c.d"', ("a", "c.d")),
+        ("part", "part", ("part",))]  # fmt: skip
+    ids = {column.key: number for number, column in enumerate(schema.columns, 1)}
+    snapshot = found.enumerate_snapshots("default", tmp_path.name).current_snapshot_id
+    told = found.capture_snapshot_target_stats("default", tmp_path.name, snapshot, ids)
+    rows = {row["column_id"]: row for part in told.file_columns() for row in part.to_pylist()}
+    bounds = {key: tuple(rows[i][n] for n in ("column_name", "min", "max", "null_count")) for key, i in ids.items()
+              if i in rows}  # fmt: skip
+    assert bounds == {
+        '"a.b"': ("a.b", "1", "2", 1), "a.b": ("a.b", "7", "9", 1), 'a."c.d"': ("a.c.d", "1", "1", 2),
+        "part": ("part", "x", "x", 0)}  # fmt: skip
+    (task,) = found.plan_files("default", tmp_path.name, snapshot, ids)
+    values = {column.column_id: read.to_pylist() for column, read in base.read(task, task.columns)}
+    assert {key: values[i] for key, i in ids.items() if i in values} == {
+        '"a.b"': [1, 2, None], "a.b": [7, 9, None], 'a."c.d"': [1, None, None], "part": ["x"] * 3}  # fmt: skip
