@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.file_columns import column_rows
-from capture.connectors.footers.leaf_types import Leaf, promoted, typed
-from capture.connectors.footers.reader import Footer, LeafStats
+from capture.connectors.footers.leaf_types import Leaf, promoted
+from capture.connectors.footers.reader import Footer
+from capture.connectors.footers.statistics import FileStats, footer_facts
 from capture.connectors.parquet.files import DataFile, partition_values
 from capture.connectors.spi import Column, ColumnIds, Schema
 from capture.connectors.storage.places import Unreadable
-from store.logical_types import LogicalType, parse, to_arrow
-
-FileStats: TypeAlias = tuple[LeafStats | None, ...]
-"""What a footer says of each of its leaves, None for containers."""
+from store.logical_types import LogicalType, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,57 +83,9 @@ def structs_first(columns: list[Column]) -> list[Column]:
 def footer_rows(
     footers: list[tuple[Footer, FileStats]], paths: pa.Array, rows: pa.Array, column: Column, ids: ColumnIds
 ) -> pa.Table:
-    kind = parse(column.logical_type)
-    nulls: list[int | None] = []
-    nans: list[int | None] = []
-    lowers: list[Any] = []
-    uppers: list[Any] = []
-    lower_exact: list[bool | None] = []
-    upper_exact: list[bool | None] = []
-    kinds: list[LogicalType] = []
-    for footer, told in footers:
-        position = footer.positions.get(column.key)
-        stats = None if position is None else told[position]
-        if position is None or stats is None:  # a file without the column reads as null
-            nulls.append(footer.row_count)
-            nans.append(None)
-            lowers.append(None)
-            uppers.append(None)
-            lower_exact.append(None)
-            upper_exact.append(None)
-            kinds.append(kind)
-            continue
-        leaf = footer.leaves[position]
-        nulls.append(footer.row_count if leaf.untyped else stats.null_count)
-        nans.append(stats.nan_count)
-        lowers.append(stats.lower)
-        uppers.append(stats.upper)
-        lower_exact.append(stats.lower_exact)
-        upper_exact.append(stats.upper_exact)
-        kinds.append(leaf.logical_type)
-    lower = upper = None
-    if kind.orderable:
-        lower, upper = _typed(lowers, kinds, kind), _typed(uppers, kinds, kind)
-    return column_rows(
-        paths,
-        column,
-        ids,
-        rows,
-        null_count=pa.array(nulls, pa.int64()),
-        nan_count=pa.array(nans, pa.int64()),
-        lower=lower,
-        upper=upper,
-        lower_exact=pa.array(lower_exact, pa.bool_()),
-        upper_exact=pa.array(upper_exact, pa.bool_()),
-    )
-
-
-def _typed(values: list[Any], kinds: list[LogicalType], of: LogicalType) -> pa.Array:
-    if len(set(kinds)) == 1:
-        return typed(values, kinds[0], of)
-    return pa.concat_arrays(
-        [typed([value], kind, of).cast(to_arrow(of)) for value, kind in zip(values, kinds, strict=True)]
-    )
+    """Rows of FILE_COLUMN_SCHEMA of one column, from footers."""
+    facts = footer_facts(footers, lambda footer: footer.positions.get(column.key), parse(column.logical_type))
+    return column_rows(paths, column, ids, rows, **facts)
 
 
 def partition_rows(

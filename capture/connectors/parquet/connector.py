@@ -6,8 +6,9 @@ import hashlib
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 from zlib import crc32
 
 import pyarrow as pa
@@ -15,9 +16,9 @@ import pyarrow.fs as pafs
 
 from capture.connectors.file_columns import ROWS_PER_TABLE, absent
 from capture.connectors.footers.leaf_types import Leaf
-from capture.connectors.footers.reader import Footer, batched, read_footers
+from capture.connectors.footers.reader import Footer, batched
+from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.parquet.columns import (
-    FileStats,
     Layout,
     Merged,
     footer_rows,
@@ -54,7 +55,7 @@ from capture.connectors.spi import (
     Wanted,
     file_table,
 )
-from capture.connectors.storage.immutable_cache import COLUMNS, FILES, scope
+from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.places import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
 from store.errors import NotFound, UpstreamError
 from store.logical_types import LogicalType, parse
@@ -62,7 +63,6 @@ from store.names import column_key
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
 _PART: Final = 256  # files, about
-_STATS_BYTES: Final = 300  # of one leaf's statistics in memory, about
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -83,6 +83,7 @@ class ParquetConnector(SnapshotLister):
         self._lake = Lake(self.format, top, config.options, self._holds_table)
         self._glob = pattern and pattern[len(top) :].lstrip("/")
         self._scope = scope(config)
+        self._footers = FooterCache(self._scope)
         self._layouts: dict[tuple[str, str, int], Layout] = {}
 
     def close(self) -> None:
@@ -199,7 +200,8 @@ class ParquetConnector(SnapshotLister):
     ) -> Iterator[pa.Table]:
         wanted = layout.schema.leaves(column_names)
         for files in batched(listed, max(1, min(1000, ROWS_PER_TABLE // max(1, len(wanted))))):
-            footers = self._read_stats(namespace, name, files)
+            with _of_table(namespace, name):
+                footers = self._footers.statistics(files)
             paths = pa.array([file.place.name for file in files], pa.string())
             rows = pa.array([footer.row_count for footer, _ in footers], pa.int64())
             parts = []
@@ -299,37 +301,9 @@ class ParquetConnector(SnapshotLister):
         return tuple(pair for part in prefix.split("/") if (pair := partition_of(part)))
 
     def _read(self, namespace: str, name: str, files: Sequence[DataFile]) -> Iterator[Footer]:
-        """Footers without statistics in the order of the files; one that was read lately is not read again."""
-        for group in batched(files, 256):
-            held: dict[Any, Any] = {file.key: FILES.get(("footer", self._scope, file.key)) for file in group}
-            missing = [file for file in group if held[file.key] is None]
-            held |= {key: footer for key, footer, _ in self._read_anew(namespace, name, missing)}
-            yield from (held[file.key] for file in group)
-
-    def _read_stats(self, namespace: str, name: str, files: Sequence[DataFile]) -> list[tuple[Footer, FileStats]]:
-        """Footers with the statistics of their leaves."""
-        held: dict[tuple[str, int, int], tuple[Footer, FileStats]] = {}
-        for file in files:
-            footer, stats = (cache.get(("footer", self._scope, file.key)) for cache in (FILES, COLUMNS))
-            if footer is not None and stats is not None:
-                held[file.key] = footer, stats
-        missing = [file for file in files if file.key not in held]
-        held |= {key: (footer, stats) for key, footer, stats in self._read_anew(namespace, name, missing)}
-        return [held[file.key] for file in files]
-
-    def _read_anew(
-        self, namespace: str, name: str, files: Sequence[DataFile]
-    ) -> Iterator[tuple[tuple[str, int, int], Footer, FileStats]]:
-        try:
-            for file, footer in zip(files, read_footers([file.place for file in files]), strict=True):
-                stats = footer.rolled_up()
-                footer.groups = []  # large, and told by now
-                key = ("footer", self._scope, file.key)
-                FILES.put(key, footer, 300 + 2 * len(file.place.path))
-                COLUMNS.put(key, stats, _STATS_BYTES * len(stats))
-                yield file.key, footer, stats
-        except UpstreamError as trouble:
-            raise _of_table(trouble, namespace, name) from None
+        """Footers without statistics, in the order of the files."""
+        with _of_table(namespace, name):
+            yield from self._footers.outlines(files)
 
     # Schema.
 
@@ -387,6 +361,11 @@ class ParquetConnector(SnapshotLister):
         return {key: (partition_type(held - {None}), None in held) for key, held in values.items()}  # type: ignore[arg-type]
 
 
-def _of_table(trouble: UpstreamError, namespace: str, name: str) -> UpstreamError:
-    """The same trouble, with the table's name."""
-    return type(trouble)(f'table "{namespace}.{name}": {trouble.message}', hint=trouble.hint, params=trouble.params)
+@contextmanager
+def _of_table(namespace: str, name: str) -> Iterator[None]:
+    """Puts the table's name before what went wrong with a file."""
+    try:
+        yield
+    except UpstreamError as trouble:
+        message = f'table "{namespace}.{name}": {trouble.message}'
+        raise type(trouble)(message, hint=trouble.hint, params=trouble.params) from None

@@ -1,0 +1,149 @@
+"""Statistics of columns from the footers of many files, kept for the next look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from capture.connectors.footers.leaf_types import typed
+from capture.connectors.footers.reader import Footer, LeafStats, batched, read_footers
+from capture.connectors.storage.immutable_cache import COLUMNS, FILES
+from capture.connectors.storage.places import Place
+from store.logical_types import Kind, LogicalType, to_arrow
+
+_STATS_BYTES: Final = 300  # of one leaf's statistics in memory, about
+_GROUP: Final = 256  # files whose footers are read at once
+_FLOATS: Final = (Kind.FLOAT, Kind.DOUBLE)
+
+FileStats: TypeAlias = tuple[LeafStats | None, ...]
+"""What a footer says of each of its leaves, None for containers."""
+
+Key: TypeAlias = tuple[str, int, int]
+
+
+class DataFile(Protocol):
+    """A file whose footer is read: its place, and a key that changes with its content."""
+
+    @property
+    def place(self) -> Place: ...
+
+    @property
+    def key(self) -> Key: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A data file as a log or manifest lists it; `mark` is its time, or 0."""
+
+    place: Place
+    size_bytes: int
+    mark: int = 0
+
+    @property
+    def key(self) -> Key:
+        return self.place.path, self.size_bytes, self.mark
+
+
+class FooterCache:
+    """Footers of files that never change, read once for all looks of a worker.
+
+    Args:
+        scope: What separates one connector's cached reads from another's.
+    """
+
+    def __init__(self, scope: str):
+        self._scope = scope
+
+    def outlines(self, files: Sequence[DataFile]) -> Iterator[Footer]:
+        """Footers without statistics, in the order of the files.
+
+        Raises:
+            UpstreamError: A file cannot be read; names it.
+        """
+        for group in batched(files, _GROUP):
+            held: dict[Key, Any] = {file.key: FILES.get(("footer", self._scope, file.key)) for file in group}
+            missing = [file for file in group if held[file.key] is None]
+            held |= {key: footer for key, footer, _ in self._read(missing)}
+            yield from (held[file.key] for file in group)
+
+    def statistics(self, files: Sequence[DataFile]) -> list[tuple[Footer, FileStats]]:
+        """Footers with the statistics of their leaves, row groups rolled up.
+
+        Raises:
+            UpstreamError: A file cannot be read; names it.
+        """
+        held: dict[Key, tuple[Footer, FileStats]] = {}
+        for file in files:
+            footer, stats = (cache.get(("footer", self._scope, file.key)) for cache in (FILES, COLUMNS))
+            if footer is not None and stats is not None:
+                held[file.key] = footer, stats
+        missing = [file for file in files if file.key not in held]
+        held |= {key: (footer, stats) for key, footer, stats in self._read(missing)}
+        return [held[file.key] for file in files]
+
+    def _read(self, files: Sequence[DataFile]) -> Iterator[tuple[Key, Footer, FileStats]]:
+        for file, footer in zip(files, read_footers([file.place for file in files]), strict=True):
+            stats = footer.rolled_up()
+            footer.groups = []  # large, and rolled up by now
+            key = ("footer", self._scope, file.key)
+            FILES.put(key, footer, 300 + 2 * len(file.place.path))
+            COLUMNS.put(key, stats, _STATS_BYTES * len(stats))
+            yield file.key, footer, stats
+
+
+def footer_facts(
+    footers: Sequence[tuple[Footer, FileStats] | None], find: Callable[[Footer], int | None], kind: LogicalType
+) -> dict[str, Any]:
+    """Counts and bounds of one column in many files, as `file_columns.column_rows` takes them.
+
+    Args:
+        footers: The files; None for one that is not known.
+        find: The position of the column among the leaves of a footer; None where the file lacks it, and reads as null.
+        kind: The column's type, which the types of the files were promoted to.
+    """
+    nulls: list[int | None] = []
+    nans: list[int | None] = []
+    lowers: list[Any] = []
+    uppers: list[Any] = []
+    exact: list[tuple[bool | None, bool | None]] = []
+    kinds: list[LogicalType] = []
+    for known in footers:
+        if known is None:
+            facts, of = LeafStats(null_count=None), kind
+        else:
+            footer, told = known
+            position = find(footer)
+            stats = None if position is None else told[position]
+            if position is None or stats is None:
+                facts, of = LeafStats(footer.row_count, 0 if kind.kind in _FLOATS else None), kind
+            else:
+                leaf = footer.leaves[position]
+                facts, of = stats, leaf.logical_type
+                if leaf.untyped:
+                    facts = LeafStats(footer.row_count, stats.nan_count)
+        nulls.append(facts.null_count)
+        nans.append(facts.nan_count)
+        lowers.append(facts.lower)
+        uppers.append(facts.upper)
+        exact.append((facts.lower_exact, facts.upper_exact))
+        kinds.append(of)
+    ordered = kind.orderable
+    return {
+        "null_count": pa.array(nulls, pa.int64()),
+        "nan_count": pa.array(nans, pa.int64()),
+        "lower": _typed(lowers, kinds, kind) if ordered else None,
+        "upper": _typed(uppers, kinds, kind) if ordered else None,
+        "lower_exact": pa.array([low for low, _ in exact], pa.bool_()),
+        "upper_exact": pa.array([high for _, high in exact], pa.bool_()),
+    }
+
+
+def _typed(values: list[Any], kinds: list[LogicalType], of: LogicalType) -> pa.Array:
+    if len(set(kinds)) == 1:
+        return typed(values, kinds[0], of)
+    return pa.concat_arrays(
+        [typed([value], kind, of).cast(to_arrow(of)) for value, kind in zip(values, kinds, strict=True)]
+    )
