@@ -184,6 +184,11 @@ class DeltaSchema:
     columns: tuple[DeltaColumn, ...]
     schema: Schema = field(compare=False)
 
+    def leaf(self, name: str) -> DeltaColumn | None:
+        """The column with this key, or written so where no key is the same."""
+        of_key = (known for known in self.columns if known.column.key == name)
+        return next(of_key, None) or next((known for known in self.columns if known.column.name == name), None)
+
 
 def parse_schema(text: str, mapped: bool) -> DeltaSchema:
     """The columns of a `schemaString`; `mapped` tells whether column mapping is on.
