@@ -23,8 +23,10 @@ from capture.spi import (
     TableHandle,
     elapsed_ms,
 )
-from store.errors import Cancelled, InvalidArgument
+from store.errors import Cancelled, InvalidArgument, may_pass
 from store.targets import Target
+
+_FINAL = {"retryable": False}  # of an engine that breaks the contract: it does so the next time, too
 
 
 class Registry:
@@ -95,23 +97,25 @@ def _call(engine: CaptureEngine, requests: list[CaptureRequest], sink: Sink) -> 
     except Exception as trouble:
         sys.stderr.write(f"engine {engine.id}: {''.join(traceback.format_exception(trouble))}")
         failed = f"capture failed: {type(trouble).__name__}"
-        return [CaptureResult(Outcome.DEGRADED, engine.id, failed) for _ in requests]
+        told = {"retryable": may_pass(trouble)}
+        return [CaptureResult(Outcome.DEGRADED, engine.id, failed, told) for _ in requests]
     if len(answers) != len(requests):
         wrong = f"capture failed: {len(answers)} results for {len(requests)} requests"
-        return [CaptureResult(Outcome.DEGRADED, engine.id, wrong) for _ in requests]
+        return [CaptureResult(Outcome.DEGRADED, engine.id, wrong, _FINAL) for _ in requests]
     return [_checked(engine, request, answer, guard) for request, answer in zip(requests, answers, strict=True)]
 
 
 def _checked(engine: CaptureEngine, request: CaptureRequest, answer: Any, guard: _Guard) -> CaptureResult:
     if not isinstance(answer, CaptureResult):
-        return CaptureResult(Outcome.DEGRADED, engine.id, "capture failed: no capture result")
+        return CaptureResult(Outcome.DEGRADED, engine.id, "capture failed: no capture result", _FINAL)
     other_target = answer.target is not None and answer.target.storage_id != request.target.storage_id
     other_table = answer.table is not None and answer.table.key != request.table.key
     if other_target or other_table:
         what = "target" if other_target else "table or snapshot"
-        return CaptureResult(Outcome.DEGRADED, engine.id, f"capture failed: the result is for another {what}")
+        return CaptureResult(Outcome.DEGRADED, engine.id, f"capture failed: the result is for another {what}", _FINAL)
     if answer.outcome is Outcome.CAPTURED and request.target.storage_id in guard.strays:
-        return CaptureResult(Outcome.DEGRADED, engine.id, "capture failed: a record is for another table or snapshot")
+        wrong = "capture failed: a record is for another table or snapshot"
+        return CaptureResult(Outcome.DEGRADED, engine.id, wrong, _FINAL)
     return answer if answer.engine_id else replace(answer, engine_id=engine.id)
 
 

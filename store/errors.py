@@ -7,7 +7,7 @@ message must be fit for strangers: no SQL, no server path, no secret.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 class StatflightError(Exception):
@@ -15,7 +15,7 @@ class StatflightError(Exception):
 
     code: str = "INTERNAL"
     status: ClassVar[str] = "INTERNAL"
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
 
     def __init__(
         self, message: str, *, code: str | None = None, hint: str = "", params: Mapping[str, Any] | None = None
@@ -137,9 +137,23 @@ def to_json(error: StatflightError) -> dict[str, Any]:
 
 
 def from_json(body: Mapping[str, Any]) -> StatflightError:
-    """The error that `to_json` described, as the leaf its status names."""
+    """The error that `to_json` described, as the leaf its status names; retryable as it was there."""
     leaves: list[type[StatflightError]] = [
         InvalidArgument, NotFound, Unauthenticated, PermissionDenied, Unimplemented, UpstreamError,
     ]  # fmt: skip
     leaf = next((leaf for leaf in leaves if leaf.status == body.get("status")), UpstreamError)
-    return leaf(str(body["message"]), code=body.get("code"), hint=body.get("hint", ""), params=body.get("params"))
+    error = leaf(str(body["message"]), code=body.get("code"), hint=body.get("hint", ""), params=body.get("params"))
+    error.retryable = bool(body.get("retryable", leaf.retryable))
+    return error
+
+
+_BUGS: Final = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NotImplementedError, RecursionError,
+    TypeError, ValueError,
+)  # fmt: skip
+"""Exceptions that repeat: malformed data, unsupported types (Arrow's own are among these), missing modules, bugs."""
+
+
+def may_pass(trouble: BaseException) -> bool:
+    """Whether another try may help after an exception: our own say so, others by their type."""
+    return trouble.retryable if isinstance(trouble, StatflightError) else not isinstance(trouble, _BUGS)

@@ -32,7 +32,6 @@ _COLUMNS: Final = (
     "job_id", "state", "table_catalog", "table_schema", "table_name", "snapshot", "mode", "targets", "attempts",
     "queued_at", "started_at", "finished_at", "progress", "degraded", "stats_processed", "message",
 )  # fmt: skip
-_NOT_IDENTITY: Final = ("correlation_id", "retry_of")  # of a request: equal but for these is equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +72,16 @@ class JobStore:
         targets: Sequence[str], priority: int = SCAN, *, attempts: int = 0,
     ) -> str:  # fmt: skip
         """As `enqueue`, in the writer's transaction. A job that begins with attempts waits as after its last one."""
-        same = {name: value for name, value in request.items() if name not in _NOT_IDENTITY}
-        text = json.dumps([table.table_key, snapshot, same], sort_keys=True)
-        dedupe = hashlib.sha256(text.encode()).hexdigest()
+        dedupe = _identity(table, snapshot, request)
         found = connection.execute(
-            f"SELECT job_id FROM jobs WHERE dedupe = ? AND state IN {ACTIVE} AND job_id <> ?",
+            f"SELECT job_id, state, request FROM jobs WHERE dedupe = ? AND state IN {ACTIVE} AND job_id <> ?",
             [dedupe, request.get("retry_of", "")],  # which is about to end
         ).fetchall()
         if found:
-            return str(found[0][0])
+            job_id, state, known = found[0]
+            if json.loads(known).get("missing_only") and not request.get("missing_only") and state != "RUNNING":
+                connection.execute("UPDATE jobs SET request = ? WHERE job_id = ?", [json.dumps(request), job_id])
+            return str(job_id)
         job_id, now = str(uuid.uuid4()), datetime.now(UTC)
         connection.execute(
             "INSERT INTO jobs (job_id, state, table_key, table_catalog, table_schema, table_name, snapshot, mode,"
@@ -92,6 +92,14 @@ class JobStore:
              now + backoff(attempts) if attempts else None],
         )  # fmt: skip
         return job_id
+
+    def record_ended(self, connection: Connection, row: Mapping[str, Any]) -> None:
+        """Stores work that somebody waited for, once it has ended; columns of `sys.capture_jobs` and `table_key`."""
+        names = ["table_key", *_COLUMNS]
+        connection.execute(
+            f"INSERT INTO jobs ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
+            [row.get(name) for name in names],
+        )
 
     def lease(self, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> Lease | None:
         """Hands out the next job that may run; tables in `busy_tables` are left alone, and priorities above `up_to`."""
@@ -267,6 +275,23 @@ class JobStore:
             connection.execute("DELETE FROM capture_decisions WHERE decided_at < ?", [before])
 
         self.database.write(run)
+
+
+def _identity(table: TableEntry, snapshot: str, request: Mapping[str, Any]) -> str:
+    """Digest of what a job captures; jobs of equal digest are one, however they were asked for.
+
+    The caller's patience (`latency_budget_ms`), the order of targets and kinds, and the word for the current snapshot
+    make no difference.
+    """
+
+    def captured(item: Mapping[str, Any]) -> str:
+        at = str(item.get("snapshot_id", snapshot))
+        at = str(table.current_snapshot_id) if at == "current" else at
+        rest = {name: value for name, value in item.items() if name not in ("snapshot_id", "latency_budget_ms")}
+        return json.dumps([at, rest | {"kinds": sorted(rest.get("kinds", ()))}], sort_keys=True)
+
+    text = json.dumps([table.table_key, sorted(map(captured, request["requests"]))])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def backoff(attempts: int) -> timedelta:

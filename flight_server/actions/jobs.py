@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from flight_server.actions.registry import Call, Results, action
@@ -23,12 +25,24 @@ from store.file_listings import Listing
 from store.job_store import ENDED
 
 
+def _found(call: Call, job_id: str) -> dict[str, Any]:
+    """A job of the queue, or work that somebody waits for."""
+    live = call.service.dispatcher.live_job(job_id)
+    if live is None:
+        return call.service.jobs.get(job_id)
+    live["targets"] = json.loads(live["targets"])
+    live.pop("table_key")
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in live.items()}
+
+
 def _job(call: Call, body: bytes, *scopes: str) -> dict[str, Any]:
     """The job that the body names, for a caller who has one of the scopes and sees its table."""
-    job = call.service.jobs.get(str(parse_body(body, {"job_id": str})["job_id"]))
+    job = _found(call, str(parse_body(body, {"job_id": str})["job_id"]))
     if not any(map(call.principal.may, scopes)):
         call.service.access.require(call.principal, scopes[-1])
-    if not call.principal.sees(job["table_catalog"], job["table_schema"], job["table_name"]):
+    name = (job["table_catalog"], job["table_schema"], job["table_name"])
+    seen = call.principal.sees(*name) if job["table_name"] else call.principal.sees_catalog(job["table_catalog"])
+    if not seen:
         raise PermissionDenied("the job is of a table that is not among those you may use")
     return job
 
@@ -40,16 +54,20 @@ def get_job(call: Call, body: bytes) -> Results:
 
 @action('{"job_id"}', "Cancels a job; again, or of one that has ended, changes nothing")
 def cancel_job(call: Call, body: bytes) -> Results:
-    job = call.service.jobs.cancel(_job(call, body, "capture.run")["job_id"])
+    job = _job(call, body, "capture.run")
+    if call.service.dispatcher.live_job(job["job_id"]) is not None:
+        call.service.dispatcher.cancel_task(job["job_id"])
+        yield job | {"state": "CANCELLED" if job["state"] == "QUEUED" else "CANCELLING"}
+        return
+    yield call.service.jobs.cancel(job["job_id"])
     call.service.dispatcher.notify()
-    yield job
 
 
 @action('{"job_id"}', "Waits until a job has ended")
 def wait_job(call: Call, body: bytes) -> Results:
     job_id = _job(call, body, "stats.read", "capture.run")["job_id"]
     pause = 0.01
-    while (job := call.service.jobs.get(job_id))["state"] not in ENDED:
+    while (job := _found(call, job_id))["state"] not in ENDED:
         if call.is_cancelled():
             raise Cancelled("the caller went away")
         if call.service.dispatcher.closing:

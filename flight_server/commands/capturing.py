@@ -25,7 +25,7 @@ from flight_server.commands.common import (
     names_of,
     snapshot_of,
 )
-from flight_server.commands.output import in_flags, misuse, say, tell, warn
+from flight_server.commands.output import STARTED, in_flags, misuse, say, tell, warn
 from flight_server.commands.progress import capture_each
 from store.schemas import KINDS
 
@@ -69,14 +69,13 @@ def capture(
     pause = None if every is None else _seconds(every)
     mode = "ASYNC" if asynchronous else "SYNC"
 
-    def once(client: StatsClient) -> int:
+    def once(client: StatsClient, started: float) -> int:
         def work(name: str) -> list[dict[str, Any]]:
             return client.capture(client.capture_requests(
                 name, snapshot=at, columns=chosen, kinds=asked, mode=mode, partitions=partitions, sampling=sampling,
             ))  # fmt: skip
 
         names, failed = expand(client, targets)
-        started = time.monotonic()
         for name, ended in capture_each(client, names, work):
             if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
                 raise ended  # the others would fare no better
@@ -92,10 +91,10 @@ def capture(
         return failed
 
     with connect(server, token, tls_roots) as client:
-        failed = once(client)
+        failed = once(client, STARTED)
         while pause is not None:
             time.sleep(pause)
-            once(client)
+            once(client, time.monotonic())
     if failed:
         raise typer.Exit(1)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+import time
+from typing import Final, NoReturn
 
+STARTED: Final = time.monotonic()  # cli imports this file before anything heavy, so it is when the command began
 _level = 0  # -1 quiet, 0 as usual, 1 verbose
 _OF_HEADERS = (
     ("send the header authorization: Bearer <token>", "give --token, or set STATFLIGHT_TOKEN"),

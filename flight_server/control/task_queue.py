@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from flight_server.control.capture_counters import Tally
@@ -177,6 +178,21 @@ class Dispatcher:
         with self._ready:
             return list({e["engine_id"]: e for w in self._workers.values() for e in w.engines}.values())
 
+    def live_job(self, job_id: str) -> dict[str, Any] | None:
+        """The job of `live_jobs` with this id."""
+        return next((row for row in self.live_jobs() if row["job_id"] == job_id), None)
+
+    def cancel_task(self, job_id: str) -> None:
+        """Cancels work that somebody waits for: what waits never begins, the worker of what runs is told to stop, and
+        whoever waits hears of it at once."""
+        with self._ready:
+            held = [t for waiting in self._waiting.values() for t in waiting] + list(self._leased.values())
+            task = next((t for t in held if t.id == job_id), None)
+        if task is not None:
+            self.abandon(task)
+            task.error = Cancelled("the job was cancelled")
+            task.done.set()
+
     def live_jobs(self) -> list[dict[str, Any]]:
         """Rows of `sys.capture_jobs` for the tasks that somebody waits for, with the `table_key` of each."""
         with self._ready:
@@ -193,7 +209,7 @@ class Dispatcher:
             snapshot = snapshots.pop() if len(snapshots) == 1 else "all"
         else:
             names["table_catalog"] = task.catalog
-            mode, targets, snapshot = "LOOK", [task.payload["operation"]], None
+            mode, targets, snapshot = "LOOK", [task.payload.get("operation", task.kind)], None
         return names | {
             "job_id": task.id, "table_key": task.table_key, "snapshot": snapshot, "mode": mode,
             "state": "CANCELLING" if task.cancelled else "RUNNING" if task.token else "QUEUED",
@@ -339,19 +355,11 @@ class Dispatcher:
 
     def _end_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> str:
         try:
-            if task.table_key is not None and (draft or body.get("decisions")):
-                table = self.catalog.by_key(task.table_key)
-
-                def publish(connection: Connection) -> None:
-                    draft.publish(connection, self.store, table)
-                    self.jobs.record_decisions(connection, table, task.correlation_id, body.get("decisions", []))
-
-                self.store.database.write(publish)
-                self.tally.published(draft.merged())
-                self.on_published(table)
-            task.result = body
             if body.get("error"):
                 task.error = from_json(body["error"])
+            if task.table_key is not None:
+                self._publish_task(task, self.catalog.by_key(task.table_key), draft, body)
+            task.result = body
         except StatflightError as trouble:
             task.error = trouble
             raise
@@ -364,6 +372,40 @@ class Dispatcher:
                 task.done.set()
                 self._ready.notify_all()
         return "SUCCEEDED"
+
+    def _publish_task(self, task: Task, table: TableEntry, draft: Draft, body: Mapping[str, Any]) -> None:
+        """Publishes what was captured, with its decisions and its row of the job list; of what the store refuses the
+        row alone is stored, with the reason."""
+        outcomes = body.get("outcomes", [])
+
+        def publish(connection: Connection) -> None:
+            draft.publish(connection, self.store, table)
+            self.jobs.record_decisions(connection, table, task.correlation_id, body.get("decisions", []))
+            self.jobs.record_ended(connection, self._ended(task, outcomes))
+
+        try:
+            self.store.database.write(publish)
+        except Exception as trouble:
+            reason = trouble if isinstance(trouble, StatflightError) else "what was captured could not be stored"
+            failed = self._ended(task, [], str(reason))
+            self.store.database.write(partial(self.jobs.record_ended, row=failed))
+            raise
+        if draft:
+            self.tally.published(draft.merged())
+        self.on_published(table)
+
+    def _ended(self, task: Task, outcomes: Sequence[Mapping[str, Any]], reason: str = "") -> dict[str, Any]:
+        """The row of `sys.capture_jobs` of a task that has ended."""
+        captured = [o for o in outcomes if o["outcome"] == "CAPTURED"]
+        details = dict.fromkeys(o["detail"] for o in outcomes if o["outcome"] != "CAPTURED" and o["detail"])
+        reason = reason or str(task.error or "") or "; ".join(details)[:2000]
+        state = "SUCCEEDED" if captured and not task.error else "CANCELLED" if task.cancelled else "FAILED"
+        return self._row(task) | {
+            "state": state, "finished_at": datetime.now(UTC), "message": reason or None,
+            "progress": 1.0 if state == "SUCCEEDED" else task.progress or 0.0,
+            "degraded": bool(captured) and len(captured) < len(outcomes),
+            "stats_processed": len({o["snapshot_id"] for o in captured}),
+        }  # fmt: skip
 
     def _end_job(
         self, held: _Held, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
@@ -451,6 +493,7 @@ class Dispatcher:
     def sweep(self) -> None:
         """Takes back leases that ran out; called now and then."""
         now = time.monotonic()
+        given_up: list[Task] = []
         with self._ready:
             for token, task in list(self._leased.items()):
                 if task.lease_until < now:
@@ -461,11 +504,15 @@ class Dispatcher:
                     self.tally.lost(1)
                     if task.lost >= MAX_LOST:  # it may be what kills them
                         task.error = UpstreamError(f"{task.lost} workers were lost over it", code="WORKER_LOST")
+                        given_up.append(task)
                         task.done.set()
                     elif not task.cancelled:
                         self._waiting[task.lane].appendleft(task)
             self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - 60}
             self._ready.notify_all()
+        for task in given_up:
+            if task.table_key is not None:
+                self.store.database.write(partial(self.jobs.record_ended, row=self._ended(task, [])))
         if self.jobs.expired():
             self.tally.lost(self.jobs.reclaim())
             with self._ready:

@@ -33,7 +33,7 @@ from flight_server.process.signals import Signals
 from flight_server.worker.connection import DraftSink, LeaseKeeper, Server, first_line
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.publishing import publish_table
-from store.errors import InvalidArgument, StatflightError, UpstreamError, to_json
+from store.errors import InvalidArgument, StatflightError, UpstreamError, may_pass, to_json
 from store.targets import Target
 
 WAIT_SECONDS: Final = 20.0
@@ -186,6 +186,7 @@ class Worker:
         except BaseException as trouble:  # a bug, a library's surprise or panic: the job hears of it, the log too
             _say(f"{type(trouble).__name__} in {lease['kind']} {lease['job_id']}: {trouble}")
             reason = UpstreamError(f"the worker failed: {type(trouble).__name__}: {first_line(trouble)}")
+            reason.retryable = may_pass(trouble)
             body = {"error": to_json(reason), "message": str(reason)}
         finally:
             keeper.stop()

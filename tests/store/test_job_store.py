@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -32,6 +33,10 @@ def entry(key: int = 1) -> TableEntry:
 def queue(jobs: JobStore, table: int = 1, snapshot: str = "current", priority: int = SCAN, **more) -> str:
     request = {"requests": [{"target": {"kind": "TABLE"}}], "correlation_id": "x"} | more
     return jobs.enqueue(entry(table), snapshot, "ASYNC", request, ["table"], priority)
+
+
+def item(column: int, **more) -> dict:
+    return {"target": {"kind": "COLUMN", "column_id": column}} | more
 
 
 def finish(jobs: JobStore, lease: Lease, captured: int = 1, failed: int = 0, retry: bool = True) -> str:
@@ -78,6 +83,45 @@ def test_equal_active_jobs_are_one(jobs):
     assert lease is not None and queue(jobs) == first
     finish(jobs, lease)
     assert queue(jobs) != first
+
+
+def test_jobs_that_capture_the_same_are_one_however_they_are_asked_for(jobs):
+    first = queue(jobs, requests=[item(1, latency_budget_ms=5), item(2, kinds=["NDV", "MIN_MAX"])])
+    assert queue(jobs, requests=[item(2, kinds=["MIN_MAX", "NDV"]), item(1)]) == first
+    assert (
+        queue(jobs, snapshot="all", requests=[item(1, snapshot_id=7), item(2, kinds=["NDV"], snapshot_id=7)]) != first
+    )
+    assert queue(jobs, requests=[item(1)]) != first
+    assert queue(jobs, requests=[item(1, sampling="RANDOM_ROW_GROUP"), item(2)]) != first
+
+
+def test_the_current_snapshot_is_the_same_by_its_word_and_its_id(jobs):
+    table = replace(entry(), current_snapshot_id=7)
+    by_word, by_id, in_item = (
+        jobs.enqueue(table, snapshot, "ASYNC", {"requests": [request]}, ["table"])
+        for snapshot, request in (("current", item(1)), ("7", item(1)), ("all", item(1, snapshot_id=7)))
+    )
+    assert by_word == by_id == in_item
+
+
+def test_a_job_of_what_is_missing_becomes_one_of_all_that_is_asked_for(jobs):
+    first = queue(jobs, missing_only=True)
+    assert queue(jobs) == first
+    assert "missing_only" not in jobs.lease().request
+    assert queue(jobs, missing_only=True) == first
+
+
+def test_work_that_was_waited_for_is_stored_as_it_ended(jobs):
+    now = datetime.now(UTC)
+    row = {"job_id": "task-1", "state": "SUCCEEDED", "table_key": 1, "table_catalog": "c", "table_schema": "s",
+           "table_name": "t1", "snapshot": "1", "mode": "SYNC", "targets": '["table"]', "attempts": 1,
+           "queued_at": now, "started_at": now, "finished_at": now, "progress": 1.0, "degraded": False,
+           "stats_processed": 1, "message": None, "unknown": 1}  # fmt: skip
+    jobs.database.write(lambda connection: jobs.record_ended(connection, row))
+    assert jobs.get("task-1")["state"] == "SUCCEEDED" and jobs.get("task-1")["targets"] == ["table"]
+    assert jobs.lease() is None
+    jobs.reclaim(everything=True)
+    assert jobs.get("task-1")["state"] == "SUCCEEDED"
 
 
 def test_equal_jobs_at_once_are_one(jobs):

@@ -374,6 +374,11 @@ def upstream(what: str, options: Mapping[str, str]) -> Iterator[None]:
         raise Unreadable(f"{what} cannot be read: a file that its metadata names is missing") from error
     except RESTError as error:
         raise UpstreamError(f"{what} cannot be read: the catalog answered {reason(error, options)}") from error
+    except ImportError as error:
+        module = f'the Python module "{error.name}"' if error.name else "a Python module"
+        raise Unreadable(
+            f"{what} cannot be read: {module} is not installed", hint="install it where the capture workers run"
+        ) from error
     except Exception as error:  # libraries raise anything; one table's trouble must not stop the next
         raise Unreadable(f"{what} cannot be read: {reason(error, options)}") from error
 

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": 
 class Unreadable(UpstreamError):
     """The lake answers, but what it holds cannot be read; another try will not help."""
 
-    retryable: ClassVar[bool] = False
+    retryable = False
 
 
 def unknown_table(namespace: str, name: str, known: list[str]) -> NotFound:

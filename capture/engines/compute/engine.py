@@ -26,7 +26,7 @@ from capture.spark.job import SPARK
 from capture.spark.session import Spark, SparkUnavailable
 from capture.spi import Budget, Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sampling, Sink
 from store import logical_types
-from store.errors import Cancelled, StatflightError
+from store.errors import Cancelled, StatflightError, may_pass
 from store.logical_types import Kind
 from store.targets import TargetKind
 
@@ -105,7 +105,8 @@ class SparkEngine:
                 answers = [self._result(request, Outcome.DEGRADED, str(trouble), told) for request in asked]
             except Exception as trouble:  # the contract: an engine never raises
                 detail = f"capture failed: {type(trouble).__name__}"
-                answers = [self._result(request, Outcome.DEGRADED, detail) for request in asked]
+                told = {"retryable": may_pass(trouble)}
+                answers = [self._result(request, Outcome.DEGRADED, detail, told) for request in asked]
             results |= zip(places, answers, strict=True)
         return [results[at] for at in range(len(requests))]
 

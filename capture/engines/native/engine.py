@@ -17,7 +17,7 @@ from capture.engines.native import source_columns
 from capture.engines.native.known_listings import Listings, Step, Told
 from capture.engines.native.rollup import Rollup, roll_up
 from capture.spi import Capabilities, CaptureRequest, CaptureResult, Listing, Mode, Outcome, Sink, TableHandle
-from store.errors import StatflightError
+from store.errors import StatflightError, may_pass
 from store.schemas import FLIGHTS, KEY, RECORDED
 from store.targets import Target, TargetKind
 
@@ -62,7 +62,8 @@ class NativeEngine:
                 answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble), told)] * len(group)
             except Exception as trouble:  # the contract: an engine never raises
                 detail = f"capture failed: {type(trouble).__name__}"
-                answers = [CaptureResult(Outcome.DEGRADED, self.id, detail)] * len(group)
+                told = {"retryable": may_pass(trouble)}
+                answers = [CaptureResult(Outcome.DEGRADED, self.id, detail, told)] * len(group)
             for at, answer in zip(members, answers, strict=True):
                 results[at] = answer
         return results

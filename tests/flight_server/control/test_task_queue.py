@@ -14,7 +14,16 @@ from flight_server.control.task_queue import MAX_LOST, Dispatcher, Task
 from store import records
 from store.catalog_store import Catalog, TableEntry
 from store.database import Database
-from store.errors import Cancelled, Conflict, InvalidField, NotFound, ShuttingDown, UpstreamError, to_json
+from store.errors import (
+    Cancelled,
+    Conflict,
+    InvalidArgument,
+    InvalidField,
+    NotFound,
+    ShuttingDown,
+    UpstreamError,
+    to_json,
+)
 from store.job_store import MAX_ATTEMPTS, JobStore
 from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
@@ -56,6 +65,12 @@ class House:
     def row_count(self) -> int | None:
         record = self.store.get(self.table, 1, Target.table())
         return record and record["row_count"]
+
+
+def requests(*ids: int) -> dict[str, Any]:
+    """A task's payload: these columns, or the table."""
+    targets = [Target.column(i) for i in ids] or [Target.table()]
+    return {"requests": [{"target": target.to_json(), "snapshot_id": 1} for target in targets]}
 
 
 def outcome(word: str = "CAPTURED", detail: str = "", **attributes: Any) -> dict[str, Any]:
@@ -308,9 +323,8 @@ def test_a_thread_for_light_jobs_leaves_scans_alone(house):
 
 
 def test_what_metadata_answers_is_waited_for_by_no_scan(house):
-    requests = {"requests": [{}]}
     scan, light = (
-        house.work.submit(Task("sync", requests, house.table.table_key, light=told)) for told in (False, True)
+        house.work.submit(Task("sync", requests(), house.table.table_key, light=told)) for told in (False, True)
     )
     found = house.lease("light")
     assert (found["job_id"], found["kind"]) == (light.id, "sync")
@@ -319,7 +333,7 @@ def test_what_metadata_answers_is_waited_for_by_no_scan(house):
 
 
 def test_a_thread_for_scans_takes_light_ones_first(house):
-    scan, light = (house.work.submit(Task("sync", {"requests": [{}]}, light=told)) for told in (False, True))
+    scan, light = (house.work.submit(Task("sync", requests(), light=told)) for told in (False, True))
     assert [house.lease("sync")["job_id"] for _ in range(2)] == [light.id, scan.id]
 
 
@@ -342,13 +356,13 @@ def test_a_tasks_error_is_raised_to_who_waits(house):
 
 
 def test_a_task_wants_as_many_outcomes_as_requests(house):
-    house.work.submit(Task("sync", {"requests": [1, 2]}, house.table.table_key))
+    house.work.submit(Task("sync", requests(1, 2), house.table.table_key))
     with pytest.raises(InvalidField):
         house.finish(house.lease("sync"), outcome())
 
 
 def test_a_task_goes_to_another_worker_and_in_the_end_to_none(house):
-    task = house.work.submit(Task("sync", {"requests": [{}]}, house.table.table_key))
+    task = house.work.submit(Task("sync", requests(), house.table.table_key))
     for _ in range(MAX_LOST):
         lease = house.lease("sync")
         house.work.add_to_draft(lease["lease_token"], house.rows(7), False)
@@ -377,7 +391,7 @@ def test_a_caller_that_leaves_stops_the_worker(house):
 
 def test_a_table_in_work_is_left_alone_by_jobs(house):
     house.queue()
-    house.work.submit(Task("sync", {"requests": [{}]}, house.table.table_key))
+    house.work.submit(Task("sync", requests(), house.table.table_key))
     sync = house.lease("sync")
     assert house.lease("job") is None
     house.finish(sync, outcome())
@@ -402,3 +416,91 @@ def test_the_end_is_told_to_all(house):
                 lambda: house.work.wait(task, 1.0)):  # fmt: skip
         with pytest.raises(ShuttingDown):
             act()
+
+
+# Captures that somebody waits for, in the job list.
+
+
+def jobs_of(house) -> list[dict[str, Any]]:
+    rows = house.database.rows("SELECT job_id, state, mode, targets, progress, message FROM jobs")
+    return [dict(zip(("job_id", "state", "mode", "targets", "progress", "message"), row, strict=True)) for row in rows]
+
+
+def test_a_waited_capture_is_in_the_job_list_with_its_progress(house):
+    task = house.work.submit(Task("sync", requests(3), house.table.table_key))
+    assert house.work.live_job(task.id)["state"] == "QUEUED" and jobs_of(house) == []
+    lease = house.lease("sync")
+    house.work.renew(task.id, lease["lease_token"], 0.4, "12 of 30 files")
+    live = house.work.live_job(task.id)
+    assert (live["state"], live["mode"], live["progress"], live["message"]) == (
+        "RUNNING",
+        "SYNC",
+        0.4,
+        "12 of 30 files",
+    )
+    assert (live["table_name"], live["targets"], live["snapshot"]) == ("t", f'["{Target.column(3).storage_id}"]', "1")
+    house.finish(lease, outcome())
+    assert house.work.live_job(task.id) is None
+    (stored,) = jobs_of(house)
+    assert (stored["job_id"], stored["state"], stored["mode"], stored["progress"]) == (
+        task.id,
+        "SUCCEEDED",
+        "SYNC",
+        1.0,
+    )
+    assert house.lease("job") is None  # what has ended is not queued
+
+
+def test_a_waited_capture_that_fails_is_in_the_job_list_with_the_reason(house):
+    failing = [
+        lambda lease: house.finish(lease, outcome("DEGRADED", "no such file")),
+        lambda lease: house.finish(lease, error=to_json(UpstreamError("the lake is away"))),
+    ]
+    for fail in failing:
+        house.work.submit(Task("sync", requests(), house.table.table_key))
+        fail(house.lease("sync"))
+    assert [(job["state"], job["message"]) for job in jobs_of(house)] == [
+        ("FAILED", "no such file"), ("FAILED", "the lake is away"),
+    ]  # fmt: skip
+
+
+def test_a_waited_capture_that_the_store_refuses_is_in_the_job_list(house):
+    house.work.submit(Task("sync", requests(), house.table.table_key))
+    lease = house.lease("sync")
+    for rows in (7, 8):  # two rows of one target
+        house.work.add_to_draft(lease["lease_token"], house.rows(rows), False)
+    with pytest.raises(InvalidArgument, match="two different rows"):
+        house.finish(lease, outcome())
+    (stored,) = jobs_of(house)
+    assert stored["state"] == "FAILED" and "two different rows" in stored["message"]
+    assert house.row_count() == 1
+
+
+def test_a_waited_capture_can_be_cancelled(house):
+    task = house.work.submit(Task("sync", requests(), house.table.table_key))
+    lease = house.lease("sync")
+    house.work.cancel_task(task.id)
+    with pytest.raises(Cancelled):
+        house.work.wait(task, 5.0)
+    assert house.work.live_job(task.id)["state"] == "CANCELLING"
+    assert house.work.renew(task.id, lease["lease_token"], None, None) is False
+    house.finish(lease, error=to_json(UpstreamError("stopped")))
+    assert jobs_of(house)[0]["state"] == "CANCELLED"
+
+
+# Failures that cannot pass.
+
+
+def test_a_failure_that_cannot_pass_is_not_tried_again(house):
+    job_id = house.queue()
+    assert house.finish(house.lease(), outcome("DEGRADED", "unknown column", retryable=False)) == "FAILED"
+    assert (house.jobs.get(job_id)["state"], house.jobs.get(job_id)["attempts"]) == ("FAILED", 1)
+    trouble = UpstreamError('the Python module "psycopg" is not installed')
+    trouble.retryable = False
+    house.queue()
+    assert house.finish(house.lease(), error=to_json(trouble)) == "FAILED"
+    task = house.work.submit(Task("control", {}))
+    house.finish(house.lease("control"), error=to_json(trouble))
+    with pytest.raises(UpstreamError) as told:
+        house.work.wait(task, 1.0)
+    assert told.value.retryable is False

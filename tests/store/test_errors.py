@@ -1,0 +1,31 @@
+"""Errors as they travel, and whether another try may help."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from store.errors import InvalidArgument, ShuttingDown, UpstreamError, from_json, may_pass, to_json
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+def test_an_error_stays_retryable_or_not_on_its_way(retryable):
+    error = UpstreamError("the module is not installed", hint="install it")
+    error.retryable = retryable
+    arrived = from_json(json.loads(json.dumps(to_json(error))))
+    assert isinstance(arrived, UpstreamError) and arrived.retryable is retryable
+    assert UpstreamError("another").retryable is True
+
+
+@pytest.mark.parametrize(
+    ("trouble", "passes"),
+    [(ModuleNotFoundError("psycopg2"), False), (pa.ArrowInvalid("malformed"), False),
+     (pa.ArrowNotImplementedError("type"), False), (KeyError("column"), False),
+     (json.JSONDecodeError("x", "{", 0), False), (InvalidArgument("x"), False), (OSError("reset"), True),
+     (TimeoutError(), True), (MemoryError(), True), (ShuttingDown("x"), True), (UpstreamError("x"), True)],
+    ids=repr,
+)  # fmt: skip
+def test_whether_another_try_may_help(trouble, passes):
+    assert may_pass(trouble) is passes
