@@ -1,12 +1,27 @@
-"""`iceberg`: theta sketches in a Puffin file that the table's metadata names."""
+"""`iceberg`: theta sketches in a Puffin file that the table's metadata names for a snapshot.
+
+A snapshot has one such file: blobs of others, and of columns that are not published, are carried over into the new one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from functools import cached_property
 from typing import Any, ClassVar
 
-from capture.publishers import iceberg
+import pyarrow as pa
+
+from capture.connectors.iceberg.catalogs import LoadedTable
+from capture.connectors.storage.places import Place, open_place, unknown_snapshot
+from capture.publishers.files import MARK, sweep, unique_name
+from capture.publishers.iceberg import Blob, read_if_any, write
+from capture.publishers.iceberg_commits import Statistics, UnknownState, commit_statistics
+from capture.publishers.publishing import ORPHAN_SECONDS
 from capture.publishers.spi import Draft, Held, Publisher
-from store.errors import InvalidArgument
+from store.errors import StatflightError
+from store.schemas import THETA
+
+_ONE_FILE = (".metadata.json", ".metadata.json.gz")
 
 
 class IcebergPublisher(Publisher):
@@ -14,29 +29,144 @@ class IcebergPublisher(Publisher):
     formats: ClassVar[frozenset[str]] = frozenset({"iceberg"})
     sketches: ClassVar[frozenset[str]] = frozenset({"NDV"})
 
+    orphan_seconds: ClassVar[float] = ORPHAN_SECONDS
+
     def prepare(self) -> Draft:
-        left_out = dict(self.statistics.left_out)
-        columns = []
-        for column in self.statistics.columns:
-            if column.theta is None or column.ndv is None:
-                left_out[column.name] = "no NDV sketch is stored"
-            else:
-                columns.append(column)
-        thetas = [(column.column_id, column.theta, column.ndv) for column in columns]
-        location = self.destination.connector.describe(self.statistics.namespace, self.statistics.name).location
-        distinct = {column.name: column.distinct for column in columns}
-        return Draft(self.statistics.snapshot_id, location, distinct, left_out, thetas)
+        of = self.statistics
+        with self._reading():
+            loaded = self._load()
+            snapshot = loaded.metadata.snapshot_by_id(of.snapshot_id)
+            if snapshot is None:
+                raise unknown_snapshot(of.namespace, of.name, of.snapshot_id)
+            left_out, distinct, ours = dict(of.left_out), {}, []
+            for column in sorted(of.columns, key=lambda column: column.column_id):
+                if column.theta is None or column.distinct is None:
+                    left_out[column.name] = "no NDV sketch is stored"
+                    continue
+                distinct[column.name] = column.distinct
+                ours.append(Blob(
+                    THETA, (column.column_id,), of.snapshot_id, snapshot.sequence_number or 0, column.theta,
+                    {"ndv": str(column.distinct)},
+                ))  # fmt: skip
+            held = self._held_blobs(loaded)
+            replaced = {blob.fields for blob in ours}
+            blobs = [*ours, *(blob for blob in held if blob.type != THETA or blob.fields not in replaced)]
+            location = f"{loaded.metadata.location.rstrip('/')}/metadata"
+            return Draft(
+                of.snapshot_id, location, distinct, left_out, (loaded, blobs),
+                is_held=bool(ours) and held == blobs,
+            )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
-        connector: Any = self.destination.connector
-        of = self.statistics
-        iceberg.publish(connector, of.namespace, of.name, of.snapshot_id, draft.content)
+        loaded, blobs = draft.content
+        with self._reading():
+            self._sweep(loaded)
+            content, footer_size = write(blobs)
+            path = f"{draft.location}/{unique_name(f'{draft.snapshot_id}-', '.stats')}"
+            with loaded.io.new_output(path).create() as stream:
+                stream.write(content)
+            entry = _entry(draft.snapshot_id, path, len(content), footer_size, blobs)
+            try:
+                commit_statistics(loaded, draft.snapshot_id, entry, self._folder)
+            except UnknownState:
+                if self._names(path):
+                    return None
+                raise
+            except Exception:
+                with contextlib.suppress(Exception):
+                    loaded.io.delete(path)
+                raise
         return None
 
     def read(self) -> Held | None:
-        return None
-
-    def verify(self, draft: Draft) -> None: ...
+        with self._reading():
+            loaded = self._load()
+            found = self._entry_of(loaded)
+            if found is None:
+                return None
+            names = {column.column_id: column.name for column in self.statistics.columns}
+            distinct = {}
+            for blob in found.blob_metadata:
+                field_id = blob.fields[0]
+                name = names.get(field_id) or loaded.metadata.schema().find_column_name(field_id) or f"#{field_id}"
+                ndv = (blob.properties or {}).get("ndv")
+                distinct[name] = None if ndv is None else round(float(ndv))
+            return Held(self.statistics.snapshot_id, found.statistics_path, distinct)
 
     def withdraw(self) -> bool:
-        raise InvalidArgument("iceberg: withdrawing is not built")
+        with self._reading():
+            loaded = self._load()
+            found = self._entry_of(loaded)
+            if found is None or MARK not in found.statistics_path.rpartition("/")[2]:
+                return False
+            commit_statistics(loaded, self.statistics.snapshot_id, None, self._folder)
+        return True
+
+    def _entry_of(self, loaded: LoadedTable) -> Any:
+        statistics = loaded.metadata.statistics
+        return next((held for held in statistics if held.snapshot_id == self.statistics.snapshot_id), None)
+
+    def _held_blobs(self, loaded: LoadedTable) -> list[Blob]:
+        found = self._entry_of(loaded)
+        return [] if found is None else read_if_any(loaded.io, found.statistics_path)
+
+    def _names(self, path: str) -> bool:
+        """Whether the table's metadata names a statistics file, as far as the catalog answers."""
+        try:
+            return any(held.statistics_path == path for held in self._load().metadata.statistics)
+        except StatflightError:
+            return False
+
+    def _sweep(self, loaded: LoadedTable) -> None:
+        """Deletes statistics files of ours that a killed publication, or a newer one, left behind."""
+
+        def named() -> set[str]:
+            return {held.statistics_path.rpartition("/")[2] for held in loaded.metadata.statistics}
+
+        with contextlib.suppress(StatflightError, OSError, pa.ArrowException, ValueError):
+            options = {**self.destination.config.options, **loaded.io.properties}
+            folder = open_place(f"{loaded.io.resolve(loaded.metadata.location).rstrip('/')}/metadata", options)
+            sweep(folder, named, older_than=self.orphan_seconds)
+
+    @cached_property
+    def _folder(self) -> Place | None:
+        """`metadata/` of a table that is a directory, where its metadata was found; else None."""
+        config = self.destination.config
+        if config.uri.endswith(_ONE_FILE):
+            return None
+        location = self._load().location.rpartition("/")[0]
+        return open_place(location, config.options)
+
+    def _load(self) -> LoadedTable:
+        connector: Any = self.destination.connector
+        loaded: LoadedTable = connector.load(self.statistics.namespace, self.statistics.name)
+        return loaded
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        connector: Any = self.destination.connector
+        return _keeping(connector.reading(self.statistics.namespace, self.statistics.name))
+
+
+@contextlib.contextmanager
+def _keeping(translated: contextlib.AbstractContextManager[None]) -> Any:
+    """Lets an operating system's refusal pass as it is, which the connector would call unreadable."""
+    refusal: PermissionError | None = None
+    with translated:
+        try:
+            yield
+        except PermissionError as denied:
+            refusal = denied
+    if refusal is not None:
+        raise refusal
+
+
+def _entry(snapshot_id: int, path: str, size: int, footer_size: int, blobs: list[Blob]) -> Statistics:
+    return {
+        "snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": size,
+        "file-footer-size-in-bytes": footer_size,
+        "blob-metadata": [
+            {"type": THETA, "snapshot-id": blob.snapshot_id, "sequence-number": blob.sequence_number,
+             "fields": list(blob.fields), "properties": dict(blob.properties)}
+            for blob in blobs if blob.type == THETA
+        ],
+    }  # fmt: skip

@@ -105,7 +105,7 @@ class PaimonPublisher(Publisher):
             return None
         columns = document.get("colStats") or {}
         return Held(
-            document.get("snapshotId"), f"{self._place.name}/statistics",
+            document.get("snapshotId"), f"{self._place.name}/statistics/{latest.statistics}",
             {name: column.get("distinctCount") for name, column in columns.items()},
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from capture.publishers.spi import Draft, LostRace, Publication, Publisher
@@ -50,11 +51,11 @@ def publish(
             return _publication(publisher, draft, draft.made_snapshot_id, "DRY_RUN" if dry_run else "CURRENT")
         try:
             made = _written(publisher, draft)
-            publisher.verify(draft)
+            location = publisher.verify(draft)
         except LostRace as race:
             lost = race
             continue
-        return _publication(publisher, draft, made, "CURRENT")
+        return replace(_publication(publisher, draft, made, "CURRENT"), location=location)
     assert lost is not None
     raise LostRace(f"{lost}; gave up after {attempts} attempts", hint="publish again")
 

@@ -231,8 +231,11 @@ class Publisher(ABC):
     def withdraw(self) -> bool:
         """Removes the statistics of this project from the home; whether there were any."""
 
-    def verify(self, draft: Draft) -> None:
+    def verify(self, draft: Draft) -> str:
         """Reads back what was written.
+
+        Returns:
+            Where it lies.
 
         Raises:
             LostRace: Another writer has replaced it, or moved the table on, meanwhile.
@@ -243,6 +246,7 @@ class Publisher(ABC):
         for column, distinct in draft.distinct.items():
             if column not in held.distinct or held.distinct[column] not in (None, distinct):
                 raise LostRace(f'{self.home}: the statistics of column "{column}" read back differ from those written')
+        return held.location
 
     def stale_since(self) -> int | None:
         """The snapshot that the home's statistics were for, when the table has moved on from it; None when current."""

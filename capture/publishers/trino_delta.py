@@ -72,11 +72,12 @@ class TrinoDeltaPublisher(Publisher):
         replace_file(self._place, json.dumps(self._written, separators=(",", ":")).encode())
         return None
 
-    def verify(self, draft: Draft) -> None:
+    def verify(self, draft: Draft) -> str:
         """Reads the whole file back: two writers may be at it at once."""
-        super().verify(draft)
+        location = super().verify(draft)
         if self._document() != self._written:
             raise LostRace("trino: other statistics were written at the same time")
+        return location
 
     def read(self) -> Held | None:
         document = self._document()

@@ -75,13 +75,21 @@ class LakeIO(FileIO):
 
     def lost_on_commit(self, location: str) -> list[str]:
         """What a metadata file says that pyiceberg's model does not hold, so that a commit by it would lose it."""
-        location = self.resolve(location)
-        with self._file_io(location).new_input(location).open() as stream:
-            content = _unzipped(stream.read())
+        content = self._read(location)
         document = json.loads(content)
         blobs = [blob for held in document.get("statistics") or () for blob in held.get("blob-metadata") or ()]
         lost = {f"statistics of type {blob.get('type')}" for blob in blobs if blob.get("type") not in _KNOWN_BLOBS}
         return sorted(lost) + (["columns of type variant"] if _VARIANT in content else [])
+
+    def read_document(self, location: str) -> dict[str, Any]:
+        """A metadata file as it is, with what pyiceberg's model does not know."""
+        found: dict[str, Any] = json.loads(self._read(location))
+        return found
+
+    def _read(self, location: str) -> bytes:
+        location = self.resolve(location)
+        with self._file_io(location).new_input(location).open() as stream:
+            return _unzipped(stream.read())
 
     def new_output(self, location: str) -> OutputFile:
         resolved = self.resolve(location)

@@ -1,0 +1,246 @@
+"""The `iceberg` home, by a SQL catalog and as a directory without one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from datasketches import compact_theta_sketch
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
+from pyiceberg.table.puffin import PuffinFile
+
+from capture.connectors.spi import ConnectorConfig
+from capture.publishers import iceberg_commits
+from capture.publishers.iceberg_puffin import IcebergPublisher
+from capture.publishers.publishing import publish
+from capture.publishers.spi import LostRace
+from store.errors import InvalidArgument, NotFound
+from tests.capture.publishers.contract import PublisherContract, Table, rows
+
+
+def catalog(root: Path) -> SqlCatalog:
+    return SqlCatalog("lake", uri=f"sqlite:///{root / 'c.db'}", warehouse=f"file://{root / 'w'}")
+
+
+def built(root: Path, version: int = 2) -> Table:
+    found = catalog(root)
+    found.create_namespace("db")
+    properties = {"format-version": str(version)}
+    found.create_table("db.t", rows(0, 1).schema, properties=properties).append(rows(0, 150))
+    found.close()
+    config = ConnectorConfig("c", "iceberg", f"sqlite:///{root / 'c.db'}", {"type": "sql", "name": "lake"})
+    return Table("iceberg", config, "db", "t", root / "w/db/t", rows(0, 150))
+
+
+def loaded(table: Table):
+    found = catalog(table.path.parents[2])
+    try:
+        return found.load_table("db.t")
+    finally:
+        found.close()
+
+
+def stats_files(table: Table) -> set[str]:
+    return {name.rpartition("/")[2] for name in table.files() if name.endswith(".stats")}
+
+
+class TestContract(PublisherContract):
+    takes_older = True  # statistics are kept by snapshot
+
+    def build(self, root: Path) -> Table:
+        return built(root)
+
+    def append(self, table: Table, more: pa.Table) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+
+        for _ in range(20):  # the library gives up at the first commit beside its own
+            found = catalog(table.path.parents[2])
+            try:
+                found.load_table("db.t").append(more)
+                return
+            except CommitFailedException:
+                continue
+            finally:
+                found.close()
+        raise AssertionError("twenty lost races")
+
+    def count(self, table: Table) -> int:
+        return loaded(table).scan().to_arrow().num_rows
+
+
+class TestDirectoryContract(PublisherContract):
+    takes_older = True
+    appends = False  # no library writes to a directory without a catalog
+
+    def build(self, root: Path) -> Table:
+        return directory(built(root))
+
+    def append(self, table: Table, more: pa.Table) -> None:
+        raise AssertionError("no library can")
+
+    def count(self, table: Table) -> int:
+        return newest(table).scan().to_arrow().num_rows
+
+
+def directory(table: Table, hinted: bool = False) -> Table:
+    """The same table without its catalog, with one metadata file."""
+    metadata = table.path / "metadata"
+    latest = max(metadata.glob("*.metadata.json"))
+    for other in set(metadata.glob("*.metadata.json")) - {latest}:
+        other.unlink()
+    if hinted:
+        latest.rename(metadata / "v1.metadata.json")
+        (metadata / "version-hint.text").write_text("1")
+    config = ConnectorConfig("c", "iceberg", str(table.path.parent))
+    return Table("iceberg", config, "default", "t", table.path, table.rows)
+
+
+def newest(table: Table) -> StaticTable:
+    metadata = table.path / "metadata"
+    number = lambda file: int(file.name.removeprefix("v").partition("-")[0].partition(".")[0])  # noqa: E731
+    return StaticTable.from_metadata(str(max(metadata.glob("*.metadata.json"), key=number)))
+
+
+def check(table: Table, metadata) -> None:
+    (statistics,) = metadata.statistics
+    content = Path(statistics.statistics_path.removeprefix("file://")).read_bytes()
+    assert len(content) == statistics.file_size_in_bytes
+    puffin = PuffinFile(content)
+    for blob, distinct in zip(puffin.footer.blobs, (150, 9), strict=True):
+        sketch = compact_theta_sketch.deserialize(puffin.get_blob_payload(blob))
+        assert sketch.get_estimate() == distinct == int(blob.properties["ndv"])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_catalogs_table(tmp_path, version):
+    table = built(tmp_path, version)
+    before = loaded(table).metadata
+    publish(table.publisher())
+    after = loaded(table).metadata
+    check(table, after)
+    kept = {"statistics", "metadata_log", "last_updated_ms"}
+    assert after.model_dump(exclude=kept) == before.model_dump(exclude=kept)
+    assert len(after.metadata_log) == len(before.metadata_log) + 1 and after.format_version == version
+
+
+def test_format_v3_and_what_the_library_does_not_know_stay_as_they_are(tmp_path):
+    table = built(tmp_path)
+    location = Path(loaded(table).metadata_location.removeprefix("file://"))
+    document = json.loads(location.read_text())
+    document |= {"format-version": 3, "next-row-id": 0, "unheard-of": {"x": 2**60}}
+    location.write_text(json.dumps(document))
+    publish(table.publisher())
+    found = loaded(table)
+    after = json.loads(Path(found.metadata_location.removeprefix("file://")).read_text())
+    changed = {"statistics", "metadata-log", "last-updated-ms"}
+    assert {k: v for k, v in after.items() if k not in changed} == {
+        k: v for k, v in document.items() if k not in changed
+    }
+    check(table, found.metadata)
+
+
+@pytest.mark.parametrize("hinted", [False, True])
+def test_a_directory(tmp_path, hinted):
+    table = directory(built(tmp_path), hinted)
+    statistics = table.statistics()
+    publish(table.publisher(statistics))
+    check(table, newest(table).metadata)
+    names = {file.name for file in (table.path / "metadata").glob("*.metadata.json")}
+    assert len(names) == 2
+    if hinted:
+        assert "v2.metadata.json" in names and (table.path / "metadata/version-hint.text").read_text() == "2"
+    assert table.publisher(statistics).read().distinct == {"id": 150, "label": 9}
+
+
+def test_two_that_follow_the_same_metadata_file_cannot_both_commit(tmp_path):
+    table = directory(built(tmp_path))
+    statistics = table.statistics()
+    first, second = table.publisher(statistics), table.publisher(statistics)
+    drafts = first.prepare(), second.prepare()
+    first.write(drafts[0])
+    before = table.files()
+    with pytest.raises(LostRace):
+        second.write(drafts[1])
+    assert table.files() == before
+
+
+def test_a_lost_race_in_a_catalog_leaves_no_file_and_is_run_again(tmp_path):
+    table = built(tmp_path)
+    publisher = table.publisher()
+    draft = publisher.prepare()
+    found = catalog(tmp_path)
+    found.load_table("db.t").append(rows(150, 160))
+    found.close()
+    before = table.files()
+    with pytest.raises(LostRace):
+        publisher.write(draft)
+    assert table.files() == before
+    publish(publisher)
+    assert loaded(table).scan().to_arrow().num_rows == 160 and len(loaded(table).metadata.statistics) == 1
+
+
+def test_files_left_behind_are_swept(tmp_path, monkeypatch):
+    table = built(tmp_path)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("capture.publishers.iceberg_puffin.commit_statistics", kill)
+        with pytest.raises(Killed):
+            publish(table.publisher())
+    (left,) = stats_files(table)
+    assert not loaded(table).metadata.statistics
+    publish(table.publisher())
+    assert left in stats_files(table)  # too young: it may be of a writer at work
+    monkeypatch.setattr(IcebergPublisher, "orphan_seconds", 0.0)
+    statistics = table.statistics()
+    publish(table.publisher(table.statistics(columns=statistics.columns[::-1][:1] + statistics.columns[:0])))
+    assert left not in stats_files(table)
+
+
+def test_blobs_of_others_are_carried_over(tmp_path):
+    table = built(tmp_path)
+    statistics = table.statistics()
+    publish(table.publisher(table.statistics(columns=statistics.columns[:1])))
+    publish(table.publisher(table.statistics(columns=statistics.columns[1:])))
+    assert table.publisher(statistics).read().distinct == {"id": 150, "label": 9}
+
+
+def test_a_single_metadata_file_takes_no_commit(tmp_path):
+    table = directory(built(tmp_path))
+    (file,) = (table.path / "metadata").glob("*.metadata.json")
+    config = ConnectorConfig("c", "iceberg", str(file))
+    alone = Table("iceberg", config, "default", "t", table.path, table.rows)
+    before = table.files()
+    with pytest.raises(InvalidArgument, match="one metadata file"):
+        publish(alone.publisher(table.statistics()))
+    assert table.files() == before
+
+
+def test_an_expired_snapshot(tmp_path):
+    table = built(tmp_path)
+    with pytest.raises(NotFound, match="snapshot 5"):
+        publish(table.publisher(table.statistics(5)))
+
+
+def test_a_database_that_may_not_be_written(tmp_path, monkeypatch):
+    table = built(tmp_path)
+    publisher, before = table.publisher(), None
+    before = table.files()
+    shutil.copy(tmp_path / "c.db", tmp_path / "kept.db")
+
+    def denied(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(iceberg_commits, "_commit_to_sql", denied)
+    with pytest.raises(InvalidArgument, match="permission denied") as refusal:
+        publish(publisher)
+    assert refusal.value.code == "READ_ONLY" and table.files() == before
