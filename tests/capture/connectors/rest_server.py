@@ -4,8 +4,9 @@
 must send its text as bearer token; while there is `FOLDER/aws`, JSON of `access_key`, `secret`, `region` and `service`,
 they must sign their requests (Signature Version 4), and the token of `session` with them, if there is one. While there
 is `FOLDER/page`, a number, listings come in pages of so many. `FOLDER/fault` is JSON about the next answers:
-`{"status": 500, "times": 2}` or `{"seconds": 5, "times": 1}`, with `"about"` only of paths that end so. Answered
-requests are lines of `FOLDER/log`.
+`{"status": 500, "times": 2}` or `{"seconds": 5, "times": 1}`, with `"about"` only of paths that end so, with
+`"method"` only of that one; with `"done": true` the request is carried out first. Answered requests are lines of
+`FOLDER/log`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         body = json.loads(sent) if sent else {}
+        self._sent = sent
         try:
             self._fault()
             self._authorized()
@@ -75,9 +77,16 @@ class Handler(BaseHTTPRequestHandler):
             fault = json.loads(path.read_text())
             if not urlsplit(self.path).path.endswith(fault.get("about", "")):
                 return
+            if fault.get("method", self.command) != self.command:
+                return
             fault["times"] -= 1
             path.unlink() if fault["times"] <= 0 else path.write_text(json.dumps(fault))
         time.sleep(fault.get("seconds", 0))
+        if fault.get("done"):  # the answer alone is lost
+            sent = json.loads(self._sent)
+            url = urlsplit(self.path)
+            with LOCK:
+                self._route(self.command, url.path.strip("/").split("/"), {}, sent)
         if "status" in fault:
             raise Refused(fault["status"], "ServiceUnavailable", "a fault that the test asked for")
 

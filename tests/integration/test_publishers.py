@@ -1,0 +1,188 @@
+"""Publishers against catalogs that fail, homes that may not be written, and writers that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from capture.connectors.spi import ConnectorConfig
+from capture.publishers import publisher_class
+from capture.publishers.publishing import publish
+from store.errors import UpstreamError
+from tests.capture.publishers import test_iceberg_puffin, test_lance, test_paimon, test_trino_delta
+from tests.capture.publishers.contract import Table, rows
+from tests.integration.aws_server import process
+from tests.integration.test_catalogs import _REST, Rest
+
+CONTRACTS = {
+    "iceberg": test_iceberg_puffin.TestContract, "lance": test_lance.TestContract,
+    "paimon": test_paimon.TestContract, "trino": test_trino_delta.TestContract,
+}  # fmt: skip
+KILLS = 6
+
+_PUBLISHING = """
+import sys
+from pathlib import Path
+from tests.integration.test_publishers import CONTRACTS, again
+home, root, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+again(home, root, count)
+"""
+
+
+_AS_ANOTHER = """
+import os, sys
+from pathlib import Path
+from tests.integration.test_publishers import CONTRACTS, again
+home, root, other = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+CONTRACTS[home]().build(other)
+again(home, other, 1)  # imports what there is to import
+os.setgid(65534)
+os.setuid(65534)
+again(home, root, 1)
+"""
+
+
+@pytest.fixture(scope="module")
+def rest_server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rest")
+    with process(_REST, str(folder)) as port:
+        server = Rest(folder, port)
+        server.client().create_namespace("sales")
+        yield server
+
+
+@pytest.fixture
+def rest_table(rest_server, request):
+    """A table of its own for each test, and the server."""
+    name = re.sub(r"\W+", "_", request.node.name).strip("_")
+    rest_server.client().create_table(("sales", name), rows(0, 1).schema).append(rows(0, 150))
+    config = ConnectorConfig("c", "iceberg", rest_server.uri, {"type": "rest"})
+    yield rest_server, Table("iceberg", config, "sales", name, rest_server.folder / "wh/sales" / name, rows(0, 150))
+    (rest_server.folder / "fault").unlink(missing_ok=True)
+
+
+def statistics_files(server: Rest, table: Table) -> tuple[set[str], set[str]]:
+    """Names of the Puffin files on disk, and of those that the table's metadata names."""
+    held = server.client().load_table((table.namespace, table.name)).metadata.statistics
+    named = {file.statistics_path.rpartition("/")[2] for file in held}
+    return {file.name for file in table.path.rglob("*.stats")}, named
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_rest_catalog_that_answers_409_is_asked_again(rest_table, times):
+    server, table = rest_table
+    server.fault(status=409, times=times, method="POST", about=table.name)
+    assert publish(table.publisher(), pause=lambda _: None).state == "CURRENT"
+    on_disk, named = statistics_files(server, table)
+    assert on_disk == named and len(named) == 1
+
+
+def test_a_rest_catalog_that_always_answers_500(rest_table):
+    server, table = rest_table
+    server.fault(status=500, times=99, method="POST", about=table.name)
+    with pytest.raises(UpstreamError, match="did not say whether it took the commit"):
+        publish(table.publisher(), pause=lambda _: None)
+    assert not statistics_files(server, table)[1]
+
+
+def test_a_commit_whose_answer_was_lost_is_found(rest_table):
+    server, table = rest_table
+    server.fault(status=500, times=1, method="POST", about=table.name, done=True)
+    assert publish(table.publisher(), pause=lambda _: None).state == "CURRENT"
+    on_disk, named = statistics_files(server, table)
+    assert on_disk == named and len(named) == 1
+
+
+# Writers that are killed.
+
+
+def again(home: str, root: Path, count: int) -> None:
+    """Publishes other numbers each time, until it is killed."""
+    table = reopened(home, root)
+    print("ready", flush=True)
+    for number in range(count):
+        statistics = table.statistics()
+        first, second = statistics.columns
+        columns = (first, second) if number % 2 else (second,)
+        publish(table.publisher(table.statistics(columns=columns)))
+
+
+def reopened(home: str, root: Path) -> Table:
+    """The table that the home's contract built below a directory."""
+    paths = {"iceberg": "w/db/t", "lance": "dots", "paimon": "sales.db/notes", "trino": "events"}
+    configs = {
+        "iceberg": ConnectorConfig("c", "iceberg", f"sqlite:///{root / 'c.db'}", {"type": "sql", "name": "lake"}),
+        "lance": ConnectorConfig("c", "lance", str(root)), "paimon": ConnectorConfig("c", "paimon", str(root)),
+        "trino": ConnectorConfig("c", "delta", str(root)),
+    }  # fmt: skip
+    names = {"iceberg": ("db", "t"), "lance": ("default", "dots"), "paimon": ("sales", "notes"),
+             "trino": ("default", "events")}  # fmt: skip
+    return Table(home, configs[home], *names[home], root / paths[home], rows(0, 150))
+
+
+@pytest.mark.parametrize("home", CONTRACTS)
+def test_killed_at_any_moment_it_leaves_a_whole_state_and_no_orphan(home, tmp_path, monkeypatch):
+    contract = CONTRACTS[home]()
+    table = contract.build(tmp_path)
+    for number in range(KILLS):
+        child = subprocess.Popen(
+            [sys.executable, "-c", _PUBLISHING, home, str(tmp_path), "1000"], stdout=subprocess.PIPE, text=True,
+            cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        assert child.stdout is not None and child.stdout.readline() == "ready\n"
+        time.sleep(0.05 + 0.07 * number)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        assert contract.count(table) == 150
+        held = table.publisher().read()
+        assert held is None or set(held.distinct) in ({"id", "label"}, {"label"})
+    publisher = publisher_class(home)
+    if hasattr(publisher, "orphan_seconds"):
+        monkeypatch.setattr(publisher, "orphan_seconds", 0.0)
+    statistics = table.statistics()
+    for columns in (statistics.columns[:1], statistics.columns):
+        publish(table.publisher(table.statistics(columns=columns)))
+    left = [name for name in table.files() if "statflight" in name]
+    assert contract.count(table) == 150 and table.publisher().read() is not None
+    if home in ("iceberg", "trino"):
+        assert len(left) <= 2, left  # the file in use, and the one that it replaced a moment ago
+    if home == "paimon":
+        named = json.dumps([json.loads(f.read_text()) for f in (table.path / "snapshot").glob("snapshot-*")])
+        statistics_files = [name for name in left if name.startswith("statistics/stat-statflight")]
+        assert all(name.rpartition("/")[2] in named for name in left if "sidecar" not in name and "tmp" not in name)
+        assert statistics_files and not [name for name in left if name.endswith(".tmp")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user to be refused as")
+@pytest.mark.parametrize("home", CONTRACTS)
+def test_a_home_that_may_not_be_written(home, tmp_path):
+    """Another user than the owner gets a plain refusal, and nothing is left behind."""
+    root = Path(tempfile.mkdtemp(prefix="statflight-read-only-"))
+    try:
+        other = tmp_path / "other"
+        other.mkdir()
+        table = CONTRACTS[home]().build(root)
+        root.chmod(0o755)
+        for path in root.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        before = table.files()
+        done = subprocess.run(
+            [sys.executable, "-c", _AS_ANOTHER, home, str(root), str(other)], capture_output=True, text=True,
+            cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert "permission denied" in done.stderr.splitlines()[-1].lower(), done.stderr
+        assert table.files() == before
+    finally:
+        shutil.rmtree(root)
