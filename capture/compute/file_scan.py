@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from capture.compute import kernels
 from capture.compute.partial import ALL, Partial, Wanted
-from capture.compute.readers import base
+from capture.compute.readers import base, tasks
 from capture.connectors.spi import ScanColumn, ScanTask
 from store import logical_types, sketches
 from store.errors import StatflightError
@@ -66,7 +66,7 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
     """The statistics of one task; never raises for trouble with the file or one of its columns."""
     asked = [*((i, ()) for i in work.column_ids), *((None, group) for group in work.groups)]
     try:
-        reader = base.open_task(task, work.share)
+        reader = tasks.open_task(task, work.share)
     except StatflightError as trouble:
         return [Answer(number, column_id, group, str(trouble)) for column_id, group in asked]
     try:

@@ -9,7 +9,8 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from capture.compute.readers.base import materialised, open_task
+from capture.compute.readers.base import materialised
+from capture.compute.readers.tasks import open_task
 from capture.connectors.spi import Connector, ScanTask
 from store.errors import UpstreamError
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from capture.compute import kernels, numbers
 from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, from_batch, to_batch
 from capture.compute.partial import Partial, Wanted
-from capture.compute.readers import base
+from capture.compute.readers import tasks
 from capture.connectors.spi import ScanTask
 from capture.spark.job import balanced
 from capture.spark.session import Spark, ddl
@@ -181,13 +181,13 @@ def _read(payload: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     planned, names = pickle.loads(payload)  # noqa: S301  our own, from the driver
     for task in planned:
         if not names:
-            reader = base.open_task(task)
+            reader = tasks.open_task(task)
             rows = reader.rows
             reader.close()
             yield pa.RecordBatch.from_arrays([pa.nulls(rows, pa.bool_())], schema=schema)
             continue
         held = {}
-        for column, values in base.read(task, [column for column in task.columns if column.name in names]):
+        for column, values in tasks.read(task, [column for column in task.columns if column.name in names]):
             held[column.name] = _for_spark(values, logical_types.parse(column.logical_type))
         arrays = [_assembled(field.name, field.type, held) for field in schema]
         yield from pa.Table.from_arrays(arrays, schema=schema).to_batches(_BATCH_ROWS)

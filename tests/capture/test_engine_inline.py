@@ -14,7 +14,7 @@ from capture.compute import fold as incremental
 from capture.compute import kernels
 from capture.compute.file_scan import Work
 from capture.compute.fold import Fold
-from capture.compute.readers import base
+from capture.compute.readers import tasks
 from capture.connectors import open_connector
 from capture.connectors.spi import Column, ConnectorConfig, ScanColumn, ScanTask, Schema
 from capture.engines.compute import engine as engines
@@ -202,8 +202,8 @@ def test_files_that_are_known_are_not_read_again(engine, table, lake, monkeypatc
     lake.add("c.parquet", range(1500, 1600))
     lake.add("b.parquet", range(500, 1400))  # another file of the same name
     opened = []
-    actual = base.open_task
-    monkeypatch.setattr(base, "open_task", lambda task, share: opened.append(task.file_path) or actual(task, share))
+    actual = tasks.open_task
+    monkeypatch.setattr(tasks, "open_task", lambda task, share: opened.append(task.file_path) or actual(task, share))
     again = MemorySink()
     again.rows = {flight: list(rows) for flight, rows in sink.rows.items()}
     before = {flight: len(rows) for flight, rows in again.rows.items()}

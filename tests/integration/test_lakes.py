@@ -17,7 +17,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from capture.compute.readers.base import read
+from capture.compute.readers.tasks import read
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig, ScanTask
 from store.errors import StatflightError

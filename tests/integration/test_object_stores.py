@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.compute.readers.base import read
+from capture.compute.readers.tasks import read
 from capture.connectors import open_connector
 from capture.connectors.secrets import patient
 from capture.connectors.spi import ConnectorConfig

@@ -1,40 +1,23 @@
-"""Reads a scan task column by column: only live rows, never more than a block of columns at a time.
+"""What readers of scan tasks have in common: their protocol, the values of a column, leaves of structs.
 
-One task is one file or fragment. A column that cannot be read says why and the others go on; a file that cannot be
-opened raises `UpstreamError`, which names it as the lake does.
+One task is one file or fragment, read column by column: only live rows, never more than a block of columns at a time.
+A column that cannot be read says why and the others go on.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from capture.compute import numbers
-from capture.connectors.footers.leaf_types import leaves_of
-from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
-from capture.connectors.storage.places import open_place, reason
-from store import logical_types
-from store.errors import StatflightError, UpstreamError
-from store.logical_types import Kind, LogicalType
+from capture.connectors.spi import ScanColumn, ScanTask
+from capture.connectors.storage.places import reason
 from store.names import column_parts, dotted_name
 
-BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of the columns that are read together
-_DICTIONARY_BYTES: Final = 4  # per value: a text column below is coded by a dictionary that pays
-_TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
-_FEW_ROWS: Final = 1000  # of a file whose footer is not worth a second look
-_ARROW_SCHEMA: Final = b"ARROW:schema"  # key of a footer's metadata
-TROUBLE = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
+TROUBLE: Final = (OSError, pa.ArrowException, ValueError, KeyError, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,54 +50,17 @@ class TaskReader(Protocol):
     def close(self) -> None: ...
 
 
-def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
-    """Opens the file of a task.
-
-    Args:
-        task: What to read.
-        share: Read only this share of the row groups, at least one, chosen by the file's fingerprint.
-
-    Raises:
-        UpstreamError: The file is not there or is damaged, or nothing reads such tasks here.
-    """
-    try:
-        match task.reader:
-            case "parquet":
-                return _ParquetReader(task, share)
-            case "lance":
-                return _LanceReader(task)
-            case "paimon":
-                from capture.compute.readers.paimon import PaimonReader
-
-                return PaimonReader(task)
-    except TROUBLE as trouble:
-        raise UpstreamError(f'file "{task.file_path}": {why(trouble, task)}') from None
-    except StatflightError as trouble:
-        raise UpstreamError(f'file "{task.file_path}": {trouble}') from None
-    raise UpstreamError(f'file "{task.file_path}": no reader for "{task.reader}"')
-
-
-def read(task: ScanTask, columns: Sequence[ScanColumn]) -> Iterator[tuple[ScanColumn, pa.ChunkedArray]]:
-    """Every live row of some columns, one column at a time, constants written out.
-
-    Raises:
-        UpstreamError: The file or one of the columns cannot be read.
-    """
-    reader = open_task(task)
-    try:
-        for found in reader.columns(columns):
-            if found.values is None:
-                raise UpstreamError(f'file "{task.file_path}", column "{found.column.name}": {found.error}')
-            yield found.column, materialised(found)
-    finally:
-        reader.close()
-
-
 def materialised(found: ColumnValues) -> pa.ChunkedArray:
     """The values row by row, a constant repeated."""
     if found.values is None or found.times == 1 or not len(found.values):
         return found.values
     return found.values.take(pa.array(np.zeros(found.times, np.int64)))
+
+
+def constant(column: ScanColumn, rows: int) -> ColumnValues:
+    """The values of a column that is not in the file: one, which stands for all rows."""
+    array = column.constant if column.constant is not None else pa.nulls(1)
+    return ColumnValues(column, pa.chunked_array([array[: min(rows, 1)]]), max(rows, 1))
 
 
 def why(trouble: BaseException, task: ScanTask) -> str:
@@ -126,225 +72,6 @@ def why(trouble: BaseException, task: ScanTask) -> str:
     if isinstance(trouble, ModuleNotFoundError):
         return f"needs the package {trouble.name}"
     return reason(trouble, task.storage, task.location).removesuffix(".")
-
-
-class _ParquetReader:
-    """A Parquet file, read by pyarrow in this thread."""
-
-    def __init__(self, task: ScanTask, share: float | None):
-        self._task = task
-        self._opened: list[Any] = []
-        place = open_place(task.location, task.storage)
-        self._place = place
-        self._file = self._open()
-        self._metadata = self._file.metadata
-        self._read_texts_as_such()
-        schema = self._file.schema
-        # by key; a dotted path is one too where no other column is written alike
-        self._leaves = {schema.column(i).path: i for i in range(len(schema))}
-        with suppress(ValueError):  # of a schema that Arrow tells otherwise
-            for found in leaves_of(self._metadata, self._file.schema_arrow):
-                if found.index is not None:
-                    self._leaves[found.key] = found.index
-        groups = range(self._metadata.num_row_groups)
-        self._groups = None if share is None else _sample(groups, share, task.fingerprint)
-        if "row_groups" in task.arguments:
-            self._groups = [group for group in task.arguments["row_groups"] if group in groups]
-        self.row_groups = 0 if self._groups is None else len(self._groups)
-        if coded := self._coded({c.path for c in task.columns if c.path is not None}):
-            self._file = self._open(metadata=self._metadata, read_dictionary=coded)
-        self._keep = self._kept()
-        self.rows = self._physical() if self._keep is None else int(np.count_nonzero(self._keep))
-
-    def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
-        inside: list[tuple[ScanColumn, int]] = []
-        for column in wanted:
-            if column.constant is not None or column.path is None:
-                yield self._constant(column)
-            elif column.path in self._leaves:
-                inside.append((column, self._size(column.path, compressed=False)))
-            else:
-                yield ColumnValues(column, None, error=f'the file has no column "{column.path}"')
-        inside.sort(key=lambda pair: self._leaves[pair[0].path or ""])
-        block: list[ScanColumn] = []
-        size = 0
-        for column, column_size in inside:
-            if block and size + column_size > BLOCK_BYTES:
-                yield from self._block(block)
-                block, size = [], 0
-            block.append(column)
-            size += column_size
-        if block:
-            yield from self._block(block)
-
-    def close(self) -> None:
-        for opened in self._opened:
-            opened.close()
-
-    def _open(self, **options: Any) -> pq.ParquetFile:
-        if self._place.is_local:
-            source, options = self._place.path, options | {"memory_map": True, "pre_buffer": False}
-        else:
-            source = self._place.file_system.open_input_file(self._place.path)
-            self._opened.append(source)
-        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options)
-        self._opened.append(file)
-        return file
-
-    def _read_texts_as_such(self) -> None:
-        """Reads no views of texts, which cost a fifth more to make and have to be copied for Arrow's kernels.
-
-        The file's Arrow schema asks for them, which some writers leave in the footer: read without it, unless another
-        column would not be the same.
-        """
-        given = self._file.schema_arrow
-        if self._metadata.num_rows < _FEW_ROWS or not any(map(_is_view, given.types)):
-            return
-        footer = pa.BufferOutputStream()
-        self._metadata.write_metadata_file(footer)
-        hidden = footer.getvalue().to_pybytes().replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())
-        metadata = pq.read_metadata(pa.BufferReader(hidden))
-        plain = self._open(metadata=metadata)
-        if all(a == b or _is_view(a) for a, b in zip(given.types, plain.schema_arrow.types, strict=True)):
-            self._file, self._metadata = plain, metadata
-
-    def _physical(self) -> int:
-        if self._groups is None:
-            return int(self._metadata.num_rows)
-        return sum(self._metadata.row_group(group).num_rows for group in self._groups)
-
-    def _coded(self, wanted: set[str]) -> list[str]:
-        """Text columns, no leaves of structs, that the file codes by a dictionary that pays."""
-        names = {name for name in self._file.schema_arrow.names if "." not in name}
-        coded = []
-        for path in wanted & names & self._leaves.keys():
-            column = self._file.schema.column(self._leaves[path])
-            if column.physical_type != "BYTE_ARRAY" or self._metadata.num_rows < _FEW_ROWS:
-                continue
-            if logical_types.from_arrow(self._file.schema_arrow.field(path).type) not in _TEXTS:
-                continue
-            if not all("DICTIONARY" in " ".join(chunk.encodings) for chunk in self._chunks(path)):
-                continue  # of some other encodings pyarrow makes no dictionaries
-            if self._size(path, compressed=False) <= _DICTIONARY_BYTES * self._metadata.num_rows:
-                coded.append(path)
-        return coded
-
-    def _size(self, path: str, *, compressed: bool = True) -> int:
-        chunks = self._chunks(path)
-        return sum(chunk.total_compressed_size if compressed else chunk.total_uncompressed_size for chunk in chunks)
-
-    def _chunks(self, path: str) -> list[Any]:
-        groups = range(self._metadata.num_row_groups) if self._groups is None else self._groups
-        return [self._metadata.row_group(group).column(self._leaves[path]) for group in groups]
-
-    def _constant(self, column: ScanColumn) -> ColumnValues:
-        array = column.constant if column.constant is not None else pa.nulls(1)
-        return ColumnValues(column, pa.chunked_array([array[: min(self.rows, 1)]]), max(self.rows, 1))
-
-    def _block(self, block: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
-        try:
-            table = self._table([column.path or "" for column in block])
-        except TROUBLE as trouble:
-            if len(block) == 1:
-                yield ColumnValues(block[0], None, error=why(trouble, self._task))
-                return
-            for column in block:  # one of them is damaged; the others are not
-                yield from self._block([column])
-            return
-        for column in block:
-            assert column.path is not None
-            try:
-                values = numbers.plain(leaf(table, column.path))
-                if self._keep is not None:
-                    values = values.filter(pa.array(self._keep))
-            except TROUBLE as trouble:
-                yield ColumnValues(column, None, error=why(trouble, self._task))
-                continue
-            yield ColumnValues(column, values, 1, self._size(column.path))
-
-    def _table(self, paths: list[str]) -> pa.Table:
-        paths = list(map(dotted_name, paths))
-        if self._groups is None:
-            return self._file.read(paths, use_threads=False)
-        return self._file.read_row_groups(self._groups, paths, use_threads=False)
-
-    def _kept(self) -> Mask | None:
-        """Which rows are live, None when all are."""
-        task = self._task
-        if task.deleted_rows is None and not task.equality_deletes:
-            return None
-        keep = np.ones(self._metadata.num_rows, np.bool_)
-        if task.deleted_rows is not None:
-            gone = task.deleted_rows.to_numpy(zero_copy_only=False).astype(np.int64)
-            keep[gone[gone < len(keep)]] = False
-        if self._groups is not None:
-            sizes = [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
-            starts = np.concatenate([[0], np.cumsum(sizes)])
-            keep = np.concatenate([keep[starts[group] : starts[group + 1]] for group in self._groups] or [keep[:0]])
-        for delete in task.equality_deletes:
-            keep &= ~self._deleted_by(delete, len(keep))
-        return keep
-
-    def _deleted_by(self, delete: EqualityDelete, rows: int) -> Mask:
-        """Rows that equal a row of a delete file in all its columns; null equals null."""
-        place = open_place(delete.path, self._task.storage)
-        with place.file_system.open_input_file(place.path) as source, pq.ParquetFile(source) as file:
-            gone = file.read([path for _, path in delete.columns], use_threads=False)
-        data_codes: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        gone_codes: npt.NDArray[np.int64] = np.zeros(len(gone), np.int64)
-        for column, path in delete.columns:
-            type = logical_types.to_arrow(logical_types.parse(column.logical_type))
-            if column.path is not None and column.path in self._leaves:
-                here = leaf(self._table([column.path]), column.path)
-            else:
-                constant = column.constant if column.constant is not None else pa.nulls(1)
-                here = pa.chunked_array([constant.take(pa.array(np.zeros(rows, np.int64)))])
-            both = pa.chunked_array([*_conformed(here, type).chunks, *_conformed(leaf(gone, path), type).chunks], type)
-            coded = both.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
-            # Codes of the columns so far and of this one, brought back to a dense range.
-            joint = np.concatenate([data_codes, gone_codes]) * (int(coded.max(initial=0)) + 1) + coded
-            _, dense = np.unique(joint, return_inverse=True)
-            data_codes, gone_codes = dense[:rows], dense[rows:]
-        return np.isin(data_codes, gone_codes)
-
-
-class _LanceReader:
-    """A fragment of a Lance dataset; the library leaves out deleted rows."""
-
-    row_groups = 0
-
-    def __init__(self, task: ScanTask):
-        import lance
-
-        self._task = task
-        arguments = task.arguments
-        dataset = lance.dataset(
-            task.location, version=arguments.get("version"), storage_options=dict(task.storage) or None
-        )
-        self._fragment = dataset.get_fragment(arguments["fragment_id"])
-        if self._fragment is None:
-            raise FileNotFoundError(task.file_path)
-        self.rows = int(self._fragment.count_rows())
-
-    def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
-        for column in wanted:
-            if column.constant is not None or column.path is None:
-                array = column.constant if column.constant is not None else pa.nulls(1)
-                yield ColumnValues(column, pa.chunked_array([array[: min(self.rows, 1)]]), max(self.rows, 1))
-                continue
-            try:
-                values = leaf(self._fragment.to_table(columns=[column.path]), column.path)
-            except TROUBLE as trouble:
-                yield ColumnValues(column, None, error=why(trouble, self._task))
-                continue
-            yield ColumnValues(column, values, 1, values.nbytes)
-
-    def close(self) -> None:
-        self._fragment = None
-
-
-def _is_view(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
 
 
 def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
@@ -374,18 +101,3 @@ def _below(columns: Mapping[str, pa.ChunkedArray], parts: tuple[str, ...]) -> pa
             if (found := _below(dict(zip(names, column.flatten(), strict=True)), parts[count:])) is not None:
                 return found
     return None
-
-
-def _conformed(values: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
-    values = numbers.plain(values)
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    values = values.cast(type)
-    if pa.types.is_floating(type):  # both zeros are one value
-        values = pc.add(values, pa.scalar(0, type))
-    return values
-
-
-def _sample(groups: range, share: float, seed: str) -> list[int]:
-    count = min(len(groups), max(1, round(len(groups) * share)))
-    return sorted(random.Random(seed).sample(groups, count))  # noqa: S311  repeatable, no secret

@@ -14,7 +14,7 @@ from capture.connectors.spi import ScanColumn, ScanTask
 
 
 class PaimonReader:
-    """See `tasks.TaskReader`. Columns are read together, once: merging needs the keys each time."""
+    """See `base.TaskReader`. Columns are read together, once: merging needs the keys each time."""
 
     row_groups = 0
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capture.compute.readers import base
+from capture.compute.readers import tasks
 from capture.compute.sampling import Draw, random_points, spread_points
 from capture.compute.stat_rows import _scaled
 from capture.connectors import open_connector
@@ -124,7 +124,7 @@ def test_a_file_that_is_gone_is_left_to_the_scan(files, tmp_path):
 def test_row_groups_of_a_task_and_its_deletes(files):
     task = ScanTask("parquet", "t/2", files[2].location, 67, 1, files[2].columns, "v", {}, pa.array([0, 25, 61]),
                     arguments={"row_groups": [2, 6]})  # fmt: skip
-    reader = base.open_task(task)
+    reader = tasks.open_task(task)
     (found,) = reader.columns(task.columns)
     assert found.values.to_pylist() == [200 + i for i in (*range(20, 30), *range(60, 70)) if i not in (25, 61)]
     assert (reader.rows, reader.row_groups) == (18, 2)

@@ -40,7 +40,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from capture.compute.readers.base import read
+from capture.compute.readers.tasks import read
 from capture.connectors.iceberg.connector import IcebergConnector
 from capture.connectors.iceberg.deletes import matching, parse_vector
 from capture.connectors.iceberg.io import LakeIO

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from capture.compute.readers.base import read
+from capture.compute.readers.tasks import read
 from capture.connectors.lance.connector import LanceConnector
 from capture.connectors.lance.statistics import schema_hash, spark_type
 from capture.connectors.spi import ConnectorConfig

@@ -14,7 +14,7 @@ from tests.capture.connectors.contract import ConnectorContract, Truth
 
 pytest.importorskip("pypaimon")
 
-from capture.compute.readers.base import read
+from capture.compute.readers.tasks import read
 from capture.connectors.paimon.connector import PaimonConnector
 from capture.connectors.paimon.statistics import canonical, parse_analyzed
 from capture.connectors.spi import ConnectorConfig

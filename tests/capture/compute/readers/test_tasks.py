@@ -9,7 +9,7 @@ import pytest
 
 from capture.compute.file_scan import Work, from_batch, scan, to_batch
 from capture.compute.partial import Wanted
-from capture.compute.readers import base
+from capture.compute.readers import base, parquet, tasks
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
 from store import sketches
 from store.errors import UpstreamError
@@ -47,7 +47,7 @@ def write(tmp_path):
 
 
 def contents(task, columns=None):
-    return {column.name: values.to_pylist() for column, values in base.read(task, columns or task.columns)}
+    return {column.name: values.to_pylist() for column, values in tasks.read(task, columns or task.columns)}
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
@@ -62,10 +62,10 @@ def test_columns_leaves_and_constants(write, prefix):
 
 
 def types(task):
-    return {column.name: values.type for column, values in base.read(task, task.columns)}
+    return {column.name: values.type for column, values in tasks.read(task, task.columns)}
 
 
-@pytest.mark.parametrize("rows", [base._FEW_ROWS - 1, base._FEW_ROWS + 500])
+@pytest.mark.parametrize("rows", [parquet._FEW_ROWS - 1, parquet._FEW_ROWS + 500])
 def test_views_of_texts_are_read_as_texts(write, rows):
     """In a small file they stay views, which are copied later; the values are the same."""
     texts, octets = [f"text number {i}" if i % 7 else None for i in range(rows)], [b"%d" % i for i in range(rows)]
@@ -73,7 +73,7 @@ def test_views_of_texts_are_read_as_texts(write, rows):
     columns = (ScanColumn(1, "t", "STRING", "t"), ScanColumn(2, "b", "BINARY", "b"))
     task = write(table, columns, use_dictionary=False)
     assert contents(task) == {"t": texts, "b": octets}
-    copied = (pa.large_string(), pa.large_binary()) if rows < base._FEW_ROWS else (pa.string(), pa.binary())
+    copied = (pa.large_string(), pa.large_binary()) if rows < parquet._FEW_ROWS else (pa.string(), pa.binary())
     assert tuple(types(task).values()) == copied
 
 
@@ -86,7 +86,7 @@ def test_another_column_keeps_the_type_it_was_written_with(write):
 
 
 def test_blocks_of_columns(write, monkeypatch):
-    monkeypatch.setattr(base, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(parquet, "BLOCK_BYTES", 1)
     assert contents(write())["place.at.zip"][:2] == ["z0", "z1"]
 
 
@@ -135,7 +135,7 @@ def test_an_empty_file(write):
 def test_dictionaries_are_kept_where_they_pay(write):
     rows = pa.table({"id": pa.array(range(3000)), "name": ["x", "y", None] * 1000})
     task = write(rows, COLUMNS[:2])
-    reader = base.open_task(task)
+    reader = tasks.open_task(task)
     kinds = {found.column.name: found.values.type for found in reader.columns(task.columns)}
     reader.close()
     assert pa.types.is_dictionary(kinds["name"])
@@ -162,7 +162,7 @@ def test_int96_keeps_far_instants(write):
 
 def test_a_sample_reads_some_row_groups(write):
     task = write(row_group_size=1, deleted_rows=pa.array([2]))
-    reader = base.open_task(task, 0.3)
+    reader = tasks.open_task(task, 0.3)
     assert (reader.row_groups, reader.rows in (2, 3)) == (3, True)
     values = {found.column.name: len(base.materialised(found)) for found in reader.columns(task.columns)}
     assert set(values.values()) == {reader.rows}
@@ -176,7 +176,7 @@ def test_a_missing_file_is_named_as_the_lake_names_it(write, tmp_path):
     task = write()
     (tmp_path / "f.parquet").unlink()
     with pytest.raises(UpstreamError, match=r'file "lake/f.parquet": no such file') as refused:
-        base.open_task(task)
+        tasks.open_task(task)
     assert str(tmp_path) not in str(refused.value)
     answers = scan(0, task, Work((1, 2), ((1, 2),)))
     assert {answer.error for answer in answers} == {'file "lake/f.parquet": no such file'}
@@ -187,7 +187,7 @@ def test_a_damaged_file(write, tmp_path, content):
     task = write()
     (tmp_path / "f.parquet").write_bytes(content)
     with pytest.raises(UpstreamError, match=r'^file "lake/f.parquet": ') as refused:
-        base.open_task(task)
+        tasks.open_task(task)
     assert str(tmp_path) not in str(refused.value)
     assert len(str(refused.value)) < 350
 
@@ -218,7 +218,7 @@ def test_an_unknown_reader(write):
     task = write()
     other = ScanTask("carrier-pigeon", "a", "b", 1, 1, task.columns, "")
     with pytest.raises(UpstreamError, match="carrier-pigeon"):
-        base.open_task(other)
+        tasks.open_task(other)
 
 
 def test_answers_survive_the_wire(write):
@@ -252,4 +252,4 @@ def test_lance_fragments(tmp_path):
     assert found[0]["place.lat"] == [0.0, 0.5, 1.5, None, 2.5]
     assert found[1]["part"] == ["p"] * 3
     with pytest.raises(UpstreamError, match="t#1"):
-        base.open_task(ScanTask("lance", "t#1", str(tmp_path / "no"), 4, 0, columns, "v", arguments=where))
+        tasks.open_task(ScanTask("lance", "t#1", str(tmp_path / "no"), 4, 0, columns, "v", arguments=where))

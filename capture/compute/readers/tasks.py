@@ -1,0 +1,59 @@
+"""Opens the file of a scan task with the reader that its format needs.
+
+A file that cannot be opened raises `UpstreamError`, which names it as the lake does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from capture.compute.readers.base import TROUBLE, TaskReader, materialised, why
+from capture.compute.readers.lance import LanceReader
+from capture.compute.readers.parquet import ParquetReader
+from capture.connectors.spi import ScanColumn, ScanTask
+from store.errors import StatflightError, UpstreamError
+
+
+def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
+    """Opens the file of a task.
+
+    Args:
+        task: What to read.
+        share: Read only this share of the row groups, at least one, chosen by the file's fingerprint.
+
+    Raises:
+        UpstreamError: The file is not there or is damaged, or nothing reads such tasks here.
+    """
+    try:
+        match task.reader:
+            case "parquet":
+                return ParquetReader(task, share)
+            case "lance":
+                return LanceReader(task)
+            case "paimon":
+                from capture.compute.readers.paimon import PaimonReader
+
+                return PaimonReader(task)
+    except TROUBLE as trouble:
+        raise UpstreamError(f'file "{task.file_path}": {why(trouble, task)}') from None
+    except StatflightError as trouble:
+        raise UpstreamError(f'file "{task.file_path}": {trouble}') from None
+    raise UpstreamError(f'file "{task.file_path}": no reader for "{task.reader}"')
+
+
+def read(task: ScanTask, columns: Sequence[ScanColumn]) -> Iterator[tuple[ScanColumn, pa.ChunkedArray]]:
+    """Every live row of some columns, one column at a time, constants written out.
+
+    Raises:
+        UpstreamError: The file or one of the columns cannot be read.
+    """
+    reader = open_task(task)
+    try:
+        for found in reader.columns(columns):
+            if found.values is None:
+                raise UpstreamError(f'file "{task.file_path}", column "{found.column.name}": {found.error}')
+            yield found.column, materialised(found)
+    finally:
+        reader.close()

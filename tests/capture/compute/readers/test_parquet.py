@@ -1,0 +1,46 @@
+"""Parquet columns that are written alike."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture.compute.readers import tasks
+from capture.connectors.spi import ScanColumn, ScanTask
+from store.names import column_key, column_parts
+
+ROWS = pa.table({
+    "st.x": pa.array([1, 2, 3]),
+    "st": pa.array([{"x": 10, "x.y": 20, "deep": {"z.z": 30}}, None, {"x": 11, "x.y": 21, "deep": None}]),
+    "many": pa.array([[{"x": 1}], [], None]),
+    "pairs": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+    "st.x.y": pa.array(["a", "b", "c"]).dictionary_encode(),
+})  # fmt: skip
+VALUES = {
+    ("st.x",): [1, 2, 3],
+    ("st", "x"): [10, None, 11],
+    ("st", "x.y"): [20, None, 21],
+    ("st", "deep", "z.z"): [30, None, None],
+    ("st.x.y",): ["a", "b", "c"],
+}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_columns_that_are_written_alike_are_told_apart(tmp_path, alone):
+    pq.write_table(ROWS, tmp_path / "f.parquet")
+    columns = [ScanColumn(i, ".".join(parts), "INT", column_key(parts)) for i, parts in enumerate(VALUES, 1)]
+    task = ScanTask("parquet", "f", str(tmp_path / "f.parquet"), 3, 1, tuple(columns), "v")
+    found = {}
+    for asked in [[column] for column in columns] if alone else [columns]:
+        found |= {column_parts(column.path): values.to_pylist() for column, values in tasks.read(task, asked)}
+    assert found == VALUES
+
+
+def test_a_column_that_the_file_lacks_is_named(tmp_path):
+    pq.write_table(ROWS, tmp_path / "f.parquet")
+    column = ScanColumn(1, "st.y", "INT", "st.y")
+    reader = tasks.open_task(ScanTask("parquet", "f", str(tmp_path / "f.parquet"), 3, 1, (column,), "v"))
+    (found,) = reader.columns([column])
+    reader.close()
+    assert (found.values, found.error) == (None, 'the file has no column "st.y"')
