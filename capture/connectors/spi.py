@@ -33,8 +33,11 @@ FILE_SCHEMA = pa.schema({
     "file_path": TEXT, "file_format": TEXT, "file_content": TEXT, "row_count": INT, "size_bytes": INT,
     "partition_data_json": TEXT, "partition_spec_id": pa.int32(), "sequence_number": INT,
 } | DELETES)  # fmt: skip
-"""`stats.files` without key and provenance. `row_count` is the rows of the file that are live; `delete_files` is empty
-where no delete applies, null where that is not known."""
+"""`stats.files` without key and provenance, one row for a path.
+
+`row_count` is the rows of a data file that are live, and the rows that a delete file has. `delete_files` of a data file
+are those that apply to it, an empty list where none does, null where that is not known.
+"""
 
 
 def file_table(columns: Mapping[str, Any]) -> pa.Table:
@@ -48,6 +51,20 @@ FILE_COLUMN_SCHEMA = pa.schema({"file_path": TEXT, "column_id": INT, "column_nam
 
 COLUMN_SCHEMA = pa.schema({"column_id": INT, "column_name": TEXT} | SCALAR)
 """`stats.columns` without key and provenance."""
+
+
+def no_delete_files(rows: int) -> pa.Array:
+    """The `delete_files` of data files to which no deletes apply."""
+    kind = FILE_SCHEMA.field("delete_files").type
+    offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
+    return pa.ListArray.from_arrays(offsets, pa.nulls(0, kind.value_type)).cast(kind)
+
+
+def delete_file(
+    path: str, content: str = "DELETION_VECTOR", offset_bytes: int | None = None, size_bytes: int | None = None
+) -> dict[str, Any]:
+    """An item of `delete_files`; offset and size where it is a part of its file. `content` is in DELETE_CONTENTS."""
+    return {"file_path": path, "file_content": content, "content_offset": offset_bytes, "content_size": size_bytes}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from capture.connectors.iceberg.connector import IcebergConnector
 from capture.connectors.spi import ConnectorConfig
 from capture.publishers import iceberg
 from store.sketches.theta import theta
-from tests.capture.connectors.iceberg_tables import simple_table
+from tests.capture.connectors.iceberg_tables import commit_deletes, data_paths, deletion_vectors, simple_table
 from tests.flight_server.live_server import Client, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
@@ -108,3 +108,19 @@ def test_sketches_that_spark_registers_later_are_taken_over(tmp_path):
         assert (row["ndv"], row["ndv_exact"], row["max"], row["completeness"]) == (100.0, True, "99", "COMPLETE")
         assert (row["freshness"], row["usable_for"]) == ("EXACT", "PRUNING")
         assert resolve_ndv(client, name)["outcome"] == "HIT"
+
+
+def test_two_vectors_in_one_puffin_file_are_captured(tmp_path):
+    schema = Schema(NestedField(1, "id", LongType()))
+    table = simple_table(tmp_path, schema, *(pa.table({"id": range(i, i + 100)}) for i in (0, 100)))
+    vectors = {path: list(range(10)) for path, _ in data_paths(table)}
+    commit_deletes(table, *deletion_vectors(table, vectors), format_version=3)
+    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
+        connect(client, "iceberg", Path(table.metadata.location.removeprefix("file://")))
+        capture_table(client, "lake.default.t")
+        (row,) = client.get({"table": "stats.tables", "snapshot": "current"}).to_pylist()
+        assert (row["row_count"], row["data_file_count"]) == (180, 2)
+        files = client.get({"table": "stats.files", "snapshot": "current"}).to_pylist()
+        assert sorted((file["file_content"], file["row_count"]) for file in files) == [
+            ("DATA", 90), ("DATA", 90), ("POSITION_DELETES", 20)]  # fmt: skip
+        assert len({d["content_offset"] for file in files for d in file["delete_files"] or ()}) == 2

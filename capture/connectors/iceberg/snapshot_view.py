@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -37,7 +38,9 @@ from capture.connectors.spi import (
     NativeStats,
     ScanColumn,
     ScanTask,
+    delete_file,
     file_table,
+    no_delete_files,
 )
 from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
@@ -74,6 +77,31 @@ def _rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
 
 def _digest(*about: Any) -> str:
     return hashlib.sha256("\0".join(map(repr, about)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The files of a block that deletes apply to, by their position in it: live rows where some are gone, deletes."""
+
+    live: Mapping[int, int] = field(default_factory=dict)
+    deletes: Mapping[int, Sequence[Entry]] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        about = [(at, [(d.location, d.blob, d.size) for d in some]) for at, some in self.deletes.items()]
+        return _digest(sorted(self.live.items()), about)
+
+    def delete_files(self, files: int) -> pa.Array:
+        """`delete_files` of each file of the block."""
+        if not self.deletes:
+            return no_delete_files(files)
+        rows = [[_delete_file(delete) for delete in self.deletes.get(at, ())] for at in range(files)]
+        return pa.array(rows, FILE_SCHEMA.field("delete_files").type)
+
+
+def _delete_file(delete: Entry) -> dict[str, Any]:
+    content = "DELETION_VECTOR" if delete.format == "PUFFIN" else delete.content
+    return delete_file(delete.location, content, *(delete.blob or ()))
 
 
 class SnapshotView:
@@ -131,17 +159,17 @@ class SnapshotView:
 
     def _part(self, manifest: ManifestFile, reading: Callable[[], Any]) -> FilePart:
         blocks = self._manifests.files(manifest)
-        live = [self._live_rows(block) for block in blocks]
+        touched = [self._touched(block) for block in blocks]
 
         def file_columns() -> Iterator[pa.Table]:
             with reading():
                 columns = self._manifests.columns(manifest) if self._leaves else ()
-                for block, metrics, rows in zip(blocks, columns, live, strict=False):
-                    yield from self._columns_of(block, metrics, rows)
+                for block, metrics, some in zip(blocks, columns, touched, strict=False):
+                    yield from self._columns_of(block, metrics, some.live)
 
-        tables = [self._files_of(block, rows) for block, rows in zip(blocks, live, strict=True)]
+        tables = [self._files_of(block, some) for block, some in zip(blocks, touched, strict=True)]
         return FilePart(
-            _digest(self._manifests.key(manifest), self._shape, [sorted(rows.items()) for rows in live]),
+            _digest(self._manifests.key(manifest), self._shape, [some.digest for some in touched]),
             pa.concat_tables(tables or [FILE_SCHEMA.empty_table()]),
             file_columns,
         )
@@ -154,47 +182,63 @@ class SnapshotView:
         return _digest(self._schema.model_dump_json(), specs, sorted(properties.items()))
 
     def _part_of_deletes(self) -> FilePart:
-        rows = [
-            (d.location, d.format, d.content, d.rows, d.size, self._partition_json(d.spec_id, d.partition), d.spec_id,
-             d.sequence)
-            for d in self._deletes
-        ]  # fmt: skip
-        columns = (list(column) for column in zip(*rows, strict=True))
-        files = file_table(dict(zip(FILE_SCHEMA.names, columns, strict=False)))
+        """One row for a delete file, however many deletion vectors are in it."""
+        by_path: dict[str, list[Entry]] = {}
+        for delete in self._deletes:
+            by_path.setdefault(delete.location, []).append(delete)
+        rows = [self._row_of_delete_file(path, entries) for path, entries in sorted(by_path.items())]
+        files = pa.Table.from_pylist(rows, FILE_SCHEMA)
         return FilePart(_digest(self._scope, self._shape, rows), files, lambda: iter(()))
 
-    def _files_of(self, block: Files, live: Mapping[int, int]) -> pa.Table:
-        partitions = [self._partition_json(block.spec_id, values) for values in block.partitions]
-        columns = {
-            "file_path": block.locations,
-            "file_format": block.formats,
-            "file_content": pa.repeat("DATA", len(block)),
-            "row_count": _rows_left(block, live),
-            "size_bytes": block.sizes,
-            "partition_data_json": pa.array(partitions, pa.string()).take(block.partition_of),
-            "partition_spec_id": pa.repeat(pa.scalar(block.spec_id, pa.int32()), len(block)),
-            "sequence_number": block.sequences,
+    def _row_of_delete_file(self, path: str, entries: Sequence[Entry]) -> dict[str, Any]:
+        first = entries[0]
+        return {
+            "file_path": path,
+            "file_format": first.format,
+            "file_content": first.content,
+            "row_count": sum({entry.blob: entry.rows for entry in entries}.values()),
+            "size_bytes": first.size,
+            "partition_data_json": self._partition_json(first.spec_id, first.partition)
+            if len({entry.scope for entry in entries}) == 1
+            else None,
+            "partition_spec_id": first.spec_id,
+            "sequence_number": max(entry.sequence for entry in entries),
+            "equality_field_ids": list(first.equality_ids) or None,
         }
-        return file_table(columns)
+
+    def _files_of(self, block: Files, touched: Touched) -> pa.Table:
+        partitions = [self._partition_json(block.spec_id, values) for values in block.partitions]
+        return file_table(
+            {
+                "file_path": block.locations,
+                "file_format": block.formats,
+                "file_content": pa.repeat("DATA", len(block)),
+                "row_count": _rows_left(block, touched.live),
+                "size_bytes": block.sizes,
+                "partition_data_json": pa.array(partitions, pa.string()).take(block.partition_of),
+                "partition_spec_id": pa.repeat(pa.scalar(block.spec_id, pa.int32()), len(block)),
+                "sequence_number": block.sequences,
+                "delete_files": touched.delete_files(len(block)),
+            }
+        )
 
     def _partition_json(self, spec_id: int, partition: tuple[Any, ...]) -> str | None:
         return partition_json(self._specs[spec_id], self._schema, partition)
 
-    def _live_rows(self, block: Files) -> dict[int, int]:
-        """Position in the block → live rows, of the files that lost some."""
+    def _touched(self, block: Files) -> Touched:
+        """The files of a block that deletes apply to."""
         if not self._deletes:
-            return {}
-        found = {}
+            return Touched()
+        deletes, live = {}, {}
         for position, entry in enumerate(block.entries()):
-            if (rows := self._rows_of(entry)) != entry.rows:
-                found[position] = rows
-        return found
+            if applying := self._index.positional(entry) + self._index.equality(entry):
+                deletes[position] = applying
+                if (rows := self._rows_of(entry, applying)) != entry.rows:
+                    live[position] = rows
+        return Touched(live, deletes)
 
-    def _rows_of(self, entry: Entry) -> int:
+    def _rows_of(self, entry: Entry, deletes: Sequence[Entry]) -> int:
         """Live rows of a file; what deletes take away is counted once for a file and the deletes that apply to it."""
-        deletes = self._index.positional(entry) + self._index.equality(entry)
-        if not deletes:
-            return entry.rows
         about = tuple(sorted((delete.location, delete.size, delete.blob or ()) for delete in deletes))
         key = ("live", self._scope, entry.location, entry.size, about)
         held: int | None = FILES.get(key)

@@ -28,6 +28,7 @@ from capture.connectors.spi import (
     SnapshotListing,
     TableDescriptor,
     Wanted,
+    delete_file,
 )
 from capture.connectors.storage.places import Lake, Place, Unreadable, first_line, unknown_snapshot, unknown_table
 from store.errors import NotFound, StatflightError
@@ -192,7 +193,9 @@ class _Fragment:
         bases = {base.id: base.path.rstrip("/") for base in _bases(dataset)}
         self.paths = [f"{bases.get(getattr(f, 'base_id', None), home)}/data/{f.path}" for f in files]
         self.sizes = [int(f.file_size_bytes or 0) for f in files]
-        told = [str(held.deletion_file() or ""), str(self.live)]
+        deletion = held.deletion_file()
+        self.delete_files = [delete_file(f"{home}/{deletion}")] if deletion else []
+        told = [str(deletion or ""), str(self.live)]
         told += [f"{path}\0{f.fields}" for path, f in zip(self.paths, files, strict=True)]
         self.fingerprint = hashlib.sha256("\0\0".join(told).encode()).hexdigest()
 
@@ -204,6 +207,7 @@ class _Fragment:
                 "file_content": "DATA",
                 "row_count": self.live,
                 "size_bytes": size,
+                "delete_files": self.delete_files,
             }
 
 

@@ -18,7 +18,7 @@ from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
 from capture.connectors.paimon import statistics
 from capture.connectors.paimon.library import quiet, snapshot_ids
 from capture.connectors.paimon.schema import beyond_micros, reads_as
-from capture.connectors.spi import Column, ColumnIds
+from capture.connectors.spi import Column, ColumnIds, delete_file
 from capture.connectors.storage.places import Place, plain_path
 
 MERGE_BYTES: Final = 256 << 20
@@ -46,7 +46,14 @@ class File:
     split: Any
     live: int | None
     partition: Mapping[str, Any]
-    deletion: str
+    deletion: Any
+
+    @property
+    def content(self) -> str:
+        """Text that changes whenever the live rows of the file may."""
+        vector = self.deletion
+        told = "" if vector is None else f"{vector.dv_index_path}\0{vector.offset}\0{vector.length}"
+        return f"{self.path}\0{self.meta.file_size}\0{self.meta.level}\0{told}"
 
     def row(self) -> dict[str, Any]:
         told = {name: _partition_value(value) for name, value in self.partition.items()}
@@ -58,7 +65,11 @@ class File:
             "size_bytes": self.meta.file_size,
             "partition_data_json": json.dumps(told, ensure_ascii=False) if told else None,
             "sequence_number": self.meta.max_sequence_number,
-        }
+            "delete_files": [] if self.deletion is None else [
+                delete_file(plain_path(str(self.deletion.dv_index_path)), "DELETION_VECTOR", self.deletion.offset,
+                            self.deletion.length)
+            ],
+        }  # fmt: skip
 
 
 class Version:
@@ -97,9 +108,8 @@ class Version:
             live = meta.row_count
         elif raw and deletion.cardinality is not None:
             live = meta.row_count - deletion.cardinality
-        told = "" if deletion is None else f"{deletion.dv_index_path}\0{deletion.offset}\0{deletion.length}"
         path = plain_path(str(meta.external_path or meta.file_path))
-        return File(meta, path, split, live, split.partition.to_dict(), told)
+        return File(meta, path, split, live, split.partition.to_dict(), deletion)
 
     def known_rows(self) -> int | None:
         """Live rows as far as metadata tells; None when keys must be merged to know."""
@@ -327,5 +337,4 @@ def _partition_value(value: Any) -> Any:
 
 
 def fingerprint(unit: Sequence[File]) -> str:
-    told = sorted(f"{f.path}\0{f.meta.file_size}\0{f.meta.level}\0{f.deletion}" for f in unit)
-    return hashlib.sha256("\0\0".join(told).encode()).hexdigest()
+    return hashlib.sha256("\0\0".join(sorted(f.content for f in unit)).encode()).hexdigest()

@@ -87,20 +87,32 @@ def equality_deletes(table: Table, keys: dict[str, list[Any]], partition: Record
 
 def deletion_vector(table: Table, path: str, rows: list[int], broken: bytes = b"") -> DataFile:
     """A Puffin file with one vector behind another blob, so that its offset matters."""
-    blob = broken or vector_blob(rows)
-    content = b"PFA1" + b"something else" + blob
+    (file,) = deletion_vectors(table, {path: rows}, broken)
+    return file
+
+
+def deletion_vectors(table: Table, rows: dict[str, list[int]], broken: bytes = b"") -> list[DataFile]:
+    """A Puffin file with a vector for each data file, as Spark writes them."""
+    content, places = b"PFA1something else", []
+    for path, positions in rows.items():
+        blob = broken or vector_blob(positions)
+        places.append((path, len(positions), len(content), len(blob)))
+        content += blob
     location = _new_path(table, "puffin")
     location.write_bytes(content)
-    return _described(
-        location,
-        FileFormat.PUFFIN,
-        DataFileContent.POSITION_DELETES,
-        len(rows),
-        None,
-        referenced_data_file=path,
-        content_offset=4 + len(b"something else"),
-        content_size_in_bytes=len(blob),
-    )
+    return [
+        _described(
+            location,
+            FileFormat.PUFFIN,
+            DataFileContent.POSITION_DELETES,
+            count,
+            None,
+            referenced_data_file=path,
+            content_offset=offset,
+            content_size_in_bytes=size,
+        )
+        for path, count, offset, size in places
+    ]
 
 
 def vector_blob(rows: list[int]) -> bytes:

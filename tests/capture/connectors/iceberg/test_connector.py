@@ -203,6 +203,46 @@ def test_a_deletion_vector_replaces_position_deletes(table):
     check_live(table, expected(1, 5, 70))
 
 
+def test_vectors_of_one_puffin_file_are_one_row_and_two_deletes(table):
+    first, second = paths(table)[0], paths(table)[100]
+    vectors = {first: list(range(10)), second: list(range(10, 20))}
+    built.commit_deletes(table, *built.deletion_vectors(table, vectors), format_version=3)
+    check_live(table, expected(*range(10), *range(110, 120)))
+    files = stats(directory(home(table))).files.to_pylist()
+    (puffin,) = (file for file in files if file["file_content"] == "POSITION_DELETES")
+    assert (puffin["row_count"], puffin["file_format"], puffin["delete_files"]) == (20, "PUFFIN", None)
+    applied = [vector for file in files if file["file_content"] == "DATA" for vector in file["delete_files"]]
+    assert {vector["file_path"] for vector in applied} == {puffin["file_path"]}
+    assert {vector["file_content"] for vector in applied} == {"DELETION_VECTOR"}
+    content = Path(puffin["file_path"]).read_bytes()
+    cut = [content[v["content_offset"] :][: v["content_size"]] for v in applied]
+    assert sorted(parse_vector(blob).tolist() for blob in cut) == [list(range(10)), list(range(10, 20))]
+
+
+def applied(native) -> dict[str, list[str]]:
+    """Data file → names of the delete files that apply to it."""
+    rows = [row for row in native.files.to_pylist() if row["file_content"] == "DATA"]
+    return {row["file_path"]: sorted(Path(d["file_path"]).name for d in row["delete_files"]) for row in rows}
+
+
+def test_delete_files_apply_by_sequence_number(table):
+    first, second = (paths(table)[i].removeprefix("file://") for i in (0, 100))
+    assert applied(stats(directory(home(table)))) == {first: [], second: []}
+    equal = built.equality_deletes(table, {"id": [1], "name": ["n001"]})
+    gone = built.position_deletes(table, [(paths(table)[0], 3), (paths(table)[100], 3)])
+    built.commit_deletes(table, equal, gone)
+    native = stats(directory(home(table)))
+    both = sorted(Path(file.file_path).name for file in (equal, gone))
+    assert applied(native) == {first: both, second: both}
+    ids = {row["file_content"]: row["equality_field_ids"] for row in native.files.to_pylist()}
+    assert ids == {"DATA": None, "POSITION_DELETES": None, "EQUALITY_DELETES": [1, 2]}
+    (later,) = built.deletion_vectors(table, {paths(table)[0]: [3, 4]})
+    built.commit_deletes(table, later, format_version=3)
+    newest = stats(directory(home(table)))
+    assert applied(newest) == {first: sorted(Path(f.file_path).name for f in (equal, later)), second: both}
+    assert len({part.key for part in newest.parts} & {part.key for part in native.parts}) == 1  # that of `second`
+
+
 def test_a_damaged_deletion_vector_is_an_error_that_says_so(table):
     blob = bytearray(built.vector_blob([1]))
     blob[-1] ^= 1
@@ -233,6 +273,11 @@ def test_deletes_stay_within_their_partition(tmp_path):
     assert sorted((row["id"], row["part"]) for row in live(connector)) == [(1, "b"), (2, "a")]
     files = stats(connector).files.to_pylist()
     assert {json.loads(file["partition_data_json"])["part"] for file in files} == {"a", "b"}
+    kinds = {
+        json.loads(file["partition_data_json"])["part"]: [d["file_content"] for d in file["delete_files"]]
+        for file in files if file["file_content"] == "DATA"
+    }  # fmt: skip
+    assert kinds == {"a": ["EQUALITY_DELETES"], "b": ["POSITION_DELETES"]}
 
 
 def test_what_deletes_leave_of_bounds_and_counts(table):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from datetime import UTC, datetime
+from pathlib import Path
 
 import lance
 import numpy as np
@@ -138,6 +139,13 @@ def test_struct_leaves_and_types(tmp_path):
     ]  # fmt: skip
     (task,) = connector.plan_files("default", "nest", 1, {"s.a": 1, "s.b.c": 2, "d": 3, "t": 4})
     assert {column.name: values.to_pylist()[0] for column, values in read(task, task.columns)}["s.b.c"] == "x"
+
+
+def test_the_deletions_of_a_fragment_are_its_delete_file(path):
+    cut, whole = sorted(stats(connect(path), 3).files.to_pylist(), key=lambda row: row["row_count"], reverse=True)
+    (deletes,) = cut["delete_files"]
+    assert (deletes["file_content"], Path(deletes["file_path"]).parent) == ("DELETION_VECTOR", path / "_deletions")
+    assert Path(deletes["file_path"]).exists() and whole["delete_files"] == []
 
 
 def test_zone_maps_are_native_bounds(path):

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import sqlite3
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ pytest.importorskip("pypaimon")
 
 from capture.compute.readers.tasks import read
 from capture.connectors.paimon.connector import PaimonConnector
+from capture.connectors.paimon.snapshot_view import File, fingerprint
 from capture.connectors.paimon.statistics import canonical, parse_analyzed
 from capture.connectors.spi import ConnectorConfig
 from store.errors import InvalidArgument, NotFound, UpstreamError
@@ -243,6 +245,15 @@ def test_files_of_an_append_table(append, warehouse):
     assert sorted((r["min"], r["max"], r["null_count"]) for r in labels) == [("v001", "v099", 10), ("v002", "v098", 10)]
     assert {(r["min"], r["max"]) for r in held(first) if r["column_name"] == "part"} == {("p0", "p0"), ("p1", "p1")}
     assert sorted(contents(connector, "events", 1)["id"]) == list(range(100))
+
+
+def test_a_deletion_vector_applies_to_its_file():
+    meta = SimpleNamespace(file_size=9, level=0, max_sequence_number=3)
+    vector = SimpleNamespace(dv_index_path="file:/t/index/index-1", offset=4, length=30)
+    cut, whole = File(meta, "/t/a.parquet", None, 5, {}, vector), File(meta, "/t/a.parquet", None, 5, {}, None)
+    assert cut.row()["delete_files"] == [{"file_path": "/t/index/index-1", "file_content": "DELETION_VECTOR",
+                                          "content_offset": 4, "content_size": 30}]  # fmt: skip
+    assert whole.row()["delete_files"] == [] and fingerprint([cut]) != fingerprint([whole])
 
 
 def test_rows_of_one_key_are_one(keyed, warehouse):
