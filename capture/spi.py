@@ -92,13 +92,17 @@ class TableHandle:
         return {column_id: column.name for column_id, column in self.by_id.items()}
 
     def selected(self, selectors: Sequence[str]) -> frozenset[str]:
-        """Names of the leaves that selectors pick: `#<column_id>`, a name, or a struct's name for what is in it. They
+        """Keys of the leaves that selectors pick: `#<column_id>`, a name, or a struct's name for what is in it. They
         are hints: what the snapshot does not have picks nothing."""
-        names = {
-            self.names.get(int(s[1:])) if s[:1] == "#" and s[1:].isdecimal() else s for s in map(str.strip, selectors)
-        }
-        leaves = (c.name for c in self.columns.columns if c.is_leaf)
-        return frozenset(n for n in leaves if n in names or any(n.startswith(f"{name}.") for name in names if name))
+        by_id, keys = self.by_id, set()
+        for selector in map(str.strip, selectors):
+            column = by_id.get(int(selector[1:])) if selector[:1] == "#" and selector[1:].isdecimal() else None
+            name = selector if column is None else column.key
+            for leaf in self.columns.columns:
+                own = leaf.key if column is not None else leaf.name
+                if leaf.is_leaf and name and (own == name or own.startswith(f"{name}.")):
+                    keys.add(leaf.key)
+        return frozenset(keys)
 
 
 Partition = tuple[tuple[str, str | None], ...]

@@ -250,7 +250,7 @@ class StatsClient(Connection):
         Args:
             table: its full name.
             snapshot: "current", an id, or "all".
-            columns: names of columns, in any case; None means each that can have statistics.
+            columns: names of columns, in any case, or `#<column_id>`; None means each that can have statistics.
             kinds: such as MIN_MAX or NDV; None means any.
             mode: SYNC waits for the outcome, ASYNC answers QUEUED with a job id.
             partitions: such as [{"day": "2024-05-01"}]: only statistics of the files in them; not for `resolve`.
@@ -258,22 +258,21 @@ class StatsClient(Connection):
 
         Raises:
             pa.ArrowKeyError: the server knows no such table or column.
+            pa.ArrowInvalid: several columns are written so.
         """
         known = self.read_table("information_schema.columns", table, ["column_name", "column_id", "data_type"])
-        found = {row["column_name"]: row for row in known.to_pylist()}
-        columns = None if columns is None else [_known_as(name, found) for name in columns]
-        if missing := [name for name in columns or () if name not in found]:
-            raise _unknown_column(table, missing[0], found)
+        rows = known.to_pylist()
+        chosen = None if columns is None else {_chosen(table, name, rows): name for name in columns}
         of_columns = None if kinds is None else [kind for kind in kinds if kind not in TABLE_KINDS]
         common: dict[str, Any] = {"table": table, "snapshot": snapshot, "mode": mode}
         if partitions is not None:
             common["partitions"] = list(partitions)
-        selected = {} if columns is None else {"column_selectors": list(columns)}
+        selected = {} if chosen is None else {"column_selectors": [_selector(i, rows) for i in chosen]}
         requests: list[dict[str, Any]] = [common | {"target": {"kind": "TABLE"}} | selected]
         if of_columns == []:
             return requests
-        for row in found.values():
-            if row["column_name"] in columns if columns is not None else not _is_container(row["data_type"]):
+        for row in rows:
+            if row["column_id"] in chosen if chosen is not None else not _is_container(row["data_type"]):
                 target = {"kind": "COLUMN", "column_id": row["column_id"]}
                 more: dict[str, Any] = {"kinds": of_columns} if of_columns else {}
                 if sampling is not None:
@@ -329,6 +328,31 @@ def _unknown_column(table: str, column: str, known: Iterable[str]) -> pa.ArrowKe
 
 def _named(column: str) -> list[dict[str, Any]]:
     return [{"column": "column_name", "op": "EQ", "values": [column]}]
+
+
+def _chosen(table: str, column: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    """The id of the column that a name, in any case, or `#<column_id>` picks."""
+    names = [row["column_name"] for row in rows]
+    ids = {f"#{row['column_id']}": row["column_id"] for row in rows}
+    if column in ids and column not in names:
+        return int(ids[column])
+    name = _known_as(column, dict.fromkeys(names))
+    found = [row["column_id"] for row in rows if row["column_name"] == name]
+    if not found:
+        raise _unknown_column(table, column, dict.fromkeys(names))
+    if len(found) > 1:
+        choice = " or ".join(f"#{column_id}" for column_id in found)
+        raise pa.ArrowInvalid(
+            f'[AMBIGUOUS_COLUMN] several columns of "{table}" are written "{name}"; name one by its id: {choice}'
+        )
+    return int(found[0])
+
+
+def _selector(column_id: int, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A column's name where it has one of its own, else its id."""
+    (name,) = (row["column_name"] for row in rows if row["column_id"] == column_id)
+    alone = sum(row["column_name"] == name for row in rows) == 1 and not name.startswith("#")
+    return name if alone else f"#{column_id}"
 
 
 def _known_as(name: str, known: Iterable[str]) -> str:

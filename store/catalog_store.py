@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from store.database import Connection, Database, insert_rows
-from store.errors import NotFound, nearest
+from store.errors import InvalidArgument, NotFound, nearest
 from store.lru import Bounded
 from store.names import column_key, dotted_name, join_name, split_name
 
@@ -190,6 +190,44 @@ class Catalog:
             " GROUP BY column_name HAVING count(DISTINCT column_id) > 1 ORDER BY 1", [table.table_key, list(names)],
         )  # fmt: skip
         return [name for (name,) in found.fetchall()]
+
+    def refuse_ambiguous(self, table: TableEntry, columns: Iterable[str]) -> None:
+        """Refuses names of columns that two columns of a table's current schema are written as.
+
+        Raises:
+            InvalidArgument: One of them is; names the ids to ask for instead.
+        """
+        names = sorted({name for name in columns if not name.startswith("#")})
+        if not names:
+            return
+        with self.database.reading() as cursor:
+            if not (ambiguous := self.ambiguous_names(cursor, table, names)):
+                return
+            rows = cursor.execute(
+                "SELECT DISTINCT column_id FROM table_columns WHERE table_key = ? AND column_name = ? ORDER BY 1",
+                [table.table_key, ambiguous[0]],
+            ).fetchall()
+        ids = " or ".join(f"#{column_id}" for (column_id,) in rows)
+        raise InvalidArgument(
+            f'several columns of "{table.full_name}" are written "{ambiguous[0]}"',
+            code="AMBIGUOUS_COLUMN", hint=f"name one by its id: {ids}", params={"column": ambiguous[0]},
+        )  # fmt: skip
+
+    def column_id(self, table: TableEntry, column: str) -> int:
+        """The id of a column, given as `#<id>`, its name or its key (`store.names.column_key`).
+
+        Raises:
+            InvalidArgument: Two columns are written so.
+            NotFound: The table has no such column.
+        """
+        self.refuse_ambiguous(table, [column])
+        ids = self.column_ids(table)
+        number = int(column[1:]) if column[:1] == "#" and column[1:].isdecimal() else None
+        found = ids.get(column) if number is None or number not in ids.values() else number
+        if found is None:
+            hint = nearest(column, list(ids))
+            raise NotFound(f'"{table.full_name}" has no column "{column}"', code="UNKNOWN_COLUMN", hint=hint)
+        return found
 
     def schema_columns(self, table: TableEntry, schema_hash: str | None) -> list[list[Any]]:
         """[name, logical type, nullable, field id, path?] of each column of a schema seen before; empty when unknown.

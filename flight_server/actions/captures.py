@@ -23,6 +23,11 @@ def _tables(call: Call, asks: Sequence[Ask]) -> list[TableEntry]:
     }
     for name, snapshot in dict.fromkeys((a.table, a.snapshot) for a in asks if isinstance(a.snapshot, int)):
         call.service.catalog.snapshot(by_name[name], int(snapshot))
+    selectors: dict[str, set[str]] = {}
+    for ask in asks:
+        selectors.setdefault(ask.table, set()).update(ask.column_selectors)
+    for name, columns in selectors.items():
+        call.service.catalog.refuse_ambiguous(by_name[name], columns)
     return [by_name[ask.table] for ask in asks]
 
 

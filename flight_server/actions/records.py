@@ -103,9 +103,7 @@ def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
     check_snapshot(asked["snapshot"])
     table = call.service.access.table(asked["table"], call.principal, "stats.read")
     snapshot_id = _snapshot_id(call, table, asked["snapshot"])
-    column_id = call.service.catalog.column_ids(table).get(asked["column"])
-    if column_id is None:
-        raise NotFound(f'"{table.full_name}" has no column "{asked["column"]}"', code="UNKNOWN_COLUMN")
+    column_id = call.service.catalog.column_id(table, asked["column"])
     sketches_of, files = (
         call.service.scanner.table(of_json({
             "table": name, "snapshot": snapshot_id,

@@ -325,3 +325,20 @@ def test_a_reason_always_has_a_code():
     assert reason(RuntimeError()) == "[INTERNAL] RuntimeError"
     wrapped = "Flight returned unavailable error, with message: [X] y. gRPC client debug context: z"
     assert reason(flight.FlightUnavailableError(wrapped)) == "[X] y"
+
+
+def test_columns_that_are_written_alike_are_asked_for_by_id(server, client):
+    server.rows("information_schema.tables", TABLE | {"table_type": "BASE TABLE"})
+    server.rows(
+        "information_schema.columns",
+        *[TABLE | {"column_name": n, "data_type": t, "column_id": i}
+          for i, (n, t) in enumerate([("st.x", "INT"), ("st", "STRUCT"), ("st.x", "INT"), ("k", "INT")], 1)],
+    )  # fmt: skip
+    server.answers["capture"] = lambda body: [{"outcome": "CAPTURED"} for _ in body["requests"]]
+    with pytest.raises(pa.ArrowInvalid, match=r'AMBIGUOUS_COLUMN.*"st.x"; name one by its id: #1 or #3'):
+        client.capture("lake.sales.orders", columns=["st.x"])
+    client.capture("lake.sales.orders", columns=["#3", "k"])
+    ((_, body),) = server.actions
+    assert body["requests"][0]["column_selectors"] == ["#3", "k"]
+    assert [request["target"].get("column_id") for request in body["requests"]] == [None, 3, 4]
+    assert [r["target"].get("column_id") for r in client.capture_requests("lake.sales.orders")] == [None, 1, 3, 4]

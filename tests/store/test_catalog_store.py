@@ -6,7 +6,7 @@ import pytest
 
 from store.catalog_store import Catalog, table_uuid
 from store.database import Database
-from store.errors import NotFound
+from store.errors import InvalidArgument, NotFound
 
 A, B = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 
@@ -235,3 +235,16 @@ def test_a_home_has_the_newest_publication(catalog):
     found_ = catalog.publications(entry)
     assert [(p["home"], p["state"], p["columns"]) for p in found_] == [
         ("iceberg", "CURRENT", ["a", "b"]), ("spark", "CURRENT", [])]  # fmt: skip
+
+
+def test_a_name_that_two_columns_share_is_refused_and_their_ids_are_not(catalog):
+    entry = discover(catalog, columns=ALIKE)
+    assert [catalog.column_id(entry, name) for name in ("a", "#2", "#3", '"a.b"')] == [1, 2, 3, 3]
+    with pytest.raises(InvalidArgument, match=r'"lake.s.t" are written "a.b"; name one by its id: #2 or #3'):
+        catalog.column_id(entry, "a.b")
+    with pytest.raises(NotFound, match='has no column "#9"'):
+        catalog.column_id(entry, "#9")
+    with pytest.raises(InvalidArgument) as refusal:
+        catalog.refuse_ambiguous(entry, ["a", "a.b"])
+    assert refusal.value.code == "AMBIGUOUS_COLUMN"
+    catalog.refuse_ambiguous(entry, ["a", "#2", "nosuch"])
