@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from capture.connectors.delta.log import DeltaSchema, parse_schema
 from capture.connectors.delta.unity import UnityCatalog
-from capture.connectors.footers.reader import Footer, read_footers
+from capture.connectors.footers.statistics import ListedFile
 from capture.connectors.secrets import PathRewrite, patient
 from capture.connectors.storage.places import Lake, Place, Unreadable, open_place, plain_path, unknown_snapshot
 from store.errors import StatflightError, UpstreamError
@@ -133,14 +133,17 @@ class LakeTable:
             return open_place(path, self.storage)
         return self.place.below(path)
 
-    def footers(self, places: Sequence[Place]) -> Iterator[Footer]:
-        """The footers of data files, in their order.
+    def listed(self, actions: pa.Table, positions: Sequence[int]) -> list[ListedFile]:
+        """Some data files as the log lists them, out of what `get_add_actions` gives."""
+        some = actions.select(["path", "size_bytes", "modification_time"]).take(pa.array(positions, pa.int64()))
+        columns = (column.to_pylist() for column in some.columns)
+        return [ListedFile(self.file(path), size, time) for path, size, time in zip(*columns, strict=True)]
 
-        Raises:
-            UpstreamError: One cannot be read; names the table and the file.
-        """
+    @contextmanager
+    def reading_files(self) -> Iterator[None]:
+        """Puts the table's name before what went wrong with a data file."""
         try:
-            yield from read_footers(places)
+            yield
         except UpstreamError as trouble:
             message = f'table "{self.namespace}.{self.name}": {trouble.message}'
             raise type(trouble)(message, hint=trouble.hint, params=trouble.params) from None

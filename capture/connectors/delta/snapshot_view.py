@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -14,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from capture.connectors.delta.bounds import of_log, of_partition
 from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows, identity
 from capture.connectors.delta.lake_table import LakeTable, Schemas
 from capture.connectors.delta.large_log import LargeLog, Slice
 from capture.connectors.delta.log import DeltaColumn, log_entries, log_files
 from capture.connectors.delta.log_files import NotSliced
+from capture.connectors.delta.statistics import MAX_FOOTERS, ColumnStatistics
 from capture.connectors.delta.table_version import (
     DELETES,
     Version,
@@ -29,13 +30,13 @@ from capture.connectors.delta.table_version import (
     path_in_file,
     wanted_columns,
 )
-from capture.connectors.file_columns import ROWS_PER_TABLE, absent, column_rows
+from capture.connectors.file_columns import absent
 from capture.connectors.footers.reader import batched
-from capture.connectors.spi import FILE_COLUMN_SCHEMA, ColumnIds, FilePart, NativeStats, ScanColumn, ScanTask
+from capture.connectors.footers.statistics import FooterCache
+from capture.connectors.spi import ColumnIds, FilePart, NativeStats, ScanColumn, ScanTask
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
 from store.logical_types import LogicalType, parse, to_arrow
 
-MAX_FOOTERS: Final = 10_000  # read for what the log lacks; beyond, it is unknown
 _VECTORS: Final = "deletionVectors"  # the table feature
 
 
@@ -66,13 +67,15 @@ class SnapshotView:
 
     def __init__(self, table: LakeTable, schemas: Schemas, scope: str, snapshot_id: int):
         self._table, self._schemas, self._scope, self._version = table, schemas, scope, snapshot_id
+        self._footers = FooterCache(scope)
 
     def statistics(self, ids: ColumnIds, column_names: frozenset[str] | None) -> NativeStats:
         """What the log says of the files and of some of their columns (None: all)."""
         pieces = self._pieces()
         tables = [file_rows(piece.version) for piece in pieces]
         files = pa.concat_tables(tables)
-        columns = [self._columns_of(piece, ids, column_names) for piece in pieces]
+        of_columns = ColumnStatistics(self._table, self._footers, ids, column_names)
+        columns = [partial(of_columns.rows, piece.with_statistics) for piece in pieces]
         parts: list[FilePart] = []
         if column_names is None:
             shape = repr((self._scope, self._table.place.name, sorted(ids.items())))
@@ -142,7 +145,7 @@ class SnapshotView:
     def _live_rows(self, part: Slice, told: pa.Array) -> pa.Array:
         """Live rows of each file of a slice."""
         if told.null_count:
-            told = self._count_rows(part.files["path"], told.to_pylist())
+            told = self._count_rows(part.files, told.to_pylist())
         if part.vectors.null_count == len(part.vectors):
             return told
         lost = pc.fill_null(pc.struct_field(part.vectors, ["cardinality"]), 0)
@@ -170,7 +173,7 @@ class SnapshotView:
                 self._read_vectors(version, table)
         rows = version.rows
         if rows.null_count and rows.null_count <= MAX_FOOTERS:
-            rows = self._count_rows(logged, rows.to_pylist())
+            rows = self._count_rows(actions, rows.to_pylist())
         if version.deleted:
             counts = rows.to_pylist()
             for i, gone in version.deleted.items():
@@ -195,57 +198,13 @@ class SnapshotView:
                 if len(gone):
                     version.deleted[number] = gone
 
-    def _count_rows(self, logged: pa.Array, counts: list[int | None]) -> pa.Array:
+    def _count_rows(self, actions: pa.Table, counts: list[int | None]) -> pa.Array:
         """Rows of each file: what the log says, or the footer where it does not."""
         missing = [i for i, count in enumerate(counts) if count is None]
-        places = [self._table.file(logged[i].as_py()) for i in missing]
-        for i, footer in zip(missing, self._table.footers(places), strict=True):
-            counts[i] = footer.row_count
+        with self._table.reading_files():
+            for i, footer in zip(missing, self._footers.outlines(self._table.listed(actions, missing)), strict=True):
+                counts[i] = footer.row_count
         return pa.array(counts, pa.int64())
-
-    # Statistics of columns.
-
-    def _columns_of(
-        self, piece: _Piece, ids: ColumnIds, column_names: frozenset[str] | None
-    ) -> Callable[[], Iterator[pa.Table]]:
-        return lambda: self._file_columns(piece.with_statistics(), ids, column_names)
-
-    def _file_columns(
-        self, version: Version, ids: ColumnIds, column_names: frozenset[str] | None
-    ) -> Iterator[pa.Table]:
-        tight, files = version.has_tight_statistics, len(version)
-        wanted = wanted_columns(version.schema, column_names)
-        if not files or not wanted:
-            yield FILE_COLUMN_SCHEMA.empty_table()
-            return
-        step = min(files, ROWS_PER_TABLE)
-        for start in range(0, files, step):
-
-            def cut(values: pa.Array | None, start: int = start) -> pa.Array | None:
-                return None if values is None else values.slice(start, step)
-
-            paths, rows, sound = cut(version.paths), cut(version.rows), cut(tight)
-            # few columns of many files, not the other way round: it is the calls that cost
-            for some in batched(wanted, max(1, ROWS_PER_TABLE // step)):
-                tables = []
-                for known in some:
-                    if known.logical[0] in version.partitions:
-                        values = cut(version.partition(known))
-                        facts = of_partition(values, rows) if values is not None else {}
-                    else:
-                        facts = of_log(
-                            parse(known.column.logical_type),
-                            cut(version.statistic("null_count", known.physical)),
-                            cut(version.statistic("min", known.physical)),
-                            cut(version.statistic("max", known.physical)),
-                            rows,
-                            cut(version.column("num_records")),
-                            sound,
-                            exact=not version.may_be_wide,
-                            was_float="float" in known.widened_from,
-                        )
-                    tables.append(column_rows(paths, known.column, ids, rows, **facts))
-                yield pa.concat_tables(tables)
 
     # Tasks.
 
@@ -256,19 +215,20 @@ class SnapshotView:
         constants = {
             known.column.key: _constants(version.partition(known), parse(known.column.logical_type), len(version))
             for known in wanted
-            if known.logical[0] in version.partitions
+            if version.is_partition(known)
         }
         held = [known for known in wanted if known.column.key not in constants]
         widths = repr([(known.column.key, known.width_bytes) for known in wanted if known.widened_from])
         told = named_in_statistics(version, held)
-        columns_of = ("path", "size_bytes", "modification_time")
-        logged, sizes, times = (version.actions[column].to_pylist() for column in columns_of)
+        columns_of = ("size_bytes", "modification_time")
+        sizes, times = (version.actions[column].to_pylist() for column in columns_of)
         paths, rows = version.paths.to_pylist(), version.rows.to_pylist()
         vectors = [None] * len(version) if version.vectors is None else version.vectors.to_pylist()
         for group in batched(range(len(version)), 256):
             unsure = [i for i in group if not told[i]]
-            places = [self._table.file(logged[i]) for i in unsure]
-            footers = dict(zip(unsure, self._table.footers(places), strict=True))
+            with self._table.reading_files():
+                found = self._footers.outlines(self._table.listed(version.actions, unsure))
+                footers = dict(zip(unsure, found, strict=True))
             for i in group:
                 gone = version.deleted.get(i)
                 if vectors[i] is not None:

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from capture.connectors.delta.log import DeltaColumn, DeltaSchema
 from capture.connectors.delta.log_files import TIGHT
-from capture.connectors.footers.leaf_types import Leaf
 from capture.connectors.footers.reader import Footer
 from capture.connectors.spi import FILE_SCHEMA, file_table
 from store.names import column_key
@@ -81,6 +80,10 @@ class Version:
             values = pc.struct_field(values, [values.type.get_field_index(part)])
         return None if values is None or pa.types.is_struct(values.type) else values
 
+    def is_partition(self, known: DeltaColumn) -> bool:
+        """Whether the log has the column's value of each file."""
+        return len(known.logical) == 1 and known.logical[0] in self.partitions
+
     def partition(self, known: DeltaColumn) -> pa.Array | None:
         for name in (known.logical[0], known.physical[0]):
             if (values := self.statistic("partition", (name,))) is not None:
@@ -124,21 +127,20 @@ def named_in_statistics(version: Version, columns: list[DeltaColumn]) -> list[bo
 
 def path_in_file(known: DeltaColumn, footer: Footer | None) -> str | None:
     """The key of the column's path in a file; None when the file does not have it."""
-    key = column_key(known.physical)
     if footer is None:
-        return key
-    leaf = leaf_of(known, footer)
-    return None if leaf is None else leaf.key
+        return column_key(known.physical)
+    position = position_in(known, footer)
+    return None if position is None else footer.leaves[position].key
 
 
-def leaf_of(known: DeltaColumn, footer: Footer) -> Leaf | None:
-    """The column in a file, by its path or its field id; None when the file does not have it."""
-    leaf = footer.leaf(column_key(known.physical))
-    if leaf is not None and leaf.is_leaf:
-        return leaf
+def position_in(known: DeltaColumn, footer: Footer) -> int | None:
+    """The place of the column among the leaves of a file, by its path or its field id; None when it is not there."""
+    position = footer.positions.get(column_key(known.physical))
+    if position is not None and footer.leaves[position].is_leaf:
+        return position
     number = known.column.field_id
-    leaves = (leaf for leaf in footer.leaves if leaf.is_leaf)
-    return next((leaf for leaf in leaves if number is not None and leaf.field_id == number), None)
+    leaves = enumerate(footer.leaves)
+    return next((i for i, leaf in leaves if number is not None and leaf.is_leaf and leaf.field_id == number), None)
 
 
 def _partition_json(version: Version) -> pa.Array:

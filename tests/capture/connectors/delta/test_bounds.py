@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.compute.file_scan import Work, scan
-from capture.compute.readers import base
+from capture.compute.readers import tasks
 from capture.connectors.delta.bounds import of_log, of_partition
 from capture.connectors.storage.places import Unreadable
 from store.logical_types import parse
@@ -165,6 +165,6 @@ def test_dotted_names_inside_structs(tmp_path):
         '"id.num"': ("1", "3"), "s.field": ("1", "5"), 's."field.one"': ("2", "4"), '"s.field"': ("x", "y"),
     }  # fmt: skip
     (task,) = found.plan_files("default", "t", 0, ids)
-    values = {column.column_id: read.to_pylist() for column, read in base.read(task, task.columns)}
+    values = {column.column_id: read.to_pylist() for column, read in tasks.read(task, task.columns)}
     assert {key: values[i] for key, i in ids.items() if i in values} == {
         '"id.num"': [1, 3], "s.field": [1, 5], 's."field.one"': [2, 4], '"s.field"': ["x", "y"]}  # fmt: skip

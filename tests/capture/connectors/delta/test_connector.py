@@ -188,7 +188,7 @@ def test_what_the_log_cuts_is_widened(tmp_path):
     assert bounds("short") == ("a", True, "b", True)
     assert bounds("zero") == ("0", True, "0", True)
     assert bounds("big") == ("-9223372036854775808", True, "9223372036854775807", True)
-    assert bounds("raw") == (None, None, None, None)
+    assert bounds("raw") == ("YQ==", True, "Yg==", True)  # of the footer
     assert bounds("day") == ("2020-01-01", True, "2020-01-01", True)
     assert bounds("flag") == ("false", True, "true", True)
     assert bounds("money") == ("-99.99", True, "0.1", True)
@@ -222,18 +222,54 @@ def test_decimals_enclose_the_truth(tmp_path, precision, scale):
             assert row["min_is_exact"] is row["max_is_exact"] is True
 
 
-def test_files_without_statistics(tmp_path):
-    deltalake.write_deltalake(tmp_path / "t", pa.table({"a": [1, None, 3]}))
-    log = tmp_path / "t/_delta_log" / f"{0:020d}.json"
+def without_statistics(path: Path, version: int) -> None:
+    """Takes the statistics out of a commit."""
+    log = path / "_delta_log" / f"{version:020d}.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     for action in actions:
         action.get("add", {}).pop("stats", None)
     log.write_text("\n".join(map(json.dumps, actions)))
+
+
+def test_files_without_statistics_have_them_in_their_footers(tmp_path):
+    path = tmp_path / "t"
+    deltalake.write_deltalake(path, pa.table({"a": [1, None, 3], "s": ["x" * 40, "b", None]}))
+    more = pa.table({"a": [7], "s": ["z"], "f": [1.5]})
+    deltalake.write_deltalake(path, more, mode="append", schema_mode="merge")
+    without_statistics(path, 0)
     stats, rows = captured(connector(tmp_path), "t")
-    assert stats.row_count == 3
-    assert [(r["row_count"], r["null_count"], r["min"], r["min_is_exact"]) for r in rows["a"]] == [
-        (3, None, None, None)
-    ]
+    assert stats.row_count == 4
+    names = ("row_count", "null_count", "min", "max", "min_is_exact", "max_is_exact")
+    told = {name: sorted(tuple(row[n] for n in names) for row in found) for name, found in rows.items()}
+    assert told["a"] == [(1, 0, "7", "7", True, True), (3, 1, "1", "3", True, True)]
+    assert told["s"] == [(1, 0, "z", "z", True, True), (3, 1, "b", "x" * 40, True, True)]
+    assert sorted(row["null_count"] for row in rows["f"]) == [0, 3], "a column added later is null before"
+    assert sorted(row["nan_count"] or 0 for row in rows["f"]) == [0, 0]
+
+
+def test_footers_of_files_with_deleted_rows_are_not_exact(tmp_path):
+    table = LAKES / "table-with-dv-small"
+    if not table.exists():
+        pytest.skip("the shared lakes are elsewhere")
+    path = tmp_path / "t"
+    shutil.copytree(table, path)
+    for version in (0, 1):
+        without_statistics(path, version)
+    found = connector(tmp_path)
+    ((row,),) = captured(found, "t", 1)[1].values()
+    assert [row[n] for n in ("row_count", "null_count", "min", "max")] == [8, 0, "0", "9"]
+    assert not row["min_is_exact"] and not row["max_is_exact"]
+    ((row,),) = captured(found, "t", 0)[1].values()
+    assert row["min_is_exact"] and row["max_is_exact"]
+
+
+def test_a_file_that_is_gone_leaves_its_statistics_unknown(tmp_path):
+    path = tmp_path / "t"
+    deltalake.write_deltalake(path, pa.table({"a": [1, 2], "b": [b"x", b"y"]}))
+    next(path.glob("*.parquet")).unlink()
+    rows = captured(connector(tmp_path), "t")[1]
+    assert [(row["min"], row["null_count"]) for row in rows["a"]] == [("1", 0)]
+    assert [(row["min"], row["null_count"]) for row in rows["b"]] == [(None, None)]
 
 
 def test_partitions_are_constants(tmp_path):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.compute.readers import base
+from capture.compute.readers import tasks
 from capture.connectors import open_connector
 from capture.connectors.footers import reader
 from capture.connectors.footers.leaf_types import promoted
@@ -433,6 +433,6 @@ def test_columns_that_are_written_alike_are_two(tmp_path):
         '"a.b"': ("a.b", "1", "2", 1), "a.b": ("a.b", "7", "9", 1), 'a."c.d"': ("a.c.d", "1", "1", 2),
         "part": ("part", "x", "x", 0)}  # fmt: skip
     (task,) = found.plan_files("default", tmp_path.name, snapshot, ids)
-    values = {column.column_id: read.to_pylist() for column, read in base.read(task, task.columns)}
+    values = {column.column_id: read.to_pylist() for column, read in tasks.read(task, task.columns)}
     assert {key: values[i] for key, i in ids.items() if i in values} == {
         '"a.b"': [1, 2, None], "a.b": [7, 9, None], 'a."c.d"': [1, None, None], "part": ["x"] * 3}  # fmt: skip

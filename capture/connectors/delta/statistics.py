@@ -1,0 +1,134 @@
+"""Statistics of columns in the files of a Delta table: from the log, and from footers where the log has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from capture.connectors.delta.bounds import of_live_rows, of_log, of_partition
+from capture.connectors.delta.lake_table import LakeTable
+from capture.connectors.delta.log import DeltaColumn
+from capture.connectors.delta.table_version import Version, named_in_statistics, position_in, wanted_columns
+from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
+from capture.connectors.footers.reader import Footer, batched
+from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
+from capture.connectors.spi import FILE_COLUMN_SCHEMA, ColumnIds
+from capture.connectors.storage.places import Unreadable
+from store.errors import UpstreamError
+from store.logical_types import parse
+
+MAX_FOOTERS: Final = 10_000  # read for what the log lacks; beyond, it is unknown
+_FOOTERS: Final = 256  # read at once
+
+
+class ColumnStatistics:
+    """Per-file statistics of some columns.
+
+    Args:
+        table: The table.
+        footers: The footers read so far.
+        ids: Column keys and their ids.
+        names: Names or keys of the columns; None for all.
+    """
+
+    def __init__(self, table: LakeTable, footers: FooterCache, ids: ColumnIds, names: frozenset[str] | None):
+        self._table, self._footers, self._ids, self._names = table, footers, ids, names
+
+    def rows(self, load: Callable[[], Version]) -> Iterator[pa.Table]:
+        """Tables of FILE_COLUMN_SCHEMA of the files that `load` gives, with their statistics."""
+        version = load()
+        wanted = wanted_columns(version.schema, self._names)
+        if not len(version) or not wanted:
+            yield FILE_COLUMN_SCHEMA.empty_table()
+            return
+        lacking = self._lacking(version, wanted)
+        yield from self._logged(version, wanted, frozenset(lacking))
+        for positions in batched(lacking, _FOOTERS):
+            yield from self._of_footers(version, wanted, positions)
+
+    def _lacking(self, version: Version, wanted: Sequence[DeltaColumn]) -> list[int]:
+        """Files whose footers have what the log lacks; none where they are too many to be read."""
+        held = [known for known in wanted if not version.is_partition(known)]
+        lacking = [i for i, is_named in enumerate(named_in_statistics(version, held)) if not is_named]
+        return lacking if len(lacking) <= MAX_FOOTERS else []
+
+    def _logged(self, version: Version, wanted: Sequence[DeltaColumn], lacking: frozenset[int]) -> Iterator[pa.Table]:
+        """What the log has; what it lacks of the files `lacking` is left out."""
+        files = len(version)
+        tight, step = version.has_tight_statistics, min(files, ROWS_PER_TABLE)
+        whole: npt.NDArray[np.bool_] = np.ones(files, bool)
+        whole[sorted(lacking)] = False
+        for start in range(0, files, step):
+
+            def cut(values: pa.Array | None, start: int = start) -> pa.Array | None:
+                return None if values is None else values.slice(start, step)
+
+            paths, rows, sound, sure = cut(version.paths), cut(version.rows), cut(tight), cut(pa.array(whole))
+            # few columns of many files, not the other way round: it is the calls that cost
+            for some in batched(wanted, max(1, ROWS_PER_TABLE // step)):
+                tables = []
+                for known in some:
+                    if version.is_partition(known):
+                        values = cut(version.partition(known))
+                        facts = of_partition(values, rows) if values is not None else {}
+                        tables.append(column_rows(paths, known.column, self._ids, rows, **facts))
+                        continue
+                    nulls = cut(version.statistic("null_count", known.physical))
+                    facts = of_log(
+                        parse(known.column.logical_type),
+                        nulls,
+                        cut(version.statistic("min", known.physical)),
+                        cut(version.statistic("max", known.physical)),
+                        rows,
+                        cut(version.column("num_records")),
+                        sound,
+                        exact=not version.may_be_wide,
+                        was_float="float" in known.widened_from,
+                    )
+                    table = column_rows(paths, known.column, self._ids, rows, **facts)
+                    if lacking:
+                        table = table.filter(sure if nulls is None else pc.or_(sure, pc.is_valid(nulls)))
+                    tables.append(table)
+                yield pa.concat_tables(tables)
+
+    def _of_footers(
+        self, version: Version, wanted: Sequence[DeltaColumn], positions: Sequence[int]
+    ) -> Iterator[pa.Table]:
+        """What the footers of some files have and the log lacks."""
+        at = pa.array(positions, pa.int64())
+        footers = self._footers_of(self._table.listed(version.actions, positions))
+        paths, rows, tight = version.paths.take(at), version.rows.take(at), version.has_tight_statistics.take(at)
+        records = pa.array([None if footer is None else footer[0].row_count for footer in footers], pa.int64())
+        tables = []
+        for known in wanted:
+            if version.is_partition(known):
+                continue
+            nulls = version.statistic("null_count", known.physical)
+            kind, known_here = parse(known.column.logical_type), nulls is not None and nulls.take(at)
+            facts = footer_facts(footers, partial(position_in, known), kind)
+            facts["null_count"] = of_live_rows(facts["null_count"], rows, records, tight)
+            facts["nan_count"] = pc.if_else(tight, facts["nan_count"], pa.scalar(None, pa.int64()))
+            for side in ("lower_exact", "upper_exact"):
+                facts[side] = pc.and_(facts[side], tight)
+            table = column_rows(paths, known.column, self._ids, rows, **facts)
+            tables.append(table if known_here is False else table.filter(pc.is_null(known_here)))
+        if tables:
+            yield pa.concat_tables(tables)
+
+    def _footers_of(self, files: Sequence[ListedFile]) -> list[tuple[Footer, FileStats] | None]:
+        """Footers with statistics, None for a file that is damaged or gone: a scan will say so."""
+        try:
+            return list(self._footers.statistics(files))
+        except Unreadable:
+            if len(files) == 1:
+                return [None]
+            return [footer for file in files for footer in self._footers_of([file])]
+        except UpstreamError:
+            with self._table.reading_files():
+                raise
