@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +24,8 @@ from capture.spi import (
 )
 from store.errors import Cancelled, InvalidArgument, may_pass
 from store.targets import Target
+
+log = logging.getLogger("statflight.worker")
 
 _FINAL = {"retryable": False}  # of an engine that breaks the contract: it does so the next time, too
 
@@ -95,7 +96,7 @@ def _call(engine: CaptureEngine, requests: list[CaptureRequest], sink: Sink) -> 
     except Cancelled as trouble:
         return [CaptureResult(Outcome.DEGRADED, engine.id, str(trouble)) for _ in requests]
     except Exception as trouble:
-        sys.stderr.write(f"engine {engine.id}: {''.join(traceback.format_exception(trouble))}")
+        log.exception("engine %s failed", engine.id)
         failed = f"capture failed: {type(trouble).__name__}"
         told = {"retryable": may_pass(trouble)}
         return [CaptureResult(Outcome.DEGRADED, engine.id, failed, told) for _ in requests]

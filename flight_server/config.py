@@ -71,6 +71,16 @@ def _whole(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
     return read
 
 
+def _word(*words: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        word = str(value).strip().lower()
+        if word not in words:
+            raise ValueError(" or ".join(words))
+        return word
+
+    return read
+
+
 def _seconds(value: Any) -> float:
     try:
         number = float(value)
@@ -131,6 +141,8 @@ class Settings:
         insecure: Allows an open server beyond the loopback.
         metrics_port: Port of the Prometheus metrics, none when not given.
         health_port: Port of gRPC health checks, none when not given.
+        log_level: Least level of the log: debug, info, warning or error.
+        log_format: Form of the log: text or json.
         watch_seconds: Seconds between two looks at each connected lake; 0 never looks.
         http_port: Port of the pages, with metrics and health beside them, none when not given.
         lease_seconds: How long a worker holds a job without renewing it.
@@ -163,6 +175,8 @@ class Settings:
     insecure: bool = False
     metrics_port: int | None = None
     health_port: int | None = None
+    log_level: str = "info"
+    log_format: str = "text"
     watch_seconds: float = 60.0
     http_port: int | None = None
     lease_seconds: float = 120.0
@@ -232,6 +246,8 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "insecure": _truth,
     "metrics_port": _whole(0, 65_535),
     "health_port": _whole(0, 65_535),
+    "log_level": _word("debug", "info", "warning", "error"),
+    "log_format": _word("text", "json"),
     "watch_seconds": _seconds_or_never,
     "http_port": _whole(0, 65_535),
     "lease_seconds": _seconds,

@@ -22,6 +22,10 @@ from flight_server.commands.output import misuse, say
 if TYPE_CHECKING:
     from flight_server.config import Settings
 
+_LogLevel = Annotated[
+    str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.", show_default="info")
+]
+_LogFormat = Annotated[str | None, typer.Option(metavar="FORMAT", help="text or json.", show_default="text")]
 _Port = typer.Option(min=0, max=65535, help="0 picks a free one.", show_default="8815")
 
 
@@ -49,6 +53,8 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="Pages, metrics and health over HTTP, when given.")
     ] = None,
     spark_master: Annotated[str | None, typer.Option(help="Spark of the capture workers.")] = None,
+    log_level: _LogLevel = None,
+    log_format: _LogFormat = None,
     option: Annotated[
         list[str] | None,
         typer.Option("-o", "--option", metavar="KEY=VALUE", help="Any other setting of `statflight config`."),
@@ -59,7 +65,7 @@ def serve(
         "db": db, "host": host, "port": port, "workers": workers, "tls_cert": tls_cert, "tls_key": tls_key,
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
         "health_port": health_port, "http_port": http_port, "watch_seconds": watch_seconds,
-        "spark_master": spark_master,
+        "spark_master": spark_master, "log_level": log_level, "log_format": log_format,
     } | _options(option or ())  # fmt: skip
     settings = _settings(config, flags)
     # Not before the settings are known to be good: a mistake should be told at once.
@@ -97,12 +103,14 @@ def worker(
     spark_master: Annotated[str | None, typer.Option(help="Such as local[*] or spark://host:7077.")] = None,
     token: Token = None,
     tls_roots: TlsRoots = None,
+    log_level: _LogLevel = None,
+    log_format: _LogFormat = None,
 ) -> None:
     """Run another capture worker, here or on any machine that reaches the server and the lake."""
     check_server(server)
     roots, own = certificates(tls_roots), own_certificate()
-    settings = _settings(None, {"spark_master": spark_master})
-    from flight_server.worker.loop import run_worker
+    settings = _settings(None, {"spark_master": spark_master, "log_level": log_level, "log_format": log_format})
+    from flight_server.process.run_worker import run_worker
 
     status = run_worker(
         server,
@@ -112,6 +120,8 @@ def worker(
         inline_max_cells=settings.inline_max_cells,
         tls_cert=own.get("tls_cert"),
         tls_key=own.get("tls_key"),
+        log_level=settings.log_level,
+        log_format=settings.log_format,
     )
     raise typer.Exit(status)
 

@@ -62,7 +62,7 @@ class Task:
     table_key: int | None = None
     correlation_id: str = ""
     light: bool = False  # metadata answers it
-    id: str = field(default_factory=lambda: f"task-{uuid.uuid4()}")
+    id: str = ""
     token: str = ""
     leased_at: float = 0.0
     lease_until: float = 0.0
@@ -77,6 +77,10 @@ class Task:
     touched_at: float = field(default_factory=time.monotonic)  # when its worker last had progress to report
     progress: float | None = None
     message: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            self.id = f"{'look' if self.table_key is None else 'task'}-{uuid.uuid4()}"
 
     @property
     def lane(self) -> str:

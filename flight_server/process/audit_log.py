@@ -1,4 +1,4 @@
-"""One JSON line on standard error for each write and each refusal, with the correlation id. Reads leave none.
+"""An event of the log for each write and each refusal, with the correlation id. Reads leave none.
 
 Lines hold names of tables, callers and actions, and what a caller was told; never rows, options or tokens.
 """
@@ -6,13 +6,12 @@ Lines hold names of tables, callers and actions, and what a caller was told; nev
 from __future__ import annotations
 
 import json
-import logging
-import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
-log = logging.getLogger("statflight.audit")
+import structlog
+
+log = structlog.stdlib.get_logger("statflight.audit")
 
 WRITES: Final = frozenset({
     "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "delete_stats", "expire",
@@ -22,23 +21,21 @@ _TOLD: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # ke
 _LONGEST: Final = 500
 
 
-def start() -> None:
-    """Sends the lines to standard error, as they are. Without it they go where the program's logging sends them."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
-
-
 def write(method: str, caller: str, correlation_id: str, **told: Any) -> None:
-    _line("write", {"method": method, "caller": caller, "correlation_id": correlation_id} | told)
+    log.info("write", **_cut({"method": method, "caller": caller, "correlation_id": correlation_id} | told))
+
+
+def action(name: str, body: bytes, caller: str, correlation_id: str) -> None:
+    """The event of an action that writes. The end of a look at a lake is none: it stores nothing itself."""
+    fields = of_body(body)
+    if name in WRITES and not (name == "finish_job" and str(fields.get("job_id", "")).startswith("look-")):
+        write(f"DoAction/{name}", caller, correlation_id, **fields)
 
 
 def refusal(method: str, caller: str, correlation_id: str, code: str, message: str, peer: str) -> None:
-    line = {"method": method, "caller": caller, "correlation_id": correlation_id, "code": code, "peer": peer,
+    fields = {"method": method, "caller": caller, "correlation_id": correlation_id, "code": code, "peer": peer,
             "message": message}  # fmt: skip
-    _line("refusal", line)
+    log.warning("refusal", **_cut(fields))
 
 
 def of_body(body: bytes) -> dict[str, Any]:
@@ -55,8 +52,5 @@ def of_body(body: bytes) -> dict[str, Any]:
     return told
 
 
-def _line(event: str, fields: Mapping[str, Any]) -> None:
-    if log.isEnabledFor(logging.INFO):
-        cut = {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in fields.items()}
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        log.info("%s", json.dumps({"at": now, "event": event} | cut, default=str))
+def _cut(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in fields.items()}

@@ -1,306 +1,50 @@
-"""The pyarrow.flight methods, thin: who calls, what is asked, hand it on."""
+"""The server's process: start, upkeep, drain."""
 
 from __future__ import annotations
 
-import gc
-import json
 import logging
 import os
-import random
 import secrets
-import shutil
 import signal
-import subprocess
+import socket
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from itertools import islice
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
-import pyarrow.flight as flight
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from flight_server import actions
 from flight_server.app import Service
-from flight_server.auth.tokens import Authenticator, Guard, Principal
-from flight_server.config import CHILD_VARIABLE, Settings
-from flight_server.process import audit_log
+from flight_server.auth.tokens import Guard
+from flight_server.config import Settings
+from flight_server.flight_service import StatflightServer
 from flight_server.process.housekeeping import Upkeep
-from flight_server.process.listener import Listener, Start, tls_options
+from flight_server.process.listener import Listener, tls_options
+from flight_server.process.log import configure
+from flight_server.process.runtime import freeze_garbage, hush_tracebacks, leave_pandas_out, realign_buffers
 from flight_server.process.signals import Signals
-from flight_server.wire import scan_request
-from flight_server.wire import status as wire
-from flight_server.writes import ingest
-from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
-from store.schemas import FLIGHTS
+from flight_server.process.workers import OwnWorkers, WorkersEndpoint
+from store.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from flight_server.process.metrics import Metrics
+    pass
 
-DRAIN_SECONDS = 25.0
-RENEWED_WITHIN = 2.0  # seconds until changed TLS files and tokens are in use
-MAX_BODY_BYTES = 64 << 20
-WRITTEN = pa.ipc.IpcWriteOptions()  # as it is by default, without a look at the environment for each answer
+log = logging.getLogger("statflight.server")
 
-
-class _Headers:
-    """What the headers of one call say; its correlation id goes back."""
-
-    __slots__ = ("_headers", "caller", "correlation_id")
-
-    def __init__(self, headers: dict[str, list[str | bytes]]):
-        self._headers = headers
-        self.caller = ""
-        given = self.get("x-correlation-id")
-        made = given and given.isprintable() and given[:200]
-        # need not be hard to guess, and the system's randomness costs a system call
-        self.correlation_id = made or f"{random.getrandbits(128):032x}"
-
-    def get(self, name: str) -> str | None:
-        values = self._headers.get(name)
-        if not values:
-            return None
-        return values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
-
-
-class _Arrivals(flight.ServerMiddlewareFactory):
-    """The headers of each call until its method takes them, which it does next, in the same thread.
-
-    No middleware is made of them: it would be come back to with the answer's headers, with the end of the call and to
-    be freed, and each time the thread waits for its turn in Python.
-    """
-
-    def __init__(self) -> None:
-        self._by_thread: dict[int, dict[str, list[str | bytes]]] = {}
-
-    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:  # noqa: ARG002  Flight's own
-        self._by_thread[threading.get_ident()] = headers  # HTTP/2 has their names in lower case
-
-    def take(self) -> _Headers:
-        return _Headers(self._by_thread.pop(threading.get_ident()))
-
-
-class _Answering:
-    """Turns what goes wrong while a call is answered into its status, and tells log and metrics.
-
-    Args:
-        metrics: Where calls are counted.
-        context: Of the call.
-        headers: Of the call.
-        method: Of Flight.
-        action: Its name, where the method is DoAction.
-        begun: The call was counted before.
-    """
-
-    __slots__ = ("_begun", "_context", "_headers", "_metrics", "_started", "_what")
-
-    def __init__(
-        self, metrics: Metrics | None, context: flight.ServerCallContext, headers: _Headers, method: str, action: str,
-        begun: bool,
-    ):  # fmt: skip
-        self._metrics, self._context, self._what, self._begun = metrics, context, (method, action), begun
-        self._headers = headers
-        self._started = time.perf_counter()
-
-    def __enter__(self) -> _Headers:
-        return self._headers
-
-    def __exit__(self, kind: type[BaseException] | None, trouble: BaseException | None, _: object) -> None:
-        if trouble is None:
-            if self._metrics is not None and not self._begun:
-                self._count("OK")
-        elif not isinstance(trouble, GeneratorExit):  # which says that the caller of a stream has left
-            told = wire.to_flight(trouble, self._headers.correlation_id)
-            code = wire.code_of(told)
-            if code != "CANCELLED":
-                message = str(trouble) if isinstance(trouble, StatflightError) else str(told)
-                what = "/".join(filter(None, self._what))
-                audit_log.refusal(
-                    what, self._headers.caller, self._headers.correlation_id, code, message, self._context.peer()
-                )
-            self._count(code)
-            raise told from None
-
-    def _count(self, code: str) -> None:
-        if self._metrics is not None:
-            self._metrics.answered(*self._what, code, time.perf_counter() - self._started)
-
-
-class StatflightServer(flight.FlightServerBase):
-    """Every method checks size, caller and command, in this order, and raises only what `wire.to_flight` makes."""
-
-    def __init__(self, service: Service, authenticator: Authenticator | Guard, location: str, **options: Any):
-        self._arrivals = _Arrivals()
-        super().__init__(location, middleware={"headers": self._arrivals}, **options)
-        self.service, self.authenticator = service, authenticator
-        self.metrics: Metrics | None = None
-
-    def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
-        headers = self._arrivals.take()
-        context.add_header("x-correlation-id", headers.correlation_id)
-        return _Answering(self.metrics, context, headers, method, action, False)
-
-    def _caller(self, headers: _Headers) -> Principal:
-        caller = self.authenticator.authenticate(headers.get("authorization"))
-        headers.caller = caller.name
-        return caller
-
-    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        with self._answering(context, "ListFlights") as headers:
-            self._reader(headers)
-            prefix = criteria.decode("utf-8", "replace")
-            infos = []
-            for name in FLIGHTS:
-                if name.startswith(prefix):
-                    descriptor = flight.FlightDescriptor.for_path(*name.split("."))
-                    infos.append(self._info(descriptor, scan_request.ScanRequest(FLIGHTS[name])))
-        return iter(infos)
-
-    def get_flight_info(
-        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
-    ) -> flight.FlightInfo:
-        with self._answering(context, "GetFlightInfo") as headers:
-            caller = self._reader(headers)
-            request = scan_request.of_descriptor(descriptor, headers.get("x-query-id"))
-            pinned = self.service.scanner.pin(request, caller)
-            return self._info(descriptor, *self.service.scanner.parts(pinned, caller))
-
-    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        with self._answering(context, "GetSchema") as headers:
-            self._reader(headers)
-            return flight.SchemaResult(scan_request.of_descriptor(descriptor, headers.get("x-query-id")).schema)
-
-    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        with self._answering(context, "DoGet") as headers:
-            caller = self._reader(headers)
-            request = scan_request.of_ticket(ticket.ticket, headers.get("x-query-id"))
-            answer = self.service.scanner.read(request, caller, context.is_cancelled)
-            self.service.note_read(request)
-            if isinstance(answer, pa.Table):
-                if self.metrics is not None:
-                    self.metrics.rows_read(request.flight.name, answer.num_rows)
-                return flight.RecordBatchStream(answer, options=WRITTEN)
-            batches = self._batches(context, headers, request.flight.name, answer)
-            return flight.GeneratorStream(request.schema, batches, options=WRITTEN)
-
-    def _batches(
-        self, context: flight.ServerCallContext, headers: _Headers, name: str, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[pa.RecordBatch]:
-        with _Answering(self.metrics, context, headers, "DoGet", "", True):
-            for batch in batches:
-                if self.metrics is not None:
-                    self.metrics.rows_read(name, batch.num_rows)
-                yield batch
-
-    def do_put(
-        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
-        reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
-    ) -> None:  # fmt: skip
-        with self._answering(context, "DoPut") as headers:
-            caller = self._caller(headers)
-            request = ingest.parse_put(descriptor)
-            if request.draft is None:
-                self.service.access.require(caller, "stats.write")
-            else:
-                self.service.access.require_worker(caller)
-            directory = self.service.database.directory
-            rows = ingest.read_rows(request, reader, caller, self.service.policy, context.is_cancelled, directory)
-            put = ingest.to_put(request, rows)
-            if request.draft is not None:
-                self.service.dispatcher.add_to_draft(request.draft, put, request.whole)
-                answer: dict[str, Any] = {"received": rows.num_rows}
-            else:
-                counts = self.service.store.put([put], idempotency_key=request.idempotency_key)
-                answer = counts.to_json()
-                audit_log.write("DoPut", caller.name, headers.correlation_id, flight=request.flight.name,
-                            mode=str(request.mode), **answer)  # fmt: skip
-                if self.metrics is not None:
-                    self.metrics.put(request.flight.name, counts)
-            writer.write(pa.py_buffer(json.dumps(answer).encode()))
-
-    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
-        known = actions.ACTIONS.get(action.type)
-        name = known.name if known is not None else "unknown"  # it labels a metric: callers do not make up labels
-        with self._answering(context, "DoAction", name) as headers:
-            caller = self._caller(headers) if known is None or not known.open else self._anyone(headers)
-            if known is None:
-                raise Unimplemented(f'no action "{action.type[:100]}"', hint="the flight sys.functions lists them")
-            body = action.body.to_pybytes() if action.body is not None else b""
-            if len(body) > MAX_BODY_BYTES:
-                raise InvalidArgument(f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are taken")
-            call = actions.Call(
-                self.service, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
-            )
-            results = known.run(call, body)
-            # the first result is made before anything is sent, so that a refusal is a refusal and not a cut stream
-            first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
-            if name in audit_log.WRITES:
-                audit_log.write(f"DoAction/{name}", caller.name, headers.correlation_id, **audit_log.of_body(body))
-        return first if isinstance(results, list) or not first else self._stream(context, headers, name, first, results)
-
-    def _stream(
-        self, context: flight.ServerCallContext, headers: _Headers, name: str, first: list[flight.Result],
-        rest: Iterator[Any],
-    ) -> Iterator[flight.Result]:  # fmt: skip
-        yield from first
-        with _Answering(self.metrics, context, headers, "DoAction", name, True):
-            for item in rest:
-                yield _result(item)
-
-    def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
-        with self._answering(context, "ListActions") as headers:
-            self._caller(headers)
-            return [
-                flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in actions.ACTIONS.values()
-            ]
-
-    def do_exchange(self, context: flight.ServerCallContext, *_: Any) -> None:
-        with self._answering(context, "DoExchange"):
-            raise Unimplemented("DoExchange is not offered", hint="put with DoPut, read with DoGet")
-
-    def _anyone(self, headers: _Headers) -> Principal:
-        try:
-            return self._caller(headers)
-        except Unauthenticated:
-            return Principal("anonymous", frozenset())
-
-    def _reader(self, headers: _Headers) -> Principal:
-        caller = self._caller(headers)
-        self.service.access.require(caller, "stats.read")
-        return caller
-
-    def _info(self, descriptor: flight.FlightDescriptor, *parts: scan_request.ScanRequest) -> flight.FlightInfo:
-        """Endpoints of the parts; their order is that of the rows, unless the rows were dealt out by hash."""
-        endpoints = [flight.FlightEndpoint(scan_request.to_ticket(part), []) for part in parts]
-        ordered = not any(part.part is not None and part.part.modulus > 1 for part in parts)
-        return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)
-
-
-def _result(item: Any) -> flight.Result:
-    if isinstance(item, pa.Buffer):
-        return flight.Result(item)
-    body = item if isinstance(item, bytes) else wire.to_json(item).encode()
-    return flight.Result(pa.py_buffer(body))
+DRAIN_SECONDS: Final = 25.0
+RENEWED_WITHIN: Final = 2.0  # seconds until changed TLS files and tokens are in use
 
 
 def serve(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0; raises what stops a start."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    audit_log.start()
-    wire.hush_tracebacks()
-    # The columns of a put lie where gRPC received them, and Acero, which groups and joins them, wants them at multiples
-    # of their width: it is to copy those that are not, rather than to complain of each.
-    os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
-    # The server has no use for pandas, which pyarrow would import with the first value it converts: a second and 60 MB.
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
-    with suppress(AttributeError):
-        pa.array([True])  # it looks for pandas once, and stumbles
+    configure(settings.log_level, settings.log_format)
+    hush_tracebacks()
+    realign_buffers()
+    leave_pandas_out()
     internal = secrets.token_urlsafe(32)
     guard = Guard(settings.auth, internal)
-    tls_options(settings)  # bad files are told before a database is made
+    tls_options(settings)  # bad files and taken ports are reported before a database is made
+    _check_ports(settings)
     service = Service(settings, actions.functions)
     metrics = health = listener = None
 
@@ -318,23 +62,23 @@ def serve(settings: Settings) -> int:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         if metrics is not None and settings.metrics_port is not None:
             port = metrics.listen(settings.host, settings.metrics_port)
-            sys.stderr.write(f"metrics on http://{host}:{port}/metrics\n")
+            log.info("metrics on http://%s:%s/metrics", host, port)
         if settings.health_port is not None:
             from flight_server.process.health import Health
 
             health = Health(lambda: not service.dispatcher.closing)
-            sys.stderr.write(f"health on {host}:{health.listen(settings.host, settings.health_port)}\n")
+            log.info("health on %s:%s", host, health.listen(settings.host, settings.health_port))
     except InvalidArgument:
         if listener is not None:
             listener.close()
         service.close()
         raise
-    gc.freeze()  # what is there from the start stays: no collection need look at it again
+    freeze_garbage()
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     sys.stdout.write(f"listening on {listener.uri}\n")
     sys.stdout.flush()
-    inner = _Inner(start, listener, settings.host)
-    children = _Children(settings, inner.uri, internal)
+    inner = WorkersEndpoint(start, listener, settings.host)
+    children = OwnWorkers(settings, inner.uri, internal)
     service.start()
     workers = Upkeep({"starting workers": children.keep})
     upkeep = Upkeep({
@@ -350,7 +94,7 @@ def serve(settings: Settings) -> int:
             try:
                 listener.renew()
             except InvalidArgument as trouble:  # nobody can connect: whoever started it may start it again
-                logging.getLogger("statflight.server").error("%s", trouble)
+                log.error("%s", trouble)
                 status = 1
                 break
         workers.run()
@@ -366,10 +110,10 @@ def serve(settings: Settings) -> int:
     os._exit(status)
 
 
-def _drain(listener: Listener, inner: _Inner, service: Service, children: _Children) -> None:
+def _drain(listener: Listener, inner: WorkersEndpoint, service: Service, children: OwnWorkers) -> None:
     """Refuses what is new, lets streams finish, and leaves in any case once the deadline is over."""
+    children.stop()  # first: they would be refused in the middle of their polls, and the log would be full of it
     service.dispatcher.close()
-    children.stop()
     late = threading.Timer(DRAIN_SECONDS, lambda: os._exit(0))
     late.daemon = True
     late.start()
@@ -379,62 +123,26 @@ def _drain(listener: Listener, inner: _Inner, service: Service, children: _Child
     late.cancel()
 
 
-class _Inner:
-    """Where the server's own workers connect: its address, or a socket in a directory of its own where that has TLS,
-    for they have no client certificate, and the server's own need not be for the name they would call it by."""
+def _check_ports(settings: Settings) -> None:
+    """Checks that the server's ports are free, before anything is made.
 
-    def __init__(self, start: Start, listener: Listener, host: str):
-        self.uri = f"grpc://{_reachable(host)}:{listener.server.port}"
-        self._server, self._directory = None, None
-        if listener.uri.startswith("grpc+tls"):
-            self._directory = tempfile.mkdtemp(prefix="statflight-")  # for this user only
-            self.uri = f"grpc+unix://{self._directory}/workers"
-            self._server = start(self.uri, {})
-
-    def close(self) -> None:
-        if self._server is not None and self._directory is not None:
-            self._server.shutdown()
-            shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else f"[{host}]" if ":" in host else host  # noqa: S104
-
-
-class _Children:
-    """The server's own workers: N that capture, or one that only looks at lakes. Each is started anew when it dies."""
-
-    def __init__(self, settings: Settings, uri: str, token: str):
-        self._settings, self._uri, self._token = settings, uri, token
-        self._processes: list[subprocess.Popen[bytes] | None] = [None] * max(1, settings.workers)
-        self._born = [0.0] * len(self._processes)
-        self.keep()
-
-    def keep(self) -> None:
-        for at, process in enumerate(self._processes):
-            # one that dies at once is not started in a loop
-            if (process is None or process.poll() is not None) and time.monotonic() - self._born[at] > 2.0:
-                self._born[at] = time.monotonic()
-                self._processes[at] = self._start()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        told = {
-            "server_uri": self._uri, "token": self._token, "spark_master": self._settings.spark_master,
-            "inline_max_cells": self._settings.inline_max_cells, "control_only": self._settings.workers == 0,
-            "parent_pid": os.getpid(),
-        }  # fmt: skip
-        return subprocess.Popen(
-            [sys.executable, "-m", "flight_server.worker"], stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
-            env=os.environ | {CHILD_VARIABLE: json.dumps(told)},
-        )  # fmt: skip
-
-    def stop(self) -> None:
-        alive = [process for process in self._processes if process is not None and process.poll() is None]
-        for process in alive:
-            process.terminate()
-        for process in alive:
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    Raises:
+        InvalidArgument: A port is taken, or the host is not an address of this machine.
+    """
+    ports = {"port": settings.port, "metrics-port": settings.metrics_port, "health-port": settings.health_port,
+             "http-port": settings.http_port}  # fmt: skip
+    for flag, port in ports.items():
+        if port is None:
+            continue
+        try:
+            ((family, kind, protocol, _, address), *_) = socket.getaddrinfo(
+                settings.host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: TIME_WAIT is no owner
+                probe.bind(address)
+        except OSError as trouble:
+            raise InvalidArgument(
+                f"cannot listen on {settings.host}:{port}: {(trouble.strerror or str(trouble)).lower()}",
+                code="ADDRESS", hint=f"--{flag} 0 picks a free port",
+            ) from None  # fmt: skip

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-import traceback
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -68,17 +67,3 @@ def code_of(told: BaseException) -> str:
 
 def first_line(trouble: BaseException) -> str:
     return next(iter(str(trouble).splitlines()), "")[:300]
-
-
-def hush_tracebacks() -> None:
-    """Keeps tracebacks off the wire.
-
-    pyarrow appends `traceback.format_exception` of what a Flight method raises to the status it sends, file paths and
-    source lines included. What it asks for is cut to nothing here; logging formats tracebacks by other means. A test
-    watches the wire, because this rests on an inside of pyarrow.
-    """
-
-    def nothing(*_: Any, **__: Any) -> list[str]:
-        return []
-
-    traceback.format_exception = nothing

@@ -7,6 +7,6 @@ import os
 import sys
 
 from flight_server.config import CHILD_VARIABLE
-from flight_server.worker.loop import run_worker
+from flight_server.process.run_worker import run_worker
 
 sys.exit(run_worker(**json.loads(os.environ.pop(CHILD_VARIABLE))))

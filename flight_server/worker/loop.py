@@ -7,11 +7,9 @@ different kinds of work, so that a look at a lake never waits behind a long scan
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
+import logging
 import os
-import signal
-import sys
 import threading
 import time
 import uuid
@@ -26,15 +24,16 @@ from capture.connectors import open_connector
 from capture.connectors.progress import reporting
 from capture.connectors.secrets import redact_all, resolve
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
-from capture.engines import default_engines, described
+from capture.engines import described
 from capture.registry import Registry
 from capture.spi import Budget, CaptureRequest, CaptureResult, Decision, Mode, Outcome, Sampling, TableHandle
-from flight_server.process.signals import Signals
 from flight_server.worker.connection import DraftSink, LeaseKeeper, Server, first_line
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.publishing import publish_table
 from store.errors import InvalidArgument, StatflightError, UpstreamError, may_pass, to_json
 from store.targets import Target
+
+log = logging.getLogger("statflight.worker")
 
 WAIT_SECONDS: Final = 20.0
 STALL_SECONDS: Final = 600.0
@@ -118,7 +117,7 @@ class Worker:
             keeper.stop()
             self.left_behind += 1
             trouble = UpstreamError(f"no sign of life for {self.stall_seconds:.0f} s", code="STALLED")
-            _say(f"{keeper.lease['kind']} {keeper.lease['job_id']}: {trouble}")
+            log.error("%s %s: %s", keeper.lease["kind"], keeper.lease["job_id"], trouble)
             self._finish(keeper.lease, {"error": to_json(trouble), "message": str(trouble)})
             if self.left_behind > MAX_LEFT_BEHIND:
                 self.stopping.set()
@@ -149,14 +148,14 @@ class Worker:
                     else:
                         self._work(hand, lease)
             except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as refusal:
-                _say(f"the server refuses this worker: {first_line(refusal)}")
+                log.error("the server refuses this worker: %s", first_line(refusal))
                 self.stopping.set()
                 return
             except (pa.ArrowException, OSError):
                 away = min(2.0, away * 2 or 0.2)
                 self.stopping.wait(away)
             except BaseException as trouble:  # not even a library's panic ends a thread
-                _say(f"{type(trouble).__name__} in a worker's thread: {first_line(trouble)}")
+                log.error("%s in a worker's thread: %s", type(trouble).__name__, first_line(trouble))
                 self.stopping.wait(1.0)
 
     def _watch(self, lease: Mapping[str, Any]) -> None:
@@ -184,7 +183,7 @@ class Worker:
         except StatflightError as trouble:
             body = {"error": to_json(trouble), "message": str(trouble)}
         except BaseException as trouble:  # a bug, a library's surprise or panic: the job hears of it, the log too
-            _say(f"{type(trouble).__name__} in {lease['kind']} {lease['job_id']}: {trouble}")
+            log.error("%s in %s %s: %s", type(trouble).__name__, lease["kind"], lease["job_id"], trouble)
             reason = UpstreamError(f"the worker failed: {type(trouble).__name__}: {first_line(trouble)}")
             reason.retryable = may_pass(trouble)
             body = {"error": to_json(reason), "message": str(reason)}
@@ -302,41 +301,3 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "storage_id": request.target.storage_id, "outcome": decision.outcome, "engine_id": decision.engine_id,
         "detail": decision.detail, "elapsed_ms": decision.elapsed_ms,
     }  # fmt: skip
-
-
-def run_worker(
-    server_uri: str, *, token: str | None = None, spark_master: str | None = None, tls_roots: bytes | None = None,
-    inline_max_cells: int | None = None, control_only: bool = False, parent_pid: int | None = None,
-    tls_cert: bytes | None = None, tls_key: bytes | None = None,
-) -> int:  # fmt: skip
-    """Works until SIGTERM or SIGINT, or the end of the process that is named its parent; 0 when told to stop, 1 when
-    the server refuses it."""
-    if parent_pid is not None:
-        _die_with_parent()
-    # pyarrow imports pandas with the first value it converts, and threads that meet half of it fail: now, then
-    pa.scalar(0)
-    worker = Worker(
-        Server(server_uri, token, tls_roots, tls_cert, tls_key),
-        Registry(default_engines(spark_master, inline_max_cells)),
-    )
-    signals, told = Signals(signal.SIGTERM, signal.SIGINT), False
-    worker.start((("control",), ("control",), ("watch",), ("publish",)) if control_only else ROLES)
-    while not (told or worker.stopping.is_set()):
-        told = signals.next(0.5) is not None
-        worker.look_after()
-        if parent_pid is not None and os.getppid() != parent_pid:  # it may have died before this one was to know
-            break
-    worker.stopping.set()
-    # threads are in long polls or in the middle of work whose lease will lapse: nothing is lost by leaving
-    sys.stderr.flush()
-    os._exit(0 if told or parent_pid is not None else 1)
-
-
-def _die_with_parent() -> None:
-    """Asks Linux for a SIGTERM when the server dies, however it dies; elsewhere the parent is looked at."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"statflight worker: {text}\n")

@@ -24,8 +24,8 @@ import pytest
 from flight_server.app import Service
 from flight_server.auth.tokens import Authenticator
 from flight_server.config import Settings
-from flight_server.process.serve import StatflightServer
-from flight_server.wire import status
+from flight_server.flight_service import StatflightServer
+from flight_server.process import runtime
 from store import records
 from store.schemas import FLIGHTS
 from store.stats_store import Put
@@ -40,7 +40,7 @@ MOST_MS = 50.0
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatflightServer]:
     """A server of this process, so that its queries can be watched."""
-    status.hush_tracebacks()
+    runtime.hush_tracebacks()
     service = Service(Settings(db=tmp_path_factory.mktemp("cancel") / "s.duckdb", hot_bytes=0, cache_bytes=0))
     rows = pa.table({
         "table_catalog": pa.repeat("lake", ROWS), "table_schema": pa.repeat("s", ROWS),

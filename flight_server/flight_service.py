@@ -1,0 +1,275 @@
+"""The pyarrow.flight methods, thin: who calls, what is asked, hand it on.
+
+Every method checks in this order: the size, the caller, the command, and then what the command is about. Errors leave
+through `wire.status.to_flight` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from flight_server import actions
+from flight_server.app import Service
+from flight_server.auth.tokens import Authenticator, Guard, Principal
+from flight_server.process import audit_log
+from flight_server.wire import scan_request, status
+from flight_server.writes import ingest
+from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
+from store.schemas import FLIGHTS
+
+if TYPE_CHECKING:
+    from flight_server.process.metrics import Metrics
+
+MAX_BODY_BYTES: Final = 64 << 20
+WRITTEN: Final = pa.ipc.IpcWriteOptions()  # as it is by default, without a look at the environment for each answer
+
+
+class _Headers:
+    """What the headers of one call say; its correlation id goes back."""
+
+    __slots__ = ("_headers", "caller", "correlation_id")
+
+    def __init__(self, headers: dict[str, list[str | bytes]]):
+        self._headers = headers
+        self.caller = ""
+        given = self.get("x-correlation-id")
+        made = given and given.isprintable() and given[:200]
+        # need not be hard to guess, and the system's randomness costs a system call
+        self.correlation_id = made or f"{random.getrandbits(128):032x}"
+
+    def get(self, name: str) -> str | None:
+        values = self._headers.get(name)
+        if not values:
+            return None
+        return values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
+
+
+class _Arrivals(flight.ServerMiddlewareFactory):
+    """The headers of each call until its method takes them, which it does next, in the same thread.
+
+    No middleware is made of them: it would be come back to with the answer's headers, with the end of the call and to
+    be freed, and each time the thread waits for its turn in Python.
+    """
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, dict[str, list[str | bytes]]] = {}
+
+    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:  # noqa: ARG002  Flight's own
+        self._by_thread[threading.get_ident()] = headers  # HTTP/2 has their names in lower case
+
+    def take(self) -> _Headers:
+        return _Headers(self._by_thread.pop(threading.get_ident()))
+
+
+class _Answering:
+    """Turns what goes wrong while a call is answered into its status, and tells log and metrics.
+
+    Args:
+        metrics: Where calls are counted.
+        context: Of the call.
+        headers: Of the call.
+        method: Of Flight.
+        action: Its name, where the method is DoAction.
+        begun: The call was counted before.
+    """
+
+    __slots__ = ("_begun", "_context", "_headers", "_metrics", "_started", "_what")
+
+    def __init__(
+        self, metrics: Metrics | None, context: flight.ServerCallContext, headers: _Headers, method: str, action: str,
+        begun: bool,
+    ):  # fmt: skip
+        self._metrics, self._context, self._what, self._begun = metrics, context, (method, action), begun
+        self._headers = headers
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> _Headers:
+        return self._headers
+
+    def __exit__(self, kind: type[BaseException] | None, trouble: BaseException | None, _: object) -> None:
+        if trouble is None:
+            if self._metrics is not None and not self._begun:
+                self._count("OK")
+        elif not isinstance(trouble, GeneratorExit):  # which says that the caller of a stream has left
+            told = status.to_flight(trouble, self._headers.correlation_id)
+            code = status.code_of(told)
+            polling = (
+                self._what == ("DoAction", "lease_job") and code == "SHUTTING_DOWN"
+            )  # how workers learn of the end
+            if code != "CANCELLED" and not polling:
+                message = str(trouble) if isinstance(trouble, StatflightError) else str(told)
+                what = "/".join(filter(None, self._what))
+                audit_log.refusal(
+                    what, self._headers.caller, self._headers.correlation_id, code, message, self._context.peer()
+                )
+            self._count(code)
+            raise told from None
+
+    def _count(self, code: str) -> None:
+        if self._metrics is not None:
+            self._metrics.answered(*self._what, code, time.perf_counter() - self._started)
+
+
+class StatflightServer(flight.FlightServerBase):
+    """Every method checks size, caller and command, in this order, and raises only what `status.to_flight` makes."""
+
+    def __init__(self, service: Service, authenticator: Authenticator | Guard, location: str, **options: Any):
+        self._arrivals = _Arrivals()
+        super().__init__(location, middleware={"headers": self._arrivals}, **options)
+        self.service, self.authenticator = service, authenticator
+        self.metrics: Metrics | None = None
+
+    def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
+        headers = self._arrivals.take()
+        context.add_header("x-correlation-id", headers.correlation_id)
+        return _Answering(self.metrics, context, headers, method, action, False)
+
+    def _caller(self, headers: _Headers) -> Principal:
+        caller = self.authenticator.authenticate(headers.get("authorization"))
+        headers.caller = caller.name
+        return caller
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        with self._answering(context, "ListFlights") as headers:
+            self._reader(headers)
+            prefix = criteria.decode("utf-8", "replace")
+            infos = []
+            for name in FLIGHTS:
+                if name.startswith(prefix):
+                    descriptor = flight.FlightDescriptor.for_path(*name.split("."))
+                    infos.append(self._info(descriptor, scan_request.ScanRequest(FLIGHTS[name])))
+        return iter(infos)
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        with self._answering(context, "GetFlightInfo") as headers:
+            caller = self._reader(headers)
+            request = scan_request.of_descriptor(descriptor, headers.get("x-query-id"))
+            pinned = self.service.scanner.pin(request, caller)
+            return self._info(descriptor, *self.service.scanner.parts(pinned, caller))
+
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        with self._answering(context, "GetSchema") as headers:
+            self._reader(headers)
+            return flight.SchemaResult(scan_request.of_descriptor(descriptor, headers.get("x-query-id")).schema)
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        with self._answering(context, "DoGet") as headers:
+            caller = self._reader(headers)
+            request = scan_request.of_ticket(ticket.ticket, headers.get("x-query-id"))
+            answer = self.service.scanner.read(request, caller, context.is_cancelled)
+            self.service.note_read(request)
+            if isinstance(answer, pa.Table):
+                if self.metrics is not None:
+                    self.metrics.rows_read(request.flight.name, answer.num_rows)
+                return flight.RecordBatchStream(answer, options=WRITTEN)
+            batches = self._batches(context, headers, request.flight.name, answer)
+            return flight.GeneratorStream(request.schema, batches, options=WRITTEN)
+
+    def _batches(
+        self, context: flight.ServerCallContext, headers: _Headers, name: str, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        with _Answering(self.metrics, context, headers, "DoGet", "", True):
+            for batch in batches:
+                if self.metrics is not None:
+                    self.metrics.rows_read(name, batch.num_rows)
+                yield batch
+
+    def do_put(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
+    ) -> None:  # fmt: skip
+        with self._answering(context, "DoPut") as headers:
+            caller = self._caller(headers)
+            request = ingest.parse_put(descriptor)
+            if request.draft is None:
+                self.service.access.require(caller, "stats.write")
+            else:
+                self.service.access.require_worker(caller)
+            directory = self.service.database.directory
+            rows = ingest.read_rows(request, reader, caller, self.service.policy, context.is_cancelled, directory)
+            put = ingest.to_put(request, rows)
+            if request.draft is not None:
+                self.service.dispatcher.add_to_draft(request.draft, put, request.whole)
+                answer: dict[str, Any] = {"received": rows.num_rows}
+            else:
+                counts = self.service.store.put([put], idempotency_key=request.idempotency_key)
+                answer = counts.to_json()
+                audit_log.write("DoPut", caller.name, headers.correlation_id, flight=request.flight.name,
+                            mode=str(request.mode), **answer)  # fmt: skip
+                if self.metrics is not None:
+                    self.metrics.put(request.flight.name, counts)
+            writer.write(pa.py_buffer(json.dumps(answer).encode()))
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
+        known = actions.ACTIONS.get(action.type)
+        name = known.name if known is not None else "unknown"  # it labels a metric: callers do not make up labels
+        with self._answering(context, "DoAction", name) as headers:
+            caller = self._caller(headers) if known is None or not known.open else self._anyone(headers)
+            if known is None:
+                raise Unimplemented(f'no action "{action.type[:100]}"', hint="the flight sys.functions lists them")
+            body = action.body.to_pybytes() if action.body is not None else b""
+            if len(body) > MAX_BODY_BYTES:
+                raise InvalidArgument(f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are taken")
+            call = actions.Call(
+                self.service, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
+            )
+            results = known.run(call, body)
+            # the first result is made before anything is sent, so that a refusal is a refusal and not a cut stream
+            first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
+            audit_log.action(name, body, caller.name, headers.correlation_id)
+        return first if isinstance(results, list) or not first else self._stream(context, headers, name, first, results)
+
+    def _stream(
+        self, context: flight.ServerCallContext, headers: _Headers, name: str, first: list[flight.Result],
+        rest: Iterator[Any],
+    ) -> Iterator[flight.Result]:  # fmt: skip
+        yield from first
+        with _Answering(self.metrics, context, headers, "DoAction", name, True):
+            for item in rest:
+                yield _result(item)
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
+        with self._answering(context, "ListActions") as headers:
+            self._caller(headers)
+            return [
+                flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in actions.ACTIONS.values()
+            ]
+
+    def do_exchange(self, context: flight.ServerCallContext, *_: Any) -> None:
+        with self._answering(context, "DoExchange"):
+            raise Unimplemented("DoExchange is not offered", hint="put with DoPut, read with DoGet")
+
+    def _anyone(self, headers: _Headers) -> Principal:
+        try:
+            return self._caller(headers)
+        except Unauthenticated:
+            return Principal("anonymous", frozenset())
+
+    def _reader(self, headers: _Headers) -> Principal:
+        caller = self._caller(headers)
+        self.service.access.require(caller, "stats.read")
+        return caller
+
+    def _info(self, descriptor: flight.FlightDescriptor, *parts: scan_request.ScanRequest) -> flight.FlightInfo:
+        """Endpoints of the parts; their order is that of the rows, unless the rows were dealt out by hash."""
+        endpoints = [flight.FlightEndpoint(scan_request.to_ticket(part), []) for part in parts]
+        ordered = not any(part.part is not None and part.part.modulus > 1 for part in parts)
+        return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)
+
+
+def _result(item: Any) -> flight.Result:
+    if isinstance(item, pa.Buffer):
+        return flight.Result(item)
+    body = item if isinstance(item, bytes) else status.to_json(item).encode()
+    return flight.Result(pa.py_buffer(body))

@@ -1,0 +1,132 @@
+"""One structured log on standard error, of the server, its workers and the audit, as text or as JSON lines.
+
+Everything goes through the standard library's `logging`, so that libraries are heard too; structlog gives the lines
+their form. The server's own workers write JSON to a pipe, and the server relays it; lines of other kinds that a worker
+writes there (a JVM's, a traceback of PySpark) become the text of one event each.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+import structlog
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+FORMATS: Final = ("text", "json")
+_LONGEST: Final = 20_000  # characters of foreign output in one event
+_READ_BYTES: Final = 1 << 16
+
+
+def configure(level: str, format: str, stream: TextIO | None = None) -> None:
+    """Sends the log of this process to a stream.
+
+    Args:
+        level: One of LEVELS.
+        format: One of FORMATS.
+        stream: Standard error when not given.
+    """
+    shared: list[Any] = [
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
+        _timestamp,
+    ]
+    if format == "json":
+        ending: list[Any] = [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(serializer=_to_json),
+        ]
+    else:
+        plain = structlog.dev.plain_traceback
+        ending = [
+            structlog.dev.ConsoleRenderer(
+                colors=False, pad_event_to=0, timestamp_key="at", sort_keys=False, exception_formatter=plain
+            )
+        ]
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _in_order, *ending],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.captureWarnings(True)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The time of the event in UTC, milliseconds; that of a relayed event is its own."""
+    event.setdefault("at", datetime.now(UTC).isoformat(timespec="milliseconds"))
+    return event
+
+
+def _in_order(_: Any, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    first = {name: event[name] for name in ("at", "level", "logger", "event") if name in event}
+    return first | dict(event)
+
+
+def _to_json(event: Mapping[str, Any], **_: Any) -> str:
+    return json.dumps(event, default=str, ensure_ascii=False)
+
+
+def relay(descriptor: int, **fields: Any) -> None:
+    """Logs what a worker writes to a pipe, until its end is closed.
+
+    Args:
+        descriptor: The pipe to read; closed at the end.
+        fields: Fields of every event, such as `worker`.
+    """
+    rest = b""
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        while data := pipe.read(_READ_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            _log_lines(lines, fields)
+            if len(rest) > _READ_BYTES:
+                _log_lines([rest], fields)
+                rest = b""
+    _log_lines([rest], fields)
+
+
+def _log_lines(lines: list[bytes], fields: Mapping[str, Any]) -> None:
+    """Logs events as they are, and each run of other lines as one event."""
+    foreign: list[str] = []
+    for line in lines:
+        text = line.decode("utf-8", "replace").rstrip()
+        if (event := _event_of(text)) is None:
+            if text:
+                foreign.append(text)
+            continue
+        _log_foreign(foreign, fields)
+        foreign = []
+        level = logging.getLevelNamesMapping().get(str(event.pop("level", "info")).upper(), logging.INFO)
+        logger = structlog.get_logger(str(event.pop("logger", "statflight.worker")))
+        logger.log(level, str(event.pop("event", "")), **{**fields, **event})
+    _log_foreign(foreign, fields)
+
+
+def _event_of(line: str) -> dict[str, Any] | None:
+    """The event that a line of `configure(…, "json")` holds; None of any other line."""
+    if not line.startswith('{"at": '):
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None
+
+
+def _log_foreign(lines: list[str], fields: Mapping[str, Any]) -> None:
+    if lines:
+        structlog.get_logger("statflight.worker").info("output", text="\n".join(lines)[:_LONGEST], **fields)

@@ -1,0 +1,43 @@
+"""The process of a capture worker: from its start to a signal, or to the end of the server that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from capture.engines import default_engines
+from capture.registry import Registry
+from flight_server.process.log import configure
+from flight_server.process.runtime import die_with_parent, import_pandas_early
+from flight_server.process.signals import Signals
+from flight_server.worker.connection import Server
+from flight_server.worker.loop import ROLES, Worker
+
+
+def run_worker(
+    server_uri: str, *, token: str | None = None, spark_master: str | None = None, tls_roots: bytes | None = None,
+    inline_max_cells: int | None = None, control_only: bool = False, parent_pid: int | None = None,
+    tls_cert: bytes | None = None, tls_key: bytes | None = None, log_level: str = "info", log_format: str = "text",
+) -> int:  # fmt: skip
+    """Works until SIGTERM or SIGINT, or the end of the process that is named its parent; 0 when told to stop, 1 when
+    the server refuses it."""
+    configure(log_level, log_format)
+    if parent_pid is not None:
+        die_with_parent()
+    import_pandas_early()
+    worker = Worker(
+        Server(server_uri, token, tls_roots, tls_cert, tls_key),
+        Registry(default_engines(spark_master, inline_max_cells)),
+    )
+    signals, told = Signals(signal.SIGTERM, signal.SIGINT), False
+    worker.start((("control",), ("control",), ("watch",), ("publish",)) if control_only else ROLES)
+    while not (told or worker.stopping.is_set()):
+        told = signals.next(0.5) is not None
+        worker.look_after()
+        if parent_pid is not None and os.getppid() != parent_pid:  # it may have died before this one was to know
+            break
+    worker.stopping.set()
+    # threads are in long polls or in the middle of work whose lease will lapse: nothing is lost by leaving
+    sys.stderr.flush()
+    os._exit(0 if told or parent_pid is not None else 1)

@@ -1,0 +1,87 @@
+"""The server's own workers: where they connect, their processes, and what these write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any, Final
+
+from flight_server.config import CHILD_VARIABLE, Settings
+from flight_server.process.listener import Listener, Start
+from flight_server.process.log import relay
+
+RESTART_SECONDS: Final = 2.0  # a worker that dies at once is not started in a loop
+STOP_SECONDS: Final = 5.0
+
+
+class WorkersEndpoint:
+    """Where the server's own workers connect: its address, or a socket in a directory of its own where that has TLS,
+    for they have no client certificate, and the server's own need not be for the name they would call it by."""
+
+    def __init__(self, start: Start, listener: Listener, host: str):
+        self.uri = f"grpc://{_reachable(host)}:{listener.server.port}"
+        self._server, self._directory = None, None
+        if listener.uri.startswith("grpc+tls"):
+            self._directory = tempfile.mkdtemp(prefix="statflight-")  # for this user only
+            self.uri = f"grpc+unix://{self._directory}/workers"
+            self._server = start(self.uri, {})
+
+    def close(self) -> None:
+        if self._server is not None and self._directory is not None:
+            self._server.shutdown()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _reachable(host: str) -> str:
+    return "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else f"[{host}]" if ":" in host else host  # noqa: S104
+
+
+class OwnWorkers:
+    """The server's own workers: N that capture, or one that only looks at lakes. Each is started anew when it dies."""
+
+    def __init__(self, settings: Settings, uri: str, token: str):
+        self._settings, self._uri, self._token = settings, uri, token
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * max(1, settings.workers)
+        self._born = [0.0] * len(self._processes)
+        self.keep()
+
+    def keep(self) -> None:
+        for at, process in enumerate(self._processes):
+            dead = process is None or process.poll() is not None
+            if dead and time.monotonic() - self._born[at] > RESTART_SECONDS:
+                self._born[at] = time.monotonic()
+                self._processes[at] = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        arguments: dict[str, Any] = {
+            "server_uri": self._uri, "token": self._token, "spark_master": self._settings.spark_master,
+            "inline_max_cells": self._settings.inline_max_cells, "control_only": self._settings.workers == 0,
+            "parent_pid": os.getpid(), "log_level": self._settings.log_level, "log_format": "json",
+        }  # fmt: skip
+        output, written = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "flight_server.worker"], stdin=subprocess.DEVNULL, stdout=written,
+                stderr=written, env=os.environ | {CHILD_VARIABLE: json.dumps(arguments)},
+            )  # fmt: skip
+        finally:
+            os.close(written)
+        threading.Thread(target=relay, args=(output,), kwargs={"worker": process.pid}, daemon=True).start()
+        return process
+
+    def stop(self) -> None:
+        alive = [process for process in self._processes if process is not None and process.poll() is None]
+        for process in alive:
+            process.terminate()
+        for process in alive:
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,133 @@
+"""The log: its two forms, its levels, and what workers write."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from flight_server.process import audit_log
+from flight_server.process.log import configure, relay
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+
+
+def logged(form: str, level: str = "info") -> io.StringIO:
+    stream = io.StringIO()
+    configure(level, form, stream)
+    return stream
+
+
+def events(stream: io.StringIO) -> list[dict]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_json_lines_have_time_level_logger_and_event_first():
+    stream = logged("json")
+    logging.getLogger("statflight.server").warning("the lake %s is away", "l")
+    audit_log.write("DoPut", "me", "c-1", flight="stats.tables", received=3)
+    audit_log.refusal("DoGet", "me", "c-2", "UNKNOWN_TABLE", "no table" * 500, "ipv4:1")
+    first, write, refusal = events(stream)
+    assert list(first)[:4] == ["at", "level", "logger", "event"]
+    assert (first["level"], first["logger"], first["event"]) == ("warning", "statflight.server", "the lake l is away")
+    assert (write["event"], write["flight"], write["received"]) == ("write", "stats.tables", 3)
+    assert (refusal["level"], refusal["code"], len(refusal["message"])) == ("warning", "UNKNOWN_TABLE", 500)
+
+
+def test_an_exception_is_one_json_line_and_text_has_its_traceback():
+    def fail(form: str) -> str:
+        stream = logged(form)
+        try:
+            raise ValueError("why")
+        except ValueError:
+            logging.getLogger("x").exception("it failed")
+        return stream.getvalue()
+
+    (line,) = fail("json").splitlines()
+    assert "ValueError: why" in json.loads(line)["exception"]
+    text = fail("text").splitlines()
+    assert "it failed" in text[0] and "error" in text[0] and text[-1] == "ValueError: why"
+
+
+def test_text_is_a_line_an_event():
+    stream = logged("text")
+    audit_log.write("DoPut", "me", "c-1", received=3)
+    (line,) = stream.getvalue().splitlines()
+    assert all(part in line for part in ("write", "[statflight.audit]", "method=DoPut", "received=3"))
+    assert "\x1b" not in line
+
+
+def test_events_below_the_level_are_left_out():
+    stream = logged("json", "warning")
+    audit_log.write("DoPut", "me", "c-1")
+    logging.getLogger("statflight.server").info("quiet")
+    logging.getLogger("statflight.server").error("loud")
+    assert [event["event"] for event in events(stream)] == ["loud"]
+
+
+def test_warnings_of_libraries_are_events():
+    stream = logged("json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    (event,) = events(stream)
+    assert event["logger"] == "py.warnings" and "DeprecationWarning: old" in event["event"]
+
+
+def relayed(written: bytes) -> list[dict]:
+    stream = logged("json")
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=relay, args=(reading,), kwargs={"worker": 7})
+    thread.start()
+    with os.fdopen(writing, "wb") as pipe:
+        pipe.write(written)
+    thread.join(20)
+    return events(stream)
+
+
+def test_a_workers_events_keep_their_time_level_and_fields():
+    event = {
+        "at": "2024-01-01T00:00:00.000+00:00",
+        "level": "error",
+        "logger": "statflight.worker",
+        "event": "x",
+        "a": 1,
+    }
+    assert relayed(json.dumps(event).encode() + b"\n") == [event | {"worker": 7}]
+
+
+def test_other_lines_of_a_worker_are_one_event_and_break_no_line():
+    ours = json.dumps({"at": "t", "level": "info", "logger": "l", "event": "mine"}).encode()
+    trace = b"Traceback (most recent call last):\n  File ...\nZeroDivisionError: x\n"
+    found = relayed(trace + ours + b"\n26/11/22 WARN TaskSetManager: Lost task\n\nlast words without an end \xff")
+    assert [event["event"] for event in found] == ["output", "mine", "output", "output"]
+    assert found[0]["text"] == trace.decode().rstrip() and found[0]["worker"] == 7
+    assert found[3]["text"].startswith("last words")
+
+
+def test_a_line_that_looks_like_an_event_and_is_none_is_text():
+    (found,) = relayed(b'{"at": broken\n{"at": 1}\n')
+    assert found["event"] == "output" and found["text"] == '{"at": broken\n{"at": 1}'
+
+
+def test_the_end_of_a_look_at_a_lake_is_no_write():
+    stream = logged("json")
+    for job_id in ("look-1", "task-2", "3"):
+        audit_log.action("finish_job", json.dumps({"job_id": job_id}).encode(), "w", "c")
+    audit_log.action("read", b"{}", "w", "c")
+    assert [event["job_id"] for event in events(stream)] == ["task-2", "3"]

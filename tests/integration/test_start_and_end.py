@@ -1,0 +1,57 @@
+"""The start and the end of a server, as an operator sees them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.flight_server.live_server import STATFLIGHT, eventually, serving
+
+
+def start(directory: Path, *flags: object) -> subprocess.CompletedProcess[str]:
+    command = [STATFLIGHT, "serve", "--db", directory / "new.duckdb", *map(str, flags)]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("flag", ["--port", "--metrics-port", "--health-port"])
+def test_a_taken_port_is_one_line_and_leaves_no_file(tmp_path, flag):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        others = [] if flag == "--port" else ["--port", 0]
+        done = start(tmp_path, *others, flag, port)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert f"cannot listen on 127.0.0.1:{port}: address already in use" in line and f"{flag} 0 picks" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_of_another_machine_is_one_line(tmp_path):
+    done = start(tmp_path, "--port", 0, "--host", "192.0.2.1", "--insecure")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and "cannot listen on 192.0.2.1:0" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_in_use_is_one_line(tmp_path):
+    with serving(tmp_path):
+        command = [STATFLIGHT, "serve", "--db", tmp_path / "stats.duckdb", "--port", "0"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and "another process holds it" in line
+
+
+def test_a_log_in_json_is_json_throughout_and_knows_no_refusal_of_the_own_worker(tmp_path):
+    flags = ("--workers", 1, "--log-format", "json", "--watch-seconds", 1)
+    with serving(tmp_path, *flags) as server, server.connect() as client:
+        eventually(lambda: client.get({"table": "sys.engines"}).num_rows)
+        (tmp_path / "lake").mkdir()
+        client.act("health")
+    events = [json.loads(line) for line in (tmp_path / "server.log").read_text().splitlines()]
+    assert all({"at", "level", "logger", "event"} <= set(event) for event in events)
+    assert not [event for event in events if event.get("code") == "SHUTTING_DOWN"]
