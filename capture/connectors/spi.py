@@ -168,7 +168,8 @@ class ScanColumn:
     `constant` (partition value or default, as a one-element Arrow array of the column's Arrow type; a null one for a
     column the file lacks).
     `width_bytes` is the width of an integer of the table's type, which an older file may keep in fewer bytes; None
-    leaves it to the file.
+    leaves it to the file. `within` is the key of a struct of the file in whose null rows a `constant` does not hold:
+    there the column is null.
     """
 
     column_id: int
@@ -177,6 +178,7 @@ class ScanColumn:
     path: str | None = None
     constant: pa.Array | None = None
     width_bytes: int | None = None
+    within: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,9 @@ class ParquetReader:
     def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
         inside: list[tuple[ScanColumn, int]] = []
         for column in wanted:
-            if column.constant is not None or column.path is None:
+            if column.within is not None:
+                yield self._constant_within(column, column.within)
+            elif column.constant is not None or column.path is None:
                 yield constant(column, self.rows)
             elif column.path in self._leaves:
                 inside.append((column, self._size(column.path, compressed=False)))
@@ -79,6 +81,21 @@ class ParquetReader:
             size += column_size
         if block:
             yield from self._block(block)
+
+    def _constant_within(self, column: ScanColumn, struct: str) -> ColumnValues:
+        """A constant that is null where a struct of the file is."""
+        inside = next((path for path in self._leaves if path.startswith(f"{struct}.")), None)
+        try:
+            if inside is None:
+                raise KeyError(f'the file has no column "{dotted_name(struct)}"')
+            valid = leaf(self._table([inside]), struct).is_valid()
+            if self._keep is not None:
+                valid = valid.filter(pa.array(self._keep))
+            default = constant(column, 1).values
+            assert default is not None
+            return ColumnValues(column, pc.if_else(valid, default[0], pa.scalar(None, default.type)))
+        except TROUBLE as trouble:
+            return ColumnValues(column, None, error=why(trouble, self._task))
 
     def close(self) -> None:
         for opened in self._opened:
@@ -188,7 +205,7 @@ class ParquetReader:
         """Rows that equal a row of a delete file in all its columns; null equals null."""
         place = open_place(delete.path, self._task.storage)
         with place.file_system.open_input_file(place.path) as source, pq.ParquetFile(source) as file:
-            gone = file.read([path for _, path in delete.columns], use_threads=False)
+            gone = file.read([dotted_name(path) for _, path in delete.columns], use_threads=False)
         data_codes: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         gone_codes: npt.NDArray[np.int64] = np.zeros(len(gone), np.int64)
         for column, path in delete.columns:

@@ -27,6 +27,7 @@ from capture.connectors.iceberg.schema import FileLayout, Leaf
 from capture.connectors.spi import ScanColumn
 from capture.connectors.storage.places import Unreadable
 from store.logical_types import parse, to_arrow
+from store.names import column_parts, dotted_name
 
 CACHED_POSITIONS = 4_000_000  # 32 MB of positions of delete files that many data files share
 CACHED_KEYS = 4  # sets of deleted keys: files of one age share one
@@ -153,7 +154,7 @@ class EqualityCounter:
         removed, start = 0, 0
         with open_parquet(self._io, data) as held:
             # Where the file has none of the key columns, every row has the same key.
-            batches = held.iter_batches(BATCH_ROWS, columns=wanted) if wanted else [None]
+            batches = held.iter_batches(BATCH_ROWS, columns=list(map(dotted_name, wanted))) if wanted else [None]
             for batch in batches:
                 length = batch.num_rows if batch is not None else data.rows
                 hit: npt.NDArray[np.bool_] = np.zeros(length, np.bool_)
@@ -182,7 +183,7 @@ class EqualityCounter:
         if missing or not keys:
             raise Unreadable(f"an equality delete file without its key column {', '.join(missing) or 'ids'}")
         with open_parquet(self._io, delete) as held:
-            table = held.read(columns=[paths[key.field_id] for key in keys])
+            table = held.read(columns=[dotted_name(paths[key.field_id]) for key in keys])
         return [_typed(_column(table, paths[key.field_id]), to_arrow(key.logical)) for key in keys]
 
 
@@ -213,13 +214,11 @@ def _values(column: ScanColumn, batch: pa.RecordBatch | None, length: int) -> pa
 
 
 def _column(table: pa.Table, path: str) -> pa.Array:
-    """A column by its dotted path, null where a struct above it is."""
-    if path in table.column_names:
-        return _whole(table[path])
-    name, _, rest = path.partition(".")
+    """A column by the key of its path, null where a struct above it is."""
+    name, *below = column_parts(path)
     array = table[name]
-    for step in rest.split("."):
-        array = pc.struct_field(array, step)
+    for step in below:
+        array = pc.struct_field(array, [array.type.get_field_index(step)])
     return _whole(array)
 
 

@@ -11,6 +11,7 @@ import functools
 import gzip
 import io
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -38,6 +39,9 @@ _S3_NAMES = {
 }
 _GZIP = b"\x1f\x8b"
 _VARIANT = b'"variant"'
+_STRUCT_DEFAULT = re.compile(rb'"(?:initial|write)-default"\s*:\s*\{')
+STRUCT_DEFAULT = "statflight: initial-default {}"
+"""The doc of a struct whose default is a struct of its fields' defaults: pyiceberg loads no table that has one."""
 # What pyiceberg's model lets a blob be; a table that lists any other would not load at all.
 _KNOWN_BLOBS = frozenset(get_args(BlobMetadata.model_fields["type"].annotation))
 
@@ -79,7 +83,8 @@ class LakeIO(FileIO):
         document = json.loads(content)
         blobs = [blob for held in document.get("statistics") or () for blob in held.get("blob-metadata") or ()]
         lost = {f"statistics of type {blob.get('type')}" for blob in blobs if blob.get("type") not in _KNOWN_BLOBS}
-        return sorted(lost) + (["columns of type variant"] if _VARIANT in content else [])
+        lost |= {"columns of type variant"} if _VARIANT in content else set()
+        return sorted(lost | ({"defaults of structs"} if _STRUCT_DEFAULT.search(content) else set()))
 
     def read_document(self, location: str) -> dict[str, Any]:
         """A metadata file as it is, with what pyiceberg's model does not know."""
@@ -153,10 +158,10 @@ def limit_waits(session: Any, seconds: float) -> None:
 
 
 def tolerate_answers(session: Any) -> None:
-    """Drops foreign blobs from the answers of a REST catalog, before pyiceberg validates them."""
+    """Has pyiceberg validate the answers of a REST catalog without what it refuses to load."""
 
     def hook(response: Any, *_: Any, **__: Any) -> Any:
-        if b"blob-metadata" in (response.content or b""):
+        if response.content:
             response._content = _tolerable(response.content)
         return response
 
@@ -189,7 +194,7 @@ def _unzipped(content: bytes) -> bytes:
 
 def _tolerable(content: bytes) -> bytes:
     """A metadata document, or a catalog's answer that holds one, without what pyiceberg refuses to load."""
-    if _VARIANT not in content and b"blob-metadata" not in content:
+    if not any(word in content for word in (_VARIANT, b"blob-metadata", b"initial-default", b"write-default")):
         return content
     return json.dumps(json.loads(content, object_hook=_without_foreign)).encode()
 
@@ -198,6 +203,11 @@ def _without_foreign(item: dict[str, Any]) -> dict[str, Any]:
     """Drops blobs of types it does not know, and calls a variant, which it does not know either, unknown."""
     if isinstance(blobs := item.get("blob-metadata"), list) and _KNOWN_BLOBS:
         item["blob-metadata"] = [blob for blob in blobs if blob.get("type") in _KNOWN_BLOBS]
+    if isinstance(item.get("type"), dict):
+        if item["type"].get("type") == "struct" and item.get("initial-default") is not None:
+            item["doc"] = STRUCT_DEFAULT
+        item.pop("initial-default", None)
+        item.pop("write-default", None)
     for place in ("type", "element", "value"):
         if item.get(place) == "variant":
             item[place] = "unknown"

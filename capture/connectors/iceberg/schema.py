@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -39,9 +40,11 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from capture.connectors.iceberg.io import STRUCT_DEFAULT
 from capture.connectors.spi import Column, Constraint, Schema
 from store import bounds
 from store.logical_types import LogicalType, parse, to_arrow
+from store.names import column_key
 
 _WORDS: dict[type, str] = {
     BooleanType: "BOOLEAN",
@@ -68,15 +71,50 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
+class Parent:
+    """A struct above a leaf. With `has_default` it is a struct of its fields' defaults in files older than it."""
+
+    field_id: int
+    required: bool
+    has_default: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """A column with values: what the schema says of it, and how to find it in a file."""
 
     field_id: int
-    name: str
+    column: Column
     type: IcebergType
     logical: LogicalType
     initial_default: Any = None
-    parents: tuple[int, ...] = ()
+    parents: tuple[Parent, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.column.name
+
+    @property
+    def width_bytes(self) -> int | None:
+        """Bytes of an integer of the table's type."""
+        return {IntegerType: 4, LongType: 8}.get(builtins.type(self.type))
+
+    def value_where_missing(self, field_ids: Container[int]) -> tuple[Any, int | None]:
+        """The value that a file without the leaf has in its place.
+
+        Args:
+            field_ids: The fields that the file has, structs included.
+
+        Returns:
+            The value, and the field id of the struct in whose null rows the leaf is null all the same; None where the
+            value holds in every row.
+        """
+        present = [parent for parent in self.parents if parent.field_id in field_ids]
+        missing = self.parents[len(present) :]
+        if self.initial_default is None or not all(parent.has_default for parent in missing):
+            return None, None
+        within = None if all(parent.required for parent in present) else present[-1].field_id
+        return self.initial_default, within
 
 
 def logical_text(type: IcebergType) -> str:
@@ -93,9 +131,9 @@ def to_schema(schema: IcebergSchema) -> Schema:
 def leaves(schema: IcebergSchema, wanted: frozenset[str] | None = None) -> list[Leaf]:
     """The leaf columns of a schema, of all or those named."""
     return [
-        Leaf(nested.field_id, column.name, nested.field_type, parse(column.logical_type), default, parents)
-        for column, nested, (parents, default) in _walk(schema.fields)
-        if column.is_leaf and (wanted is None or column.name in wanted)
+        Leaf(nested.field_id, column, nested.field_type, parse(column.logical_type), nested.initial_default, parents)
+        for column, nested, parents in _walk(schema.fields)
+        if column.is_leaf and (wanted is None or column.is_among(wanted))
     ]
 
 
@@ -115,14 +153,18 @@ def leaf_of(metadata: TableMetadata, schema: IcebergSchema, field_id: int) -> Le
 
 
 def _walk(
-    fields: tuple[NestedField, ...], prefix: str = "", optional: bool = False, parents: tuple[int, ...] = ()
-) -> Iterator[tuple[Column, NestedField, tuple[tuple[int, ...], Any]]]:
+    fields: tuple[NestedField, ...],
+    path: tuple[str, ...] = (),
+    optional: bool = False,
+    parents: tuple[Parent, ...] = (),
+) -> Iterator[tuple[Column, NestedField, tuple[Parent, ...]]]:
     for nested in fields:
-        name, nullable = f"{prefix}{nested.name}", optional or not nested.required
-        text = logical_text(nested.field_type)
-        yield Column(name, text, nullable, nested.field_id), nested, (parents, nested.initial_default)
+        here, nullable = (*path, nested.name), optional or not nested.required
+        column = Column(".".join(here), logical_text(nested.field_type), nullable, nested.field_id, here)
+        yield column, nested, parents
         if isinstance(nested.field_type, StructType):
-            yield from _walk(nested.field_type.fields, f"{name}.", nullable, (*parents, nested.field_id))
+            parent = Parent(nested.field_id, nested.required, nested.doc == STRUCT_DEFAULT)
+            yield from _walk(nested.field_type.fields, here, nullable, (*parents, parent))
 
 
 def constraints(schema: IcebergSchema, table: str) -> tuple[Constraint, ...]:
@@ -209,37 +251,37 @@ def _number(value: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """Where the fields of one data or delete file are: field id → dotted path."""
+    """Where the fields of one data or delete file are: field id → key of its path (`store.names.column_key`)."""
 
     paths: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, schema: pa.Schema, metadata: TableMetadata) -> FileLayout:
         """By the file's own field ids, else by the table's name mapping, else by position as Java does."""
-        paths = dict(_by_field_id(schema, ""))
+        paths = dict(_by_field_id(schema, ()))
         if paths:
             return cls(paths)
         if mapping := metadata.name_mapping():
-            return cls(dict(_by_name(schema, mapping.root, "")))
-        return cls({number: held.name for number, held in enumerate(schema, 1)})
+            return cls(dict(_by_name(schema, mapping.root, ())))
+        return cls({number: column_key([held.name]) for number, held in enumerate(schema, 1)})
 
 
-def _by_field_id(fields: Any, prefix: str) -> Iterator[tuple[int, str]]:
+def _by_field_id(fields: Any, parents: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     for held in fields:
-        path = f"{prefix}{held.name}"
+        path = (*parents, held.name)
         if field_id := (held.metadata or {}).get(_FIELD_ID):
-            yield int(field_id), path
+            yield int(field_id), column_key(path)
         if pa.types.is_struct(held.type):
-            yield from _by_field_id(held.type.fields, f"{path}.")
+            yield from _by_field_id(held.type.fields, path)
 
 
-def _by_name(fields: Any, mapping: Any, prefix: str) -> Iterator[tuple[int, str]]:
+def _by_name(fields: Any, mapping: Any, parents: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     known = {name: mapped for mapped in mapping for name in mapped.names}
     for held in fields:
-        path = f"{prefix}{held.name}"
+        path = (*parents, held.name)
         mapped = known.get(held.name)
         if mapped is not None:  # one without inner fields is falsy
             if mapped.field_id is not None:
-                yield mapped.field_id, path
+                yield mapped.field_id, column_key(path)
             if pa.types.is_struct(held.type):
-                yield from _by_name(held.type.fields, mapped.fields, f"{path}.")
+                yield from _by_name(held.type.fields, mapped.fields, path)

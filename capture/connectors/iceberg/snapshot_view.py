@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,7 +32,6 @@ from capture.connectors.iceberg.schema import (
 from capture.connectors.iceberg.statistics import SourceStatistics
 from capture.connectors.spi import (
     FILE_SCHEMA,
-    Column,
     EqualityDelete,
     FilePart,
     NativeStats,
@@ -267,8 +266,8 @@ class SnapshotView:
         facts = None if live else _plainly(leaf, cut, told, rows)
         return column_rows(
             block.locations,
-            Column(leaf.name, leaf.logical.text),
-            {leaf.name: leaf.field_id},
+            leaf.column,
+            {leaf.column.key: leaf.field_id},
             rows,
             **(facts or self._closely(leaf, cut, block, told, rows)),
         )
@@ -284,8 +283,9 @@ class SnapshotView:
             low, low_exact = low_of(lower)
             high, high_exact = high_of(upper)
             if not known and (value := only[partition]) is not None:
-                low = high = value[0]
-                nulls, low_exact, high_exact = count if low is None else 0, True, True
+                low = high = value.value
+                nulls, nans = (count, 0) if low is None else (0 if value.everywhere else None, 0)
+                low_exact = high_exact = value.everywhere
             if left != count:
                 one_value = low is not None and low == high and nulls == 0
                 low_exact, high_exact = low_exact and one_value, high_exact and one_value
@@ -304,14 +304,15 @@ class SnapshotView:
             "upper_exact": pa.array(high_flags, pa.bool_()),
         }
 
-    def _only_value(self, leaf: Leaf, block: Files, partition: tuple[Any, ...]) -> tuple[Any] | None:
-        """The one value of a column in files that cannot hold the column, None where they may; without metrics."""
+    def _only_value(self, leaf: Leaf, block: Files, partition: tuple[Any, ...]) -> _OnlyValue | None:
+        """The one value of a column in files that cannot have the column, None where they may; without metrics."""
         identity = identity_values(self._specs[block.spec_id], partition)
         if leaf.field_id in identity:
-            return (identity[leaf.field_id],)
-        if leaf.parents or not block.known_ids or leaf.field_id in block.known_ids:
+            return _OnlyValue(identity[leaf.field_id], True)
+        if not block.known_ids or leaf.field_id in block.known_ids:
             return None
-        return (leaf.initial_default,)
+        value, within = leaf.value_where_missing(block.known_ids)
+        return _OnlyValue(value, within is None)
 
     # Scan tasks.
 
@@ -370,15 +371,30 @@ class SnapshotView:
         identity = identity_values(self._specs[entry.spec_id], entry.partition)
         columns = []
         for leaf in wanted:
-            path = layout.paths.get(leaf.field_id)
-            value = None
+            path, value, within = layout.paths.get(leaf.field_id), None, None
             if path is None:
-                present = any(parent in layout.paths for parent in leaf.parents)
-                # A default of a leaf is not the value where the struct itself is null, so it is not used there.
-                default = None if present or leaf.parents else leaf.initial_default
-                value = constant(identity.get(leaf.field_id, default), leaf.logical)
-            columns.append(ScanColumn(leaf.field_id, leaf.name, leaf.logical.text, path, value))
+                value, within = leaf.value_where_missing(layout.paths)
+                if leaf.field_id in identity:
+                    value, within = identity[leaf.field_id], None
+            columns.append(
+                ScanColumn(
+                    leaf.field_id,
+                    leaf.name,
+                    leaf.logical.text,
+                    path,
+                    constant(value, leaf.logical) if path is None else None,
+                    leaf.width_bytes,
+                    None if within is None else layout.paths[within],
+                )
+            )
         return tuple(columns)
+
+
+class _OnlyValue(NamedTuple):
+    """The value of a column in a file that lacks it; not `everywhere` where rows may be null all the same."""
+
+    value: Any
+    everywhere: bool
 
 
 def _after_deletes(count: int | None, rows: int, live: int) -> int | None:

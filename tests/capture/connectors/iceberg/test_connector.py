@@ -464,6 +464,72 @@ def test_evolution_keeps_each_snapshot_its_schema(tmp_path):
 # Where tables are.
 
 
+def with_defaults(table, required: bool = False) -> IcebergConnector:
+    """Adds fields to the schema that the table's files were written under, some of them inside of structs."""
+    folder = home(table) / "metadata"
+    document = json.loads(built.latest(folder).read_text())
+    (schema,) = document["schemas"]
+    held = schema["fields"][1]
+    held["required"] = required
+    held["type"]["fields"].append(
+        {"id": 10, "name": "y", "type": "long", "required": False, "initial-default": 7, "write-default": 7}
+    )
+    for field_id, name, default in ((11, "whole", {"initial-default": {}, "write-default": {}}), (13, "empty", {})):
+        leaf = {"id": field_id + 1, "name": "z.z", "type": "string", "required": False, "initial-default": "q"}
+        schema["fields"].append({
+            "id": field_id, "name": name, "required": False, "type": {"type": "struct", "fields": [leaf]}, **default,
+        })  # fmt: skip
+    built.write_metadata(folder, document)
+    return directory(home(table))
+
+
+NESTED = Schema(
+    NestedField(1, "id", LongType()), NestedField(2, "s", StructType(NestedField(3, "x", LongType())))
+)  # fmt: skip
+
+
+def test_defaults_within_structs(tmp_path):
+    data = pa.table({"id": [1, 2, 3], "s": [{"x": 1}, None, {"x": None}]})
+    connector = with_defaults(built.simple_table(tmp_path, NESTED, data))
+    rows = live(connector)
+    assert [row["s.y"] for row in rows] == [7, None, 7]  # not where the struct itself is null
+    assert {row["whole.z.z"] for row in rows} == {"q"} and {row["empty.z.z"] for row in rows} == {None}
+    told = {name: row for (_, name), row in file_columns(stats(connector)).items()}
+    inner, whole, empty = told["s.y"], told["whole.z.z"], told["empty.z.z"]
+    assert (inner["null_count"], inner["min"], inner["max"], inner["min_is_exact"]) == (None, "7", "7", False)
+    assert (whole["null_count"], whole["min"], whole["max"], whole["min_is_exact"]) == (0, "q", "q", True)
+    assert (empty["null_count"], empty["min"], empty["max"]) == (3, None, None)
+
+
+def test_defaults_within_a_struct_that_is_never_null(tmp_path):
+    data = pa.table({"id": [1, 2], "s": [{"x": 1}, {"x": None}]})
+    connector = with_defaults(built.simple_table(tmp_path, NESTED, data), required=True)
+    assert [row["s.y"] for row in live(connector)] == [7, 7]
+    (inner,) = (row for (_, name), row in file_columns(stats(connector)).items() if name == "s.y")
+    assert (inner["null_count"], inner["min"], inner["min_is_exact"]) == (0, "7", True)
+
+
+def test_names_with_dots_are_paths_of_their_own(tmp_path):
+    schema = Schema(
+        NestedField(1, "st", StructType(NestedField(2, "x", LongType()), NestedField(3, "a.b", StringType()))),
+        NestedField(4, "st.y", StringType()),
+    )
+    data = pa.table({"st": [{"x": 1, "a.b": "in"}, None], "st.y": ["beside", "it"]})
+    table = built.simple_table(tmp_path, schema, data)
+    connector = directory(home(table))
+    columns = [column for column in connector.describe("default", "t").schema.columns if column.is_leaf]
+    assert len({column.key for column in columns}) == len(columns) == 3
+    (task,) = connector.plan_files("default", "t", current(connector), {})
+    found = {column.column_id: values.to_pylist() for column, values in read(task, task.columns)}
+    by_type = {column.field_id: column.logical_type for column in columns}
+    values = {by_type[i]: held for i, held in found.items() if by_type[i] == "INT"}
+    assert values == {"INT": [1, None]} and ["beside", "it"] in found.values() and ["in", None] in found.values()
+    told = {row["column_id"]: row for table in stats(connector).file_columns() for row in table.to_pylist()}
+    assert "it" in {row["max"] for row in told.values()}
+    built.commit_deletes(table, built.equality_deletes(table, {"st.y": ["it"]}))
+    assert stats(directory(home(table))).row_count == 1
+
+
 def test_a_moved_table_is_read_by_rewriting(tmp_path, table):
     shutil.move(home(table), tmp_path / "moved" / "t")
     with pytest.raises(UpstreamError, match="missing") as refused:
