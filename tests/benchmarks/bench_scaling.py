@@ -1,0 +1,118 @@
+"""Beyond one process: one large table on 1, 2 and 4 executors, and many small ones on 1, 2 and 4 workers.
+
+On a machine with fewer cores than executors the shape counts, not the height. Each line has seconds, and their ratio to
+the first. `python -m pytest tests/benchmarks/bench_scaling.py -m benchmark -s`; STATFLIGHT_BENCH_ROWS (million) and
+STATFLIGHT_BENCH_TABLES make it smaller.
+"""
+
+import contextlib
+import os
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.flight_server.live_server import serving
+from tests.integration.test_spark_cluster import daemon, environment, said
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.spark]
+
+MILLION_ROWS = int(os.environ.get("STATFLIGHT_BENCH_ROWS", "100"))
+TABLES = int(os.environ.get("STATFLIGHT_BENCH_TABLES", "2000"))
+FILES = 25
+SIZES = (1, 2, 4)
+PATIENCE_SECONDS = 3600.0
+
+__all__ = ["environment"]  # a fixture
+
+
+def large_table(root):
+    """One table of MILLION_ROWS million rows: a key, a number of few values, a double and a text."""
+    folder = root / "large"
+    folder.mkdir(parents=True)
+    rows = MILLION_ROWS * 1_000_000 // FILES
+    words = pa.array([f"word {n}" for n in range(10_000)])
+    for number in range(FILES):
+        random = np.random.default_rng(number)
+        pq.write_table(
+            pa.table({
+                "id": pa.array(np.arange(number * rows, (number + 1) * rows)),
+                "kind": pa.array(random.integers(0, 100, rows, np.int32)),
+                "price": pa.array(random.random(rows)),
+                "word": pa.DictionaryArray.from_arrays(pa.array(random.integers(0, 10_000, rows, np.int32)), words),
+            }),
+            folder / f"{number:02}.parquet",
+        )  # fmt: skip
+    return root
+
+
+def small_tables(root):
+    """TABLES directories of one file with 1000 rows and 10 columns."""
+    first = None
+    for number in range(TABLES):
+        folder = root / f"t{number:05}"
+        folder.mkdir(parents=True)
+        if first is None:
+            rows = pa.table({f"c{c}": pa.array(np.arange(1000) * (c + 1)) for c in range(10)})
+            pq.write_table(rows, folder / "0.parquet")
+            first = (folder / "0.parquet").read_bytes()
+        else:
+            (folder / "0.parquet").write_bytes(first)
+    return root
+
+
+def seconds_to_capture(directory, lake, workers, settings="", **options):
+    """Seconds from the request to the last result, on a server with `workers` workers."""
+    directory.mkdir()
+    (directory / "statflight.toml").write_text(settings)
+    with serving(directory, "--workers", workers, **options) as server, server.connect() as client:
+        client.timeout = PATIENCE_SECONDS
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake)})
+        client.act("discover", {"catalog": "lake"})
+        columns = client.get({"table": "information_schema.columns"}).to_pylist()
+        requests = [
+            {
+                "table": f"lake.default.{column['table_name']}",
+                "target": {"kind": "COLUMN", "column_id": column["column_id"]},
+            }
+            for column in columns
+        ]
+        started = time.perf_counter()
+        outcomes = client.act("capture", {"requests": requests})
+        took = time.perf_counter() - started
+    assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}
+    return took
+
+
+def show(capsys, title, seconds):
+    with capsys.disabled():
+        print(f"\n{title}")
+        for size, took in seconds.items():
+            print(f"  {size}: {took:8.1f} s   {took / seconds[SIZES[0]]:.2f} of the first")
+
+
+def test_one_large_table_on_more_executors(environment, tmp_path, capsys):
+    lake = large_table(tmp_path / "lake")
+    seconds = {}
+    for size in SIZES:
+        with contextlib.ExitStack() as stack:
+            anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+            folder = tmp_path / f"on{size}"
+            folder.mkdir()
+            log = stack.enter_context(daemon(environment, folder / "master", "master.Master", *anywhere))
+            url = said(log, r"Starting Spark master at (spark://\S+)")
+            for number in range(size):
+                arguments = (*anywhere, "--cores", "1", "--memory", "1g", url)
+                log = stack.enter_context(daemon(environment, folder / f"w{number}", "worker.Worker", *arguments))
+                said(log, "(Successfully registered) with master")
+            settings = f'spark_master = "{url}"\ninline_max_cells = 0\n'
+            seconds[size] = seconds_to_capture(folder / "server", lake, 1, settings, env=environment)
+    show(capsys, f"{MILLION_ROWS} million rows, executors of one core", seconds)
+
+
+def test_many_small_tables_on_more_workers(tmp_path, capsys):
+    lake = small_tables(tmp_path / "lake")
+    seconds = {size: seconds_to_capture(tmp_path / f"workers{size}", lake, size) for size in SIZES}
+    show(capsys, f"{TABLES} tables of 1000 rows, workers", seconds)
