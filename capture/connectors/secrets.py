@@ -34,7 +34,11 @@ _SECRET = re.compile(
     r"|service_account|connection_?string"
 )
 # `secret=NAME` is a name, and these hold a word of the list without being secret.
-_OPEN = frozenset({SECRET_OPTION, "key_column", "oauth2-server-uri", "rest.sigv4-enabled", "rest.authorization-url"})
+_OPEN = frozenset({SECRET_OPTION, "key_column", "oauth2-server-uri", "rest.sigv4-enabled", "rest.authorization-url",
+                   "auth.type", "auth.oauth2.token_url", "auth.oauth2.scope", "auth.basic.username"})  # fmt: skip
+# Headers that go with each request may carry anything but for these.
+_HEADER = "header."
+_OPEN_HEADERS = frozenset({"accept", "content-type", "user-agent", "x-iceberg-access-delegation", "x-client-version"})
 _PASSWORD_IN_URI = re.compile(r"(?<=://)(?P<user>[^/@:\s]*):(?P<password>[^/@\s]+)@")
 _SECRET_IN_QUERY = re.compile(r"(?i)([?&][^=&]*(?:key|secret|token|passw|sig)[^=&]*=)[^&\s]+")
 
@@ -118,7 +122,10 @@ _STORAGE_NAMES = frozenset(
 
 def is_secret(name: str) -> bool:
     """Whether an option's value must not be shown, judged by its name."""
-    return name.lower() not in _OPEN and _SECRET.search(name.lower()) is not None
+    lowered = name.lower()
+    if lowered.startswith(_HEADER):
+        return lowered.removeprefix(_HEADER) not in _OPEN_HEADERS
+    return lowered not in _OPEN and _SECRET.search(lowered) is not None
 
 
 def mask(options: Mapping[str, str]) -> dict[str, str]:
@@ -152,9 +159,16 @@ def _parts(secret: str) -> list[str]:
     """A secret, and the texts within it where it is a JSON object, as a Google key is."""
     found = [secret]
     if secret.lstrip().startswith("{"):
-        with contextlib.suppress(ValueError):
-            found += [text for text in json.loads(secret).values() if isinstance(text, str) and len(text) >= 16]
+        with contextlib.suppress(ValueError, RecursionError):
+            found += _texts_in(json.loads(secret))
     return [text for text in found if len(text) >= 4]
+
+
+def _texts_in(held: Any, name: str = "") -> list[str]:
+    """The texts that are secret by their name, or so long that they may be."""
+    if isinstance(held, dict):
+        return [text for key, value in held.items() for text in _texts_in(value, str(key))]
+    return [held] if isinstance(held, str) and (len(held) >= 16 or is_secret(name)) else []
 
 
 def is_storage_option(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ def connect_lake(
 ) -> None:
     """Connect a lake and list its tables. Stopped or failed, it leaves the catalog as it was."""
     options = dict(_pair(text) for text in option or ())
+    _warn_of_secrets(catalog, uri, options)
     with connect(server, token, tls_roots) as client:
         body = {"catalog": catalog, "format": format, "uri": _absolute(uri), "options": options, "discover": True}
         body |= {"replace": True} if replace else {}
@@ -42,6 +44,19 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or not key.strip():
         misuse(f"-o {text!r}: expected key=value")
     return key.strip(), value
+
+
+def _warn_of_secrets(catalog: str, uri: str, options: Mapping[str, str]) -> None:
+    """Says where the server keeps secrets that are given directly."""
+    from capture.connectors.secrets import is_secret, mask_uri
+
+    given = sorted(name for name, value in options.items() if value and is_secret(name))
+    given += ["the password in the address"] if mask_uri(uri) != uri else []
+    if given:
+        warn(
+            f"statflight: the server keeps {', '.join(given)} of {catalog} in clear in the .secrets file beside its "
+            "database; a named secret (-o secret=NAME) is kept by the worker's environment alone"
+        )
 
 
 def _absolute(uri: str) -> str:

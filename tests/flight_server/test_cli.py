@@ -189,6 +189,21 @@ def test_tables_that_cannot_be_read_are_reported_and_fail_the_command(server, ru
     assert err == "statflight: lake.default.bad: its log is damaged\n"
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("rest", "-o", "token=hush-hush", "-o", "s3.region=eu"), "token of lake"),
+        (("sqlite://me:hush-hush@h/db",), "the password in the address of lake"),
+        (("rest", "-o", "secret=prod", "-o", "token="), None),
+    ],
+)
+def test_secrets_given_directly_are_warned_of(server, run, given, named):
+    server.answers["register_connector"] = lambda body: [body | {"tables": []}]
+    status, _, err = run("connect", "lake", "iceberg", *given)
+    assert status == 0 and "hush" not in err
+    assert (named in err and "-o secret=NAME" in err and "in clear" in err) if named else err == ""
+
+
 def test_a_relative_path_is_made_absolute(server, run, tmp_path, monkeypatch):
     server.answers["register_connector"] = lambda body: [body | {"tables": []}]
     (tmp_path / "lake").mkdir()

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSelector
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchIdentifierError,
@@ -27,7 +26,8 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from capture.connectors.iceberg.io import LakeIO, io_properties, limit_waits, read_metadata, tolerate_answers
+from capture.connectors.iceberg.io import LakeIO, io_properties, read_metadata
+from capture.connectors.iceberg.rest import TimedRestCatalog, structured_options
 from capture.connectors.retry import ATTEMPTS
 from capture.connectors.retry import retried as again
 from capture.connectors.secrets import COMMON, PathRewrite, is_storage_option, mask_uri, redact, timeout_of
@@ -120,12 +120,14 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
         )
     PathRewrite.of(options)
     timeout_of(options)
+    structured_options(options)
     return dict(options)
 
 
 def _of_pyiceberg(options: Mapping[str, str]) -> dict[str, str]:
     ours = ("type", "name", "path_rewrite", "secret")
-    return {n: v for n, v in options.items() if n not in ours and n.partition(".")[0] != "policy"}
+    apart = ("policy", "auth", "ssl")  # those of REST catalogs have a form of their own
+    return {n: v for n, v in options.items() if n not in ours and n.partition(".")[0] not in apart}
 
 
 # Directories.
@@ -271,21 +273,10 @@ class CatalogTables:
         if self._kind == "rest":
             if str(properties.get("rest.sigv4-enabled", "")).lower() == "true":
                 _check_aws_credentials(properties)
-            return _RestCatalog(name, **properties)
+            return TimedRestCatalog(name, **{**properties, **structured_options(self._options)})
         if self._kind == "glue":
             return _glue(name, properties, timeout_of(self._options))
         return load_catalog(name, **properties)
-
-
-class _RestCatalog(RestCatalog):
-    """pyiceberg's, with our time-out on every request, the first one too, and no attempts beside ours."""
-
-    def _create_session(self) -> Any:
-        self.properties.setdefault("rest.sigv4.max-retries", "0")
-        session = super()._create_session()
-        limit_waits(session, timeout_of(self.properties))
-        tolerate_answers(session)
-        return session
 
 
 def _glue(name: str, properties: Mapping[str, str], seconds: float) -> Catalog:

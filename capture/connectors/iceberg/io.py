@@ -2,12 +2,11 @@
 
 pyiceberg makes a `FileIO` for every table it loads, by the class that the property `py-io-impl` names. `LakeIO` is that
 class for all our catalogs, so every path passes it, the metadata file of a SQL or Glue catalog included. A REST catalog
-sends metadata in its answers instead: `tolerate_answers` treats those.
+sends metadata in its answers instead, which `rest` treats.
 """
 
 from __future__ import annotations
 
-import functools
 import gzip
 import io
 import json
@@ -152,22 +151,6 @@ def read_metadata(file_io: LakeIO, location: str) -> TableMetadata:
     return TableMetadataUtil.parse_raw(_unzipped(content).decode())
 
 
-def limit_waits(session: Any, seconds: float) -> None:
-    """Gives up on a REST catalog that does not answer: pyiceberg itself would wait for ever."""
-    session.request = functools.partial(session.request, timeout=(min(10.0, seconds), seconds))
-
-
-def tolerate_answers(session: Any) -> None:
-    """Has pyiceberg validate the answers of a REST catalog without what it refuses to load."""
-
-    def hook(response: Any, *_: Any, **__: Any) -> Any:
-        if response.content:
-            response._content = _tolerable(response.content)
-        return response
-
-    session.hooks["response"].append(hook)
-
-
 class _MetadataInput(InputFile):
     def __init__(self, inner: InputFile):
         super().__init__(inner.location)
@@ -183,16 +166,16 @@ class _MetadataInput(InputFile):
         with self._inner.open(seekable) as stream:
             content: bytes = stream.read()
         if not content.startswith(_GZIP):
-            return io.BytesIO(_tolerable(content))
+            return io.BytesIO(tolerable(content))
         # pyiceberg unzips by the name of the file, so it stays as it was.
-        return io.BytesIO(gzip.compress(_tolerable(gzip.decompress(content))))
+        return io.BytesIO(gzip.compress(tolerable(gzip.decompress(content))))
 
 
 def _unzipped(content: bytes) -> bytes:
     return gzip.decompress(content) if content.startswith(_GZIP) else content
 
 
-def _tolerable(content: bytes) -> bytes:
+def tolerable(content: bytes) -> bytes:
     """A metadata document, or a catalog's answer that holds one, without what pyiceberg refuses to load."""
     if not any(word in content for word in (_VARIANT, b"blob-metadata", b"initial-default", b"write-default")):
         return content

@@ -10,14 +10,25 @@ from store.errors import InvalidArgument
 @pytest.mark.parametrize(
     "name",
     ["aws_secret_access_key", "AWS_ACCESS_KEY_ID", "token", "s3.session-token", "password", "azure_storage_account_key",
-     "sas_token", "credential", "google_service_account", "private_key", "connection_string"],
+     "sas_token", "credential", "google_service_account", "private_key", "connection_string", "header.x-custom",
+     "header.Authorization", "auth", "auth.basic.password", "auth.oauth2.client_secret"],
 )  # fmt: skip
 def test_secret_names(name):
     assert mask({name: "hush"}) == {name: MASK}
 
 
 @pytest.mark.parametrize(
-    "name", ["aws_region", "warehouse", "s3.endpoint", "hive_partitioning", "secret", "authority_host"]
+    "name",
+    [
+        "aws_region",
+        "warehouse",
+        "s3.endpoint",
+        "hive_partitioning",
+        "secret",
+        "authority_host",
+        "auth.type",
+        "header.User-Agent",
+    ],
 )
 def test_open_names(name):
     assert mask({name: "shown"}) == {name: "shown"}
@@ -30,6 +41,11 @@ def test_a_password_in_a_uri_is_masked():
 
 def test_messages_are_redacted():
     assert redact("denied for hunter22", {"password": "hunter22", "region": "denied"}) == f"denied for {MASK}"
+
+
+def test_secrets_within_an_object_are_redacted():
+    auth = json.dumps({"type": "basic", "basic": {"username": "ann", "password": "pass-w0rd"}})
+    assert redact("no: ann pass-w0rd basic", {"auth": auth}) == f"no: ann {MASK} basic"
 
 
 def test_messages_are_redacted_through_and_through():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 import shutil
 import threading
 from collections import Counter
@@ -761,6 +762,52 @@ def test_a_rest_catalog(rest):
         connector.describe("db", "other")
     assert "Bearer s3cret-token" in seen
     connector.close()
+
+
+BASIC = {"type": "basic", "basic": {"username": "ann", "password": "pass-w0rd"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "header"),
+    [
+        ({}, None),
+        ({"auth": '{"type": "noop"}'}, None),
+        ({"auth.type": "noop"}, None),
+        ({"auth": json.dumps(BASIC)}, "Basic YW5uOnBhc3MtdzByZA=="),
+        ({"auth.type": "basic", "auth.basic.username": "ann", "auth.basic.password": "pass-w0rd"},
+         "Basic YW5uOnBhc3MtdzByZA=="),
+        ({"header.authorization": "Custom x"}, "Custom x"),
+    ],
+)  # fmt: skip
+def test_what_a_rest_catalog_is_sent_to_know_us(rest, options, header):
+    uri, seen = rest
+    connector = IcebergConnector(ConnectorConfig("c", "iceberg", uri, options))
+    assert connector.list_namespaces() == ["db"] and stats(connector, namespace="db").row_count == 150
+    assert set(seen) == {header}
+    connector.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"auth": "pass-w0rd"}, "auth: must be a JSON object"),
+        ({"auth": '"basic"'}, "auth: must be a JSON object"),
+        ({"auth": '{"type": "pigeon"}'}, "type must be one of noop, basic"),
+        ({"auth": '{"type": "legacyoauth2"}'}, "use the options token and credential"),
+        ({"auth": '{"basic": {}}'}, "type must be one of"),
+        ({"auth": '{"type": "basic", "basic": {"username": "ann"}}'}, "password is missing"),
+        ({"auth": json.dumps({**BASIC, "oauth2": {}})}, "has no part oauth2"),
+        ({"auth": '{"type": "noop", "noop": {"user": "ann"}}'}, "user is unknown; it takes nothing"),
+        ({"auth": '{"type": "basic", "basic": "ann:pass-w0rd"}'}, "basic must be an object"),
+        ({"auth.type": "custom"}, "impl is missing"),
+        ({"auth.type": "basic", "auth.type.x": "y"}, "auth.type.x"),
+        ({"ssl": "yes"}, "ssl: must be a JSON object"),
+    ],
+)
+def test_credentials_of_the_wrong_form_are_refused_by_name(options, word):
+    with pytest.raises(InvalidArgument, match=re.escape(word)) as refused:
+        IcebergConnector(ConnectorConfig("c", "iceberg", "http://127.0.0.1:9", options))
+    assert "pass-w0rd" not in str(refused.value)
 
 
 def test_an_unreachable_catalog_may_be_tried_again(monkeypatch):

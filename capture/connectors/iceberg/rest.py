@@ -1,0 +1,131 @@
+"""REST catalogs: pyiceberg's client, with our time-outs, and with options that have parts of their own."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest.auth import AuthManager, NoopAuthManager
+
+from capture.connectors.iceberg.io import tolerable
+from capture.connectors.secrets import timeout_of
+from store.errors import InvalidArgument, nearest
+
+_REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
+    "noop": (), "basic": ("username", "password"), "oauth2": ("client_id", "client_secret", "token_url"),
+    "google": (), "entra": (), "custom": (),
+}  # fmt: skip
+_OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = {
+    "oauth2": ("scope", "refresh_margin", "expires_in"), "google": ("credentials_path", "scopes"),
+}  # fmt: skip
+_NUMBERS: Final = ("refresh_margin", "expires_in")
+_STRUCTURED: Final[Mapping[str, str]] = {
+    "auth": '{"type": "basic", "basic": {"username": …, "password": …}}',
+    "ssl": '{"cabundle": …, "client": {"cert": …, "key": …}}',
+}
+
+
+class TimedRestCatalog(RestCatalog):
+    """A REST catalog that gives up on a server that does not answer, and leaves retries to us."""
+
+    def _create_session(self) -> Any:
+        self.properties.setdefault("rest.sigv4.max-retries", "0")
+        session = super()._create_session()
+        seconds = timeout_of(self.properties)
+        session.request = functools.partial(session.request, timeout=(min(10.0, seconds), seconds))
+        session.hooks["response"].append(_tolerate)
+        return session
+
+    def _create_legacy_oauth2_auth_manager(self, session: Any) -> AuthManager:
+        if not (self.properties.get("token") or self.properties.get("credential")):
+            return NoopAuthManager()  # pyiceberg's would send "Bearer None"
+        return super()._create_legacy_oauth2_auth_manager(session)
+
+
+def _tolerate(response: Any, *_: Any, **__: Any) -> Any:
+    """Has pyiceberg validate an answer without what it refuses to load."""
+    if response.content:
+        response._content = tolerable(response.content)
+    return response
+
+
+def structured_options(options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The options `auth` and `ssl` as pyiceberg wants them: objects, given as JSON or by dotted names.
+
+    Args:
+        options: Connector options, of which others are left alone.
+
+    Raises:
+        InvalidArgument: One is not an object, or `auth` has parts that its type does not know.
+    """
+    found = {}
+    for name, example in _STRUCTURED.items():
+        dotted = {key.partition(".")[2]: value for key, value in options.items() if key.startswith(f"{name}.")}
+        if name not in options and not dotted:
+            continue
+        held = _parsed(name, options[name], example) if name in options else {}
+        for path, value in dotted.items():
+            _put(held, path.split("."), value, f"{name}.{path}")
+        found[name] = held
+    if "auth" in found:
+        _check_auth(found["auth"])
+    return found
+
+
+def _parsed(name: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        held = json.loads(text)
+    except ValueError:
+        held = None
+    if not isinstance(held, dict):
+        raise InvalidArgument(
+            f"option {name}: must be a JSON object such as {example}, or dotted options such as {name}.type=…",
+            params={"field": f"options.{name}"},
+        )
+    return held
+
+
+def _put(held: dict[str, Any], path: list[str], value: str, option: str) -> None:
+    *parents, last = path
+    for part in parents:
+        held = held.setdefault(part, {})
+        if not isinstance(held, dict):
+            raise InvalidArgument(f"option {option}: {part} is a text elsewhere", params={"field": f"options.{option}"})
+    held[last] = value
+
+
+def _check_auth(auth: dict[str, Any]) -> None:
+    kind = str(auth.get("type"))
+    if kind not in _REQUIRED:
+        raise InvalidArgument(
+            f"option auth: type must be one of {', '.join(_REQUIRED)}; with a token or a credential alone, use the "
+            "options token and credential",
+            hint=nearest(kind, list(_REQUIRED)),
+            params={"field": "options.auth"},
+        )
+    parts = auth.setdefault(kind, {})
+    known = {"type", "impl", kind} if kind == "custom" else {"type", kind}
+    if not isinstance(parts, dict) or (wrong := sorted(auth.keys() - known)):
+        named = f"has no part {wrong[0]}" if isinstance(parts, dict) else f"{kind} must be an object"
+        raise InvalidArgument(f"option auth of type {kind}: {named}", params={"field": "options.auth"})
+    if kind == "custom" and not auth.get("impl"):
+        raise InvalidArgument("option auth of type custom: impl is missing", params={"field": "options.auth"})
+    takes = (*_REQUIRED[kind], *_OPTIONAL.get(kind, ()))
+    wrong = [] if kind in ("custom", "entra") else sorted(parts.keys() - set(takes))
+    if missing := [name for name in _REQUIRED[kind] if not parts.get(name)]:
+        raise InvalidArgument(f"option auth of type {kind}: {missing[0]} is missing", params={"field": "options.auth"})
+    if wrong:
+        raise InvalidArgument(
+            f"option auth of type {kind}: {wrong[0]} is unknown; it takes {', '.join(takes) or 'nothing'}",
+            params={"field": "options.auth"},
+        )
+    for name in _NUMBERS:
+        if isinstance(parts.get(name), str):
+            if not parts[name].isdecimal():
+                raise InvalidArgument(f"option auth: {name} must be seconds, an integer ≥ 0")
+            parts[name] = int(parts[name])
+    if isinstance(parts.get("scopes"), str):
+        parts["scopes"] = parts["scopes"].split(",")
