@@ -339,8 +339,12 @@ def _float_keys(values: pa.Array) -> pa.Array:
 
 
 def _decimal_keys(texts: pa.Array, lt: LogicalType) -> pa.Array:
-    scale = lt.scale or 0
-    for type in (pa.decimal128(38, min(scale, 38)), pa.decimal256(MAX_DECIMAL, min(scale, 38))):
+    scale = min(lt.scale or 0, 38)
+    whole = pc.binary_length(pc.replace_substring_regex(texts, r"^-?([0-9]*).*$", r"\1"))
+    digits = (pc.max(whole).as_py() or 0) + scale
+    for most, type in ((38, pa.decimal128(38, scale)), (MAX_DECIMAL, pa.decimal256(MAX_DECIMAL, scale))):
+        if digits > most:  # Arrow's cast of more digits wraps around
+            continue
         try:
             return texts.cast(type)
         except pa.ArrowInvalid:

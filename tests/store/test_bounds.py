@@ -530,3 +530,12 @@ def test_any_spelling_settles_once(type):
 def test_base64_is_that_of_the_standard_library():
     values = [bytes(range(n)) for n in range(50)] * 2
     assert encoded(pa.array(values), "BINARY") == [base64.b64encode(value).decode() for value in values]
+
+
+@pytest.mark.parametrize(("scale", "digits"), [(0, 38), (0, 39), (7, 53), (7, 31), (7, 32), (0, 76), (38, 38), (38, 1)])
+def test_decimals_of_many_digits_sort_by_value(scale, digits):
+    """Arrow's cast of a text with more digits than the type has wraps around."""
+    written = ["9" * digits, "-" + "9" * digits, "4" + "2" * (digits - 1), "0", "1", "-1"]
+    keys = sort_keys(texts(*written), parse(f"DECIMAL(76,{scale})")).to_pylist()
+    order = sorted(range(len(written)), key=lambda at: keys[at])
+    assert [int(written[at]) for at in order] == sorted(map(int, written))
