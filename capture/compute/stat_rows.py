@@ -205,7 +205,8 @@ def _ndv(part: Partial, covers: Coverage, most: int) -> dict[str, Any]:
         most = max(most, math.ceil(lower))  # nulls are scaled, values seen are sure
         if covers.row_groups:
             ndv = _scaled(ndv, part.row_count - part.null_count, most)
-    return {"ndv": min(ndv, most), "ndv_exact": exact, "ndv_lower": min(lower, most), "ndv_upper": min(upper, most)}
+    upper = min(upper, most)
+    return {"ndv": min(ndv, upper), "ndv_exact": exact, "ndv_lower": min(lower, upper), "ndv_upper": upper}
 
 
 def _scaled(seen: float, rows_seen: int, rows: int) -> float:

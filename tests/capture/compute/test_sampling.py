@@ -17,15 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capture.compute import kernels
 from capture.compute.readers import tasks
 from capture.compute.sampling import Draw, random_points, spread_points
-from capture.compute.stat_rows import _scaled
+from capture.compute.stat_rows import Coverage, _scaled, scalars
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig, ScanColumn, ScanTask
 from capture.engines.compute.engine import SparkEngine
 from capture.registry import Registry
 from capture.spi import Budget, Capabilities, CaptureRequest, Outcome, Sampling, TableHandle
-from store import sketches
+from store import logical_types, sketches
 from store.errors import UpstreamError
 from store.targets import Target, TargetKind
 from tests.capture.engine_contract import MemorySink
@@ -218,6 +219,13 @@ def test_bounds_of_a_sample_are_unknown_without_metadata(table, monkeypatch, met
     _, sink = capture(table, method, Budget(max_rows=100))
     row = column(sink, "v")
     assert [row[name] for name in ("min", "max", "min_is_exact", "max_is_exact")] == [None] * 4
+
+
+def test_an_estimate_is_never_above_its_upper_limit():
+    """Nulls among the rows seen leave fewer values than rows there are."""
+    part = kernels.summarise(pa.chunked_array([pa.array([1, 2, 3, None])]), logical_types.parse("INT"))
+    row = scalars(part, logical_types.parse("INT"), Coverage(10, 1, 1, row_groups=1, known={"null_count": 0}))
+    assert row["ndv_lower"] <= row["ndv"] <= row["ndv_upper"] <= 9
 
 
 @pytest.mark.parametrize(("seen", "rows_seen", "rows", "expected"), [

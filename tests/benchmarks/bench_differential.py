@@ -1,0 +1,29 @@
+"""The differential test with many seeds: STATFLIGHT_SEEDS of each format (100), beginning at STATFLIGHT_FIRST_SEED (0).
+
+`python -m pytest tests/benchmarks/bench_differential.py -m benchmark`; a failure names format and seed.
+"""
+
+import os
+
+import pytest
+
+from capture.spi import Sampling
+from tests.integration import test_differential as differential
+from tests.integration.random_lakes import FORMATS
+
+FIRST = int(os.environ.get("STATFLIGHT_FIRST_SEED", "0"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("STATFLIGHT_SEEDS", "100")))
+
+pytestmark = [pytest.mark.benchmark, differential.pytestmark]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_way_in_process(tmp_path, format, seed):
+    for number, check in enumerate((differential.check_computed, differential.check_native,
+                                    differential.check_partitioned)):  # fmt: skip
+        (place := tmp_path / str(number)).mkdir()
+        check(format, seed, place)
+    for method in (Sampling.RANDOM_ROW_GROUP, Sampling.METADATA_GUIDED):
+        (place := tmp_path / method).mkdir()
+        differential.check_sampled(format, seed, place, method)

@@ -1,0 +1,193 @@
+"""Every way to capture a table, on random tables of every format, against brute force over its rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from capture.engines.compute.engine import SparkEngine
+from capture.engines.native.engine import NativeEngine
+from capture.registry import Registry
+from capture.spi import Budget, CaptureRequest, Outcome, Sampling, TableHandle
+from store import sketches
+from store.targets import Target
+from tests.capture.test_engine_inline import MemorySink
+from tests.integration.random_lakes import FORMATS, Lake
+from tests.integration.random_tables import Truth, bound, leaves
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+
+SEEDS = range(2)  # more of them: tests/benchmarks/bench_differential.py
+
+
+class Sink(MemorySink):
+    def put(self, flight, rows, *, extra=False, whole=False):
+        super().put(flight, rows)
+
+
+def lake_of(format: str, seed: int, root: Path) -> Lake:
+    rng = random.Random(f"{format} {seed}")
+    rows = 300 if seed % 4 else rng.choice((1, 2, 40))
+    return FORMATS[format](rng, root, rows)
+
+
+def targets(table: TableHandle) -> list[Target]:
+    return [Target.column(i) for i, c in table.by_id.items() if c.is_leaf]
+
+
+def capture(engine, table: TableHandle, asked: Iterable[Target], sink: Sink | None = None, **how):
+    """The sink after a capture in which nothing failed, and the results."""
+    sink = sink or Sink()
+    results, _ = Registry([engine]).capture_batch([CaptureRequest(table, target, **how) for target in asked], sink)
+    return sink, results
+
+
+def truths(lake: Lake, version: int, table: TableHandle) -> dict[int, Truth]:
+    """By column id, what is true of each leaf of the table."""
+    rows = leaves(lake.versions[version])
+    found = {}
+    for column_id, column in table.by_id.items():
+        if column.is_leaf:
+            named = [path for path in rows if ".".join(path) == column.name]
+            path = column.path or named[0]
+            assert path in named and (column.path or len(named) == 1), column
+            found[column_id] = Truth.of(rows[path], column.logical_type)
+    return found
+
+
+def check(
+    sink: Sink, table: TableHandle, expected: dict[int, Truth], where: str, computed: bool, deletes: bool
+) -> None:
+    rows = [row for row in sink.get("stats.columns") if row["snapshot_id"] == table.snapshot_id]
+    found = {row["column_id"]: row for row in rows}
+    if computed:
+        assert found.keys() == expected.keys(), f"{where}: {found.keys() ^ expected.keys()}"
+    for column_id, row in found.items():
+        if row["completeness"] == "COMPLETE":
+            expected[column_id].check(row, f"{where}, {table.by_id[column_id].key}", computed=computed, deletes=deletes)
+        else:
+            assert not computed, row
+
+
+def check_computed(format: str, seed: int, root: Path) -> None:
+    """In process at each version, from the files anew and from those that the version before left."""
+    lake = lake_of(format, seed, root)
+    kept = Sink()
+    for version, table in enumerate(lake.handles()):
+        expected = truths(lake, version, table)
+        where = f"{format} {seed}, version {version}"
+        fresh, results = capture(SparkEngine(inline_max_cells=10**12), table, targets(table))
+        assert {(r.outcome, r.detail) for r in results} == {(Outcome.CAPTURED, "")}, where
+        check(fresh, table, expected, where, computed=True, deletes=lake.counts_deleted)
+        capture(SparkEngine(inline_max_cells=10**12), table, targets(table), kept)
+        check(kept, table, expected, f"{where}, incremental", computed=True, deletes=lake.counts_deleted)
+        table.connector.close()
+
+
+def check_native(format: str, seed: int, root: Path) -> None:
+    lake = lake_of(format, seed, root)
+    for version, table in enumerate(lake.handles()):
+        where = f"{format} {seed}, version {version}, native"
+        sink, results = capture(NativeEngine(), table, [Target.table(), *targets(table)])
+        assert results[0].outcome is Outcome.CAPTURED, (where, results[0])
+        (row,) = sink.get("stats.tables")
+        assert row["row_count"] in (None, len(lake.versions[version])), where
+        check(sink, table, truths(lake, version, table), where, computed=False, deletes=lake.counts_deleted)
+        table.connector.close()
+
+
+def check_sampled(format: str, seed: int, root: Path, method: Sampling) -> None:
+    lake = lake_of(format, seed, root)
+    table = lake.handles()[-1]
+    expected = truths(lake, -1, table)
+    sink, results = capture(SparkEngine(), table, targets(table), sampling=method, budget=Budget(max_rows=40))
+    assert {(r.outcome, r.detail) for r in results} == {(Outcome.CAPTURED, "")}
+    for row in sink.get("stats.columns"):
+        truth, where = expected[row["column_id"]], f"{format} {seed}, {method}: {row}"
+        assert row["row_count"] == truth.rows or (lake.counts_deleted and row["row_count"] > truth.rows), where
+        bounds = {name: row[name] for name in ("min", "max", "min_is_exact", "max_is_exact", "logical_type")}
+        whole = {"row_count": truth.rows, "null_count": truth.nulls, "nan_count": None, "ndv": None}
+        truth.check(bounds | whole, where, computed=False)
+        if row["ndv"] is not None and row["completeness"] == "PARTIAL":
+            assert row["ndv_lower"] <= truth.distinct and row["ndv_lower"] <= row["ndv"] <= row["ndv_upper"], where
+            assert not row["ndv_exact"], where
+    partial = {row["completeness"] for row in sink.get("stats.columns")} == {"PARTIAL"}
+    assert all(sketches.is_partial(row["params"]) == partial for row in sink.get("stats.sketches"))
+    table.connector.close()
+
+
+def check_partitioned(format: str, seed: int, root: Path) -> None:
+    """Files of one partition say what is true of their rows; nothing is said of the table."""
+    lake = lake_of(format, seed, root)
+    table = lake.handles()[-1]
+    rows = lake.versions[-1]
+    if lake.key is None or not len(rows):
+        return
+    value = rows[lake.key][0].as_py()
+    part = rows.filter(pc.equal(rows[lake.key], value))
+    engine = SparkEngine(inline_max_cells=10**12)
+    sink, results = capture(engine, table, targets(table), partitions=(((lake.key, value),),))
+    assert {r.outcome for r in results} == {Outcome.CAPTURED}
+    assert sink.get("stats.columns") == []
+    of = {(row["file_path"], row["column_id"]): row for row in sink.get("stats.file_columns")}
+    paths = {path for path, _ in of}
+    for column_id, truth in truths(replace(lake, versions=[part]), -1, table).items():
+        files = [of[path, column_id] for path in paths]
+        where = f"{format} {seed}, partition {value}: {files}"
+        assert sum(row["row_count"] for row in files) == truth.rows, where
+        assert sum(row["null_count"] for row in files) == truth.nulls, where
+        filled = [row for row in files if row["row_count"] > row["null_count"] + (row["nan_count"] or 0)]
+        lows = [bound(row["min"], truth.logical_type) for row in filled if row["min"] is not None]
+        if lows and len(lows) == len(filled):  # the type cannot hold each bound
+            assert min(lows) == min(truth.numbers) or not all(row["min_is_exact"] for row in filled), where
+            assert min(lows) <= min(truth.numbers), where
+    table.connector.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_capture_says_what_is_true(tmp_path, format, seed):
+    check_computed(format, seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_metadata_encloses_what_is_true(tmp_path, format, seed):
+    check_native(format, seed, tmp_path)
+
+
+@pytest.mark.parametrize("method", [Sampling.RANDOM_ROW_GROUP, Sampling.METADATA_GUIDED])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_sample_claims_nothing_that_is_wrong(tmp_path, format, method):
+    check_sampled(format, 1, tmp_path, method)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_a_partition_says_what_is_true_of_it(tmp_path, format, seed):
+    check_partitioned(format, seed, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def on_spark():
+    engine = SparkEngine("local[2]", inline_max_cells=0)
+    yield engine
+    engine.close()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("format", FORMATS)
+def test_spark_says_what_is_true(tmp_path, on_spark, format):
+    lake = lake_of(format, 1, tmp_path)
+    table = lake.handles()[-1]
+    sink, results = capture(on_spark, table, targets(table))
+    assert {(r.outcome, r.detail, r.engine_id) for r in results} == {(Outcome.CAPTURED, "", "spark")}
+    check(sink, table, truths(lake, -1, table), f"{format} on Spark", computed=True, deletes=lake.counts_deleted)
+    here, _ = capture(SparkEngine(inline_max_cells=10**12), table, targets(table))
+    assert sink.content() == [line.replace("'engine_id': 'local'", "'engine_id': 'spark'") for line in here.content()]
+    table.connector.close()
