@@ -11,6 +11,7 @@ import pyarrow as pa
 from capture.compute.readers.base import TROUBLE, ColumnValues, leaf, why
 from capture.connectors.paimon.library import quiet
 from capture.connectors.spi import ScanColumn, ScanTask
+from store.names import column_parts
 
 
 class PaimonReader:
@@ -43,7 +44,8 @@ class PaimonReader:
 
     def _read(self, paths: Sequence[str]) -> pa.Table:
         names = self._table.field_names
-        roots = [name for name in names if any(p == name or p.startswith(f"{name}.") for p in paths)]
+        wanted = {column_parts(path)[0] for path in paths}
+        roots = [name for name in names if name in wanted]
         with quiet():
             reader = self._table.new_read_builder().with_projection(roots or names[:1]).new_read()
             return reader.to_arrow([self._split])

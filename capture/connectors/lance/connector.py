@@ -98,9 +98,9 @@ class LanceConnector(SnapshotLister):
         with self._reading(namespace, name):
             dataset = self._open(namespace, name, snapshot_id)
             columns = tuple(
-                ScanColumn(ids[column.name], column.name, column.logical_type, column.name)
+                ScanColumn(column_id, column.name, column.logical_type, column.key)
                 for column in to_schema(dataset.schema).leaves(column_names)
-                if column.name in ids
+                if (column_id := column.id_in(ids)) is not None
             )
             for held in dataset.get_fragments():
                 fragment = _Fragment(dataset, held)
@@ -240,13 +240,13 @@ def _operation(dataset: Any, version: int) -> str | None:
 
 
 def to_schema(schema: pa.Schema) -> Schema:
-    return Schema(tuple(_walk(schema, "", False)))
+    return Schema(tuple(_walk(schema, (), False)))
 
 
-def _walk(fields: Any, prefix: str, nullable: bool) -> Iterator[Column]:
+def _walk(fields: Any, above: tuple[str, ...], nullable: bool) -> Iterator[Column]:
     for field in fields:
-        name, optional = f"{prefix}{field.name}", nullable or field.nullable
+        path, optional = (*above, field.name), nullable or field.nullable
         kind = from_arrow(field.type)
-        yield Column(name, kind.text if kind else "VARIANT", optional)
+        yield Column(".".join(path), kind.text if kind else "VARIANT", optional, path=path)
         if pa.types.is_struct(field.type):
-            yield from _walk(field.type, f"{name}.", optional)
+            yield from _walk(field.type, path, optional)

@@ -54,7 +54,7 @@ def zone_map_rows(
         wanted: The leaf columns.
         ids: Column ids.
     """
-    by_name = {column.name: column for column in wanted if column.name in ids}
+    by_name = {column.name: column for column in wanted if column.id_in(ids) is not None}
     describe = getattr(dataset, "describe_indices", list)  # older releases tell less
     for index in describe():
         column = by_name.get(index.field_names[0]) if len(index.field_names) == 1 else None
@@ -158,13 +158,14 @@ def _analyzed(told: Mapping[str, str], column: Column, rows: int, ids: ColumnIds
     prefix = f"column.{column.name}."
     stat = {name.removeprefix(prefix): value for name, value in told.items() if name.startswith(prefix)}
     version = _number(stat.get("version"))
-    if column.name not in ids or version is None or version > COLUMN_VERSION:
+    column_id = column.id_in(ids)
+    if column_id is None or version is None or version > COLUMN_VERSION:
         return None
     nulls, distinct = _number(stat.get("nullCount")), _number(stat.get("distinctCount"))
     low, high = (_bound(stat.get(side), column.logical_type) for side in ("min", "max"))
     width, widest = _number(stat.get("avgLen")), _number(stat.get("maxLen"))
     return {
-        "column_id": ids[column.name],
+        "column_id": column_id,
         "column_name": column.name,
         "logical_type": column.logical_type,
         "row_count": rows,

@@ -15,11 +15,13 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
-from capture.connectors.paimon import statistics
+from capture.connectors.footers.statistics import FooterCache
+from capture.connectors.paimon.analyzed import analyzed_rows
 from capture.connectors.paimon.catalogs import open_catalog
 from capture.connectors.paimon.library import open_table, snapshot_ids
 from capture.connectors.paimon.schema import constraints, to_schema
-from capture.connectors.paimon.snapshot_view import Offer, Version, fingerprint
+from capture.connectors.paimon.snapshot_view import Offer, SnapshotView, fingerprint
+from capture.connectors.paimon.statistics import ColumnStatistics
 from capture.connectors.secrets import check_options, mask, storage_options
 from capture.connectors.spi import (
     FILE_SCHEMA,
@@ -37,6 +39,7 @@ from capture.connectors.spi import (
     TableDescriptor,
     Wanted,
 )
+from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot
 from store.errors import StatflightError, UpstreamError
 
@@ -52,6 +55,7 @@ class PaimonConnector(SnapshotLister):
         check_options(self.format, config.options, _OWN)
         self._catalog = open_catalog(config.uri, config.options)
         self._storage = storage_options(config.options)
+        self._footers = FooterCache(scope(config))
 
     def list_namespaces(self) -> list[str]:
         return self._catalog.namespaces()
@@ -96,23 +100,23 @@ class PaimonConnector(SnapshotLister):
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
         with self._opened(namespace, name) as (table, place):
-            version = self._version(table, place, namespace, name, snapshot_id)
-            offer = version.analyzed()
-            current = offer.analyzed if offer is not None and offer.snapshot is version.snapshot else None
-            rows = version.known_rows()
+            view = self._view(table, place, namespace, name, snapshot_id)
+            offer = view.analyzed()
+            current = offer.analyzed if offer is not None and offer.snapshot is view.snapshot else None
+            rows = view.known_rows()
             if rows is None and current:
                 rows = current.rows
             elif current and current.rows not in (None, rows):
                 current = None  # it contradicts the table: what else it says is no better
             if rows is None:
-                rows = version.merged_rows()
-            schema = to_schema(version.table.fields)
+                rows = view.merged_rows()
+            schema = to_schema(view.table.fields)
             wanted = schema.leaves(column_names)
-            files = pa.Table.from_pylist([f.row() for f in version.files], FILE_SCHEMA)
+            files = pa.Table.from_pylist([f.row() for f in view.files], FILE_SCHEMA)
 
             def file_columns() -> Iterator[pa.Table]:
                 with self._translated(namespace, name, place):
-                    yield from version.file_columns(wanted, ids)
+                    yield from ColumnStatistics(view, self._footers).tables(wanted, ids)
 
             return NativeStats(
                 rows,
@@ -120,24 +124,24 @@ class PaimonConnector(SnapshotLister):
                 sum(files["size_bytes"].to_pylist()),
                 files,
                 file_columns,
-                statistics.analyzed_rows(current, wanted, ids, rows) if current else None,
+                analyzed_rows(current, wanted, ids, rows) if current else None,
                 merged_size_bytes=current.size if current else None,
-                row_deletes=any(f.live != f.meta.row_count for f in version.files),
-                earlier=_earlier(offer, version, schema, wanted, ids),
+                row_deletes=any(f.live != f.meta.row_count for f in view.files),
+                earlier=_earlier(offer, view, schema, wanted, ids),
             )
 
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> Iterator[ScanTask]:
         with self._opened(namespace, name) as (table, place):
-            version = self._version(table, place, namespace, name, snapshot_id)
+            view = self._view(table, place, namespace, name, snapshot_id)
             columns = tuple(
-                ScanColumn(ids[column.name], column.name, column.logical_type, column.name)
-                for column in to_schema(version.table.fields).leaves(column_names)
-                if column.name in ids
+                ScanColumn(column_id, column.name, column.logical_type, column.key)
+                for column in to_schema(view.table.fields).leaves(column_names)
+                if (column_id := column.id_in(ids)) is not None
             )
-            reading = pickle.dumps(version.table)
-            for unit in version.units:
+            reading = pickle.dumps(view.table)
+            for unit in view.units:
                 yield ScanTask(
                     "paimon",
                     unit[0].path,
@@ -159,12 +163,12 @@ class PaimonConnector(SnapshotLister):
             yield open_table(place), place
 
     @staticmethod
-    def _version(table: Any, place: Place, namespace: str, name: str, snapshot_id: int) -> Version:
+    def _view(table: Any, place: Place, namespace: str, name: str, snapshot_id: int) -> SnapshotView:
         """The table at a snapshot, or at the tag that keeps a snapshot which has expired."""
         if (held := table.snapshot_manager().get_snapshot_by_id(snapshot_id)) is not None:
-            return Version(table.copy({"scan.snapshot-id": str(snapshot_id)}), place, held)
+            return SnapshotView(table.copy({"scan.snapshot-id": str(snapshot_id)}), place, held)
         if (tag := _tagged(table).get(snapshot_id)) is not None:
-            return Version(table.copy({"scan.tag-name": tag.name}), place, tag.snapshot)
+            return SnapshotView(table.copy({"scan.tag-name": tag.name}), place, tag.snapshot)
         raise unknown_snapshot(namespace, name, snapshot_id)
 
     @contextmanager
@@ -187,12 +191,12 @@ class PaimonConnector(SnapshotLister):
 
 
 def _earlier(
-    offer: Offer | None, version: Version, schema: Schema, wanted: Sequence[Column], ids: ColumnIds
+    offer: Offer | None, view: SnapshotView, schema: Schema, wanted: Sequence[Column], ids: ColumnIds
 ) -> list[EarlierColumns]:
     """The statistics file as records of the snapshot it was gathered for, where that is an earlier one."""
-    if offer is None or offer.snapshot is version.snapshot:
+    if offer is None or offer.snapshot is view.snapshot:
         return []
-    columns = statistics.analyzed_rows(offer.analyzed, wanted, ids, offer.analyzed.rows)
+    columns = analyzed_rows(offer.analyzed, wanted, ids, offer.analyzed.rows)
     return [] if columns is None else [EarlierColumns(offer.snapshot.id, schema.hash, columns)]
 
 

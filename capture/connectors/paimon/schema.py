@@ -34,15 +34,15 @@ def reads_as(was: Any, now: Any) -> bool:
 
 
 def to_schema(fields: Sequence[DataField]) -> Schema:
-    return Schema(tuple(_walk(fields, "", False)))
+    return Schema(tuple(_walk(fields, (), False)))
 
 
-def _walk(fields: Sequence[DataField], prefix: str, optional: bool) -> Iterator[Column]:
+def _walk(fields: Sequence[DataField], above: tuple[str, ...], optional: bool) -> Iterator[Column]:
     for item in fields:
-        nullable = optional or item.type.nullable
-        yield Column(f"{prefix}{item.name}", _logical_type(item.type), nullable, item.id + 1)
+        path, nullable = (*above, item.name), optional or item.type.nullable
+        yield Column(".".join(path), _logical_type(item.type), nullable, item.id + 1, path)
         if isinstance(item.type, RowType):
-            yield from _walk(item.type.fields, f"{prefix}{item.name}.", nullable)
+            yield from _walk(item.type.fields, path, nullable)
 
 
 def _logical_type(held: Any) -> str:

@@ -10,15 +10,9 @@ from datetime import date, datetime
 from functools import cached_property
 from typing import Any, Final
 
-import pyarrow as pa
-from pypaimon.manifest.manifest_file_manager import ManifestFileManager
-from pypaimon.manifest.manifest_list_manager import ManifestListManager
-
-from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
-from capture.connectors.paimon import statistics
+from capture.connectors.paimon.analyzed import Analyzed, parse_analyzed
 from capture.connectors.paimon.library import quiet, snapshot_ids
-from capture.connectors.paimon.schema import beyond_micros, reads_as
-from capture.connectors.spi import Column, ColumnIds, delete_file
+from capture.connectors.spi import delete_file
 from capture.connectors.storage.places import Place, plain_path
 
 MERGE_BYTES: Final = 256 << 20
@@ -33,7 +27,7 @@ _SAME_ROWS: Final = "ANALYZE"  # the commit that leaves every row as it is; a co
 class Offer:
     """A statistics file and the snapshot whose rows it describes."""
 
-    analyzed: statistics.Analyzed
+    analyzed: Analyzed
     snapshot: Any
 
 
@@ -47,6 +41,11 @@ class File:
     live: int | None
     partition: Mapping[str, Any]
     deletion: Any
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row of the file is live."""
+        return bool(self.live == self.meta.row_count)
 
     @property
     def content(self) -> str:
@@ -72,13 +71,11 @@ class File:
         }  # fmt: skip
 
 
-class Version:
+class SnapshotView:
     """A table that reads one snapshot."""
 
     def __init__(self, table: Any, place: Place, snapshot: Any):
-        self.table = table
-        self.place = place
-        self.snapshot = snapshot
+        self.table, self.place, self.snapshot = table, place, snapshot
 
     @cached_property
     def units(self) -> list[list[File]]:
@@ -157,7 +154,7 @@ class Version:
                 return self._labelled(found)
         return None
 
-    def _labelled(self, found: statistics.Analyzed) -> Offer | None:
+    def _labelled(self, found: Analyzed) -> Offer | None:
         assert found.snapshot_id is not None
         if found.snapshot_id == self.snapshot.id:
             return Offer(found, self.snapshot)
@@ -184,150 +181,15 @@ class Version:
             held = manager.get_snapshots_batch(older[start : start + _LOOK_BACK])
             yield from (held[i] for i in sorted(held, reverse=True) if held[i] is not None)
 
-    def _read_analyzed(self, name: str) -> statistics.Analyzed | None:
+    def _read_analyzed(self, name: str) -> Analyzed | None:
         """None where the file is gone or holds something else: statistics are an offer, never a reason to fail."""
         try:
             text = self.table.file_io.read_file_utf8(f"{self.table.table_path.rstrip('/')}/statistics/{name}")
-            return statistics.parse_analyzed(text)
+            return parse_analyzed(text)
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError):
             return None
-
-    # Value statistics of files.
-
-    def file_columns(self, wanted: Sequence[Column], ids: ColumnIds) -> Iterator[pa.Table]:
-        if self.table.options.data_evolution_enabled() or not self.files:
-            return  # a file holds some columns, and later ones replace what it holds
-        stats = self._value_stats()
-        fields = {f.name: f for f in self.table.fields}
-        per_table = max(1, ROWS_PER_TABLE // max(len(wanted), 1))
-        for start in range(0, len(self.files), per_table):
-            files = self.files[start : start + per_table]
-            tables = []
-            for column in wanted:
-                found = self._column(column, fields.get(column.name), files, stats, ids)
-                if found is not None:
-                    tables.append(found)
-            if tables:
-                yield pa.concat_tables(tables)
-
-    def _value_stats(self) -> dict[str, Any]:
-        """File name → value statistics, with the fields they are of."""
-        with quiet():
-            manifests = ManifestListManager(self.table).read_all(self.snapshot)
-            entries = ManifestFileManager(self.table).read_entries_parallel(manifests, drop_stats=False, max_workers=2)
-        return {entry.file.file_name: _FileStats(entry.file) for entry in entries}
-
-    def _column(
-        self, column: Column, field: Any, files: Sequence[File], stats: Mapping[str, Any], ids: ColumnIds
-    ) -> pa.Table | None:
-        """Rows of one column, None where no file tells anything of it."""
-        if field is None:
-            return None  # a leaf of a struct: the format keeps nothing of it
-        merged = [f.live is None for f in files]
-        folded = field.name not in self.table.primary_keys and _folds(self.table.options.options.to_map())
-        told = [
-            _Told() if gone and folded else self._told(field, f, stats.get(f.meta.file_name))
-            for f, gone in zip(files, merged, strict=True)
-        ]
-        if all(t.nulls is None and t.low is None and t.high is None for t in told):
-            return None
-        moved = [f.live != f.meta.row_count for f in files]
-        cut = beyond_micros(field)
-        kept = [t.kept for t in told]
-        whole = pa.array([not m for m in moved], pa.bool_())
-        lower, upper = ([getattr(t, side) for t in told] for side in ("low", "high"))
-        return column_rows(
-            pa.array([f.path for f in files], pa.string()),
-            column,
-            ids,
-            pa.array([f.live for f in files], pa.int64()),
-            null_count=pa.array([_nulls(t.nulls, f) for t, f in zip(told, files, strict=True)], pa.int64()),
-            lower=statistics.bound_array(lower, column.logical_type, upper=False, cut=cut),
-            upper=statistics.bound_array(upper, column.logical_type, upper=True, cut=cut),
-            lower_exact=pa.compute.and_(whole, statistics.exactness(lower, column.logical_type, kept, cut=cut)),
-            upper_exact=pa.compute.and_(whole, statistics.exactness(upper, column.logical_type, kept, cut=cut)),
-        )
-
-    def _told(self, field: Any, file: File, stats: Any) -> _Told:
-        if field.name in file.partition:
-            value = file.partition[field.name]
-            return _Told(0 if value is not None else file.meta.row_count, value, value)
-        if stats is None:
-            return _Told()
-        names = {f.id: f for f in self._fields_of(file.meta.schema_id)}
-        if field.id not in names:
-            return _Told(file.meta.row_count)  # added after the file was written
-        was = names[field.id]
-        nulls, low, high = stats.of(field.id)
-        if not reads_as(was.type, field.type):
-            return _Told(nulls)
-        return _Told(nulls, low, high, statistics.kept_characters(self._options_of(file.meta.schema_id), was.name))
-
-    def _fields_of(self, schema_id: int) -> list[Any]:
-        held: list[Any] = self._schema(schema_id).fields
-        return held
-
-    def _options_of(self, schema_id: int) -> Mapping[str, str]:
-        held: Mapping[str, str] = self._schema(schema_id).options
-        return held
-
-    def _schema(self, schema_id: int) -> Any:
-        if schema_id not in self._schemas:
-            self._schemas[schema_id] = self.table.schema_manager.get_schema(schema_id)
-        return self._schemas[schema_id]
-
-    @cached_property
-    def _schemas(self) -> dict[int, Any]:
-        return {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What a file's metadata tells of one column; `kept` is how many characters of a text it keeps."""
-
-    nulls: int | None = None
-    low: Any = None
-    high: Any = None
-    kept: int | None = None
-
-
-class _FileStats:
-    """The value statistics of one file, decoded as asked for."""
-
-    def __init__(self, meta: Any):
-        self._stats = meta.value_stats
-        self._at = {f.id: i for i, f in enumerate(self._stats.min_values.fields)}
-
-    def of(self, field_id: int) -> tuple[int | None, Any, Any]:
-        at = self._at.get(field_id)
-        if at is None:
-            return None, None, None
-        counts = self._stats.null_counts
-        nulls = counts[at] if counts is not None and at < len(counts) else None
-        return nulls, _decoded(self._stats.min_values, at), _decoded(self._stats.max_values, at)
-
-
-def _decoded(row: Any, at: int) -> Any:
-    try:
-        return row.get_field(at)
-    except (ValueError, TypeError, IndexError, OverflowError, ArithmeticError):  # of a type it cannot read, or cut off
-        return None
-
-
-def _nulls(count: int | None, file: File) -> int | None:
-    """Of all rows of the file; where some are gone only none is still none, and all are all."""
-    if count is None or file.live == file.meta.row_count or count == 0:
-        return count
-    return file.live if count == file.meta.row_count else None
-
-
-def _folds(options: Mapping[str, str]) -> bool:
-    """Whether merging makes values that are in no file."""
-    return str(options.get("merge-engine", "")).lower() == "aggregation" or any(
-        key.endswith("aggregate-function") for key in options
-    )
 
 
 def _partition_value(value: Any) -> Any:

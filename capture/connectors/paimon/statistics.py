@@ -1,196 +1,278 @@
-"""What a Paimon table says of itself: the statistics file that ANALYZE leaves, and the value statistics of data files.
+"""Statistics of columns in the files of a Paimon snapshot: from manifests, else from Parquet footers.
 
-The statistics file is JSON in two forms: of PIP-12 (`stats-…`, snapshotId as text) and of today's Java (`stat-…`, with
-schemaId and colId). Commits inherit the file of the snapshot before them while the schema stays, so the file alone says
-which snapshot it describes (`snapshotId`).
+Writers leave value statistics out of manifests unless asked for them (`metadata.stats-mode`), and never have any of the
+leaves of structs.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+from pypaimon.manifest.manifest_list_manager import ManifestListManager
+from pypaimon.schema.data_types import RowType
 
-from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
-from store import bounds
-from store.logical_types import Kind, parse, to_arrow
+from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
+from capture.connectors.footers.reader import Footer
+from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
+from capture.connectors.paimon.bounds import bound_array, exactness, kept_characters
+from capture.connectors.paimon.library import quiet
+from capture.connectors.paimon.schema import beyond_micros, reads_as
+from capture.connectors.paimon.snapshot_view import File, SnapshotView
+from capture.connectors.spi import Column, ColumnIds
+from capture.connectors.storage.places import Unreadable
+from store.logical_types import parse
+from store.names import column_key
 
-TRUNCATED_AT: Final = 16  # characters that Paimon keeps of a text unless told otherwise
+MAX_FOOTERS: Final = 10_000  # read for what manifests lack; beyond, it is unknown
 
-_TEXTS = frozenset({Kind.STRING, Kind.BINARY})
-_FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
+Fields = tuple[Any, ...]
+"""The Paimon fields of a column, from the table's own down to its leaf."""
 
 
 @dataclass(frozen=True, slots=True)
-class Analyzed:
-    """A statistics file; `snapshot_id` is the snapshot it counted, and every number may be missing."""
+class _Known:
+    """What a manifest says of one column of a file; `kept` is how many characters of a text it keeps."""
 
-    snapshot_id: int | None
-    schema_id: int | None
-    rows: int | None
-    size: int | None
-    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    nulls: int | None = None
+    low: Any = None
+    high: Any = None
+    kept: int | None = None
 
-
-def parse_analyzed(text: str) -> Analyzed:
-    """Reads a statistics file of either form; keys it does not know are passed over.
-
-    Raises:
-        ValueError: This is no statistics file.
-    """
-    held = json.loads(text)
-    if not isinstance(held, dict):
-        raise ValueError("a statistics file holds a JSON object")
-    columns = held.get("colStats")
-    return Analyzed(
-        _whole(held.get("snapshotId")),
-        _whole(held.get("schemaId")),
-        _count(held.get("mergedRecordCount")),
-        _count(held.get("mergedRecordSize")),
-        {str(n): c for n, c in columns.items() if isinstance(c, dict)} if isinstance(columns, dict) else {},
-    )
+    def __bool__(self) -> bool:
+        return not (self.nulls is None and self.low is None and self.high is None)
 
 
-def analyzed_rows(analyzed: Analyzed, columns: Sequence[Column], ids: ColumnIds, rows: int | None) -> pa.Table | None:
-    """Table-level records of the columns that ANALYZE counted, of the snapshot that it was run on.
+class _InFile(NamedTuple):
+    """Where a column is in a file: the key of its path, and whether its bounds there are bounds of its type now."""
+
+    key: str
+    reads: bool
+
+
+class ColumnStatistics:
+    """Per-file statistics of columns of one snapshot.
 
     Args:
-        analyzed: What it left.
-        columns: The columns asked for.
-        ids: Column ids.
-        rows: Live rows of the snapshot it was run on.
-
-    Returns:
-        Rows of COLUMN_SCHEMA; None where it says nothing.
+        view: The snapshot.
+        footers: The footers read so far.
     """
-    found = [row for c in columns if (row := _row(analyzed, c, ids, rows)) is not None]
-    return pa.Table.from_pylist(found, COLUMN_SCHEMA) if found else None
+
+    def __init__(self, view: SnapshotView, footers: FooterCache):
+        self._view, self._table, self._footers = view, view.table, footers
+        self._footers_left = MAX_FOOTERS
+
+    def tables(self, wanted: Sequence[Column], ids: ColumnIds) -> Iterator[pa.Table]:
+        """Tables of FILE_COLUMN_SCHEMA. A column of which nothing is known in a file has no row there."""
+        files = self._view.files
+        if self._table.options.data_evolution_enabled() or not files:
+            return  # a file has some of the columns, and later files replace what it has
+        of_columns = [(column, fields) for column in wanted if (fields := self._fields.get(column.key))]
+        step = max(1, ROWS_PER_TABLE // max(len(wanted), 1))
+        for start in range(0, len(files), step):
+            if tables := list(self._rows(files[start : start + step], of_columns, ids)):
+                yield pa.concat_tables(tables)
+
+    def _rows(
+        self, files: Sequence[File], of_columns: Sequence[tuple[Column, Fields]], ids: ColumnIds
+    ) -> Iterator[pa.Table]:
+        known = [[self._known(fields, file) for file in files] for _, fields in of_columns]
+        unknown = {
+            file.path: file
+            for held, (_, fields) in zip(known, of_columns, strict=True)
+            for file, facts in zip(files, held, strict=True)
+            if not facts and file.path.endswith(".parquet") and self._is_kept(fields, file)
+        }
+        footers = self._read(list(unknown.values()))
+        for held, (column, fields) in zip(known, of_columns, strict=True):
+            told = [(file, facts) for file, facts in zip(files, held, strict=True) if facts]
+            if told:
+                yield self._from_manifests(column, fields, [f for f, _ in told], [k for _, k in told], ids)
+            rest = [
+                (file, footers[file.path]) for file, facts in zip(files, held, strict=True)
+                if not facts and file.path in footers and self._is_kept(fields, file)
+            ]  # fmt: skip
+            if rest:
+                yield self._from_footers(column, fields, [f for f, _ in rest], [footer for _, footer in rest], ids)
+
+    # Manifests.
+
+    @cached_property
+    def _in_manifests(self) -> dict[str, _FileStats]:
+        """File name → value statistics, with the fields they are of."""
+        with quiet():
+            manifests = ManifestListManager(self._table).read_all(self._view.snapshot)
+            entries = ManifestFileManager(self._table).read_entries_parallel(manifests, drop_stats=False, max_workers=2)
+        return {entry.file.file_name: _FileStats(entry.file) for entry in entries}
+
+    def _is_kept(self, fields: Fields, file: File) -> bool:
+        """Whether values of the file are values of the table: merging may make values that are in no file."""
+        return file.live is not None or fields[0].name in self._table.primary_keys or not self._folds
+
+    @cached_property
+    def _folds(self) -> bool:
+        options = self._table.options.options.to_map()
+        return str(options.get("merge-engine", "")).lower() == "aggregation" or any(
+            key.endswith("aggregate-function") for key in options
+        )
+
+    def _known(self, fields: Fields, file: File) -> _Known:
+        field = fields[0]
+        if not self._is_kept(fields, file):
+            return _Known()
+        if field.name in file.partition:
+            value = file.partition[field.name]
+            return _Known(0 if value is not None else file.meta.row_count, value, value)
+        was = {f.id: f for f in self._schema(file.meta.schema_id).fields}.get(field.id)
+        if was is None:
+            return _Known(file.meta.row_count)  # added after the file was written
+        stats = self._in_manifests.get(file.meta.file_name)
+        if stats is None or len(fields) > 1:
+            return _Known()
+        nulls, low, high = stats.of(field.id)
+        if not reads_as(was.type, field.type):
+            return _Known(nulls)
+        return _Known(nulls, low, high, kept_characters(self._schema(file.meta.schema_id).options, was.name))
+
+    def _from_manifests(
+        self, column: Column, fields: Fields, files: Sequence[File], known: Sequence[_Known], ids: ColumnIds
+    ) -> pa.Table:
+        cut = beyond_micros(fields[-1])
+        kept = [k.kept for k in known]
+        whole = pa.array([f.is_whole for f in files], pa.bool_())
+        lower, upper = ([getattr(k, side) for k in known] for side in ("low", "high"))
+        return column_rows(
+            pa.array([f.path for f in files], pa.string()),
+            column,
+            ids,
+            pa.array([f.live for f in files], pa.int64()),
+            null_count=pa.array([_nulls(k.nulls, f) for k, f in zip(known, files, strict=True)], pa.int64()),
+            lower=bound_array(lower, column.logical_type, upper=False, cut=cut),
+            upper=bound_array(upper, column.logical_type, upper=True, cut=cut),
+            lower_exact=pc.and_(whole, exactness(lower, column.logical_type, kept, cut=cut)),
+            upper_exact=pc.and_(whole, exactness(upper, column.logical_type, kept, cut=cut)),
+        )
+
+    # Footers.
+
+    def _read(self, files: Sequence[File]) -> dict[str, tuple[Footer, FileStats]]:
+        """Path → footer, of the files that are Parquet and can be read."""
+        if not files or len(files) > self._footers_left:
+            return {}
+        self._footers_left -= len(files)
+        home = self._view.place.name.rstrip("/") + "/"
+        near = [file for file in files if file.path.startswith(home)]
+        return self._read_some(near, [
+            ListedFile(self._view.place.below(file.path[len(home) :]), file.meta.file_size) for file in near
+        ])  # fmt: skip
+
+    def _read_some(self, files: Sequence[File], listed: Sequence[ListedFile]) -> dict[str, tuple[Footer, FileStats]]:
+        try:
+            return {f.path: held for f, held in zip(files, self._footers.statistics(listed), strict=True)}
+        except Unreadable:  # one is damaged or gone, which a scan will say
+            if len(files) == 1:
+                return {}
+            found: dict[str, tuple[Footer, FileStats]] = {}
+            for file, place in zip(files, listed, strict=True):
+                found |= self._read_some([file], [place])
+            return found
+
+    def _from_footers(
+        self,
+        column: Column,
+        fields: Fields,
+        files: Sequence[File],
+        footers: Sequence[tuple[Footer, FileStats]],
+        ids: ColumnIds,
+    ) -> pa.Table:
+        kind = parse(column.logical_type)
+        places = [self._place_in(file.meta.schema_id, fields) for file in files]
+        known = [
+            None if place is not None and place.key not in footer[0].positions else footer
+            for place, footer in zip(places, footers, strict=True)
+        ]
+        keys = iter([None if p is None else p.key for p, held in zip(places, known, strict=True) if held is not None])
+        facts = footer_facts(known, lambda footer: footer.positions.get(next(keys) or ""), kind)
+        whole = pa.array([f.is_whole for f in files], pa.bool_())
+        reads = pa.array([place is None or place.reads for place in places], pa.bool_())
+        nulls = [_nulls(n, f) for n, f in zip(facts["null_count"].to_pylist(), files, strict=True)]
+        facts["null_count"] = pa.array(nulls, pa.int64())
+        facts["nan_count"] = pc.if_else(whole, facts["nan_count"], pa.scalar(None, pa.int64()))
+        for side in ("lower", "upper"):
+            if facts[side] is not None:
+                facts[side] = pc.if_else(reads, facts[side], pa.scalar(None, facts[side].type))
+            facts[f"{side}_exact"] = pc.and_(facts[f"{side}_exact"], whole)
+        return column_rows(
+            pa.array([f.path for f in files], pa.string()),
+            column,
+            ids,
+            pa.array([f.live for f in files], pa.int64()),
+            **facts,
+        )
+
+    def _place_in(self, schema_id: int, fields: Fields) -> _InFile | None:
+        """Where files of a schema have a column; None where they lack it."""
+        names: list[str] = []
+        type: Any = RowType(False, self._schema(schema_id).fields)
+        for field in fields:
+            inside = type.fields if isinstance(type, RowType) else ()
+            was = next((f for f in inside if f.id == field.id), None)
+            if was is None:
+                return None
+            names.append(was.name)
+            type = was.type
+        return _InFile(column_key(names), reads_as(type, fields[-1].type))
+
+    # Schemas.
+
+    @cached_property
+    def _fields(self) -> dict[str, Fields]:
+        """Column key → its fields."""
+        return dict(_leaves(self._table.fields, ()))
+
+    @cached_property
+    def _schema(self) -> Any:
+        return lru_cache(maxsize=None)(self._table.schema_manager.get_schema)
 
 
-def _row(analyzed: Analyzed, column: Column, ids: ColumnIds, rows: int | None) -> dict[str, Any] | None:
-    told = _of_column(analyzed, column)
-    if told is None or column.name not in ids:
-        return None
-    distinct, nulls, width, widest = (
-        _count(told.get(name)) for name in ("distinctCount", "nullCount", "avgLen", "maxLen")
-    )
-    return {
-        "column_id": ids[column.name],
-        "column_name": column.name,
-        "logical_type": column.logical_type,
-        "row_count": rows,
-        "null_count": nulls if nulls is not None and (rows is None or nulls <= rows) else None,
-        "ndv": None if distinct is None else float(distinct),
-        "ndv_exact": None if distinct is None else False,  # engines count with a sketch
-        "avg_width_bytes": None if width is None else float(width),
-        "max_width_bytes": widest,
-    } | _bounds(told, column.logical_type)
+def _leaves(fields: Sequence[Any], above: Fields) -> Iterator[tuple[str, Fields]]:
+    for field in fields:
+        path = (*above, field)
+        yield column_key([f.name for f in path]), path
+        if isinstance(field.type, RowType):
+            yield from _leaves(field.type.fields, path)
 
 
-def _of_column(analyzed: Analyzed, column: Column) -> Mapping[str, Any] | None:
-    """By name, which must not be another column's: Java's form has the field id too."""
-    told = analyzed.columns.get(column.name)
-    if told is None:
-        return None
-    field_id = _count(told.get("colId"))
-    return told if field_id is None or column.field_id in (None, field_id + 1) else None
+class _FileStats:
+    """The value statistics of one file, decoded as asked for."""
+
+    def __init__(self, meta: Any):
+        self._stats = meta.value_stats
+        self._at = {f.id: i for i, f in enumerate(self._stats.min_values.fields)}
+
+    def of(self, field_id: int) -> tuple[int | None, Any, Any]:
+        at = self._at.get(field_id)
+        if at is None:
+            return None, None, None
+        counts = self._stats.null_counts
+        nulls = counts[at] if counts is not None and at < len(counts) else None
+        return nulls, _decoded(self._stats.min_values, at), _decoded(self._stats.max_values, at)
 
 
-def _bounds(told: Mapping[str, Any], logical_type: str) -> dict[str, Any]:
-    low, high = (canonical(told.get(side), logical_type) for side in ("min", "max"))
-    if low is not None and high is not None and bounds.compare(low, high, parse(logical_type)) > 0:
-        return {}
-    return {
-        "min": low,
-        "max": high,
-        "min_is_exact": None if low is None else True,
-        "max_is_exact": None if high is None else True,
-    }
-
-
-def canonical(text: Any, logical_type: str) -> str | None:
-    """A bound as Paimon's casts write it: a date by its epoch day, a timestamp with a blank.
-
-    A timestamp with local time zone is written in a zone nobody tells, so it is unknown.
-    """
-    kind = parse(logical_type)
-    if text is None or not kind.orderable or kind.kind is Kind.TIMESTAMPTZ:
-        return None
-    told = str(text).lower() if isinstance(text, bool) else str(text)
-    if kind.kind is Kind.BINARY or told == "NaN":
-        return None  # of a binary no text form is agreed on, and beside NaN the greatest number is unknown
-    if kind.kind is Kind.TIMESTAMP:
-        told = told.strip().replace(" ", "T")
+def _decoded(row: Any, at: int) -> Any:
     try:
-        return bounds.canonical(told, kind)
-    except ValueError:
+        return row.get_field(at)
+    except (ValueError, TypeError, IndexError, OverflowError, ArithmeticError):  # of a type it cannot read, or cut off
         return None
 
 
-def _whole(value: Any) -> int | None:
-    """A number that may be written as text."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    return int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else None
-
-
-def _count(value: Any) -> int | None:
-    found = _whole(value)
-    return found if found is not None and 0 <= found < 2**63 else None
-
-
-# Value statistics of data files.
-
-
-def kept_characters(options: Mapping[str, str], name: str) -> int | None:
-    """How many characters of a text the writer keeps in bounds; None: all of them."""
-    mode = str(options.get(f"fields.{name}.stats-mode", options.get("metadata.stats-mode", ""))).strip().lower()
-    if mode == "full":
-        return None
-    cut = re.fullmatch(r"truncate\((\d+)\)", mode)
-    return int(cut[1]) if cut else TRUNCATED_AT
-
-
-def bound_array(values: Sequence[Any], logical_type: str, *, upper: bool, cut: bool) -> pa.Array | None:
-    """Typed bounds out of what the library decodes. NaN is no bound; None where the type has no order.
-
-    Args:
-        values: One bound per file.
-        logical_type: Of the column.
-        upper: Whether these are upper bounds.
-        cut: Whether the values were cut to microseconds; an upper bound then moves up.
-    """
-    kind = parse(logical_type)
-    if not kind.orderable:
-        return None
-    if kind.kind in _FLOATS:
-        values = [None if v is None or math.isnan(v) else v for v in values]
-    if kind.kind is Kind.UUID:
-        return None
-    try:
-        array = pa.array(values, to_arrow(kind))
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None
-    if cut and upper:
-        import pyarrow.compute as pc
-
-        array = pc.add(array.cast(pa.int64()), 1).cast(array.type)
-    return array
-
-
-def exactness(values: Sequence[Any], logical_type: str, kept: Sequence[int | None], *, cut: bool) -> pa.Array:
-    """Per file whether a bound must be a value: a text as long as what the writer keeps may have been longer."""
-    if cut:
-        return pa.array([False] * len(values), pa.bool_())
-    if parse(logical_type).kind not in _TEXTS:
-        return pa.array([True] * len(values), pa.bool_())
-    return pa.array(
-        [limit is None or v is None or len(v) < limit for v, limit in zip(values, kept, strict=True)], pa.bool_()
-    )
+def _nulls(count: int | None, file: File) -> int | None:
+    """Of all rows of the file; where some are gone only none is still none, and all are all."""
+    if count is None or file.is_whole or count == 0:
+        return count
+    return file.live if count == file.meta.row_count else None

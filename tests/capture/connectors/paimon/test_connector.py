@@ -16,9 +16,9 @@ from tests.capture.connectors.contract import ConnectorContract, Truth
 pytest.importorskip("pypaimon")
 
 from capture.compute.readers.tasks import read
+from capture.connectors.paimon.analyzed import canonical, parse_analyzed
 from capture.connectors.paimon.connector import PaimonConnector
 from capture.connectors.paimon.snapshot_view import File, fingerprint
-from capture.connectors.paimon.statistics import canonical, parse_analyzed
 from capture.connectors.spi import ConnectorConfig
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
@@ -333,11 +333,65 @@ def test_a_cut_text_is_no_exact_bound(warehouse):
     assert (row["min_is_exact"], row["max_is_exact"]) == (False, True)
 
 
-def test_without_value_statistics_rows_are_still_known(warehouse):
-    warehouse.create("bare", options={"metadata.stats-mode": "none"})
+BARE = {"metadata.stats-mode": "none"}
+
+
+def test_without_value_statistics_footers_are_read(warehouse):
+    warehouse.create("bare", options=BARE)
     warehouse.write("bare", rows(0, 10))
     native = stats(connect(warehouse.path), "bare", 1)
-    assert native.row_count == 10 and held(native) == []
+    told = {row["column_name"]: row for row in held(native)}
+    id, label = told["id"], told["label"]
+    assert native.row_count == 10
+    assert (id["min"], id["max"], id["null_count"], id["min_is_exact"], id["row_count"]) == ("0", "9", 0, True, 10)
+    assert (label["min"], label["max"], label["null_count"], label["column_id"]) == ("v001", "v009", 2, 2)
+    assert [r["column_name"] for r in held(stats(connect(warehouse.path), "bare", 1, frozenset({"part"})))] == ["part"]
+
+
+def test_footers_of_merged_files_enclose(warehouse):
+    warehouse.create("users", primary_keys=["id"], options=BARE | {"bucket": "1"})
+    warehouse.write("users", rows(0, 100), rows(50, 150, "w"))
+    told = [row for row in held(stats(connect(warehouse.path), "users", 2)) if row["column_name"] == "label"]
+    assert {(row["min"], row["max"]) for row in told} == {("v001", "v099"), ("w051", "w149")}
+    assert all(row["null_count"] is None and not row["min_is_exact"] for row in told)
+
+
+def test_a_footer_that_cannot_be_read_leaves_its_file_unknown(warehouse):
+    path = warehouse.create("bare", options=BARE)
+    warehouse.write("bare", rows(0, 10), rows(10, 20))
+    next(path.rglob("*.parquet")).write_bytes(b"broken")
+    native = stats(connect(warehouse.path), "bare", 2)
+    assert native.row_count == 20 and len({row["file_path"] for row in held(native)}) == 1
+
+
+def test_footers_follow_the_schema_that_their_file_was_written_under(warehouse):
+    from pypaimon.schema.schema_change import SchemaChange
+
+    schema = pa.schema([("n", pa.int32()), ("s", pa.struct([("a", pa.int64()), ("b", pa.string())]))])
+    warehouse.create("old", schema, options=BARE)
+    warehouse.write("old", pa.table({"n": [1, 2, 3], "s": [{"a": 5, "b": "x"}, None, {"a": None, "b": "y"}]}, schema))
+    warehouse.catalog.alter_table("sales.old", [
+        SchemaChange.rename_column("n", "number"), SchemaChange.update_column_type("number", _atomic("BIGINT")),
+        SchemaChange.add_column("later", _atomic("INT")),
+    ])  # fmt: skip
+    new = pa.schema([("number", pa.int64()), schema.field("s"), ("later", pa.int32())])
+    warehouse.write("old", pa.table({"number": [2**40], "s": [{"a": 7, "b": "z"}], "later": [9]}, new))
+    connector = connect(warehouse.path)
+    columns = connector.describe("sales", "old").schema.columns
+    ids = {c.key: c.field_id for c in columns}
+    told = {(r["column_name"], r["min"], r["max"], r["null_count"]) for r in held(stats(connector, "old", 2, ids=ids))}
+    assert told == {
+        ("later", "9", "9", 0), ("later", None, None, 3), ("number", "1", "3", 0),
+        ("number", "1099511627776", "1099511627776", 0),
+        ("s.a", "5", "5", 2), ("s.a", "7", "7", 0), ("s.b", "x", "y", 1), ("s.b", "z", "z", 0),
+    }  # fmt: skip
+
+
+def test_more_footers_than_are_read_stay_unknown(warehouse, monkeypatch):
+    monkeypatch.setattr("capture.connectors.paimon.statistics.MAX_FOOTERS", 1)
+    warehouse.create("bare", options=BARE)
+    warehouse.write("bare", rows(0, 10), rows(10, 20))
+    assert held(stats(connect(warehouse.path), "bare", 1)) and not held(stats(connect(warehouse.path), "bare", 2))
 
 
 def test_a_schema_that_changed(append, warehouse):

@@ -1,0 +1,59 @@
+"""Bounds of columns as Paimon's manifests have them: values in, typed arrays out, and whether each is exact."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.logical_types import Kind, parse, to_arrow
+
+TRUNCATED_AT: Final = 16  # characters that Paimon keeps of a text unless told otherwise
+
+_TEXTS: Final = frozenset({Kind.STRING, Kind.BINARY})
+_FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
+
+
+def kept_characters(options: Mapping[str, str], name: str) -> int | None:
+    """How many characters of a text the writer keeps in bounds; None: all of them."""
+    mode = str(options.get(f"fields.{name}.stats-mode", options.get("metadata.stats-mode", ""))).strip().lower()
+    if mode == "full":
+        return None
+    cut = re.fullmatch(r"truncate\((\d+)\)", mode)
+    return int(cut[1]) if cut else TRUNCATED_AT
+
+
+def bound_array(values: Sequence[Any], logical_type: str, *, upper: bool, cut: bool) -> pa.Array | None:
+    """Typed bounds out of what the library decodes. NaN is no bound; None where the type has no order.
+
+    Args:
+        values: One bound per file.
+        logical_type: Of the column.
+        upper: Whether these are upper bounds.
+        cut: Whether the values were cut to microseconds; an upper bound then moves up.
+    """
+    kind = parse(logical_type)
+    if not kind.orderable or kind.kind is Kind.UUID:
+        return None
+    if kind.kind in _FLOATS:
+        values = [None if v is None or math.isnan(v) else v for v in values]
+    try:
+        array = pa.array(values, to_arrow(kind))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    return pc.add(array.cast(pa.int64()), 1).cast(array.type) if cut and upper else array
+
+
+def exactness(values: Sequence[Any], logical_type: str, kept: Sequence[int | None], *, cut: bool) -> pa.Array:
+    """Per file whether a bound must be a value: a text as long as what the writer keeps may have been longer."""
+    if cut:
+        return pa.array([False] * len(values), pa.bool_())
+    if parse(logical_type).kind not in _TEXTS:
+        return pa.array([True] * len(values), pa.bool_())
+    return pa.array(
+        [limit is None or v is None or len(v) < limit for v, limit in zip(values, kept, strict=True)], pa.bool_()
+    )
