@@ -1,9 +1,9 @@
-"""What the statistics of a Delta log are worth, column by column.
+"""Bounds and null counts out of the statistics of a Delta log, column by column.
 
 Timestamps are cut to milliseconds, so an upper bound is moved up by one and neither is exact; decimals of more than 15
-digits went through a double and are widened, of more than 18 they are dropped; strings of 32 characters and more may be
-cut; a column widened from float to double has the text of a float in the log and that float in older files; everything
-is inexact in a file with deleted rows. There are no NaN counts, and bounds of floats skip NaN.
+digits went through a double and are widened, of more than 18 they are dropped; strings of 32 characters or 61 bytes and
+more may be cut; a column widened from float to double has the text of a float in the log and that float in older files;
+everything is inexact in a file with deleted rows. There are no NaN counts, and bounds of floats skip NaN.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import pyarrow.compute as pc
 from store.logical_types import Kind, LogicalType, to_arrow
 
 CUT_STRING: Final = 32  # characters; the log's strings are cut there
+CUT_BYTES: Final = 61  # the Rust writers cut before a character that would end beyond 64 bytes
+_DOUBTFUL: Final = "[" + "".join(f"\\x{{{plane:X}0000}}-\\x{{{plane:X}FFFF}}" for plane in range(1, 16, 2)) + "]"
+"""Characters that may be misread: deltalake puts escaped surrogates of an even plane into the plane below."""
 EXACT_DIGITS: Final = 15  # decimals that survive a double
 WIDENED_DIGITS: Final = 18  # beyond, what deltalake makes of the double may be anything
 _TICK: Final = 1000  # µs: the log's timestamps are cut to milliseconds
@@ -99,7 +102,11 @@ def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.A
     sure = pa.repeat(True, len(values))
     match kind.kind:
         case Kind.STRING:
-            return values, pc.fill_null(pc.less(pc.utf8_length(values), CUT_STRING), False)
+            whole = pc.and_(pc.less(pc.utf8_length(values), CUT_STRING), pc.less(pc.binary_length(values), CUT_BYTES))
+            doubtful = pc.match_substring_regex(values, _DOUBTFUL)
+            if upwards and pc.any(doubtful).as_py():
+                values = pc.if_else(doubtful, pa.array(map(_next_plane, values.to_pylist()), pa.string()), values)
+            return values, pc.fill_null(pc.and_(whole, pc.invert(doubtful)), False)
         case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             ticks = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
             rest = pc.subtract(ticks, pc.multiply(pc.divide(ticks, _TICK), _TICK))
@@ -136,6 +143,13 @@ def _of_floats(values: pa.Array, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
     held = np.where(texts, floats, told)
     moved = (np.maximum if upwards else np.minimum)(told, held)
     return pa.array(moved, pa.float64(), mask=np.isnan(told)), pa.array(held == told)
+
+
+def _next_plane(value: str | None) -> str | None:
+    """A text with each doubtful character moved to the plane it may come from, which is above."""
+    if value is None:
+        return None
+    return "".join(chr(ord(c) + 0x10000) if ord(c) >> 16 & 1 else c for c in value)
 
 
 def _numbers(values: pa.Array) -> pa.Array:

@@ -169,6 +169,7 @@ class DeltaColumn:
         invariant: The expression of a column invariant.
         widened_from: The types it had before, which older files still hold.
         width_bytes: Bytes of an integer of its declared type; None of other types.
+        is_void: Whether it has no type yet, and so is in no file.
     """
 
     column: Column
@@ -177,6 +178,7 @@ class DeltaColumn:
     invariant: str | None = None
     widened_from: frozenset[str] = frozenset()
     width_bytes: int | None = None
+    is_void: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,8 @@ def parse_schema(text: str, mapped: bool) -> DeltaSchema:
             optional = nullable or bool(item.get("nullable", True))
             column = Column(".".join(path), _type(type).text, optional, int(number) if number else None, path)
             width = _INTEGER_BYTES.get(type) if isinstance(type, str) else None
-            found.append(DeltaColumn(column, inner, path, _invariant(details), _widened_from(details), width))
+            history = _widened_from(details)
+            found.append(DeltaColumn(column, inner, path, _invariant(details), history, width, type == "void"))
             if isinstance(type, Mapping) and type.get("type") == "struct":
                 walk(type["fields"], path, inner, optional)
 

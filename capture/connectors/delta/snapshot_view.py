@@ -241,7 +241,8 @@ class SnapshotView:
                 columns = []
                 for known in wanted:
                     constant = constants.get(known.column.key)
-                    path = None if constant is not None else path_in_file(known, footers.get(i))
+                    nowhere = constant is not None or known.is_void
+                    path = None if nowhere else path_in_file(known, footers.get(i))
                     columns.append(_scan_column(known, ids, path, constant and constant.slice(i, 1)))
                 yield ScanTask(
                     reader="parquet",

@@ -96,7 +96,8 @@ class _Pass:
 
     def run(self) -> list[CaptureResult]:
         native = self._look()
-        rollups = self._file_columns(native)
+        is_empty = native.data_file_count == native.row_count == 0
+        rollups = self._of_no_file() if is_empty else self._file_columns(native)
         columns = self._columns(native, rollups)
         if self.whole:
             self._put_files(native)
@@ -224,6 +225,17 @@ class _Pass:
             if self.whole and part.num_rows:
                 self._put_file_columns(native, part)
         return rollups
+
+    def _of_no_file(self) -> dict[int, Rollup]:
+        """The columns of a table without files: no rows, no nulls, no bounds."""
+        wanted = {i: c for i, c in self.columns.items() if c.is_leaf}
+        if self.wanted is not None:
+            wanted = {i: c for i, c in wanted.items() if c.is_among(self.wanted)}
+        floating = ("FLOAT", "DOUBLE")
+        return {
+            i: Rollup(c.name, c.logical_type, nan_count=0 if c.logical_type in floating else None)
+            for i, c in wanted.items()
+        }
 
     def _parts(self, native: NativeStats) -> dict[int, Rollup]:
         """As `_file_columns`, but of what was told before only the roll-ups are used, where the store still has it."""

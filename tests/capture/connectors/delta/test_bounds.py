@@ -8,6 +8,7 @@ from pathlib import Path
 import deltalake
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,3 +169,49 @@ def test_dotted_names_inside_structs(tmp_path):
     values = {column.column_id: read.to_pylist() for column, read in tasks.read(task, task.columns)}
     assert {key: values[i] for key, i in ids.items() if i in values} == {
         '"id.num"': [1, 3], "s.field": [1, 5], 's."field.one"': [2, 4], '"s.field"': ["x", "y"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+def test_characters_beyond_the_basic_plane_are_enclosed(tmp_path, escaped):
+    """deltalake reads an escaped pair of surrogates of an even plane as a character of the plane below."""
+    texts = ["\U00020000a", "\U0001f600", "\U00030001", "\U0010ffff", "plain"]
+    for i, text in enumerate(texts):
+        deltalake.write_deltalake(tmp_path / "t", pa.table({"s": [text]}), mode="append")
+        log = tmp_path / "t/_delta_log" / f"{i:020}.json"
+        log.write_text("\n".join(json.dumps(json.loads(line), ensure_ascii=escaped)
+                                 for line in log.read_text().splitlines()))  # fmt: skip
+    rows = captured(connector(tmp_path), "t")[1]["s"]
+    told = {Path(row["file_path"]).name: row for row in rows}
+    for action, text in zip(reversed(deltalake.DeltaTable(tmp_path / "t").file_uris()), reversed(texts), strict=True):
+        row = told[Path(action).name]
+        (held,) = pq.read_table(action)["s"].to_pylist()
+        assert row["min"].encode() <= held.encode() <= row["max"].encode(), text
+        if row["min_is_exact"] or row["max_is_exact"]:
+            assert (row["min"], row["max"]) == (held, held)
+    assert sum(row["max_is_exact"] for row in rows) >= 1
+
+
+@pytest.mark.parametrize("letter", ["é", "\U0002a6d6", "z"])
+def test_texts_that_were_cut_are_not_exact(tmp_path, letter):
+    for length in (15, 16, 17, 31, 33):
+        deltalake.write_deltalake(tmp_path / "t", pa.table({"s": [letter * length]}), mode="append")
+    rows = captured(connector(tmp_path), "t")[1]["s"]
+    for row in rows:
+        (held,) = pq.read_table(row["file_path"])["s"].to_pylist()
+        assert row["min"].encode() <= held.encode() <= row["max"].encode()
+        assert not row["min_is_exact"] or row["min"] == held
+        assert not row["max_is_exact"] or row["max"] == held
+
+
+def test_a_column_without_a_type_is_null_in_every_file(tmp_path):
+    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "one.parquet")
+    (tmp_path / "t").mkdir()
+    (tmp_path / "one.parquet").rename(tmp_path / "t/one.parquet")
+    stats = {"numRecords": 2, "minValues": {"a": 1}, "maxValues": {"a": 2}, "nullCount": {"a": 0, "nothing": 2}}
+    written(tmp_path / "t", protocol(), metadata(a="long", nothing="void"), add("one.parquet", **stats))
+    found = connector(tmp_path / "t")
+    (task,) = found.plan_files("default", "t", 0, ids_of(found, "t"))
+    assert {c.name: read.to_pylist() for c, read in tasks.read(task, task.columns)} == {
+        "a": [1, 2],
+        "nothing": [None] * 2,
+    }

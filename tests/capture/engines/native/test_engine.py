@@ -232,3 +232,22 @@ def test_a_struct_selects_its_leaves():
     table = TableHandle("c", "s", "t", "id", 1, Schema(columns), ids, Lake())
     assert table.selected(["s"]) == table.selected(["#1"]) == {"s.a", "s.b"}
     assert table.selected(["s.b", "l", ""]) == {"s.b"}
+
+
+def test_columns_of_a_table_without_files_have_no_rows(tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(
+        tmp_path / "t", pa.table({"a": pa.array([], pa.int64()), "f": pa.array([], pa.float64())})
+    )
+    connector = open_connector(ConnectorConfig("c", "delta", str(tmp_path), {}))
+    table = TableHandle(
+        "c", "default", "t", "id", 0, connector.describe("default", "t").schema, {"a": 1, "f": 2}, connector
+    )
+    sink = MemorySink()
+    targets = [Target.table(), Target.column(1), Target.column(2)]
+    results = NativeEngine().capture_batch([CaptureRequest(table, target) for target in targets], sink)
+    assert {result.outcome for result in results} == {Outcome.CAPTURED}
+    rows = sink.rows("stats.columns")
+    names = ("column_id", "row_count", "null_count", "nan_count", "min", "completeness")
+    assert [tuple(row[n] for n in names) for row in rows] == [
+        (1, 0, 0, None, None, "COMPLETE"), (2, 0, 0, 0, None, "COMPLETE")]  # fmt: skip
