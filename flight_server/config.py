@@ -214,7 +214,8 @@ class Settings:
             return False
 
     def check(self) -> None:
-        """Refuses settings that do not go together, and an open server on a network.
+        """Refuses settings that do not go together, and a networked server without tokens. One without a certificate
+        makes itself one (`process.certificates`).
 
         Raises:
             InvalidArgument: Names the settings and the way out.
@@ -225,8 +226,8 @@ class Settings:
             raise InvalidArgument("tls-client-ca needs tls-cert and tls-key")
         if not (self.auth or self.tls_client_ca or self.insecure or self.is_loopback):
             raise InvalidArgument(
-                f"an open server on {self.host} would serve the whole network",
-                hint="give --auth FILE, or say --insecure if that is meant",
+                f"a server on {self.host} serves the network: it must have tokens and TLS",
+                hint="give --auth FILE (and --tls-cert, --tls-key), or --insecure if that is meant",
             )
         if self.health_port is not None:
             from flight_server.process.health import check_installed

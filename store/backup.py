@@ -40,7 +40,7 @@ def check_target(database: str, path: Path) -> None:
     if not path.is_absolute():
         raise InvalidArgument("the path of a backup must be absolute: it is one of the server's machine", code="BACKUP")
     live = Path(database).resolve()
-    own = [live.with_name(live.name + suffix) for suffix in (".wal", ".tmp", ".lock", ".secrets")]
+    own = [live.with_name(live.name + suffix) for suffix in (".wal", ".tmp", ".lock", ".secrets", ".tls")]
     if os.path.lexists(path) or path.resolve() in own:
         raise InvalidArgument("the path of the backup is taken", code="BACKUP", hint="name a new file")
 

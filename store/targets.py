@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ class TargetKind(StrEnum):
     EXPRESSION = "EXPRESSION"
     COLUMN_GROUP = "COLUMN_GROUP"
 
+
+KEY_IN_BASE64 = "engine_expression_key_base64"
+"""The key of an expression in JSON where it is not UTF-8; `engine_expression_key` is text."""
 
 FIELDS: dict[TargetKind, frozenset[str]] = {
     TargetKind.TABLE: frozenset(),
@@ -90,6 +94,7 @@ class Target:
             raise InvalidField(
                 "target.kind", "unknown kind", expected=" | ".join(TargetKind), actual=body.get("kind")
             ) from None
+        body = _with_key(body) if kind is TargetKind.EXPRESSION else body
         if unknown := body.keys() - FIELDS[kind] - {"kind"}:
             raise InvalidArgument(f"target {kind} has no field {sorted(unknown)}; it takes {sorted(FIELDS[kind])}")
         for name in FIELDS[kind] - {"engine_version"}:
@@ -101,9 +106,9 @@ class Target:
             return cls.file(body["file_path"])
         if kind is TargetKind.EXPRESSION:
             key, version = body["engine_expression_key"], body.get("engine_version")
-            if not isinstance(key, str) or not isinstance(version, str | None):
-                raise InvalidField("engine_expression_key", "is no text", expected="text", actual=key)
-            return cls.expression(body["engine_kind"], key.encode(), version)
+            if not isinstance(key, str | bytes) or not isinstance(version, str | None):
+                raise InvalidField("engine_expression_key", "must be a string", expected="text", actual=key)
+            return cls.expression(body["engine_kind"], key.encode() if isinstance(key, str) else key, version)
         if kind is TargetKind.COLUMN_GROUP:
             if not isinstance(body["column_ids"], list):
                 raise InvalidField("column_ids", "is no list", expected="[1, 2]", actual=body["column_ids"])
@@ -120,7 +125,10 @@ class Target:
         for name in sorted(FIELDS[self.kind]):
             value = getattr(self, name)
             if isinstance(value, bytes):
-                value = value.decode("utf-8", "surrogateescape")
+                try:
+                    value = value.decode()
+                except UnicodeDecodeError:
+                    name, value = KEY_IN_BASE64, base64.b64encode(value).decode()
             if value is not None:
                 body[name] = list(value) if isinstance(value, tuple) else value
         return body
@@ -142,6 +150,23 @@ def storage_id(target: Target) -> str:
             return f"expression-{target.engine_kind}-{key}"
         case TargetKind.COLUMN_GROUP:
             return f"composite-{_digest(b'X', *(str(i).encode() for i in target.column_ids))}"
+
+
+def _with_key(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object with the expression's key as bytes, where it is given in base64."""
+    if body.get(KEY_IN_BASE64) is None:
+        return body
+    if body.get("engine_expression_key") is not None:
+        raise InvalidField(
+            f"target.{KEY_IN_BASE64}", "the key is given twice", expected="one of the two forms", actual=dict(body)
+        )
+    text = body[KEY_IN_BASE64]
+    try:
+        key = base64.b64decode(text, validate=True)
+    except (ValueError, TypeError):
+        raise InvalidField(f"target.{KEY_IN_BASE64}", "is not base64", expected="base64", actual=text) from None
+    rest = {name: value for name, value in body.items() if name != KEY_IN_BASE64}
+    return rest | {"engine_expression_key": key}
 
 
 def _digest(*parts: bytes) -> str:

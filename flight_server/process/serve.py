@@ -18,6 +18,7 @@ from flight_server.app import Service
 from flight_server.auth.tokens import Guard
 from flight_server.config import Settings
 from flight_server.flight_service import StatflightServer
+from flight_server.process.certificates import with_tls
 from flight_server.process.housekeeping import Upkeep
 from flight_server.process.listener import Listener, tls_options
 from flight_server.process.log import configure
@@ -43,8 +44,9 @@ def serve(settings: Settings) -> int:
     leave_pandas_out()
     internal = secrets.token_urlsafe(32)
     guard = Guard(settings.auth, internal)
-    tls_options(settings)  # bad files and taken ports are reported before a database is made
-    _check_ports(settings)
+    _check_ports(settings)  # taken ports and bad files are reported before anything is made
+    settings = _secured(settings)
+    tls_options(settings)
     service = Service(settings, actions.functions)
     metrics = health = listener = None
 
@@ -121,6 +123,16 @@ def _drain(listener: Listener, inner: WorkersEndpoint, service: Service, childre
     listener.close()
     service.close()
     late.cancel()
+
+
+def _secured(settings: Settings) -> Settings:
+    """The settings with TLS, where the server listens on a network and was not told that it may be insecure."""
+    secured = with_tls(settings)
+    if secured is not settings:
+        log.warning("TLS by a certificate of the server's own; clients need --tls-roots %s", secured.tls_cert)
+    elif settings.insecure and not settings.is_loopback:
+        log.warning("insecure: anyone on the network can read what is sent, tokens included")
+    return secured
 
 
 def _check_ports(settings: Settings) -> None:

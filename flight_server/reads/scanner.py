@@ -86,7 +86,15 @@ class Scanner:
         return [table for table in among if principal.sees(*table.name)]
 
     def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
-        """The answer of a scan, out of the cache where it is there, else as of what was committed when this began."""
+        """The answer of a scan, out of the cache where it is there, else as of what was committed when this began.
+
+        Raises:
+            ResourceExhausted: The answer is larger than an answer may be, or no place is free for a stream.
+        """
+        answer = self._read(request, principal, is_cancelled)
+        return self.streams.admit(answer) if isinstance(answer, pa.Table) else answer
+
+    def _read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
         if (known := self._recalled(request, "table", principal)) is not None:
             return known
         if (found := self._cached(request, principal)) is not None:
@@ -120,7 +128,15 @@ class Scanner:
     def message(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
     ) -> pa.Buffer:
-        """A small answer as one Arrow IPC stream."""
+        """A small answer as one Arrow IPC stream.
+
+        Raises:
+            InvalidArgument: The answer is too large for one message.
+            ResourceExhausted: It is larger than an answer may be.
+        """
+        return self.streams.admit(self._message(request, principal, is_cancelled))
+
+    def _message(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> pa.Buffer:
         if (known := self._recalled(request, "message", principal)) is not None:
             return known
         of = None

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -27,6 +27,7 @@ MAX_BATCH_BYTES: Final = 4 << 20
 MAX_QUERIES: Final = max(4, 2 * (os.cpu_count() or 1))  # unless the settings say otherwise
 SMALL_BATCHES: Final = 2  # an answer of no more is no stream, unless it has more rows than
 SMALL_ROWS: Final = 16_384
+LARGEST_WHOLE: Final = 1 << 30  # bytes that no whole answer has
 _TICK: Final = 0.015
 _IDLE_TICKS: Final = 200  # without anything to watch until the watching thread sleeps and has to be woken
 
@@ -131,9 +132,7 @@ class Stream:
             piece = self._pieces.popleft()
             self._left -= self._bytes_of(piece)
             if self._left < 0:
-                raise ResourceExhausted(
-                    "the stream has more bytes than this server sends at once", hint="read less at once"
-                )
+                raise _too_large()
         except BaseException:
             self.close()
             raise
@@ -146,6 +145,10 @@ class Stream:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _too_large() -> ResourceExhausted:
+    return ResourceExhausted("the answer has more bytes than this server sends at once", hint="read less at once")
 
 
 def fits(batch: pa.RecordBatch, most_bytes: int) -> bool:
@@ -214,6 +217,9 @@ class Turns:
                 self._free += 1
 
 
+Answer = TypeVar("Answer", pa.Table, pa.Buffer)
+
+
 class Streams:
     """The places for streams, the turns of queries, and the thread that watches."""
 
@@ -248,6 +254,15 @@ class Streams:
         except BaseException:
             watched.end()
             raise
+
+    def admit(self, answer: Answer) -> Answer:
+        """A whole answer (a table, or its bytes), unless it is larger than any answer may be."""
+        if self.most_bytes >= LARGEST_WHOLE:  # to add up a table's buffers takes a part of the time of a small read
+            return answer
+        size = answer.nbytes if isinstance(answer, pa.Table) else answer.size
+        if size > self.most_bytes:
+            raise _too_large()
+        return answer
 
     def serve(self, batches: Iterable[pa.RecordBatch], is_cancelled: Callable[[], bool] = never) -> Stream:
         """A stream of what is there already."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from flight_server.client import StatsClient
 from tests.flight_server.live_server import STATFLIGHT, eventually, serving
 
 
@@ -55,3 +58,25 @@ def test_a_log_in_json_is_json_throughout_and_knows_no_refusal_of_the_own_worker
     events = [json.loads(line) for line in (tmp_path / "server.log").read_text().splitlines()]
     assert all({"at", "level", "logger", "event"} <= set(event) for event in events)
     assert not [event for event in events if event.get("code") == "SHUTTING_DOWN"]
+
+
+def test_a_networked_server_sends_no_token_in_clear(tmp_path):
+    """Given tokens alone, it serves with TLS by a certificate that it makes itself."""
+    (tmp_path / "tokens.toml").write_text(
+        f'[[token]]\nname = "r"\nscopes = ["stats.read"]\nsha256 = "{hashlib.sha256(b"hush").hexdigest()}"\n'
+    )
+    with serving(tmp_path, "--host", "0.0.0.0", "--auth", tmp_path / "tokens.toml") as server:
+        assert server.uri.startswith("grpc+tls://0.0.0.0:")
+        port = server.uri.rpartition(":")[2]
+        roots = (tmp_path / "stats.duckdb.tls/cert.pem").read_bytes()
+        uri = f"grpc+tls://localhost:{port}"
+        with StatsClient(uri, token="hush", tls_roots=roots) as client:
+            assert client.read("sys.flights").num_rows > 0
+        with pytest.raises(pa.ArrowException), StatsClient(f"grpc://localhost:{port}", token="hush") as client:
+            client.read("sys.flights")
+
+
+def test_a_networked_server_without_tokens_is_refused(tmp_path):
+    done = start(tmp_path, "--port", 0, "--host", "0.0.0.0")
+    assert done.returncode == 2 and "must have tokens and TLS" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,8 @@ import pytest
 from flight_server.auth.tokens import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.reads.streams import MAX_BATCH_BYTES, Stream
 from flight_server.wire import scan_request
+from flight_server.wire.scan_request import of_ticket
+from store.errors import ResourceExhausted
 from tests.flight_server.serving import command, put, read, rows, service_in
 
 TABLES = 9
@@ -135,3 +137,19 @@ def test_batches_have_at_most_four_mebibytes(service):
     assert sum(sizes) > 30 << 20
     assert max(sizes) <= MAX_BATCH_BYTES
     assert service.streams.running == 0
+
+
+def test_no_answer_is_larger_than_any_may_be_however_it_is_made(tmp_path):
+    """A query's small answer, one of the cache, one of its memory, and a message."""
+    with service_in(tmp_path, max_stream_bytes=2000) as service:
+        put(service, rows("small", 1, range(1, 3)))
+        put(service, rows("large", 1, range(1, 60)))
+        one = command("small", columns=["column_name", "ndv"])
+        for _ in range(4):
+            assert read(service, one).num_rows == 2
+            assert service.scanner.message(of_ticket(one), ANONYMOUS).size < 2000
+            for data in (command("large"), command("large", snapshot="current"), command()):
+                with pytest.raises(ResourceExhausted, match="more bytes than this server sends"):
+                    read(service, data)
+            with pytest.raises(ResourceExhausted):
+                service.scanner.message(of_ticket(command("large")), ANONYMOUS)
