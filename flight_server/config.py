@@ -126,6 +126,26 @@ def _zone(value: Any) -> str:
     return _text(value)
 
 
+def _spark(value: Any) -> dict[str, str]:
+    """A table of Spark's settings, or `key=value` items; a key may be nested, as TOML reads `spark.sql.x = 1`."""
+    if isinstance(value, str):
+        value = [item.strip() for item in value.split(",") if item.strip()]
+    if isinstance(value, list | tuple):
+        pairs = [str(item).partition("=") for item in value]
+        if not all(name.strip() and equals for name, equals, _ in pairs):
+            raise ValueError("KEY=VALUE items")
+        return {name.strip(): text.strip() for name, _, text in pairs}
+    if not isinstance(value, Mapping):
+        raise ValueError("a table of Spark's settings")
+    found: dict[str, str] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            found |= {f"{key}.{name}": text for name, text in _spark(item).items()}
+        else:
+            found[key] = str(item).lower() if isinstance(item, bool) else str(item)
+    return found
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a server, worker or client is told from outside.
@@ -151,6 +171,7 @@ class Settings:
         timestamp_no_tz_policy: What becomes of a zoned bound of a TIMESTAMP.
         session_timezone: The zone that such a bound is converted to.
         spark_master: Spark of the capture workers, their own default when not given.
+        spark: Spark's own settings for the workers' session, of the TOML table `[spark]`.
         inline_max_cells: Up to how many cells a worker computes by itself rather than on Spark.
         cache_bytes: Memory for statistics kept ready as Arrow; 0 keeps none.
         hot_bytes: Disk beside the database for whole flights kept ready to be sent; 0 keeps none.
@@ -185,6 +206,7 @@ class Settings:
     timestamp_no_tz_policy: ZonedTimestamps = ZonedTimestamps.REFUSE
     session_timezone: str = "UTC"
     spark_master: str | None = None
+    spark: Mapping[str, str] = field(default_factory=dict)
     inline_max_cells: int | None = None
     cache_bytes: int = 256 << 20
     hot_bytes: int = 6 << 30
@@ -257,6 +279,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "timestamp_no_tz_policy": _policy,
     "session_timezone": _zone,
     "spark_master": _text,
+    "spark": _spark,
     "inline_max_cells": _whole(0),
     "cache_bytes": _whole(0),
     "hot_bytes": _whole(0),

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capture.spi import CaptureEngine
 
+if TYPE_CHECKING:
+    from capture.spark.session import Spark
 
-def default_engines(spark_master: str | None = None, inline_max_cells: int | None = None) -> list[CaptureEngine]:
+
+def default_engines(
+    spark_master: str | None = None, inline_max_cells: int | None = None, spark: Spark | None = None
+) -> list[CaptureEngine]:
     """The compute engine, the native one, and whatever is installed besides. Starts no JVM."""
     from capture.engines.compute.engine import SparkEngine
     from capture.engines.native.engine import NativeEngine
 
-    limits = {} if inline_max_cells is None else {"inline_max_cells": inline_max_cells}
-    engines: list[CaptureEngine] = [SparkEngine(master=spark_master, **limits), NativeEngine()]
+    limits: dict[str, Any] = {} if inline_max_cells is None else {"inline_max_cells": inline_max_cells}
+    engines: list[CaptureEngine] = [SparkEngine(master=spark_master, spark=spark, **limits), NativeEngine()]
     engines += [point.load()() for point in entry_points(group="statflight.engines")]
     return engines
 

@@ -16,9 +16,12 @@ from store.errors import InvalidArgument, nearest
 GROUP: Final = "statflight.publishers"
 
 BUILT_IN: Final = {
+    "glue": "capture.publishers.glue:GluePublisher",
+    "hive": "capture.publishers.hive:HivePublisher",
     "iceberg": "capture.publishers.iceberg_puffin:IcebergPublisher",
     "lance": "capture.publishers.lance:LancePublisher",
     "paimon": "capture.publishers.paimon:PaimonPublisher",
+    "spark": "capture.publishers.spark_catalog:SparkCatalogPublisher",
     "trino": "capture.publishers.trino_delta:TrinoDeltaPublisher",
 }
 _OURS: Final = ("capture", "store")

@@ -248,6 +248,14 @@ class Publisher(ABC):
                 raise LostRace(f'{self.home}: the statistics of column "{column}" read back differ from those written')
         return held.location
 
+    def newest_snapshot(self) -> int | None:
+        """The table's current snapshot, as its lake has it now."""
+        of = self.statistics
+        listing = self.destination.connector.enumerate_snapshots(
+            of.namespace, of.name, target_snapshot_ids=frozenset({of.snapshot_id})
+        )
+        return listing.current_snapshot_id
+
     def stale_since(self) -> int | None:
         """The snapshot that the home's statistics were for, when the table has moved on from it; None when current."""
         held = self.read()

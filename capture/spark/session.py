@@ -16,9 +16,10 @@ import threading
 import time
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,10 +58,14 @@ class Spark:
     Args:
         master: A Spark master URL; `sc://…` connects with Spark Connect. Default `local[*]`.
         idle_seconds: A session not used for so long is stopped; the next job starts one again.
+        settings: Spark's own, on top of ours; `spark.sql.catalogImplementation=hive` brings Hive's catalog.
     """
 
-    def __init__(self, master: str | None = None, idle_seconds: float = IDLE_SECONDS):
+    def __init__(
+        self, master: str | None = None, idle_seconds: float = IDLE_SECONDS, settings: Mapping[str, str] | None = None
+    ):
         self.master = master or "local[*]"
+        self.settings = dict(settings or {})
         self._idle_seconds = idle_seconds
         self._lock = threading.RLock()
         self._session: Any = None
@@ -156,6 +161,23 @@ class Spark:
             pool.shutdown(wait=False)
             self._release()
 
+    @contextmanager
+    def held(self) -> Iterator[Callable[[], Any]]:
+        """Gives the session, started at the first call, and keeps it from being stopped within the block."""
+        users = 0
+
+        def session() -> Any:
+            nonlocal users
+            found = self._acquire()
+            users += 1
+            return found
+
+        try:
+            yield session
+        finally:
+            for _ in range(users):
+                self._release()
+
     def ensure(self) -> None:
         """Starts the session unless there is one; raises as `run` does."""
         self._acquire()
@@ -185,7 +207,7 @@ class Spark:
         if self._failure is not None and time.monotonic() - self._failure[0] < _RETRY_SECONDS:
             raise self._failure[1]
         try:
-            session = _start(self.master)
+            session = _start(self.master, self.settings)
         except SparkUnavailable as trouble:
             self._failure = time.monotonic(), trouble
             raise
@@ -210,7 +232,7 @@ class Spark:
                     self._session = None
 
 
-def _start(master: str) -> Any:
+def _start(master: str, given: Mapping[str, str]) -> Any:
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissing(NO_PYSPARK)
     from pyspark.sql import SparkSession
@@ -222,6 +244,8 @@ def _start(master: str) -> Any:
         if master.startswith("sc://"):
             if importlib.util.find_spec("grpc_status") is None:
                 raise SparkMissing(NO_CONNECT)
+            for name, value in given.items():
+                builder = builder.config(name, value)
             session = builder.remote(master).getOrCreate()
             session.addArtifacts(str(_packages()), pyfile=True)
             return session
@@ -231,7 +255,7 @@ def _start(master: str) -> Any:
         os.environ["JAVA_HOME"] = home
         # Else planning starts `python3` of the PATH, which need not have pyarrow.
         os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
-        for name, value in _settings(master).items():
+        for name, value in (_settings(master) | dict(given)).items():
             builder = builder.config(name, value)
         session = builder.master(master).appName("statflight").getOrCreate()
         session.sparkContext.setLogLevel("ERROR")

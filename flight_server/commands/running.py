@@ -101,6 +101,7 @@ def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
 def worker(
     server: Server = SERVER,
     spark_master: Annotated[str | None, typer.Option(help="Such as local[*] or spark://host:7077.")] = None,
+    spark_conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the Spark session.")] = None,
     token: Token = None,
     tls_roots: TlsRoots = None,
     log_level: _LogLevel = None,
@@ -109,13 +110,16 @@ def worker(
     """Run another capture worker, here or on any machine that reaches the server and the lake."""
     check_server(server)
     roots, own = certificates(tls_roots), own_certificate()
-    settings = _settings(None, {"spark_master": spark_master, "log_level": log_level, "log_format": log_format})
+    settings = _settings(None, {
+        "spark_master": spark_master, "spark": spark_conf or None, "log_level": log_level, "log_format": log_format,
+    })  # fmt: skip
     from flight_server.process.run_worker import run_worker
 
     status = run_worker(
         server,
         token=token,
         spark_master=settings.spark_master,
+        spark_conf=settings.spark,
         tls_roots=roots,
         inline_max_cells=settings.inline_max_cells,
         tls_cert=own.get("tls_cert"),

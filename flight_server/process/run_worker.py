@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 
 from capture.engines import default_engines
 from capture.registry import Registry
+from capture.spark.session import Spark
 from flight_server.process.log import configure
 from flight_server.process.runtime import die_with_parent, import_pandas_early
 from flight_server.process.signals import Signals
@@ -19,6 +21,7 @@ def run_worker(
     server_uri: str, *, token: str | None = None, spark_master: str | None = None, tls_roots: bytes | None = None,
     inline_max_cells: int | None = None, control_only: bool = False, parent_pid: int | None = None,
     tls_cert: bytes | None = None, tls_key: bytes | None = None, log_level: str = "info", log_format: str = "text",
+    spark_conf: Mapping[str, str] | None = None,
 ) -> int:  # fmt: skip
     """Works until SIGTERM or SIGINT, or the end of the process that is named its parent; 0 when told to stop, 1 when
     the server refuses it."""
@@ -26,9 +29,11 @@ def run_worker(
     if parent_pid is not None:
         die_with_parent()
     import_pandas_early()
+    spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(
         Server(server_uri, token, tls_roots, tls_cert, tls_key),
-        Registry(default_engines(spark_master, inline_max_cells)),
+        Registry(default_engines(inline_max_cells=inline_max_cells, spark=spark)),
+        spark=spark,
     )
     signals, told = Signals(signal.SIGTERM, signal.SIGINT), False
     worker.start((("control",), ("control",), ("watch",), ("publish",)) if control_only else ROLES)

@@ -26,6 +26,7 @@ from capture.connectors.secrets import redact_all, resolve
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
 from capture.engines import described
 from capture.registry import Registry
+from capture.spark.session import Spark
 from capture.spi import Budget, CaptureRequest, CaptureResult, Decision, Mode, Outcome, Sampling, TableHandle
 from flight_server.worker.connection import DraftSink, LeaseKeeper, Server, first_line
 from flight_server.worker.lake_inspection import inspect
@@ -91,8 +92,10 @@ class Worker:
         stall_seconds: Work that shows no sign of life for so long counts as hanging.
     """
 
-    def __init__(self, server: Server, registry: Registry, stall_seconds: float = STALL_SECONDS):
-        self.server, self.registry, self.stall_seconds = server, registry, stall_seconds
+    def __init__(
+        self, server: Server, registry: Registry, stall_seconds: float = STALL_SECONDS, spark: Spark | None = None
+    ):
+        self.server, self.registry, self.stall_seconds, self.spark = server, registry, stall_seconds, spark
         self.id = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.stopping = threading.Event()
         self.left_behind = 0
@@ -229,8 +232,8 @@ class Worker:
     def _publish(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
         config = payload["connector"]
-        with hand.connectors.opened(config) as connector:
-            return {"result": publish_table(self.server, connector, resolve(config["options"]), payload)}
+        with hand.connectors.opened(config) as connector, (self.spark or Spark()).held() as session:
+            return {"result": publish_table(self.server, connector, resolve(config["options"]), payload, session)}
 
     # Capturing.
 

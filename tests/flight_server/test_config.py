@@ -138,3 +138,14 @@ def test_what_does_not_go_together_is_refused(settings, fine):
     else:
         with pytest.raises(InvalidArgument):
             settings.check()
+
+
+def test_settings_of_spark(tmp_path):
+    file = tmp_path / "statflight.toml"
+    file.write_text('[spark]\nspark.sql.cbo.enabled = true\n"spark.sql.shuffle.partitions" = 4\n')
+    found = load(file, environ={}).spark
+    assert found == {"spark.sql.cbo.enabled": "true", "spark.sql.shuffle.partitions": "4"}
+    assert load(flags={"spark": ["a=b=c", "d="]}, environ={}).spark == {"a": "b=c", "d": ""}
+    assert load(environ={"STATFLIGHT_SPARK": "a=1, b=2"}).spark == {"a": "1", "b": "2"}
+    with pytest.raises(InvalidArgument, match="KEY=VALUE"):
+        load(flags={"spark": ["nonsense"]}, environ={})

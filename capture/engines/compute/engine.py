@@ -43,6 +43,7 @@ class SparkEngine:
     Args:
         master: The Spark master; default `local[*]`. Nothing is started before a capture is large enough.
         inline_max_cells: Up to so many rows times columns a capture is computed in this process.
+        spark: Holder of a session that is shared with others; `master` is of no account then.
     """
 
     id: str = "spark"
@@ -59,8 +60,8 @@ class SparkEngine:
         budgets=True,
     )
 
-    def __init__(self, master: str | None = None, inline_max_cells: int = 1_000_000):
-        self.spark = Spark(master)
+    def __init__(self, master: str | None = None, inline_max_cells: int = 1_000_000, spark: Spark | None = None):
+        self.spark = spark or Spark(master)
         self.inline_max_cells = inline_max_cells
 
     def supports(self, request: CaptureRequest) -> str:

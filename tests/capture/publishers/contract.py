@@ -73,7 +73,7 @@ def _column(values: pa.ChunkedArray, column_id: int, name: str, logical_type: st
     low, high = (pc.min_max(known)[side].as_py() if whole else None for side in ("min", "max"))
     distinct = pc.unique(known)
     sketch = sketches.ThetaBuilder()
-    sketch.update(hash_longs((distinct if whole else pa.array(range(len(distinct)))).to_numpy()))
+    sketch.update(hash_longs((distinct.cast(pa.int64()) if whole else pa.array(range(len(distinct)))).to_numpy()))
     return ColumnStatistics(
         column_id, name, logical_type, len(values), values.null_count, None, float(len(pc.unique(known))),
         str(low) if whole else None, str(high) if whole else None, True if whole else None, True if whole else None,

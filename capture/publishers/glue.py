@@ -1,0 +1,206 @@
+"""`glue`: column statistics of AWS Glue's catalog, for Athena, Redshift Spectrum and Trino.
+
+The API takes 25 columns a call. When a later call fails, what the earlier ones replaced is put back. Row counts have no
+place here: Glue keeps them as a table parameter, which only a rewrite of the whole table entry could change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import islice
+from typing import Any, ClassVar, Final, TypeVar
+
+from capture.connectors.secrets import timeout_of
+from capture.publishers.hive_types import BINARY, DATE, DECIMAL, DOUBLE, LONG, HiveColumn, hive_columns, unscaled
+from capture.publishers.spi import Draft, Held, LostRace, Publisher, moved_on
+from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+
+UPDATED_AT_ONCE: Final = 25
+READ_AT_ONCE: Final = 100
+_RETRIED: Final = ("ConcurrentModificationException", "ConflictException")
+_DENIED: Final = ("AccessDeniedException", "AccessDenied", "UnauthorizedException", "ResourceNotReadyException")
+_FIELDS: Final = {"LONG": "LongColumnStatisticsData", "DOUBLE": "DoubleColumnStatisticsData",
+                  "DECIMAL": "DecimalColumnStatisticsData", "DATE": "DateColumnStatisticsData",
+                  "STRING": "StringColumnStatisticsData", "BINARY": "BinaryColumnStatisticsData"}  # fmt: skip
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+T = TypeVar("T")
+
+
+class GluePublisher(Publisher):
+    home: ClassVar[str] = "glue"
+    options: ClassVar[frozenset[str]] = frozenset({
+        "database", "table", "catalog_id", "region", "endpoint_url", "access_key_id", "secret_access_key",
+        "session_token", "profile",
+    })  # fmt: skip
+
+    def prepare(self) -> Draft:
+        of = self.statistics
+        newest = self.newest_snapshot()
+        if newest != of.snapshot_id:
+            raise moved_on(of, f"snapshot {newest}")
+        left_out = dict(of.left_out)
+        columns = hive_columns(of.columns, self._types, left_out)
+        now = datetime.now(UTC).replace(microsecond=0)
+        return Draft(
+            of.snapshot_id, self._name, {column.name: column.distinct for column in columns}, left_out,
+            [_item(column, now) for column in columns],
+        )  # fmt: skip
+
+    def write(self, draft: Draft) -> int | None:
+        before = {item["ColumnName"]: item for item in self._stored([item["ColumnName"] for item in draft.content])}
+        done: list[str] = []
+        try:
+            for block in _blocks(draft.content, UPDATED_AT_ONCE):
+                answer = self._call("update_column_statistics_for_table", ColumnStatisticsList=block)
+                if errors := answer.get("Errors"):
+                    failed = {error["ColumnStatistics"]["ColumnName"] for error in errors}
+                    done += [item["ColumnName"] for item in block if item["ColumnName"] not in failed]
+                    reason = errors[0].get("Error", {}).get("ErrorMessage") or "no reason given"
+                    raise UpstreamError(f'glue: column "{sorted(failed)[0]}" was refused ({reason})')
+                done += [item["ColumnName"] for item in block]
+        except (StatflightError, PermissionError):
+            self._put_back(done, before)
+            raise
+        return None
+
+    def read(self) -> Held | None:
+        names = [column.name for column in self.statistics.columns if column.name.lower() in self._types]
+        found: dict[str, int | None] = {}
+        ours = {name.lower(): name for name in names}
+        for item in self._stored(names):
+            data = item["StatisticsData"]
+            held = data.get(_FIELDS.get(data["Type"], ""), {})
+            name = ours.get(item["ColumnName"].lower(), item["ColumnName"])
+            found[name] = held.get("NumberOfDistinctValues")
+        return Held(None, self._name, found) if found else None
+
+    def withdraw(self) -> bool:
+        held = self.read()
+        for column in () if held is None else held.distinct:
+            self._call("delete_column_statistics_for_table", ColumnName=column)
+        return held is not None
+
+    def _put_back(self, names: Sequence[str], before: dict[str, Any]) -> None:
+        """Restores the statistics of columns that calls before a failed one replaced."""
+        for block in _blocks([before[name] for name in names if name in before], UPDATED_AT_ONCE):
+            self._call("update_column_statistics_for_table", ColumnStatisticsList=block)
+        for name in names:
+            if name not in before:
+                self._call("delete_column_statistics_for_table", ColumnName=name)
+
+    def _stored(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        return [
+            item
+            for block in _blocks(names, READ_AT_ONCE)
+            for item in self._call("get_column_statistics_for_table", ColumnNames=block).get("ColumnStatisticsList", [])
+        ]
+
+    @cached_property
+    def _types(self) -> dict[str, str]:
+        """Column name, lower case → Hive type."""
+        name = {"DatabaseName": self._table["DatabaseName"], "Name": self._table["TableName"]}
+        told = {key: value for key, value in self._table.items() if key == "CatalogId"} | name
+        table = self._ask("get_table", told)["Table"]
+        columns = table.get("StorageDescriptor", {}).get("Columns", []) + table.get("PartitionKeys", [])
+        return {column["Name"].lower(): column.get("Type", "") for column in columns}
+
+    @cached_property
+    def _table(self) -> dict[str, str]:
+        of, options = self.statistics, self.destination.options
+        told = {"DatabaseName": options.get("database", of.namespace), "TableName": options.get("table", of.name)}
+        return told | ({"CatalogId": options["catalog_id"]} if "catalog_id" in options else {})
+
+    @property
+    def _name(self) -> str:
+        return f"{self._table['DatabaseName']}.{self._table['TableName']}"
+
+    def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
+        return self._ask(method, self._table | arguments)
+
+    def _ask(self, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            answer: dict[str, Any] = getattr(self._client, method)(**arguments)
+        except ClientError as trouble:
+            code = trouble.response.get("Error", {}).get("Code", "")
+            message = trouble.response.get("Error", {}).get("Message", "")
+            if code in _RETRIED:
+                raise LostRace("glue: the catalog is being changed by another writer") from None
+            if code in _DENIED:
+                raise PermissionError from None
+            if code == "EntityNotFoundException":
+                raise NotFound(
+                    f"glue: {self._name} does not exist in the catalog", code="UNKNOWN_TABLE",
+                    hint="name it with the options database and table",
+                ) from None  # fmt: skip
+            raise UpstreamError(f"glue: {method} was refused ({code}: {message[:200]})") from None
+        except BotoCoreError as trouble:
+            raise UpstreamError(f"glue: the catalog cannot be reached ({type(trouble).__name__})") from None
+        return answer
+
+    @cached_property
+    def _client(self) -> Any:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        options = _aws_options(self.destination.config.options) | dict(self.destination.options)
+        seconds = timeout_of(self.destination.config.options)
+        try:
+            session = boto3.session.Session(
+                options.get("access_key_id"), options.get("secret_access_key"), options.get("session_token"),
+                options.get("region"), profile_name=options.get("profile"),
+            )  # fmt: skip
+            return session.client(
+                "glue", endpoint_url=options.get("endpoint_url"),
+                config=Config(connect_timeout=min(10.0, seconds), read_timeout=seconds, retries={"max_attempts": 3}),
+            )  # fmt: skip
+        except (BotoCoreError, ValueError) as trouble:
+            raise InvalidArgument(f"glue: {str(trouble).splitlines()[0][:200]}", hint="set the option region") from None
+
+
+def _aws_options(options: Any) -> dict[str, str]:
+    """Credentials and region among a connector's options, whichever library they are named for."""
+    found = {}
+    for name, value in options.items():
+        plain = name.lower().replace("-", "_").replace(".", "_")
+        for prefix in ("aws_", "glue_", "client_", "s3_"):
+            plain = plain.removeprefix(prefix)
+        if plain in ("access_key_id", "secret_access_key", "session_token", "region"):
+            found[plain] = str(value)
+    return found
+
+
+def _item(column: HiveColumn, analyzed: datetime) -> dict[str, Any]:
+    counts: dict[str, Any] = {"NumberOfNulls": column.nulls, "NumberOfDistinctValues": column.distinct}
+    if column.kind in (LONG, DOUBLE, DATE, DECIMAL):
+        for side, value in (("MinimumValue", column.low), ("MaximumValue", column.high)):
+            if value is not None:
+                counts[side] = _value(value, column.kind)
+    else:
+        counts |= {"MaximumLength": column.greatest_bytes, "AverageLength": column.average_bytes}
+    if column.kind == BINARY:
+        del counts["NumberOfDistinctValues"]
+    return {
+        "ColumnName": column.name, "ColumnType": column.hive_type, "AnalyzedTime": analyzed,
+        "StatisticsData": {"Type": column.kind, _FIELDS[column.kind]: counts},
+    }  # fmt: skip
+
+
+def _value(value: Any, kind: str) -> Any:
+    if kind == DATE:
+        return _EPOCH + timedelta(days=value)
+    if kind == DECIMAL:
+        number, scale = unscaled(value)
+        return {"UnscaledValue": number, "Scale": scale}
+    return value
+
+
+def _blocks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    rest = iter(items)
+    while block := list(islice(rest, size)):
+        yield block

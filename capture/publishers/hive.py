@@ -1,0 +1,169 @@
+"""`hive`: column statistics of a Hive metastore, for Trino, Hive and Impala, over its Thrift interface.
+
+One call writes all columns, in one transaction of the metastore. Spark does not read these: its home is `spark`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+from capture.connectors.secrets import timeout_of
+from capture.publishers.hive_types import BINARY, DATE, DECIMAL, DOUBLE, LONG, HiveColumn, hive_columns, unscaled
+from capture.publishers.spi import Draft, Held, LostRace, Publisher, moved_on
+from store.errors import InvalidArgument, NotFound, UpstreamError
+
+DEFAULT_PORT: Final = 9083
+_FIELDS: Final = {"LONG": "longStats", "DOUBLE": "doubleStats", "DECIMAL": "decimalStats", "DATE": "dateStats",
+                  "STRING": "stringStats", "BINARY": "binaryStats"}  # fmt: skip
+
+
+class HivePublisher(Publisher):
+    home: ClassVar[str] = "hive"
+    options: ClassVar[frozenset[str]] = frozenset({"uri", "database", "table", "catalog"})
+
+    def prepare(self) -> Draft:
+        of = self.statistics
+        newest = self.newest_snapshot()
+        if newest != of.snapshot_id:
+            raise moved_on(of, f"snapshot {newest}")
+        left_out = dict(of.left_out)
+        columns = hive_columns(of.columns, self._types, left_out)
+        return Draft(
+            of.snapshot_id, self._name, {column.name: column.distinct for column in columns}, left_out, columns
+        )
+
+    def write(self, draft: Draft) -> int | None:
+        from pymetastore.hive_metastore import ttypes
+
+        database, table = self._table
+        about = ttypes.ColumnStatisticsDesc(
+            isTblLevel=True, dbName=database, tableName=table, lastAnalyzed=int(time.time()),
+            catName=self.destination.options.get("catalog"),
+        )  # fmt: skip
+        with self._opened() as client:
+            client.update_table_column_statistics(
+                ttypes.ColumnStatistics(statsDesc=about, statsObj=[_item(column) for column in draft.content])
+            )
+        return None
+
+    def read(self) -> Held | None:
+        from pymetastore.hive_metastore import ttypes
+
+        database, table = self._table
+        ours = {column.name.lower(): column.name for column in self.statistics.columns}
+        names = [name for name in ours if name in self._types]
+        asked = ttypes.TableStatsRequest(
+            dbName=database, tblName=table, colNames=names, catName=self.destination.options.get("catalog")
+        )
+        with self._opened() as client:
+            found = client.get_table_statistics_req(asked).tableStats or []
+        distinct = {}
+        for item in found:
+            held = next(
+                (data for field in _FIELDS.values() if (data := getattr(item.statsData, field)) is not None), None
+            )
+            distinct[ours.get(item.colName.lower(), item.colName)] = getattr(held, "numDVs", None)
+        return Held(None, self._name, distinct) if distinct else None
+
+    def withdraw(self) -> bool:
+        held = self.read()
+        with self._opened() as client:
+            for column in () if held is None else held.distinct:
+                client.delete_table_column_statistics(*self._table, column.lower())
+        return held is not None
+
+    @cached_property
+    def _types(self) -> dict[str, str]:
+        with self._opened() as client:
+            table = client.get_table(*self._table)
+        columns = [*(table.sd.cols or ()), *(table.partitionKeys or ())]
+        return {column.name.lower(): column.type for column in columns}
+
+    @property
+    def _table(self) -> tuple[str, str]:
+        options = self.destination.options
+        return options.get("database", self.statistics.namespace), options.get("table", self.statistics.name)
+
+    @property
+    def _name(self) -> str:
+        return ".".join(self._table)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """A client of the metastore; its trouble becomes ours."""
+        from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
+        from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+        from thrift.Thrift import TException
+        from thrift.transport.TSocket import TSocket
+        from thrift.transport.TTransport import TBufferedTransport
+
+        host, port = self._address
+        socket = TSocket(host, port)
+        socket.setTimeout(timeout_of(self.destination.config.options) * 1000)
+        transport = TBufferedTransport(socket)
+        try:
+            transport.open()
+            yield ThriftHiveMetastore.Client(TBinaryProtocol(transport))
+        except ttypes.NoSuchObjectException:
+            raise NotFound(
+                f"hive: {self._name} does not exist in the metastore", code="UNKNOWN_TABLE",
+                hint="name it with the options database and table",
+            ) from None  # fmt: skip
+        except ttypes.MetaException as refusal:
+            text = str(refusal.message or "no reason given")
+            if "permission denied" in text.lower() or "not authorized" in text.lower():
+                raise PermissionError from None
+            if "concurrent" in text.lower() or "deadlock" in text.lower():
+                raise LostRace("hive: the metastore is being changed by another writer") from None
+            raise UpstreamError(f"hive: the metastore refused ({text[:200]})") from None
+        except ttypes.InvalidInputException as refusal:
+            raise InvalidArgument(f"hive: the metastore refused ({str(refusal.message)[:200]})") from None
+        except (TException, OSError) as trouble:
+            raise UpstreamError(f"hive: {host}:{port} cannot be reached ({type(trouble).__name__})") from None
+        finally:
+            transport.close()
+
+    @cached_property
+    def _address(self) -> tuple[str, int]:
+        uri = self.destination.options.get("uri", "")
+        found = urlsplit(uri)
+        if found.scheme != "thrift" or not found.hostname:
+            raise InvalidArgument(
+                f"options.uri: must be the address of a metastore, such as thrift://host:{DEFAULT_PORT}; got {uri!r}",
+                params={"field": "options.uri"},
+            )
+        return found.hostname, found.port or DEFAULT_PORT
+
+
+def _item(column: HiveColumn) -> Any:
+    from pymetastore.hive_metastore import ttypes
+
+    counts: dict[str, Any] = {"numNulls": column.nulls}
+    if column.kind != BINARY:
+        counts["numDVs"] = column.distinct
+    if column.kind in (LONG, DOUBLE, DATE, DECIMAL):
+        bounds = (("lowValue", column.low), ("highValue", column.high))
+        counts |= {side: _value(value, column.kind) for side, value in bounds if value is not None}
+    else:
+        counts |= {"maxColLen": column.greatest_bytes, "avgColLen": column.average_bytes}
+    make = {"LONG": ttypes.LongColumnStatsData, "DOUBLE": ttypes.DoubleColumnStatsData,
+            "DECIMAL": ttypes.DecimalColumnStatsData, "DATE": ttypes.DateColumnStatsData,
+            "STRING": ttypes.StringColumnStatsData, "BINARY": ttypes.BinaryColumnStatsData}[column.kind]  # fmt: skip
+    data = ttypes.ColumnStatisticsData(**{_FIELDS[column.kind]: make(**counts)})
+    return ttypes.ColumnStatisticsObj(colName=column.name.lower(), colType=column.hive_type, statsData=data)
+
+
+def _value(value: Any, kind: str) -> Any:
+    from pymetastore.hive_metastore import ttypes
+
+    if kind == DATE:
+        return ttypes.Date(daysSinceEpoch=value)
+    if kind == DECIMAL:
+        number, scale = unscaled(value)
+        return ttypes.Decimal(scale=scale, unscaled=number)
+    return value

@@ -1,0 +1,197 @@
+"""The `glue` home against a small fake of the API over loopback: moto has none of these calls."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from capture.publishers.hive_types import unscaled
+from capture.publishers.publishing import publish
+from capture.publishers.spi import ColumnStatistics
+from store.errors import InvalidArgument, NotFound, UpstreamError
+from tests.capture.publishers import parquet_tables
+from tests.capture.publishers.contract import PublisherContract, Table, rows
+
+TYPES = {"id": "bigint", "label": "string", "price": "decimal(10,2)", "day": "date", "raw": "binary", "at": "timestamp",
+         "ratio": "double", "flag": "boolean", "list": "array<int>"}  # fmt: skip
+
+
+class Glue(BaseHTTPRequestHandler):
+    """Column statistics of the tables `default.t` and `default.wide`, kept in memory."""
+
+    stored: dict[str, dict[str, Any]]
+    calls: list[tuple[str, int]]
+    faults: list[dict[str, Any]]  # answers of the next updates
+
+    def do_POST(self) -> None:
+        method = self.headers["X-Amz-Target"].partition(".")[2]
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status, answer = self._answer(method, body)
+        content = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/x-amz-json-1.1")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _answer(self, method: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        held = self.stored
+        if method == "GetTable":
+            if body["DatabaseName"] != "default" or body["Name"] not in ("t", "wide"):
+                return 400, {"__type": "EntityNotFoundException", "Message": "no such table"}
+            names = TYPES if body["Name"] == "t" else {f"c{i}": "bigint" for i in range(60)}
+            columns = [{"Name": name, "Type": type} for name, type in names.items()]
+            return 200, {"Table": {"Name": body["Name"], "StorageDescriptor": {"Columns": columns}}}
+        if method == "UpdateColumnStatisticsForTable":
+            items = body["ColumnStatisticsList"]
+            self.calls.append((method, len(items)))
+            assert len(items) <= 25
+            if self.faults and (fault := self.faults.pop(0)):
+                return fault["status"], fault["answer"]
+            for item in items:
+                held[item["ColumnName"]] = item
+            return 200, {"Errors": []}
+        if method == "GetColumnStatisticsForTable":
+            assert len(body["ColumnNames"]) <= 100
+            return 200, {"ColumnStatisticsList": [held[n] for n in body["ColumnNames"] if n in held], "Errors": []}
+        assert method == "DeleteColumnStatisticsForTable"
+        held.pop(body["ColumnName"], None)
+        return 200, {}
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def glue():
+    handler = type("Handler", (Glue,), {"stored": {}, "calls": [], "faults": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield handler, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def options(url: str, **more: str) -> dict[str, str]:
+    return {"endpoint_url": url, "region": "us-east-1", "access_key_id": "key", "secret_access_key": "hush"} | more
+
+
+class TestContract(PublisherContract):
+    @pytest.fixture
+    def table(self, tmp_path: Path, glue) -> Table:
+        return parquet_tables.built("glue", tmp_path, rows(0, 150), **options(glue[1]))
+
+    def build(self, root: Path) -> Table:
+        raise AssertionError("the fixture builds it")
+
+    append = staticmethod(parquet_tables.append)
+    count = staticmethod(parquet_tables.count)
+
+
+def test_items_of_each_type(tmp_path, glue):
+    handler, url = glue
+    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
+    facts = [
+        ("id", "INT", "-3", "9"), ("label", "STRING", "a", "z"), ("price", "DECIMAL(10,2)", "-1.5", "2.25"),
+        ("day", "DATE", "1970-01-03", "1970-01-04"), ("raw", "BINARY", None, None),
+        ("at", "TIMESTAMPTZ", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"), ("ratio", "DOUBLE", "0", "1.0E7"),
+        ("flag", "BOOLEAN", "false", "true"), ("list", "ARRAY", None, None), ("gone", "INT", "1", "2"),
+    ]  # fmt: skip
+    columns = tuple(
+        ColumnStatistics(i, name, type, 150, 7, ndv=5.0, min=low, max=high, avg_width_bytes=2.5, max_width_bytes=9)
+        for i, (name, type, low, high) in enumerate(facts, 1)
+    )
+    told = publish(table.publisher(table.statistics(columns=columns)))
+    assert set(told.left_out) == {"flag", "list", "gone"}
+    counts = {"NumberOfNulls": 7, "NumberOfDistinctValues": 5}
+    held = {name: item["StatisticsData"] for name, item in handler.stored.items()}
+    assert held["id"] == {"Type": "LONG", "LongColumnStatisticsData": counts | {
+        "MinimumValue": -3, "MaximumValue": 9}}  # fmt: skip
+    assert held["label"] == {"Type": "STRING", "StringColumnStatisticsData": counts | {
+        "MaximumLength": 9, "AverageLength": 2.5}}  # fmt: skip
+    price = held["price"]["DecimalColumnStatisticsData"]
+    assert price["MinimumValue"] == {"UnscaledValue": base64.b64encode(b"\xf1").decode(), "Scale": 1}
+    assert price["MaximumValue"] == {"UnscaledValue": base64.b64encode(b"\x00\xe1").decode(), "Scale": 2}
+    assert held["day"]["DateColumnStatisticsData"]["MinimumValue"] == 2 * 86400
+    assert held["raw"] == {"Type": "BINARY", "BinaryColumnStatisticsData": {
+        "NumberOfNulls": 7, "MaximumLength": 9, "AverageLength": 2.5}}  # fmt: skip
+    assert held["at"] == {"Type": "LONG", "LongColumnStatisticsData": counts}
+    assert handler.stored["price"]["ColumnType"] == "decimal(10,2)"
+
+
+def test_what_is_not_known_cannot_be_said(tmp_path, glue):
+    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(glue[1]))
+    columns = (
+        ColumnStatistics(1, "id", "INT", 150, None, ndv=5.0), ColumnStatistics(2, "ratio", "DOUBLE", 150, 0),
+        ColumnStatistics(3, "label", "STRING", 150, 0, ndv=5.0), ColumnStatistics(4, "day", "DATE", 150, 0, ndv=5.0),
+    )  # fmt: skip
+    told = publish(table.publisher(table.statistics(columns=columns)))
+    assert told.columns == ("day",)
+    assert {name: why.partition(" is not known")[0] for name, why in told.left_out.items()} == {
+        "id": "the number of nulls", "ratio": "the number of distinct values", "label": "the width",
+    }  # fmt: skip
+
+
+def wide(tmp_path: Path, url: str) -> Table:
+    names = {f"c{i}": pa.array(range(10), pa.int64()) for i in range(60)}
+    return parquet_tables.built("glue", tmp_path, pa.table(names), **options(url, table="wide"))
+
+
+def test_25_columns_a_call(tmp_path, glue):
+    handler, url = glue
+    publish(wide(tmp_path, url).publisher())
+    assert [size for _, size in handler.calls] == [25, 25, 10] and len(handler.stored) == 60
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"status": 400, "answer": {"__type": "InvalidInputException", "Message": "no"}},
+     {"status": 200, "answer": {"Errors": [
+         {"ColumnStatistics": {"ColumnName": f"c{i}"}, "Error": {"ErrorCode": "X", "ErrorMessage": "no"}}
+         for i in range(25, 50)]}}],
+    ids=["refused", "errors"],
+)  # fmt: skip
+def test_a_later_call_that_fails_leaves_the_old_state(tmp_path, glue, fault):
+    handler, url = glue
+    table = wide(tmp_path, url)
+    statistics = table.statistics()
+    publish(table.publisher(table.statistics(columns=statistics.columns[:3])))
+    before = {name: item["StatisticsData"] for name, item in handler.stored.items()}
+    handler.faults += [{}, fault]
+    with pytest.raises(UpstreamError, match="glue"):
+        publish(table.publisher(statistics))
+    assert {name: item["StatisticsData"] for name, item in handler.stored.items()} == before
+
+
+def test_a_catalog_that_is_being_changed_is_asked_again(tmp_path, glue):
+    handler, url = glue
+    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
+    handler.faults += [{"status": 400, "answer": {"__type": "ConcurrentModificationException", "Message": "x"}}]
+    assert publish(table.publisher(), pause=lambda _: None).columns == ("id", "label")
+
+
+def test_refusals(tmp_path, glue):
+    handler, url = glue
+    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url, database="nowhere"))
+    with pytest.raises(NotFound, match=r"nowhere\.t does not exist"):
+        publish(table.publisher())
+    handler.faults += [{"status": 400, "answer": {"__type": "AccessDeniedException", "Message": "no"}}]
+    with pytest.raises(InvalidArgument, match="permission denied") as refusal:
+        publish(Table(**{**vars(table), "options": options(url)}).publisher())
+    assert refusal.value.code == "READ_ONLY" and "hush" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "127.5", "128", "-128.25", "1E+3", "99999999999999999999.99"])
+def test_unscaled_decimals(text):
+    number, scale = unscaled(Decimal(text))
+    assert Decimal(int.from_bytes(number, "big", signed=True)).scaleb(-scale) == Decimal(text)
+    assert len(number) == 1 or number[:1] not in (b"\x00", b"\xff") or (number[0] ^ number[1]) & 0x80

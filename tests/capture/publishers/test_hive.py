@@ -1,0 +1,145 @@
+"""The `hive` home against a Thrift server over loopback that keeps column statistics in memory."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
+from thrift.protocol.TBinaryProtocol import TBinaryProtocolFactory
+from thrift.server.TServer import TThreadedServer
+from thrift.transport.TSocket import TServerSocket, TSocket
+from thrift.transport.TTransport import TBufferedTransportFactory
+
+from capture.publishers.publishing import publish
+from capture.publishers.spi import ColumnStatistics
+from store.errors import InvalidArgument, NotFound, UpstreamError
+from tests.capture.publishers import parquet_tables
+from tests.capture.publishers.contract import PublisherContract, Table, rows
+
+TYPES = {"id": "bigint", "label": "string", "price": "decimal(10,2)", "day": "date", "raw": "binary", "ratio": "double"}
+
+
+class Metastore:
+    """The calls that the publisher makes, of one table `default.t`."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Any] = {}
+        self.described: Any = None
+        self.faults: list[Exception] = []
+
+    def get_table(self, dbname: str, tbl_name: str) -> Any:
+        if (dbname, tbl_name) != ("default", "t"):
+            raise ttypes.NoSuchObjectException(message="no such table")
+        columns = [ttypes.FieldSchema(name=name, type=type) for name, type in TYPES.items()]
+        return ttypes.Table(dbName=dbname, tableName=tbl_name, sd=ttypes.StorageDescriptor(cols=columns))
+
+    def update_table_column_statistics(self, stats_obj: Any) -> bool:
+        if self.faults:
+            raise self.faults.pop(0)
+        self.described = stats_obj.statsDesc
+        self.stored |= {item.colName: item for item in stats_obj.statsObj}
+        return True
+
+    def get_table_statistics_req(self, request: Any) -> Any:
+        found = [self.stored[name] for name in request.colNames if name in self.stored]
+        return ttypes.TableStatsResult(tableStats=found)
+
+    def delete_table_column_statistics(self, db_name: str, tbl_name: str, col_name: str) -> bool:
+        del self.stored[col_name]
+        return True
+
+
+@pytest.fixture
+def metastore():
+    store = Metastore()
+    socket = TServerSocket("127.0.0.1", 0)
+    server = TThreadedServer(
+        ThriftHiveMetastore.Processor(store), socket, TBufferedTransportFactory(), TBinaryProtocolFactory(), daemon=True
+    )
+    socket.listen()
+    port = socket.handle.getsockname()[1]
+    socket.listen = lambda: None
+    running = threading.Event()
+
+    def serve() -> None:
+        running.set()
+        while not stopped.is_set():
+            client = socket.accept()
+            if client is not None and not stopped.is_set():
+                server.handle(client)
+            elif client is not None:
+                client.close()
+
+    stopped = threading.Event()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    running.wait()
+    yield store, f"thrift://127.0.0.1:{port}"
+    stopped.set()
+    last = TSocket("127.0.0.1", port)
+    last.open()  # wakes up the one that waits
+    last.close()
+    thread.join()
+    socket.close()
+
+
+class TestContract(PublisherContract):
+    @pytest.fixture
+    def table(self, tmp_path: Path, metastore) -> Table:
+        return parquet_tables.built("hive", tmp_path, rows(0, 150), uri=metastore[1])
+
+    def build(self, root: Path) -> Table:
+        raise AssertionError("the fixture builds it")
+
+    append = staticmethod(parquet_tables.append)
+    count = staticmethod(parquet_tables.count)
+
+
+def test_statistics_of_each_type(tmp_path, metastore):
+    store, uri = metastore
+    table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=uri)
+    facts = [
+        ("id", "INT", "-3", "9"), ("label", "STRING", "a", "z"), ("price", "DECIMAL(10,2)", "-1.5", "2.25"),
+        ("day", "DATE", "1969-12-31", "1970-01-04"), ("raw", "BINARY", None, None), ("ratio", "DOUBLE", "0", "1.0E7"),
+    ]  # fmt: skip
+    columns = tuple(
+        ColumnStatistics(i, name, type, 150, 7, ndv=5.0, min=low, max=high, avg_width_bytes=2.5, max_width_bytes=9)
+        for i, (name, type, low, high) in enumerate(facts, 1)
+    )
+    assert len(publish(table.publisher(table.statistics(columns=columns))).columns) == 6
+    about = store.described
+    assert (about.isTblLevel, about.dbName, about.tableName) == (True, "default", "t") and about.lastAnalyzed > 0
+    held = {name: item.statsData for name, item in store.stored.items()}
+    assert held["id"].longStats == ttypes.LongColumnStatsData(lowValue=-3, highValue=9, numNulls=7, numDVs=5)
+    assert held["label"].stringStats == ttypes.StringColumnStatsData(maxColLen=9, avgColLen=2.5, numNulls=7, numDVs=5)
+    assert held["price"].decimalStats.lowValue == ttypes.Decimal(scale=1, unscaled=b"\xf1")
+    assert held["day"].dateStats.lowValue == ttypes.Date(daysSinceEpoch=-1)
+    assert held["raw"].binaryStats == ttypes.BinaryColumnStatsData(maxColLen=9, avgColLen=2.5, numNulls=7)
+    assert held["ratio"].doubleStats.highValue == 1e7
+    assert store.stored["price"].colType == "decimal(10,2)"
+
+
+def test_refusals(tmp_path, metastore):
+    store, uri = metastore
+    table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=uri)
+
+    def other(**options: str) -> Table:
+        return Table(**{**vars(table), "options": {"uri": uri} | options})
+
+    with pytest.raises(NotFound, match=r"default\.u does not exist"):
+        publish(other(table="u").publisher())
+    with pytest.raises(InvalidArgument, match=r"thrift://host:9083"):
+        publish(other(uri="http://x").publisher())
+    with pytest.raises(UpstreamError, match="cannot be reached"):
+        publish(other(uri="thrift://127.0.0.1:1").publisher())
+    store.faults.append(ttypes.MetaException(message="Permission denied: user=x"))
+    with pytest.raises(InvalidArgument, match="permission denied"):
+        publish(table.publisher())
+    store.faults.append(ttypes.InvalidInputException(message="Column id doesn't exist"))
+    with pytest.raises(InvalidArgument, match="Column id"):
+        publish(table.publisher())
+    store.faults.append(ttypes.MetaException(message="Concurrent modification"))
+    assert publish(table.publisher(), pause=lambda _: None).columns == ("id", "label")

@@ -1,0 +1,78 @@
+"""The parts of the `spark` home that need no JVM: bins, size estimates, locations."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from capture.publishers.spark_catalog import BINS, bins, estimated_bytes, plain_location
+from capture.publishers.spi import ColumnStatistics
+from store import sketches
+
+
+def column(values: np.ndarray, type: str = "INT", **changed: object) -> ColumnStatistics:
+    known = np.sort(values).astype(np.float64)
+    told = {
+        "row_count": len(values), "null_count": 0, "ndv": float(len(np.unique(values))), "min": str(values.min()),
+        "max": str(values.max()), "quantiles": sketches.kll(known),
+    } | changed  # fmt: skip
+    return ColumnStatistics(1, "x", type, **told)
+
+
+def test_bins_span_the_bounds_and_share_the_rows():
+    found = bins(column(np.arange(10_000)), discrete=True)
+    assert len(found) == BINS and (found[0].low, found[-1].high) == (0.0, 9999.0)
+    assert all(one.high == other.low for one, other in pairwise(found))
+    assert sum(item.ndv for item in found) == pytest.approx(10_000, rel=0.02)
+
+
+def test_a_frequent_value_has_bins_of_its_own():
+    found = bins(column(np.array([5] * 990 + list(range(10, 20)))), discrete=True)
+    assert sum(item.low == item.high == 5.0 for item in found) > 0.95 * len(found)
+    assert found[-1].high == 19.0 and all(item.ndv >= 1 for item in found)
+
+
+def test_edges_outside_of_the_bounds_are_clipped():
+    """Spark fails to plan a query when a histogram does not span just the bounds of its column."""
+    found = bins(column(np.arange(100), min="10", max="50"), discrete=True)
+    assert found[0].low == 10.0 and found[-1].high == 50.0
+    assert all(10.0 <= item.low <= item.high <= 50.0 for item in found)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"min": None}, {"max": None}, {"quantiles": None}, {"ndv": None}, {"ndv": 0.0},
+     {"type": "DOUBLE", "max": "Infinity"}, {"type": "DOUBLE", "min": "NaN"}, {"type": "STRING"}],
+    ids=str,
+)  # fmt: skip
+def test_no_histogram_of_what_is_not_known(changed):
+    assert bins(column(np.arange(100), **changed), discrete=False) == []
+
+
+@pytest.mark.parametrize(
+    ("type", "low", "high", "expected"),
+    [
+        ("DATE", "1969-12-31", "1970-01-03", (-1.0, 2.0)),
+        ("TIMESTAMPTZ", "1970-01-01T00:00:01Z", "1970-01-01T00:00:02.500Z", (1e6, 2.5e6)),
+        ("DECIMAL(10,2)", "-1.5", "2.25", (-1.5, 2.25)), ("DATE", "0000-01-01", "1970-01-01", None),
+    ],
+)  # fmt: skip
+def test_bounds_as_sparks_doubles(type, low, high, expected):
+    found = bins(column(np.arange(100), type, min=low, max=high), discrete=False)
+    assert (found and (found[0].low, found[-1].high)) == (expected or [])
+
+
+def test_sparks_size_estimate():
+    wide = ColumnStatistics(1, "a", "INT", avg_width_bytes=8.0), ColumnStatistics(2, "b", "STRING", avg_width_bytes=2.5)
+    assert estimated_bytes(10, wide) == 10 * (8 + 8 + 3 + 12)
+    assert estimated_bytes(None, wide) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("/lake/t", "file:/lake/t/"), ("file:///lake/a%20b", "/lake/a b"), ("s3a://b/t", "s3://b/t/")],
+)
+def test_spellings_of_one_location(one, other):
+    assert plain_location(one) == plain_location(other)

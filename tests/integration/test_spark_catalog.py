@@ -1,0 +1,211 @@
+"""The `spark` home against a real session: in memory, and in a Hive metastore in Derby that outlives the server."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from capture.connectors.spi import ConnectorConfig
+from capture.publishers.publishing import publish
+from capture.publishers.spi import ColumnStatistics
+from capture.spark.session import Spark
+from store import sketches
+from store.errors import InvalidArgument, NotFound
+from tests.capture.publishers import parquet_tables
+from tests.capture.publishers.contract import PublisherContract, Table, rows
+from tests.flight_server.live_server import serving
+
+pytestmark = pytest.mark.spark
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def spark():
+    holder = Spark("local[2]", settings={"spark.sql.cbo.enabled": "true", "spark.sql.cbo.planStats.enabled": "true"})
+    with holder.held() as session:
+        yield session
+    holder.stop()
+
+
+def built(spark, root: Path, table: pa.Table) -> Table:
+    """A Parquet table, registered under a name of its own."""
+    name = f"t{next(NUMBERS)}"
+    path = root / name
+    path.mkdir()
+    pq.write_table(table, path / "part-0.parquet")
+    spark().sql(f"CREATE TABLE {name} USING parquet LOCATION '{path}'")
+    return Table("spark", ConnectorConfig("c", "parquet", str(root)), "default", name, path, table, spark=spark)
+
+
+class TestContract(PublisherContract):
+    @pytest.fixture
+    def table(self, tmp_path: Path, spark) -> Table:
+        return built(spark, tmp_path, rows(0, 150))
+
+    def build(self, root: Path) -> Table:
+        raise AssertionError("the fixture builds it")
+
+    append = staticmethod(parquet_tables.append)
+
+    def count(self, table: Table) -> int:
+        session = table.spark()
+        session.catalog.refreshTable(table.name)
+        return session.table(table.name).count()
+
+
+def estimate(spark, query: str) -> str:
+    return spark().sql(query)._jdf.queryExecution().optimizedPlan().stats().simpleString()
+
+
+def with_histograms(table: Table):
+    """The statistics with quantiles of whole numbers."""
+    statistics = table.statistics()
+    columns = [
+        dataclasses.replace(c, quantiles=sketches.kll(np.sort(table.rows[c.name].to_numpy()).astype(np.float64)))
+        if c.logical_type == "INT" else c for c in statistics.columns
+    ]  # fmt: skip
+    return dataclasses.replace(statistics, columns=tuple(columns))
+
+
+def test_spark_estimates_with_what_was_published(spark, tmp_path):
+    skewed = pa.table({"id": pa.array(range(1000), pa.int64()), "k": [5 if i % 100 else i for i in range(1000)]})
+    table = built(spark, tmp_path, skewed)
+    before = estimate(spark, f"SELECT * FROM {table.name} WHERE k < 6")
+    publish(table.publisher(with_histograms(table)))
+    assert "rowCount" not in before
+    after = estimate(spark, f"SELECT * FROM {table.name} WHERE k < 6")
+    assert 900 <= int(re.search(r"rowCount=(\d+)", after)[1]) < 1000  # 991 rows
+    assert "rowCount=1.00E+3" in estimate(spark, f"SELECT * FROM {table.name}")
+    assert "rowCount=11" in estimate(spark, f"SELECT k, count(*) FROM {table.name} GROUP BY k")
+    described = {r[0]: r[1] for r in spark().sql(f"DESCRIBE EXTENDED {table.name} k").collect()}
+    assert (described["min"], described["max"], described["distinct_count"]) == ("0", "900", "11")
+    assert "num_of_bins: 254" in described["histogram"]
+
+
+def test_every_type_can_be_planned_with(spark, tmp_path):
+    """Malformed bounds or bins would fail every query on the table."""
+    made = tmp_path / "types"
+    spark().sql(
+        "SELECT id, cast(id % 100 AS tinyint) tiny, cast(id AS float) f, cast(id AS double) / 7 d,"
+        " cast(id AS decimal(12, 2)) money, cast(id AS decimal(38, 10)) wide, id % 2 = 0 flag,"
+        " date_add(DATE'1969-12-01', cast(id AS int)) day, timestamp_micros(id * 1000003) at,"
+        " to_timestamp_ntz(concat('2026-01-01 00:00:', cast(10 + id % 50 AS string))) local,"
+        " concat('x', id) text, cast(concat('b', id) AS binary) raw, array(id) list FROM range(500)"
+    ).coalesce(1).write.parquet(str(made))
+    spark().sql(f"CREATE TABLE types USING parquet LOCATION '{made}'")
+    table = Table("spark", ConnectorConfig("c", "parquet", str(tmp_path)), "default", "types", made,
+                  pq.read_table(made), spark=spark)  # fmt: skip
+    columns = tuple(
+        ColumnStatistics(n, name, type, 500, 0, ndv=100.0, min=low, max=high, avg_width_bytes=4.0, max_width_bytes=9,
+                         quantiles=sketches.kll(np.linspace(0, 400, 500)))
+        for n, (name, type, low, high) in enumerate([
+            ("id", "INT", "0", "499"), ("tiny", "INT", "0", "99"), ("f", "FLOAT", "0", "499.0"),
+            ("d", "DOUBLE", "0", "71.28571428571429"), ("money", "DECIMAL(12,2)", "0", "499"),
+            ("wide", "DECIMAL(38,10)", "0", "499"), ("flag", "BOOLEAN", "false", "true"),
+            ("day", "DATE", "1969-12-01", "1971-04-13"),
+            ("at", "TIMESTAMPTZ", "1970-01-01T00:00:00Z", "1970-01-01T00:08:19.001497Z"),
+            ("local", "TIMESTAMP", "2026-01-01T00:00:10", "2026-01-01T00:00:59"),
+            ("text", "STRING", "x0", "x99"), ("raw", "BINARY", "YjA=", "Yjk5"), ("list", "ARRAY", None, None),
+            ("gone", "INT", "1", "2"),
+        ], 1)
+    )  # fmt: skip
+    told = publish(table.publisher(table.statistics(columns=columns)))
+    assert set(told.left_out) == {"list", "gone", "local"}
+    for condition in ("id < 10", "tiny = 3", "f > 1", "d < 2.5", "money = 3.00", "wide < 5", "flag",
+                      "day < DATE'1970-06-01'", "at > TIMESTAMP'1970-01-01 00:01:00'", "text = 'x1'",
+                      "local > TIMESTAMP_NTZ'2026-01-01 00:00:30'"):  # fmt: skip
+        query = f"SELECT a.id FROM types a JOIN types b ON a.id = b.id AND a.day = b.day WHERE a.{condition}"
+        query = query.replace("a.flag", "a.flag = true")
+        assert "rowCount" in estimate(spark, query), condition
+
+
+def test_a_delta_table_is_found_by_its_name(spark, tmp_path):
+    write_deltalake(tmp_path / "events", rows(0, 150))
+    pq_path = built(spark, tmp_path, rows(0, 150))
+    config = ConnectorConfig("c", "delta", str(tmp_path / "events"))
+    table = Table("spark", config, "default", "events", tmp_path / "events", rows(0, 150), spark=spark)
+    with pytest.raises(NotFound, match=r"not registered in Spark.*location"):
+        publish(table.publisher())
+    named = dataclasses.replace(table, options={"table": f"default.{pq_path.name}"})
+    assert publish(named.publisher()).location == f"spark_catalog.default.{pq_path.name}"
+    with pytest.raises(NotFound, match=r"nowhere\.t"):
+        publish(dataclasses.replace(table, options={"table": "nowhere.t"}).publisher())
+
+
+def test_a_table_that_spark_now_thinks_larger_is_told_of(spark, tmp_path):
+    table = built(spark, tmp_path, rows(0, 150))
+    spark().conf.set("spark.sql.autoBroadcastJoinThreshold", "5000")
+    try:
+        assert "above the broadcast threshold of 5000" in publish(table.publisher(), dry_run=True).detail
+    finally:
+        spark().conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
+def test_without_a_session(tmp_path):
+    (tmp_path / "t").mkdir()
+    pq.write_table(rows(0, 10), tmp_path / "t/part.parquet")
+    config = ConnectorConfig("c", "parquet", str(tmp_path))
+    table = Table("spark", config, "default", "t", tmp_path / "t", rows(0, 10))
+    with pytest.raises(InvalidArgument, match="no Spark session"):
+        publish(table.publisher())
+    connect = dataclasses.replace(table, spark=lambda: object())
+    with pytest.raises(InvalidArgument, match="Spark Connect"):
+        publish(connect.publisher())
+
+
+_HIVE = """
+import json, sys
+from capture.spark.session import Spark
+settings, statement = json.loads(sys.argv[1]), sys.argv[2]
+holder = Spark("local[1]", settings=settings)
+with holder.held() as session:
+    rows = session().sql(statement).collect()
+    print(json.dumps([list(row) for row in rows], default=str))
+holder.stop()
+"""
+
+
+def hive(settings: dict[str, str], statement: str) -> list:
+    done = subprocess.run([sys.executable, "-c", _HIVE, json.dumps(settings), statement], capture_output=True,
+                          text=True, check=True, cwd=Path(__file__).parents[2])  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_hive_metastore_keeps_them_for_other_sessions(tmp_path):
+    """Published by a server whose TOML names the metastore; read by a session of its own later."""
+    lake = tmp_path / "lake/events"
+    lake.mkdir(parents=True)
+    pq.write_table(rows(0, 150), lake / "part.parquet")
+    settings = {
+        "spark.sql.catalogImplementation": "hive", "spark.sql.cbo.enabled": "true",
+        "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path / 'metastore'};create=true",
+    }  # fmt: skip
+    hive(settings, f"CREATE TABLE events USING parquet LOCATION '{lake}'")
+    toml = tmp_path / "statflight.toml"
+    toml.write_text("[spark]\n" + "".join(f'"{name}" = "{value}"\n' for name, value in settings.items()))
+    with serving(tmp_path, "--workers", 1, "--config", toml) as server, server.connect() as client:
+        client.timeout = 300.0
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake")})
+        client.act("discover", {"catalog": "lake"})
+        targets = [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": i} for i in (1, 2))]
+        requests = [{"table": "lake.default.events", "target": target} for target in targets]
+        assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
+        (told,) = client.act("publish", {"table": "lake.default.events", "to": "spark"})
+        assert (told["columns"], told["location"]) == (["id", "label"], "spark_catalog.default.events")
+    facts = dict(row[:2] for row in hive(settings, "DESCRIBE EXTENDED events id"))
+    assert (facts["distinct_count"], facts["min"], facts["max"]) == ("150", "0", "149")
+    assert "num_of_bins" in facts["histogram"]
+    (plan,) = hive(settings, "EXPLAIN COST SELECT * FROM events WHERE id < 15")
+    assert "rowCount=16" in plan[0] or "rowCount=15" in plan[0]
