@@ -93,14 +93,6 @@ class JobStore:
         )  # fmt: skip
         return job_id
 
-    def record_ended(self, connection: Connection, row: Mapping[str, Any]) -> None:
-        """Stores work that somebody waited for, once it has ended; columns of `sys.capture_jobs` and `table_key`."""
-        names = ["table_key", *_COLUMNS]
-        connection.execute(
-            f"INSERT INTO jobs ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
-            [row.get(name) for name in names],
-        )
-
     def lease(self, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> Lease | None:
         """Hands out the next job that may run; tables in `busy_tables` are left alone, and priorities above `up_to`."""
         now = datetime.now(UTC)

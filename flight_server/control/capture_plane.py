@@ -74,10 +74,13 @@ class Captures:
             "mode": mode, "correlation_id": correlation_id,
         }  # fmt: skip
 
-    def start(self, table: TableEntry, requests: Sequence[Mapping[str, Any]], correlation_id: str) -> Task:
+    def start(
+        self, table: TableEntry, requests: Sequence[Mapping[str, Any]], correlation_id: str, *, listed: bool = True
+    ) -> Task:  # fmt: skip
+        """Begins a capture that somebody waits for; `listed` while it runs among the jobs."""
         payload = self.payload(table, requests, "SYNC", correlation_id)
         light = self.is_light(table, requests)
-        return self.dispatcher.submit(Task("sync", payload, table.table_key, correlation_id, light))
+        return self.dispatcher.submit(Task("sync", payload, table.table_key, correlation_id, light, listed))
 
     def is_light(self, table: TableEntry, bodies: Sequence[Mapping[str, Any]]) -> bool:
         """Whether engines that read metadata only are the first to take each of these requests."""
@@ -179,7 +182,7 @@ class ResolvePlane:
     def start(self, questions: Sequence[Question]) -> _RunningTask:
         table = self.captures.catalog.by_key(questions[0].table_key)
         requests = [{**q.body, "snapshot_id": q.snapshot_id} for q in questions]
-        task = self.captures.start(table, requests, str(questions[0].body.get("correlation_id", "")))
+        task = self.captures.start(table, requests, str(questions[0].body.get("correlation_id", "")), listed=False)
         return _RunningTask(self.captures.dispatcher, task)
 
     def follow_up(self, questions: Sequence[Question]) -> None:

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 from flight_server.control.capture_counters import Tally
@@ -62,6 +61,7 @@ class Task:
     table_key: int | None = None
     correlation_id: str = ""
     light: bool = False  # metadata answers it
+    listed: bool = True  # in the job list while it is under way
     id: str = ""
     token: str = ""
     leased_at: float = 0.0
@@ -201,7 +201,7 @@ class Dispatcher:
         """Rows of `sys.capture_jobs` for the tasks that somebody waits for, with the `table_key` of each."""
         with self._ready:
             tasks = [task for waiting in self._waiting.values() for task in waiting] + list(self._leased.values())
-        return [self._row(task) for task in tasks if task.kind != "watch"]
+        return [self._row(task) for task in tasks if task.kind != "watch" and task.listed]
 
     def _row(self, task: Task) -> dict[str, Any]:
         names = dict.fromkeys(("table_catalog", "table_schema", "table_name"))
@@ -378,38 +378,16 @@ class Dispatcher:
         return "SUCCEEDED"
 
     def _publish_task(self, task: Task, table: TableEntry, draft: Draft, body: Mapping[str, Any]) -> None:
-        """Publishes what was captured, with its decisions and its row of the job list; of what the store refuses the
-        row alone is stored, with the reason."""
-        outcomes = body.get("outcomes", [])
+        """Publishes what was captured, with its decisions."""
 
         def publish(connection: Connection) -> None:
             draft.publish(connection, self.store, table)
             self.jobs.record_decisions(connection, table, task.correlation_id, body.get("decisions", []))
-            self.jobs.record_ended(connection, self._ended(task, outcomes))
 
-        try:
-            self.store.database.write(publish)
-        except Exception as trouble:
-            reason = trouble if isinstance(trouble, StatflightError) else "what was captured could not be stored"
-            failed = self._ended(task, [], str(reason))
-            self.store.database.write(partial(self.jobs.record_ended, row=failed))
-            raise
+        self.store.database.write(publish)
         if draft:
             self.tally.published(draft.merged())
         self.on_published(table)
-
-    def _ended(self, task: Task, outcomes: Sequence[Mapping[str, Any]], reason: str = "") -> dict[str, Any]:
-        """The row of `sys.capture_jobs` of a task that has ended."""
-        captured = [o for o in outcomes if o["outcome"] == "CAPTURED"]
-        details = dict.fromkeys(o["detail"] for o in outcomes if o["outcome"] != "CAPTURED" and o["detail"])
-        reason = reason or str(task.error or "") or "; ".join(details)[:2000]
-        state = "SUCCEEDED" if captured and not task.error else "CANCELLED" if task.cancelled else "FAILED"
-        return self._row(task) | {
-            "state": state, "finished_at": datetime.now(UTC), "message": reason or None,
-            "progress": 1.0 if state == "SUCCEEDED" else task.progress or 0.0,
-            "degraded": bool(captured) and len(captured) < len(outcomes),
-            "stats_processed": len({o["snapshot_id"] for o in captured}),
-        }  # fmt: skip
 
     def _end_job(
         self, held: _Held, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
@@ -497,7 +475,6 @@ class Dispatcher:
     def sweep(self) -> None:
         """Takes back leases that ran out; called now and then."""
         now = time.monotonic()
-        given_up: list[Task] = []
         with self._ready:
             for token, task in list(self._leased.items()):
                 if task.lease_until < now:
@@ -508,15 +485,11 @@ class Dispatcher:
                     self.tally.lost(1)
                     if task.lost >= MAX_LOST:  # it may be what kills them
                         task.error = UpstreamError(f"{task.lost} workers were lost over it", code="WORKER_LOST")
-                        given_up.append(task)
                         task.done.set()
                     elif not task.cancelled:
                         self._waiting[task.lane].appendleft(task)
             self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - 60}
             self._ready.notify_all()
-        for task in given_up:
-            if task.table_key is not None:
-                self.store.database.write(partial(self.jobs.record_ended, row=self._ended(task, [])))
         if self.jobs.expired():
             self.tally.lost(self.jobs.reclaim())
             with self._ready:

@@ -111,19 +111,6 @@ def test_a_job_of_what_is_missing_becomes_one_of_all_that_is_asked_for(jobs):
     assert queue(jobs, missing_only=True) == first
 
 
-def test_work_that_was_waited_for_is_stored_as_it_ended(jobs):
-    now = datetime.now(UTC)
-    row = {"job_id": "task-1", "state": "SUCCEEDED", "table_key": 1, "table_catalog": "c", "table_schema": "s",
-           "table_name": "t1", "snapshot": "1", "mode": "SYNC", "targets": '["table"]', "attempts": 1,
-           "queued_at": now, "started_at": now, "finished_at": now, "progress": 1.0, "degraded": False,
-           "stats_processed": 1, "message": None, "unknown": 1}  # fmt: skip
-    jobs.database.write(lambda connection: jobs.record_ended(connection, row))
-    assert jobs.get("task-1")["state"] == "SUCCEEDED" and jobs.get("task-1")["targets"] == ["table"]
-    assert jobs.lease() is None
-    jobs.reclaim(everything=True)
-    assert jobs.get("task-1")["state"] == "SUCCEEDED"
-
-
 def test_equal_jobs_at_once_are_one(jobs):
     found = []
     threads = [threading.Thread(target=lambda: found.append(queue(jobs))) for _ in range(20)]

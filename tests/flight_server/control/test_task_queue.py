@@ -17,7 +17,6 @@ from store.database import Database
 from store.errors import (
     Cancelled,
     Conflict,
-    InvalidArgument,
     InvalidField,
     NotFound,
     ShuttingDown,
@@ -441,39 +440,12 @@ def test_a_waited_capture_is_in_the_job_list_with_its_progress(house):
     assert (live["table_name"], live["targets"], live["snapshot"]) == ("t", f'["{Target.column(3).storage_id}"]', "1")
     house.finish(lease, outcome())
     assert house.work.live_job(task.id) is None
-    (stored,) = jobs_of(house)
-    assert (stored["job_id"], stored["state"], stored["mode"], stored["progress"]) == (
-        task.id,
-        "SUCCEEDED",
-        "SYNC",
-        1.0,
-    )
-    assert house.lease("job") is None  # what has ended is not queued
+    assert jobs_of(house) == [] and house.lease("job") is None
 
 
-def test_a_waited_capture_that_fails_is_in_the_job_list_with_the_reason(house):
-    failing = [
-        lambda lease: house.finish(lease, outcome("DEGRADED", "no such file")),
-        lambda lease: house.finish(lease, error=to_json(UpstreamError("the lake is away"))),
-    ]
-    for fail in failing:
-        house.work.submit(Task("sync", requests(), house.table.table_key))
-        fail(house.lease("sync"))
-    assert [(job["state"], job["message"]) for job in jobs_of(house)] == [
-        ("FAILED", "no such file"), ("FAILED", "the lake is away"),
-    ]  # fmt: skip
-
-
-def test_a_waited_capture_that_the_store_refuses_is_in_the_job_list(house):
-    house.work.submit(Task("sync", requests(), house.table.table_key))
-    lease = house.lease("sync")
-    for rows in (7, 8):  # two rows of one target
-        house.work.add_to_draft(lease["lease_token"], house.rows(rows), False)
-    with pytest.raises(InvalidArgument, match="two different rows"):
-        house.finish(lease, outcome())
-    (stored,) = jobs_of(house)
-    assert stored["state"] == "FAILED" and "two different rows" in stored["message"]
-    assert house.row_count() == 1
+def test_the_capture_behind_a_resolve_is_not_listed(house):
+    task = house.work.submit(Task("sync", requests(3), house.table.table_key, listed=False))
+    assert house.work.live_job(task.id) is None
 
 
 def test_a_waited_capture_can_be_cancelled(house):
@@ -485,7 +457,7 @@ def test_a_waited_capture_can_be_cancelled(house):
     assert house.work.live_job(task.id)["state"] == "CANCELLING"
     assert house.work.renew(task.id, lease["lease_token"], None, None) is False
     house.finish(lease, error=to_json(UpstreamError("stopped")))
-    assert jobs_of(house)[0]["state"] == "CANCELLED"
+    assert house.work.live_jobs() == []
 
 
 # Failures that cannot pass.
