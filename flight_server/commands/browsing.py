@@ -18,6 +18,8 @@ from flight_server.commands.common import (
     check_targets,
     complete_table,
     connect,
+    expand,
+    for_each,
     snapshot_of,
     table_name,
 )
@@ -138,13 +140,42 @@ def report(
     tls_roots: TlsRoots = None,
 ) -> None:
     """A page of its own about one table, or a directory with an index and a page for each table."""
-    from flight_server.present.report import page
+    from flight_server.web import files
 
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
+    single = len(targets) == 1 and not is_pattern(targets[0]) and output.suffix.lower() in (".html", ".htm")
     with connect(server, token, tls_roots) as client:
-        text = page(client, targets[0], at)
+        if single:
+            _write(output, files.alone(client, targets[0], at))
+            say(f"wrote {output}")
+            return
+        names, failed = expand(client, targets)
+        written: list[str] = []
+
+        def work(name: str) -> None:
+            for file, content in files.pages_of(client, name, at):
+                _write(output / file, content)
+            written.append(name)
+
+        _make(output)
+        failed += for_each(names, work)
+        if written:
+            for file, content in files.index(client, written):
+                _write(output / file, content)
+            say(f"wrote {output / 'index.html'} and pages of {len(written)} tables")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _make(directory: Path) -> None:
     try:
-        output.write_text(text, encoding="utf-8")
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(f"cannot write {output}: {error.strerror}") from None
-    say(f"wrote {output}")
+        raise CommandError(f"cannot write {directory}: {error.strerror}") from None
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.write_text(content, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from None

@@ -111,13 +111,13 @@ def spark(bars: Sequence[Bar], label: str, width: int = 96, height: int = 20) ->
     if top <= 0:
         return ""
     step = width / max(len(bars), 8)
+    wide = max(step - GAP, 0.5)
     marks = "".join(
-        f'<rect class="bar" x="{place * step:.1f}" y="{height - tall:.1f}" width="{max(step - GAP, 0.5):.1f}"'
-        f' height="{tall:.1f}"/>'
+        f"M{place * step:.1f} {height}v-{max(height * bar.rows / top, 1.0):.1f}h{wide:.1f}V{height}"
         for place, bar in enumerate(bars)
-        if (tall := max(height * bar.rows / top, 1.0) if bar.rows > 0 else 0.0) > 0
+        if bar.rows > 0
     )
-    return _svg("spark", label, width, height, marks)
+    return _svg("spark", label, width, height, f'<path class="bar" d="{marks}"/>')
 
 
 def share(part: float | None, label: str, width: int = 48, height: int = 8) -> str:

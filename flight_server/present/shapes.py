@@ -18,6 +18,7 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 SKETCHED_BUCKETS = 32  # the depth of a bucket is this part of the rows, unless a frequent value makes it deeper
 DEEP = 1.5  # depths from which on a bucket is known to end in a frequent value
 _WHOLE = frozenset({"INT", "DATE", "BOOLEAN"})  # types whose values lie one unit apart
+_UNITS = 8  # of a bar from which on it need not end between two values: what is cut off no longer shows
 _SAFE = 2.0**53  # integers up to here are exact as floats
 
 
@@ -105,6 +106,11 @@ def bars(
     spikes, spreads = _masses(ranges, depths, ndv, frequent)
     whole = logical_type.partition("(")[0] in _WHOLE and max(abs(start), abs(end)) < _SAFE
     if whole:
+        if end - start + 1 > _UNITS * bins:
+            points = {point + 0.5: rows for point, rows in spikes.items()}  # a value is the unit that begins with it
+            spreads = [(low if holds else low + 1, high + 1, rows, holds) for low, high, rows, holds in spreads]
+            found = _equal_bars(start, end + 1, bins, points, spreads)
+            return [Bar(math.ceil(bar.low), math.ceil(bar.high) - 1, bar.rows) for bar in found]
         width = math.ceil((end - start + 1) / bins)
         count = math.ceil((end - start + 1) / width)
         spans = [(start + place * width, min(start + (place + 1) * width - 1, end)) for place in range(count)]

@@ -132,6 +132,18 @@ class Metrics:
             return 401
         return None if caller.may("stats.read") and caller.sees_all else 403
 
+    def exposition(self, authorization: str | None, accept: str) -> tuple[int, str, bytes]:
+        """Status, content type and body of `/metrics` for a caller."""
+        if (refusal := self._refusal(authorization)) is not None:
+            return refusal, "text/plain; charset=utf-8", _REFUSALS[refusal]
+        encode, content_type = choose_encoder(accept)
+        return 200, content_type, encode(self.registry)
+
+    def health(self) -> tuple[int, bytes]:
+        """Status and body of `/health`."""
+        draining = self._service.dispatcher.closing
+        return 503 if draining else 200, json.dumps({"status": "draining" if draining else "ok"}).encode()
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         metrics = self
 
@@ -141,15 +153,10 @@ class Metrics:
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
                 if path == "/metrics":
-                    if (refusal := metrics._refusal(self.headers.get("Authorization"))) is not None:
-                        self._answer(refusal, "text/plain; charset=utf-8", _REFUSALS[refusal])
-                        return
-                    encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-                    self._answer(200, content_type, encode(metrics.registry))
+                    self._answer(*metrics.exposition(self.headers.get("Authorization"), self.headers.get("Accept", "")))
                 elif path == "/health":
-                    draining = metrics._service.dispatcher.closing
-                    body = json.dumps({"status": "draining" if draining else "ok"}).encode()
-                    self._answer(503 if draining else 200, "application/json", body)
+                    status, body = metrics.health()
+                    self._answer(status, "application/json", body)
                 else:
                     self._answer(404, "text/plain; charset=utf-8", b"/metrics or /health\n")
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from flight_server import actions
 from flight_server.app import Service
@@ -25,10 +25,8 @@ from flight_server.process.log import configure
 from flight_server.process.runtime import freeze_garbage, hush_tracebacks, leave_pandas_out, realign_buffers
 from flight_server.process.signals import Signals
 from flight_server.process.workers import OwnWorkers, WorkersEndpoint
+from flight_server.web.listener import start as start_pages
 from store.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("statflight.server")
 
@@ -48,7 +46,7 @@ def serve(settings: Settings) -> int:
     settings = _secured(settings)
     tls_options(settings)
     service = Service(settings, actions.functions)
-    metrics = health = listener = None
+    metrics = health = listener = pages = None
 
     def start(location: str, options: Mapping[str, Any]) -> StatflightServer:
         server = StatflightServer(service, guard, location, **options)
@@ -56,7 +54,7 @@ def serve(settings: Settings) -> int:
         return server
 
     try:
-        if settings.metrics_port is not None:
+        if settings.metrics_port is not None or settings.http_port is not None:
             from flight_server.process.metrics import Metrics
 
             metrics = Metrics(service, actions.release(), guard.authenticate)
@@ -70,6 +68,7 @@ def serve(settings: Settings) -> int:
 
             health = Health(lambda: not service.dispatcher.closing)
             log.info("health on %s:%s", host, health.listen(settings.host, settings.health_port))
+        pages = start_pages(settings, service, guard, metrics)
     except InvalidArgument:
         if listener is not None:
             listener.close()
@@ -104,7 +103,7 @@ def serve(settings: Settings) -> int:
             swept = time.monotonic()
             upkeep.run()
     _drain(listener, inner, service, children)
-    for endpoint in (metrics, health):
+    for endpoint in (metrics, health, pages):
         if endpoint is not None:
             endpoint.close()
     sys.stderr.flush()

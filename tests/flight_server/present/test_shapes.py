@@ -83,7 +83,9 @@ def test_bars_of_integers_hold_whole_units_each(low, high, bins):
     values = np.repeat(np.arange(low, high + 1), 50)
     found = bars_of(values, "INT", bins)
     widths = [bar.high - bar.low + 1 for bar in found]
-    assert len(found) <= bins and len(set(widths[:-1])) <= 1
+    few = high - low < 8 * bins
+    assert len(found) <= bins and max(widths[:-1]) - min(widths[:-1]) <= (0 if few else 1)
+    assert few or widths[-1] >= min(widths) - 1  # no bar at the end that is lower because it holds less
     for bar, width in zip(found, widths, strict=True):  # uniform data: no bin looks fuller than it is
         assert bar.rows == pytest.approx(50 * width, rel=0.35)
 

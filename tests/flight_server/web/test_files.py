@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -9,7 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from flight_server.client import StatsClient
-from flight_server.present.report import page
+from flight_server.web import files
+from flight_server.web.urls import file_name
 from tests.flight_server.fake_server import FakeServer
 
 NASTY = '"><script>alert(1)</script><img src=x onerror="y">&amp;'
@@ -18,8 +20,11 @@ COLUMN = KEY | {"row_count": 100, "null_count": 5, "ndv": 50.0, "ndv_exact": Tru
 
 
 @pytest.fixture
-def text():
+def server():
     with FakeServer() as server:
+        server.rows(
+            "information_schema.tables", {key: KEY[key] for key in list(KEY)[:3]} | {"table_type": "BASE TABLE"}
+        )
         server.rows("stats.tables", KEY | {"row_count": 100, "data_file_count": 2, "total_size_bytes": 4096})
         server.rows(
             "stats.columns",
@@ -36,8 +41,20 @@ def text():
             "sys.snapshots",
             KEY | {"committed_at": datetime(2026, 1, 1, tzinfo=UTC), "operation": NASTY, "is_current": True},
         )
-        with StatsClient(server.uri) as client:
-            yield page(client, "lake.s.t", "current")
+        yield server
+
+
+@pytest.fixture
+def text(server):
+    with StatsClient(server.uri) as client:
+        return files.alone(client, "lake.s.t", "current")
+
+
+@pytest.fixture
+def pages(server):
+    """The files of a report by name."""
+    with StatsClient(server.uri) as client:
+        return dict([*files.pages_of(client, "lake.s.t", "current"), *files.index(client, ["lake.s.t"])])
 
 
 class Tags(HTMLParser):
@@ -53,7 +70,7 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.seen.append(tag)
         self.attributes += attrs
-        if tag != "meta":
+        if tag not in ("meta", "link"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -64,15 +81,39 @@ def test_the_page_is_whole(text):
     tags = Tags(text)
     assert not tags.open
     assert "<html" in text and "lake.s.t" in text and "id" in text
-    assert tags.seen.count("svg") == 1
+    assert tags.seen.count("svg") == 4  # two null bars, a small histogram and a large one
 
 
 def test_the_page_holds_nothing_live_and_nothing_from_outside(text):
     tags = Tags(text)
-    assert not {"script", "img", "link", "iframe", "b"} & set(tags.seen)
-    assert not [name for name, _ in tags.attributes if name.startswith("on") or name in ("src", "href")]
+    assert not {"script", "img", "link", "iframe", "b", "form"} & set(tags.seen)
+    links = [value for name, value in tags.attributes if name in ("src", "href")]
+    assert links and all(link.startswith("#") for link in links)
+    assert not [name for name, _ in tags.attributes if name.startswith("on")]
     assert not re.search(r"https?://|@import|url\(", text)
 
 
 def test_histograms_are_in_the_order_of_their_buckets(text):
-    assert re.findall(r'<text[^>]*text-anchor="(?:start|middle|end)">([^<]*)</text>', text)[-3:] == ["0", "51", "99"]
+    assert re.findall(r'<text[^>]*text-anchor="(?:start|middle|end)">([^<]*)</text>', text)[-3:] == ["0", "48", "99"]
+
+
+def test_a_report_is_an_index_and_a_page_each_with_a_twin(pages):
+    table = f"{file_name('lake.s.t')}.html"
+    columns = [f"{file_name('lake.s.t', name)}.html" for name in ("id", NASTY)]
+    html = {"index.html", table, *columns}
+    assert set(pages) == html | {name.replace(".html", ".json") for name in html} | {"style.css"}
+    for name in html:
+        tags = Tags(pages[name])
+        links = {value for key, value in tags.attributes if key == "href"}
+        assert all(link.startswith("#") or link in pages for link in links), links
+        assert not {"script", "img", "b"} & set(tags.seen) and not tags.open
+    assert table in pages["index.html"] and all(column in pages[table] for column in columns)
+    told = json.loads(pages[table.replace(".html", ".json")])
+    assert [row["min"] for row in told["columns"]] == ["0", NASTY]
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../etc/passwd", "", "\x00", "con", "x" * 500, "ä", "A", "a"])
+def test_file_names_stay_within_their_directory(name):
+    found = file_name("lake.s.t", name)
+    assert re.fullmatch(r"[a-z0-9-]{1,80}", found)
+    assert found != file_name("lake.s.t", name.swapcase() + "'")

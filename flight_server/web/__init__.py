@@ -1,0 +1,1 @@
+"""Read-only pages of the catalog: server-rendered, without scripts, each with a JSON twin."""

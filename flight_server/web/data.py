@@ -1,0 +1,303 @@
+"""The data of each page as plain values: what the templates lay out, and what the JSON twins are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flight_server.client import full_name
+from flight_server.present import catalog_facts, history, shapes, table_facts
+from flight_server.present.reader import Leaf, Reader, equal, optional, read_table
+from flight_server.present.table_facts import Row
+from store.names import join_name, split_name
+
+TABLES_A_PAGE: Final = 100
+COLUMNS_A_PAGE: Final = 50
+FOUND_COLUMNS: Final = 50  # matches of a search that are listed
+BINS: Final = 30
+MOST_COMMON: Final = 10
+NEWEST: Final = 20  # snapshots and jobs that are listed
+POINTS: Final = 200  # snapshots of a line
+MOST_FILES: Final = 200_000  # whose sizes are added up for a page
+PARTITIONS: Final = 50
+TABLE_ORDERS: Final = ("name", "rows", "size", "age", "files")
+COLUMN_ORDERS: Final = ("id", "name", "type", "nulls", "distinct")
+_TABLE_KEYS: Final = {"rows": "row_count", "size": "total_size_bytes", "age": "captured_at", "files": "data_file_count"}
+_SHARE: Final = 0.5  # of nulls from which on a column counts as mostly missing
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of a list: a search, an order, a page from 1 on (0 is all), a catalog or schema to stay within."""
+
+    search: str = ""
+    order: str = ""
+    descending: bool = False
+    page: int = 1
+    within: str = ""
+
+
+def _page(count: int, size: int, asked: int) -> tuple[int, int, slice]:
+    pages = max(1, -(-count // size))
+    page = min(max(asked, 1), pages)
+    return page, pages, slice((page - 1) * size, page * size)
+
+
+# The first page.
+
+
+def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]] | None = None) -> dict[str, Any]:
+    """Catalogs, schemas, and a page of tables.
+
+    Args:
+        reader: Of the server.
+        asked: Search, order and page; page 0 is all of them.
+        only: Parts of the names of the tables to list; all when None.
+    """
+    found = catalog_facts.tables(reader)
+    if only is not None:
+        keys = zip(*(found[name].to_pylist() for name in catalog_facts.KEY), strict=True)
+        found = found.filter(pa.array([key in only for key in keys], pa.bool_()))
+    groups = _groups(found)
+    total = found.num_rows
+    found = _within(found, asked.within)
+    columns: list[dict[str, Any]] = []
+    if asked.search:
+        names = pc.binary_join_element_wise(*(found[name] for name in catalog_facts.KEY), ".")
+        found = found.filter(pc.match_substring(names, asked.search, ignore_case=True))
+        columns = _columns_like(reader, asked.search)
+    if key := _TABLE_KEYS.get(asked.order):
+        found = found.sort_by([(key, "descending" if asked.descending else "ascending")])
+        known = pc.is_valid(found[key])  # what is unknown comes last, whatever the direction
+        found = pa.concat_tables([found.filter(known), found.filter(pc.invert(known))])
+    elif asked.descending:
+        found = found.sort_by([(name, "descending") for name in catalog_facts.KEY])
+    page, pages, part = _page(found.num_rows, TABLES_A_PAGE, asked.page)
+    rows = (found.slice(part.start, TABLES_A_PAGE) if asked.page else found).to_pylist()
+    return {
+        "catalogs": groups, "tables": [{"name": full_name(row), **row} for row in rows], "matching": found.num_rows,
+        "total": total, "page": page, "pages": pages, "columns": columns,
+    }  # fmt: skip
+
+
+def _groups(found: pa.Table) -> list[dict[str, Any]]:
+    counted = found.group_by(["table_catalog", "table_schema"]).aggregate([([], "count_all")])
+    groups: dict[str, dict[str, Any]] = {}
+    for row in sorted(counted.to_pylist(), key=lambda row: (row["table_catalog"], row["table_schema"])):
+        one = groups.setdefault(row["table_catalog"], {"catalog": row["table_catalog"], "tables": 0, "schemas": []})
+        one["tables"] += row["count_all"]
+        one["schemas"].append({"schema": row["table_schema"], "tables": row["count_all"]})
+    return list(groups.values())
+
+
+def within(catalog: str, schema: str | None = None) -> str:
+    """The text that keeps a list within a catalog or schema."""
+    parts = split_name(join_name(catalog, schema or "s", "t"))
+    return join_name(*parts).removesuffix(".t" if schema is not None else ".s.t")
+
+
+def _within(found: pa.Table, text: str) -> pa.Table:
+    if not text:
+        return found
+    catalogs = {row: within(row) for row in pc.unique(found["table_catalog"]).to_pylist()}
+    for catalog, written in catalogs.items():
+        if text == written:
+            return found.filter(pc.equal(found["table_catalog"], catalog))
+        if text.startswith(written + "."):
+            mine = found.filter(pc.equal(found["table_catalog"], catalog))
+            for schema in pc.unique(mine["table_schema"]).to_pylist():
+                if within(catalog, schema) == text:
+                    return mine.filter(pc.equal(mine["table_schema"], schema))
+    return found.slice(0, 0)
+
+
+def _columns_like(reader: Reader, search: str) -> list[dict[str, Any]]:
+    known = reader.read("information_schema.columns", [*catalog_facts.KEY, "column_name", "data_type"])
+    found = known.filter(pc.match_substring(known["column_name"], search, ignore_case=True))
+    rows = found.slice(0, FOUND_COLUMNS).to_pylist()
+    return [{"table": full_name(row), "column": row["column_name"], "type": row["data_type"]} for row in rows]
+
+
+# The page of a table.
+
+
+def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "current") -> dict[str, Any]:
+    """A table: what is captured of it and a page of its columns, their shapes, snapshots, files, jobs.
+
+    Raises:
+        pa.ArrowKeyError: The table, or its snapshot, does not exist.
+    """
+    known = table_facts.gather(reader, name, snapshot, allow_stale=snapshot == "current")
+    rows = _ordered(known.rows, asked)
+    page, pages, part = _page(len(rows), COLUMNS_A_PAGE, asked.page)
+    shown = rows[part] if asked.page else rows
+    shapes_of = _with_shapes(reader, name, shown, snapshot) if shown else known
+    snapshots = history.in_order(reader, name, read_table(reader, "sys.snapshots", name).to_pylist())
+    counts = {row["snapshot_id"]: row for row in read_table(reader, "stats.tables", name).to_pylist()}
+    if not known.known and not snapshots:
+        table_facts.require(reader, name, snapshot)
+    about = next(iter(optional(reader, "sys.tables", name)), dict.fromkeys(catalog_facts.ABOUT))
+    jobs = read_table(reader, "sys.capture_jobs", name).sort_by([("queued_at", "descending")]).slice(0, NEWEST)
+    return {
+        "table": name, "snapshot": snapshot, "statistics": known.table, "about": about,
+        "column_count": len(known.rows), "matching": len(rows), "page": page, "pages": pages,
+        "columns": [_column(row, shapes_of) for row in shown],
+        "snapshots": _snapshots(snapshots, counts), "files": _files(reader, name, known.table, snapshot),
+        "publications": optional(reader, "sys.publications", name), "jobs": jobs.to_pylist(),
+    }  # fmt: skip
+
+
+def _ordered(rows: list[Row], asked: Asked) -> list[Row]:
+    found = [row for row in rows if asked.search.casefold() in (row["column_name"] or "").casefold()]
+    keys: dict[str, Any] = {
+        "name": lambda row: (row["column_name"] or "").casefold(),
+        "type": lambda row: row["logical_type"] or "",
+        "nulls": lambda row: null_share(row) if null_share(row) is not None else -1.0,
+        "distinct": lambda row: -1.0 if row["ndv"] is None else row["ndv"],
+    }
+    if key := keys.get(asked.order):
+        return sorted(found, key=key, reverse=asked.descending)
+    return found[::-1] if asked.descending else found
+
+
+def _with_shapes(reader: Reader, name: str, rows: Sequence[Row], snapshot: str | int) -> table_facts.Facts:
+    ids: Leaf = equal("column_id", *(row["column_id"] for row in rows))
+    return table_facts.gather(reader, name, snapshot, ids, allow_stale=snapshot == "current", shapes=True)
+
+
+def null_share(row: Mapping[str, Any]) -> float | None:
+    """The share of nulls from 0 to 1; None where it is unknown."""
+    if row["null_count"] is None or row["row_count"] is None:
+        return None
+    return row["null_count"] / row["row_count"] if row["row_count"] else 0.0
+
+
+def _column(row: Row, known: table_facts.Facts) -> dict[str, Any]:
+    column = row["column_id"]
+    return {
+        **row, "null_share": null_share(row), "notes": notes(row),
+        "quantiles": known.quantiles.get(column, {}),
+        "histogram": bars_of(known, row), "most_common": _most_common(known.common_values.get(column, [])),
+    }  # fmt: skip
+
+
+def bars_of(known: table_facts.Facts, row: Row, bins: int = BINS) -> list[dict[str, Any]]:
+    """The bars of a column's histogram, as JSON has them."""
+    return [
+        {"low": bar.low, "high": bar.high, "rows": bar.rows, "is_value": bar.is_value} for bar in known.bars(row, bins)
+    ]
+
+
+def to_bars(found: Iterable[Mapping[str, Any]]) -> list[shapes.Bar]:
+    """The bars again, for a chart."""
+    return [shapes.Bar(**bar) for bar in found]
+
+
+def _most_common(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    names = ("value", "count", "count_lower", "count_upper")
+    return [{name: row[name] for name in names} for row in rows[:MOST_COMMON]]
+
+
+def notes(row: Mapping[str, Any]) -> list[str]:
+    """Remarks on a column that stands out: constant, unique, missing."""
+    found = []
+    rows, nulls, ndv = row["row_count"], row["null_count"], row["ndv"]
+    if rows and nulls is not None:
+        if nulls == rows:
+            return ["all null"]
+        if nulls / rows >= _SHARE:
+            found.append("mostly null")
+        if ndv is not None and row["ndv_exact"] and rows - nulls > 1:
+            if ndv == 1:
+                found.append("constant")
+            elif ndv == rows - nulls:
+                found.append("unique")
+    return found
+
+
+def _snapshots(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict[str, Any]]:
+    newest = list(snapshots)[-NEWEST:][::-1]
+    names = ("snapshot_id", "committed_at", "operation", "is_current", "captured")
+    return [
+        {name: row[name] for name in names} | {"row_count": counts.get(row["snapshot_id"], {}).get("row_count")}
+        for row in newest
+    ]
+
+
+def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) -> dict[str, Any]:
+    """Counts and sizes of a table's files, and of its largest partitions; empty where there are too many to add up."""
+    if table is None or (table["data_file_count"] or 0) > MOST_FILES:
+        return {}
+    columns = ["file_content", "size_bytes", "row_count", "partition_data_json"]
+    found = read_table(reader, "stats.files", name, columns, snapshot=snapshot, allow_stale=snapshot == "current")
+    if not found.num_rows:
+        return {}
+    contents = found.group_by("file_content").aggregate([("size_bytes", "count"), ("size_bytes", "sum")])
+    sizes = pc.drop_null(found["size_bytes"])
+    smallest, median, largest = (
+        (pc.min(sizes).as_py(), pc.quantile(sizes, 0.5)[0].as_py(), pc.max(sizes).as_py())
+        if len(sizes)
+        else (None, None, None)
+    )
+    data = found.filter(pc.equal(found["file_content"], "DATA"))
+    parts = data.group_by("partition_data_json").aggregate(
+        [("size_bytes", "sum"), ("size_bytes", "count"), ("row_count", "sum")]
+    )
+    parts = parts.sort_by([("size_bytes_sum", "descending")])
+    partitioned = parts.num_rows > 1 or parts["partition_data_json"].null_count == 0
+    return {
+        "contents": [
+            {"content": row["file_content"], "files": row["size_bytes_count"], "size_bytes": row["size_bytes_sum"]}
+            for row in contents.to_pylist()
+        ],
+        "smallest_bytes": smallest, "median_bytes": median, "largest_bytes": largest,
+        "partition_count": parts.num_rows if partitioned else 0,
+        "partitions": [
+            {"partition": row["partition_data_json"], "files": row["size_bytes_count"],
+             "size_bytes": row["size_bytes_sum"], "row_count": row["row_count_sum"]}
+            for row in parts.slice(0, PARTITIONS).to_pylist()
+        ] if partitioned else [],
+    }  # fmt: skip
+
+
+# The page of a column.
+
+
+def column(reader: Reader, name: str, column_name: str, then: int | None = None) -> dict[str, Any]:
+    """A column: its statistics now, over the snapshots, and its histogram now and then.
+
+    Args:
+        reader: Of the server.
+        name: Full name of the table.
+        column_name: Its name now.
+        then: The snapshot of the second histogram; the captured one before the current when None.
+
+    Raises:
+        pa.ArrowKeyError: The table or the column does not exist.
+    """
+    rows = history.column_rows(reader, name, column_name)
+    if not rows:
+        return {"table": name, "column": column_name, "statistics": None, "history": [], "then": None}
+    ids = equal("column_id", rows[-1]["column_id"])
+    known = table_facts.gather(reader, name, "current", ids, allow_stale=True, shapes=True)
+    now = known.rows[0] if known.rows else rows[-1]
+    older = [row["snapshot_id"] for row in rows if row["snapshot_id"] != now["snapshot_id"]]
+    at = then if then in older else older[-1] if older else None
+    before = None
+    if at is not None:
+        facts = table_facts.gather(reader, name, at, ids, shapes=True)
+        if facts.rows:
+            before = {"snapshot_id": at, "histogram": bars_of(facts, facts.rows[0], 40)}
+    names = ("snapshot_id", "committed_at", *history.STATISTICS)
+    return {
+        "table": name, "column": now["column_name"] or column_name,
+        "statistics": _column(now, known) | {"histogram": bars_of(known, now, 40)},
+        "history": [
+            {key: row.get(key) for key in names} | {"null_share": null_share(row)} for row in rows[-POINTS:]
+        ],
+        "then": before,
+    }  # fmt: skip

@@ -1,0 +1,59 @@
+"""Pages as files: one that stands alone, or a directory with an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from flight_server.present.reader import Reader
+from flight_server.web import data, render
+from flight_server.web.data import Asked
+from flight_server.web.urls import AloneUrls, FileUrls
+from store.names import split_name
+
+_ALL = Asked(page=0)  # of a page that is not divided
+
+
+def alone(reader: Reader, name: str, snapshot: str | int) -> str:
+    """A page about a table that needs nothing but a browser: its style within, no links but to itself.
+
+    Raises:
+        pa.ArrowKeyError: The table or its snapshot does not exist.
+    """
+    found = data.table(reader, name, _ALL, snapshot)
+    return render.page("table.html", url=AloneUrls(), inline_style=render.style(), made_at=_now(), **found)
+
+
+def pages_of(reader: Reader, name: str, snapshot: str | int) -> Iterator[tuple[str, str]]:
+    """File names and contents of the pages of a table and its columns, each with its JSON twin.
+
+    Raises:
+        pa.ArrowKeyError: The table or its snapshot does not exist.
+    """
+    urls = FileUrls()
+    found = data.table(reader, name, _ALL, snapshot)
+    yield from _both(urls.table(name), "table.html", found)
+    for row in found["columns"]:
+        if row["column_name"] is not None:
+            yield from _both(
+                urls.column(name, row["column_name"]), "column.html", data.column(reader, name, row["column_name"])
+            )
+
+
+def index(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The page that lists some tables, with its JSON twin, and the style sheet."""
+    chosen = {split_name(name) for name in names}
+    found = data.catalog(reader, Asked(page=0), chosen)
+    yield from _both("index.html", "catalog.html", found)
+    yield "style.css", render.style()
+
+
+def _both(file: str, template: str, found: dict[str, object]) -> Iterator[tuple[str, str]]:
+    twin = Path(file).with_suffix(".json").name
+    yield file, render.page(template, url=FileUrls(), json_url=twin, made_at=_now(), asked=Asked(), **found)
+    yield twin, render.to_json(found)
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

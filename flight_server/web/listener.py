@@ -1,0 +1,80 @@
+"""The pages' HTTP server: uvicorn in threads of the server's process."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+from typing import TYPE_CHECKING
+
+from store.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from flight_server.app import Service
+    from flight_server.auth.tokens import Guard
+    from flight_server.config import Settings
+    from flight_server.process.metrics import Metrics
+
+log = logging.getLogger("statflight.server")
+
+STOPPED_WITHIN = 5.0  # seconds for answers under way
+CONNECTIONS = 2_000  # beyond these, callers are told to come back
+IDLE_SECONDS = 15  # until a connection that asks nothing is closed
+
+
+class Pages:
+    """Pages that are being served."""
+
+    def __init__(self, settings: Settings, service: Service, guard: Guard, metrics: Metrics):
+        try:
+            import uvicorn
+
+            from flight_server.web.site import Site
+        except ImportError as missing:
+            raise InvalidArgument(
+                f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[web]'"
+            ) from None
+        secure = settings.tls_cert is not None
+        config = uvicorn.Config(
+            Site(service, guard, metrics, secure).app, log_config=None, access_log=False, lifespan="off",
+            server_header=False, proxy_headers=False, ws="none", http="h11", loop="asyncio",
+            limit_concurrency=CONNECTIONS, timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=int(STOPPED_WITHIN), ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key,
+        )  # fmt: skip
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        try:
+            config.load()
+            self._socket = socket.create_server((settings.host.strip("[]"), settings.http_port or 0), family=family)
+        except (OSError, ssl.SSLError) as trouble:
+            raise InvalidArgument(
+                f"pages cannot be served on {settings.host}:{settings.http_port}: {trouble.strerror or trouble}",
+                code="ADDRESS", hint="--http-port 0 picks a free port",
+            ) from None  # fmt: skip
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.uri = f"http{'s' if secure else ''}://{host}:{self._socket.getsockname()[1]}/"
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # that it starts is no news
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="pages", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let answers under way finish, then stop."""
+        self._server.should_exit = True
+        self._thread.join(STOPPED_WITHIN + 1)
+        self._socket.close()
+
+
+def start(settings: Settings, service: Service, guard: Guard, metrics: Metrics | None) -> Pages | None:
+    """The pages, where a port for them is given; the log says where.
+
+    Raises:
+        InvalidArgument: The port is taken, or the extra `web` is not installed.
+    """
+    if settings.http_port is None or metrics is None:
+        return None
+    pages = Pages(settings, service, guard, metrics)
+    log.info("pages on %s", pages.uri)
+    return pages

@@ -1,0 +1,121 @@
+"""Templates: their filters, and the rendering of a page. Every value is escaped by the environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from flight_server.present import charts, table_facts
+from flight_server.present.render import plain, text_of
+from flight_server.present.text import harmless
+from flight_server.web import data
+
+Row = Mapping[str, Any]
+LONGEST = 300  # characters of a value on a page
+
+
+@lru_cache(maxsize=1)
+def environment() -> Environment:
+    """The environment of all templates."""
+    found = Environment(
+        loader=PackageLoader("flight_server.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )  # fmt: skip
+    found.filters |= {
+        "value": _value, "label": label, "count": table_facts.count, "size": table_facts.size,
+        "moment": table_facts.moment, "age": table_facts.age, "freshness": _freshness, "distinct": table_facts.distinct,
+        "rounded": table_facts.rounded, "nulls": _nulls, "null_bar": _null_bar, "lower": _lower, "upper": _upper,
+        "bound": lambda text: harmless(table_facts.bound(text, None, "")), "quantile": _quantile, "spark": _spark,
+        "histogram": _histogram, "line": _line,
+    }  # fmt: skip
+    found.globals["within"] = data.within
+    return found
+
+
+def page(template: str, **values: Any) -> str:
+    """A page as HTML.
+
+    Args:
+        template: Its file among the templates.
+        values: `url` (see `urls`), `asked`, and the data of the page.
+    """
+    defaults = {"inline_style": "", "json_url": "", "logout": False, "caller": "", "made_at": "", "asked": data.Asked()}
+    return environment().get_template(template).render(**(defaults | values))
+
+
+def to_json(values: Mapping[str, Any]) -> str:
+    """The data of a page as JSON."""
+    return json.dumps(plain(values), ensure_ascii=False, allow_nan=False)
+
+
+@lru_cache(maxsize=1)
+def style() -> str:
+    """The style sheet of all pages."""
+    return resources.files("flight_server.web").joinpath("style.css").read_text(encoding="utf-8")
+
+
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path fill="#2f6ea5" d="M1 9h3v6H1zM6 4h3v11H6z'
+    'M11 1h3v14h-3z"/></svg>'
+)
+
+
+# Filters: each answers text, which the template escapes, or the markup of a chart, whose words are escaped.
+
+
+def _value(value: Any) -> str:
+    text = harmless(value if isinstance(value, str) else text_of(value))
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def label(row: Row) -> str:
+    """The name of a column, or its id where it has none."""
+    return _value(row["column_name"] or f"#{row['column_id']}")
+
+
+def _freshness(row: Row) -> str:
+    return table_facts.freshness(dict(row)) if row["freshness"] else "not captured"
+
+
+def _nulls(row: Row) -> str:
+    words = table_facts.percent_null(dict(row))
+    return f"{words} %" if words else ""
+
+
+def _null_bar(row: Row) -> Markup:
+    share = data.null_share(row)
+    return Markup(charts.share(share, f"{_nulls(row)} null"))  # noqa: S704  charts escape their words
+
+
+def _lower(row: Row) -> str:
+    return harmless(table_facts.bound(row["min"], row["min_is_exact"], "≥"))
+
+
+def _upper(row: Row) -> str:
+    return harmless(table_facts.bound(row["max"], row["max_is_exact"], "≤"))
+
+
+def _quantile(values: Mapping[float, str | None], rank: float) -> str:
+    return harmless(table_facts.bound(values.get(rank), None, "", 20))
+
+
+def _spark(row: Row) -> Markup:
+    return Markup(charts.spark(data.to_bars(row["histogram"]), f"Shape of {label(row)}"))  # noqa: S704  as above
+
+
+def _histogram(row: Row, width: int = 420, height: int = 130, bars: Sequence[Row] | None = None) -> Markup:
+    shown = data.to_bars(row["histogram"] if bars is None else bars)
+    words = f"Histogram of {label(row)}, {len(shown)} bars from {_lower(row) or '?'} to {_upper(row) or '?'}"
+    return Markup(charts.histogram(shown, row["logical_type"] or "", words, width, height))  # noqa: S704  as above
+
+
+def _line(rows: Sequence[Row], key: str, name: str) -> Markup:
+    points = [(str(row["snapshot_id"]), row[key]) for row in rows]
+    if len({value for _, value in points if value is not None}) == 0:
+        return Markup("")
+    return Markup(charts.line(points, f"{name} over {len(points)} snapshots", 420, 150))  # noqa: S704  as above

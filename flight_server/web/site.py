@@ -1,0 +1,246 @@
+"""The routes of the pages: who asks, what is asked, and the headers that confine each answer."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs
+
+import pyarrow as pa
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from flight_server.reads.local_reader import LocalReader
+from flight_server.web import data, render
+from flight_server.web.data import Asked
+from flight_server.web.sessions import COOKIE, SECONDS, Sessions
+from flight_server.web.urls import LiveUrls
+from store.errors import NotFound, PermissionDenied, StatflightError, Unauthenticated
+
+if TYPE_CHECKING:
+    from flight_server.app import Service
+    from flight_server.auth.tokens import Guard, Principal
+    from flight_server.process.metrics import Metrics
+
+log = logging.getLogger("statflight.server")
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+LOGIN_BYTES: Final = 16 << 10  # of the body of a login
+LONGEST: Final = 2_000  # characters of a parameter
+_STATUS: Final = {
+    "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403, "NOT_FOUND": 404, "INVALID_ARGUMENT": 400, "UNAVAILABLE": 503,
+}  # fmt: skip
+
+
+class Site:
+    """The pages of one server.
+
+    Args:
+        service: Whose statistics are shown.
+        guard: Checks tokens.
+        metrics: Of `/metrics`.
+        secure: The pages are served by TLS, and so is the cookie.
+    """
+
+    def __init__(self, service: Service, guard: Guard, metrics: Metrics, secure: bool):
+        self._service, self._guard, self._metrics, self._secure = service, guard, metrics, secure
+        self._sessions = Sessions()
+        self.app = Starlette(
+            routes=[
+                Route("/", self._catalog), Route("/index.json", self._catalog),
+                Route("/table", self._table), Route("/table.json", self._table),
+                Route("/column", self._column), Route("/column.json", self._column),
+                Route("/login", self._login_page, methods=["GET"]), Route("/login", self._login, methods=["POST"]),
+                Route("/logout", self._logout, methods=["POST"]),
+                Route("/style.css", self._style), Route("/icon.svg", self._icon),
+                Route("/metrics", self._show_metrics), Route("/health", self._health),
+            ],
+            exception_handlers={404: self._missing, 405: self._refused, Exception: self._broken},
+        )  # fmt: skip
+        self.app.add_middleware(_Confined)
+
+    # Pages.
+
+    def _catalog(self, request: Request) -> Response:
+        asked = _asked(request, data.TABLE_ORDERS)
+        return self._answer(
+            request, "catalog.html", LiveUrls("/"), lambda reader: data.catalog(reader, asked), "/index.json", asked
+        )
+
+    def _table(self, request: Request) -> Response:
+        name, asked = _parameter(request, "name"), _asked(request, data.COLUMN_ORDERS)
+        urls = LiveUrls("/table", {"name": name})
+        return self._answer(
+            request, "table.html", urls, lambda reader: data.table(reader, name, asked), "/table.json", asked
+        )
+
+    def _column(self, request: Request) -> Response:
+        table, name, then = _parameter(request, "table"), _parameter(request, "name"), _parameter(request, "then")
+        at = int(then) if then.isdecimal() and len(then) < 20 else None
+        return self._answer(
+            request, "column.html", LiveUrls(), lambda reader: data.column(reader, table, name, at), "/column.json"
+        )
+
+    def _answer(
+        self, request: Request, template: str, urls: LiveUrls, read: Callable[[LocalReader], dict[str, Any]],
+        twin: str, asked: Asked | None = None,
+    ) -> Response:  # fmt: skip
+        as_json = request.url.path.endswith(".json")
+        try:
+            caller, by_cookie = self._caller(request)
+            found = read(LocalReader(self._service.scanner, caller))
+        except Unauthenticated as refusal:
+            return self._ask_for_token(request, "" if request.cookies.get(COOKIE) is None else str(refusal), as_json)
+        except (StatflightError, pa.ArrowKeyError, ValueError) as trouble:
+            return _trouble(trouble, as_json)
+        if as_json:
+            return Response(render.to_json(found), media_type="application/json")
+        json_url = f"{twin}?{request.url.query}" if request.url.query else twin
+        page = render.page(
+            template, url=urls, asked=asked or Asked(), json_url=json_url, logout=by_cookie, caller=caller.name, **found
+        )
+        return HTMLResponse(page)
+
+    # Callers.
+
+    def _caller(self, request: Request) -> tuple[Principal, bool]:
+        """Who asks, and whether a cookie says so."""
+        header = request.headers.get("authorization")
+        token = None if header else self._sessions.token(request.cookies.get(COOKIE))
+        caller = self._guard.authenticate(header or (f"Bearer {token}" if token else None))
+        if not caller.may("stats.read"):
+            raise PermissionDenied("this needs the scope stats.read")
+        return caller, token is not None
+
+    def _ask_for_token(self, request: Request, trouble: str, as_json: bool) -> Response:
+        headers = {"WWW-Authenticate": "Bearer"}
+        if as_json:
+            body = json.dumps({"error": "UNAUTHENTICATED", "message": "send the header authorization: Bearer <token>"})
+            return Response(body, 401, headers, "application/json")
+        query = f"?{request.url.query}" if request.url.query else ""
+        page = render.page("login.html", url=LiveUrls(), next=request.url.path + query, trouble=trouble)
+        return HTMLResponse(page, 401, headers)
+
+    def _login_page(self, _request: Request) -> Response:
+        return HTMLResponse(render.page("login.html", url=LiveUrls(), next="/", trouble=""))
+
+    async def _login(self, request: Request) -> Response:
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > LOGIN_BYTES:
+                return _trouble(ValueError("the form is too large"), False, 413)
+        form = parse_qs(body.decode("utf-8", "replace"))
+        token, onward = form.get("token", [""])[0].strip(), _local(form.get("next", ["/"])[0])
+        try:
+            caller = self._guard.authenticate(f"Bearer {token}")
+        except Unauthenticated:
+            page = render.page("login.html", url=LiveUrls(), next=onward, trouble="This token is not known here.")
+            return HTMLResponse(page, 401)
+        log.info("pages: %s logged in", caller.name)
+        answer = RedirectResponse(onward, 303)
+        answer.set_cookie(
+            COOKIE, self._sessions.start(token), max_age=SECONDS, httponly=True, samesite="lax", secure=self._secure
+        )
+        return answer
+
+    def _logout(self, request: Request) -> Response:
+        self._sessions.end(request.cookies.get(COOKIE))
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(COOKIE)
+        return answer
+
+    # What is not a page.
+
+    def _style(self, _request: Request) -> Response:
+        return Response(render.style(), media_type="text/css", headers={"Cache-Control": "max-age=300"})
+
+    def _icon(self, _request: Request) -> Response:
+        return Response(render.ICON, media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
+
+    def _show_metrics(self, request: Request) -> Response:
+        status, kind, body = self._metrics.exposition(
+            request.headers.get("authorization"), request.headers.get("accept", "")
+        )
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+        return Response(body, status, {**headers, "Content-Type": kind})
+
+    def _health(self, _request: Request) -> Response:
+        status, body = self._metrics.health()
+        return Response(body, status, media_type="application/json")
+
+    def _missing(self, _request: Request, _trouble: Exception) -> Response:
+        return _message(404, "Not found", "There is no such page.")
+
+    def _refused(self, _request: Request, _trouble: Exception) -> Response:
+        return _message(405, "Not allowed", "Pages are read only.")
+
+    def _broken(self, _request: Request, trouble: Exception) -> Response:
+        log.error("a page failed", exc_info=trouble)
+        return _message(500, "Failed", "The server's log says why.")
+
+
+class _Confined:
+    """Adds the headers that confine each answer, unless it has set them itself."""
+
+    def __init__(self, app: Any):
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                own = {name.lower() for name, _ in message["headers"]}
+                message["headers"] += [
+                    (name.encode(), value.encode())
+                    for name, value in HEADERS.items()
+                    if name.lower().encode() not in own
+                ]
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+def _parameter(request: Request, name: str) -> str:
+    return request.query_params.get(name, "")[:LONGEST]
+
+
+def _asked(request: Request, orders: tuple[str, ...]) -> Asked:
+    order, page = _parameter(request, "sort"), _parameter(request, "page")
+    return Asked(
+        search=_parameter(request, "q").strip()[:200], order=order if order in orders else "",
+        descending=_parameter(request, "desc") == "1", page=int(page) if page.isdecimal() and len(page) < 8 else 1,
+        within=_parameter(request, "in"),
+    )  # fmt: skip
+
+
+def _local(onward: str) -> str:
+    """An address on this server; anything else would send whoever logs in elsewhere."""
+    return onward if onward.startswith("/") and not onward.startswith(("//", "/\\")) and onward.isprintable() else "/"
+
+
+def _trouble(trouble: Exception, as_json: bool, status: int | None = None) -> Response:
+    if isinstance(trouble, pa.ArrowKeyError):
+        trouble = NotFound(str(trouble.args[0]).partition("] ")[2] or str(trouble), code="NOT_FOUND")
+    code = trouble.status if isinstance(trouble, StatflightError) else "INVALID_ARGUMENT"
+    status = status or _STATUS.get(code, 500)
+    if as_json:
+        return Response(json.dumps({"error": code, "message": str(trouble)}), status, media_type="application/json")
+    title = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Busy"}.get(status, "Wrong address")
+    return _message(status, title, str(trouble))
+
+
+def _message(status: int, title: str, message: str) -> Response:
+    return HTMLResponse(render.page("message.html", url=LiveUrls(), title=title, message=message), status)

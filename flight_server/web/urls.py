@@ -1,0 +1,96 @@
+"""Addresses of pages: served ones by query parameters, written ones by file names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+from flight_server.web.data import Asked
+
+
+class LiveUrls:
+    """Addresses on the server. Names are parameters, for a path cannot hold each of them.
+
+    Args:
+        path: Of the page that is rendered.
+        fixed: Its parameters that stay with another order or page.
+    """
+
+    is_live = has_index = True
+
+    def __init__(self, path: str = "/", fixed: Mapping[str, str] | None = None):
+        self._path, self._fixed = path, dict(fixed or {})
+
+    def style(self) -> str:
+        return "/style.css"
+
+    def icon(self) -> str:
+        return "/icon.svg"
+
+    def home(self, within: str = "") -> str:
+        return _with("/", {"in": within})
+
+    def table(self, name: str) -> str:
+        return _with("/table", {"name": name})
+
+    def column(self, table: str, name: str | None, then: int | None = None) -> str:
+        if name is None:
+            return ""
+        return _with("/column", {"table": table, "name": name, "then": "" if then is None else str(then)})
+
+    def sorted(self, asked: Asked, order: str) -> str:
+        """The page in another order; the order it has is turned round."""
+        turned = not asked.descending if asked.order == order else order not in ("name", "type")
+        return self._listed(asked, order, turned, 1)
+
+    def paged(self, asked: Asked, page: int) -> str:
+        return self._listed(asked, asked.order, asked.descending, page)
+
+    def _listed(self, asked: Asked, order: str, descending: bool, page: int) -> str:
+        given = {"in": asked.within, "q": asked.search, "sort": order, "desc": "1" if descending else "",
+                 "page": "" if page == 1 else str(page)}  # fmt: skip
+        return _with(self._path, self._fixed | given)
+
+
+class FileUrls:
+    """Addresses within a directory of files."""
+
+    is_live, has_index = False, True
+
+    def style(self) -> str:
+        return "style.css"
+
+    def icon(self) -> str:
+        return ""
+
+    def home(self, _within: str = "") -> str:
+        return "index.html"
+
+    def table(self, name: str) -> str:
+        return f"{file_name(name)}.html"
+
+    def column(self, table: str, name: str | None, _then: int | None = None) -> str:
+        return "" if name is None else f"{file_name(table, name)}.html"
+
+
+class AloneUrls(FileUrls):
+    """A page that stands alone: nothing to link to."""
+
+    has_index = False
+
+    def column(self, _table: str, _name: str | None, _then: int | None = None) -> str:
+        return ""
+
+
+def file_name(*names: str) -> str:
+    """A name for a file that any system takes: readable in part, and unique by a hash."""
+    readable = re.sub(r"[^a-z0-9]+", "-", "-".join(names).lower()).strip("-")[:60]
+    digest = hashlib.sha256("\0".join(names).encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    return f"{readable or 'page'}-{digest}"
+
+
+def _with(path: str, parameters: Mapping[str, str]) -> str:
+    given = {key: value for key, value in parameters.items() if value}
+    return f"{path}?{urlencode(given, errors='surrogatepass')}" if given else path

@@ -1,0 +1,155 @@
+"""Pages in headless Chromium: axe-core finds nothing serious, in light and dark, on a desktop and on a phone.
+
+axe-core comes from npm into the user's cache; without Chromium, npm or a network the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import tarfile
+import threading
+import urllib.error
+import urllib.request
+from html import unescape
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+from store.sketches import kll
+from store.target_ids import of_column
+from tests.flight_server.serving import put, service_in
+from tests.flight_server.web.serving import pages_of
+
+AXE = "axe-core-4.10.3.tgz"
+CACHE = Path.home() / ".cache" / "statflight-tests"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+KEY = {"table_catalog": "lake", "table_schema": "sales", "table_name": 'orders <&">'}
+NAME = 'lake.sales."orders <&"">"'
+PAGES = {
+    "catalogs": "/", "search": "/?q=a", "nothing found": "/?q=zzz", "table": f"/table?name={quote(NAME)}",
+    "column": f"/column?table={quote(NAME)}&name=amount", "missing": "/table?name=lake.s.nosuch", "login": "/login",
+}  # fmt: skip
+SCREENS = {
+    "desktop": ["--window-size=1280,900"], "phone": ["--window-size=400,800"],
+    "dark": ["--window-size=1280,900", "--blink-settings=preferredColorScheme=0"],
+}  # fmt: skip
+_RUN = """
+<script>window.addEventListener("load", () => setTimeout(async () => {
+  const found = await axe.run(document, {resultTypes: ["violations"]});
+  const said = document.createElement("pre"); said.id = "axe-results";
+  said.textContent = JSON.stringify({
+    violations: found.violations.map(v => [v.impact, v.id, v.nodes.map(n => n.html + n.failureSummary).slice(0, 3)]),
+    width: document.documentElement.scrollWidth, window: window.innerWidth,
+    dark: getComputedStyle(document.body).backgroundColor});
+  document.body.append(said);
+}, 0));</script>
+"""
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script of axe-core."""
+    if not CHROMIUM:
+        pytest.skip("no Chromium")
+    archive = CACHE / AXE
+    if not archive.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("no npm, and no axe-core in the cache")
+        CACHE.mkdir(parents=True, exist_ok=True)
+        package = AXE.removesuffix(".tgz").replace("axe-core-", "axe-core@")
+        done = subprocess.run([npm, "pack", package], cwd=CACHE, capture_output=True, text=True, timeout=120)
+        if done.returncode or not archive.exists():
+            pytest.skip(f"npm cannot fetch axe-core: {done.stderr[-200:]}")
+    with tarfile.open(archive) as packed:
+        script = packed.extractfile("package/axe.min.js")
+        assert script is not None
+        return script.read().decode()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    with service_in(tmp_path_factory.mktemp("browser")) as service:
+        for snapshot in (1, 2):
+            at = KEY | {"snapshot_id": snapshot}
+            put(service, [at | {"row_count": 900 * snapshot, "data_file_count": 2, "total_size_bytes": 123_456}],
+                "stats.tables")  # fmt: skip
+            numbers = {"logical_type": "DOUBLE", "row_count": 900, "null_count": 30, "ndv": 800.0, "ndv_exact": False,
+                       "ndv_lower": 780.0, "ndv_upper": 820.0, "min": "0.5", "max": "99.5", "mean": 41.0,
+                       "stddev": 4.0}  # fmt: skip
+            put(service, [at | {"column_id": 1, "column_name": "amount"} | numbers])
+            put(service, [at | {"column_id": 2, "column_name": "a very long name " * 8, "logical_type": "STRING",
+                                "row_count": 900, "null_count": 900}])  # fmt: skip
+            files = [
+                at | {"file_path": f"f{day}", "file_content": "DATA", "size_bytes": 10 * day, "row_count": 5,
+                      "partition_data_json": json.dumps({"day": day})}
+                for day in range(3)
+            ]  # fmt: skip
+            put(service, files, "stats.files")
+            sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
+                      "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(np.arange(900.0))}  # fmt: skip
+            put(service, [at | sketch], "stats.sketches")
+        with pages_of(service) as base:
+            yield base
+
+
+@pytest.fixture(scope="module")
+def examined(site, axe):
+    """The pages with axe-core in them, from a server of their own: the pages' policy lets no script run."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            try:
+                answer = urllib.request.urlopen(site.rstrip("/") + self.path)
+            except urllib.error.HTTPError as refusal:
+                answer = refusal
+            body, kind = answer.read(), answer.headers["Content-Type"]
+            if "html" in kind:
+                body = body.replace(b"</body>", f"<script>{axe}</script>{_RUN}</body>".encode())
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: the pages' own tests say what was asked."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def look(url: str, flags: list[str], profile: Path) -> dict:
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom",
+               f"--user-data-dir={profile}", "--virtual-time-budget=10000", *flags, url]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    found = re.search(r'<pre id="axe-results">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stderr[-2000:]
+    return json.loads(unescape(found[1]))
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_serious_and_nothing_beside_the_window(examined, page, screen, tmp_path):
+    told = look(examined + PAGES[page], SCREENS[screen], tmp_path)
+    serious = [violation for violation in told["violations"] if violation[0] in ("serious", "critical")]
+    assert not serious
+    assert told["width"] <= told["window"], "the page scrolls sideways"
+    red = int(re.findall(r"\d+", told["dark"])[0])
+    assert (red < 80) == (screen == "dark")
+
+
+def test_axe_finds_what_is_wrong(axe, tmp_path):
+    head = "<!DOCTYPE html><html lang=en><head><title>x</title></head>"
+    text = f"{head}<body><main><h1>x</h1><img src=a></main></body></html>"
+    page = tmp_path / "page.html"
+    page.write_text(text.replace("</body>", f"<script>{axe}</script>{_RUN}</body>"))
+    told = look(page.as_uri(), [], tmp_path / "profile")
+    assert [violation[1] for violation in told["violations"]] == ["image-alt"]  # axe finds what is there to find
