@@ -6,14 +6,16 @@ Homes are the entry points of group `statflight.publishers`; a checkout that is 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import Final
+from typing import Any, Final
 
 from capture.publishers.spi import Publisher
 from store.errors import InvalidArgument, nearest
 
 GROUP: Final = "statflight.publishers"
+OPTION: Final = "publish"  # of a connector: the homes that its tables are published to after each capture
 
 BUILT_IN: Final = {
     "glue": "capture.publishers.glue:GluePublisher",
@@ -47,6 +49,16 @@ def check_home(home: str) -> str:
             params={"field": "to", "expected": "|".join(sorted(homes)), "actual": home},
         )  # fmt: skip
     return home
+
+
+def homes_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The homes that a connector's option names.
+
+    Raises:
+        InvalidArgument: One of them does not exist.
+    """
+    names = (name.strip() for name in str(options.get(OPTION) or "").split(","))
+    return tuple(dict.fromkeys(check_home(name) for name in names if name))
 
 
 def publisher_class(home: str) -> type[Publisher]:

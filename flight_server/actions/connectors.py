@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from capture.publishers import homes_of
 from flight_server.actions.registry import Call, Results, action
 from flight_server.wire.action_bodies import parse_body
 from store.errors import InvalidField
@@ -19,6 +20,7 @@ def register_connector(call: Call, body: bytes) -> Results:
     for name, value in options.items():
         if not isinstance(value, str):
             raise InvalidField(f"options.{name}", "is no text", expected="text", actual=value)
+    homes_of(options)
     call.service.access.require_catalog(call.principal, config["catalog"])
     lake = {name: config[name] for name in ("catalog", "format", "uri")} | {"options": options}
     yield call.service.lakes.register(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,26 +18,46 @@ from flight_server.commands.common import (
     for_each,
     snapshot_of,
 )
-from flight_server.commands.output import tell
+from flight_server.commands.output import misuse, tell
 from flight_server.commands.wording import line_of
 
 
 def publish(
     tables: TableNames,
-    to: Annotated[str, typer.Option("--to", help="iceberg (Puffin), paimon, lance or spark.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="HOME", help="iceberg, spark, trino, paimon, lance, glue or hive.")
+    ],
     snapshot: Annotated[str, typer.Option(help="An id, or 'current'.")] = "current",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written.")] = False,
+    allow_inherited: Annotated[
+        bool,
+        typer.Option("--allow-inherited", help="Statistics of an earlier snapshot too, if the schema is the same."),
+    ] = False,
+    option: Annotated[
+        list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Of the home. Repeatable.")
+    ] = None,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
     """Publish the statistics of each table that the targets stand for."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
+    more: dict[str, Any] = {"dry_run": True} if dry_run else {}
+    more |= {"allow_inherited": True} if allow_inherited else {}
+    more |= {"options": dict(map(_pair, option))} if option else {}
     with connect(server, token, tls_roots) as client:
 
         def write(name: str) -> None:
-            for written in client.actions.call("publish", {"table": name, "snapshot": at, "to": to}):
+            for written in client.actions.call("publish", {"table": name, "snapshot": at, "to": to} | more):
                 tell(line_of(written))
 
         names, missing = expand(client, targets)
         if for_each(names, write) or missing:
             raise typer.Exit(1)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        misuse(f"-o {text!r}: must be KEY=VALUE")
+    return key.strip(), value

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from capture.publishers import check_home
+from capture.publishers import homes_of
 from flight_server.control.task_queue import Task
 from store.catalog_store import EXTERNAL, TableEntry
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
@@ -24,21 +24,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("statflight.server")
 
-OPTION: Final = "publish"
 PUBLISH_SECONDS: Final = 3600.0  # a publication that scans a table may take
 SETTLE_SECONDS: Final = 1.0  # after the last capture of a table
 INTERVAL_SECONDS: Final = 10.0  # between two publications of a table in a home
 CURRENT, FAILED, DRY_RUN = "CURRENT", "FAILED", "DRY_RUN"
-
-
-def homes_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The homes that a connector's option names.
-
-    Raises:
-        InvalidArgument: One of them does not exist.
-    """
-    names = (name.strip() for name in str(options.get(OPTION) or "").split(","))
-    return tuple(dict.fromkeys(check_home(name) for name in names if name))
 
 
 class Publishing:
@@ -142,8 +131,8 @@ class Publishing:
         for home in homes:
             self._published[table.table_key, home] = now
             snapshot_id = self.snapshot_of(table, table.current_snapshot_id)
-            if snapshot_id != table.current_snapshot_id:
-                continue  # the capture was of the snapshot that the publication made
+            if snapshot_id != table.current_snapshot_id or self._is_fresh(table, home, snapshot_id):
+                continue  # a snapshot that the publication itself made, or nothing new to publish
             tried += 1
             try:
                 self.publish(table, home, snapshot_id, is_cancelled=self._stop.is_set)
@@ -155,6 +144,16 @@ class Publishing:
                     failed = {"snapshot_id": snapshot_id, "state": FAILED, "detail": str(refusal)}
                     self._record(table, home, failed)
         return tried
+
+    def _is_fresh(self, table: TableEntry, home: str, snapshot_id: int) -> bool:
+        """Whether a home holds all that is stored of a snapshot: nothing was put since it was published."""
+        rows = self._service.catalog.publications(table)
+        held = next((row for row in rows if (row["home"], row["state"]) == (home, CURRENT)), None)
+        if held is None or held["snapshot_id"] != snapshot_id:
+            return False
+        sql = "SELECT max(created_at) FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
+        ((newest,),) = self._service.database.rows(sql, table.table_key, snapshot_id)
+        return newest is not None and newest <= held["published_at"]
 
     def _busy(self, table_key: int) -> bool:
         """Whether captures of a table wait or run."""

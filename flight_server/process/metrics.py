@@ -15,6 +15,8 @@
 | statflight_capture_seconds | kind | of captures, from lease to end; `sync`: somebody waited, `job`: durable |
 | statflight_capture_read_rows_total, …_read_bytes_total | engine | read of the lake; a row once for each column |
 | statflight_capture_published_rows_total, …_published_bytes_total | flight | statistics that captures published |
+| statflight_publications_total | home, state | publications that ended: CURRENT, DRY_RUN, FAILED |
+| statflight_publication_seconds | home | of publications, from request to end |
 | statflight_tables | | tables with statistics |
 | statflight_table_age_seconds | table | since the last capture or put of the table's row; the oldest only |
 | statflight_stale_tables | | tables of connectors whose current snapshot has no table record |
@@ -197,6 +199,7 @@ class _ServiceCollector:
         with contextlib.suppress(Exception):  # a server that is being stopped has less to tell
             yield from self._queue()
             yield from self._captures()
+            yield from self._publications()
             yield from self._tables()
 
     def _queue(self) -> Iterator[Metric]:
@@ -238,6 +241,19 @@ class _ServiceCollector:
         for what, published in (("rows", tally.rows), ("bytes", tally.size_bytes)):
             name = f"statflight_capture_published_{what}"
             yield _counter(name, f"Statistics that captures published, in {what}", "flight", published.copy())
+
+    def _publications(self) -> Iterator[Metric]:
+        publishing = self._service.publishing
+        ended = CounterMetricFamily("statflight_publications", "Publications that ended", labels=["home", "state"])
+        for labels, count in publishing.outcomes.copy().items():
+            ended.add_metric(labels, count)
+        yield ended
+        taken = SummaryMetricFamily(
+            "statflight_publication_seconds", "Of publications, from request to end", labels=["home"]
+        )
+        for home, (count, seconds) in publishing.seconds.copy().items():
+            taken.add_metric([home], count, seconds)
+        yield taken
 
     def _tables(self) -> Iterator[Metric]:
         with self._lock:  # scrapers that come together ask the database once

@@ -300,6 +300,16 @@ def test_publish_tells_what_was_written(server, run):
     assert server.actions == [("publish", {"table": NAME, "snapshot": 4, "to": "iceberg"})]
 
 
+def test_publish_hands_on_what_it_is_told(server, run):
+    server.answers["publish"] = lambda body: [{"state": "DRY_RUN"}]
+    assert run("publish", NAME, "--to", "hive", "--dry-run", "--allow-inherited", "-o", "uri=thrift://h:1")[0] == 0
+    assert server.actions[-1][1] == {
+        "table": NAME, "snapshot": "current", "to": "hive", "dry_run": True, "allow_inherited": True,
+        "options": {"uri": "thrift://h:1"},
+    }  # fmt: skip
+    assert run("publish", NAME, "--to", "hive", "-o", "nonsense")[0] == 2
+
+
 def test_expire_deletes_nothing_by_default(server, run):
     server.answers["expire"] = lambda body: [{"table": NAME, "deleted": 3}]
     assert run("expire")[0] == 0
