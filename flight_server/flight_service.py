@@ -19,9 +19,11 @@ import pyarrow.flight as flight
 
 from flight_server import actions
 from flight_server.app import Service
+from flight_server.auth.handshake import Greeting, NoHandshake, greet
 from flight_server.auth.tokens import Authenticator, Guard, Principal
 from flight_server.process import audit_log
-from flight_server.wire import scan_request, status
+from flight_server.sql.lazy import LazyEndpoint
+from flight_server.wire import flight_sql, scan_request, status
 from flight_server.writes import ingest
 from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
 from store.schemas import FLIGHTS
@@ -60,11 +62,15 @@ class _Arrivals(flight.ServerMiddlewareFactory):
     be freed, and each time the thread waits for its turn in Python.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, authenticator: Authenticator | Guard) -> None:
+        self._authenticator = authenticator
         self._by_thread: dict[int, dict[str, list[str | bytes]]] = {}
 
-    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:  # noqa: ARG002  Flight's own
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> Greeting | None:
+        if info.method == flight.FlightMethod.HANDSHAKE:
+            return greet(self._authenticator.authenticate, headers)
         self._by_thread[threading.get_ident()] = headers  # HTTP/2 has their names in lower case
+        return None
 
     def take(self) -> _Headers:
         return _Headers(self._by_thread.pop(threading.get_ident()))
@@ -122,10 +128,14 @@ class _Answering:
 class StatflightServer(flight.FlightServerBase):
     """Every method checks size, caller and command, in this order, and raises only what `status.to_flight` makes."""
 
-    def __init__(self, service: Service, authenticator: Authenticator | Guard, location: str, **options: Any):
-        self._arrivals = _Arrivals()
-        super().__init__(location, middleware={"headers": self._arrivals}, **options)
+    def __init__(
+        self, service: Service, authenticator: Authenticator | Guard, location: str, sql: LazyEndpoint | None = None,
+        **options: Any,
+    ):  # fmt: skip
+        self._arrivals = _Arrivals(authenticator)
+        super().__init__(location, NoHandshake(), middleware={"headers": self._arrivals}, **options)
         self.service, self.authenticator = service, authenticator
+        self._sql = sql or LazyEndpoint(service, actions.release())
         self.metrics: Metrics | None = None
 
     def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
@@ -153,28 +163,39 @@ class StatflightServer(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         with self._answering(context, "GetFlightInfo") as headers:
-            caller = self._reader(headers)
+            caller, command = self._reader(headers), descriptor.command
+            if command is not None and flight_sql.is_command(command):
+                endpoint = flight.FlightEndpoint(command, [])  # a command is its own ticket
+                return flight.FlightInfo(self._sql.get().schema(command, caller), descriptor, [endpoint], -1, -1)
             request = scan_request.of_descriptor(descriptor, headers.get("x-query-id"))
             pinned = self.service.scanner.pin(request, caller)
             return self._info(descriptor, *self.service.scanner.parts(pinned, caller))
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         with self._answering(context, "GetSchema") as headers:
-            self._reader(headers)
+            caller, command = self._reader(headers), descriptor.command
+            if command is not None and flight_sql.is_command(command):
+                return flight.SchemaResult(self._sql.get().schema(command, caller))
             return flight.SchemaResult(scan_request.of_descriptor(descriptor, headers.get("x-query-id")).schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         with self._answering(context, "DoGet") as headers:
             caller = self._reader(headers)
-            request = scan_request.of_ticket(ticket.ticket, headers.get("x-query-id"))
-            answer = self.service.scanner.read(request, caller, context.is_cancelled)
-            self.service.note_read(request)
+            answer: pa.Table | Iterable[pa.RecordBatch]
+            if flight_sql.is_command(ticket.ticket):
+                name = flight_sql.FAMILY
+                schema, answer = self._sql.get().get(ticket.ticket, caller, context.is_cancelled)
+            else:
+                request = scan_request.of_ticket(ticket.ticket, headers.get("x-query-id"))
+                name, schema = request.flight.name, request.schema
+                answer = self.service.scanner.read(request, caller, context.is_cancelled)
+                self.service.note_read(request)
             if isinstance(answer, pa.Table):
                 if self.metrics is not None:
-                    self.metrics.rows_read(request.flight.name, answer.num_rows)
+                    self.metrics.rows_read(name, answer.num_rows)
                 return flight.RecordBatchStream(answer, options=WRITTEN)
-            batches = self._batches(context, headers, request.flight.name, answer)
-            return flight.GeneratorStream(request.schema, batches, options=WRITTEN)
+            batches = self._batches(context, headers, name, answer)
+            return flight.GeneratorStream(schema, batches, options=WRITTEN)
 
     def _batches(
         self, context: flight.ServerCallContext, headers: _Headers, name: str, batches: Iterable[pa.RecordBatch]
@@ -190,7 +211,11 @@ class StatflightServer(flight.FlightServerBase):
         reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
     ) -> None:  # fmt: skip
         with self._answering(context, "DoPut") as headers:
-            caller = self._caller(headers)
+            caller, command = self._caller(headers), descriptor.command
+            if command is not None and flight_sql.is_command(command):
+                self.service.access.require(caller, "stats.read")
+                writer.write(pa.py_buffer(self._sql.get().put(command, (chunk.data for chunk in reader), caller)))
+                return
             request = ingest.parse_put(descriptor)
             if request.draft is None:
                 self.service.access.require(caller, "stats.write")
@@ -212,15 +237,15 @@ class StatflightServer(flight.FlightServerBase):
             writer.write(pa.py_buffer(json.dumps(answer).encode()))
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
+        if action.type in flight_sql.ACTIONS:
+            return self._act(context, action)
         known = actions.ACTIONS.get(action.type)
         name = known.name if known is not None else "unknown"  # it labels a metric: callers do not make up labels
         with self._answering(context, "DoAction", name) as headers:
             caller = self._caller(headers) if known is None or not known.open else self._anyone(headers)
             if known is None:
                 raise Unimplemented(f'no action "{action.type[:100]}"', hint="the flight sys.functions lists them")
-            body = action.body.to_pybytes() if action.body is not None else b""
-            if len(body) > MAX_BODY_BYTES:
-                raise InvalidArgument(f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are taken")
+            body = _body(action)
             call = actions.Call(
                 self.service, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
             )
@@ -229,6 +254,12 @@ class StatflightServer(flight.FlightServerBase):
             first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
             audit_log.action(name, body, caller.name, headers.correlation_id)
         return first if isinstance(results, list) or not first else self._stream(context, headers, name, first, results)
+
+    def _act(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
+        """An action of Flight SQL."""
+        with self._answering(context, "DoAction", action.type) as headers:
+            caller = self._reader(headers)
+            return [_result(item) for item in self._sql.get().act(action.type, _body(action), caller)]
 
     def _stream(
         self, context: flight.ServerCallContext, headers: _Headers, name: str, first: list[flight.Result],
@@ -243,7 +274,8 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "ListActions") as headers:
             self._caller(headers)
             return [
-                flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in actions.ACTIONS.values()
+                *(flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in actions.ACTIONS.values()),
+                *(flight.ActionType(name, description) for name, description in flight_sql.ACTIONS.items()),
             ]
 
     def do_exchange(self, context: flight.ServerCallContext, *_: Any) -> None:
@@ -266,6 +298,13 @@ class StatflightServer(flight.FlightServerBase):
         endpoints = [flight.FlightEndpoint(scan_request.to_ticket(part), []) for part in parts]
         ordered = not any(part.part is not None and part.part.modulus > 1 for part in parts)
         return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)
+
+
+def _body(action: flight.Action) -> bytes:
+    body: bytes = action.body.to_pybytes() if action.body is not None else b""
+    if len(body) > MAX_BODY_BYTES:
+        raise InvalidArgument(f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are taken")
+    return body
 
 
 def _result(item: Any) -> flight.Result:

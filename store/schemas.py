@@ -107,6 +107,18 @@ def _plain(name: str, description: str, columns: dict[str, pa.DataType]) -> Flig
     return Flight(name, _schema(columns), description)
 
 
+ADBC_STATISTIC: Final = pa.struct([
+    pa.field("table_name", TEXT, False), pa.field("column_name", TEXT), pa.field("statistic_key", pa.int16(), False),
+    pa.field("statistic_value", pa.dense_union([
+        pa.field("int64", INT), pa.field("uint64", pa.uint64()), pa.field("float64", FLOAT), pa.field("binary", BYTES),
+    ]), False),
+    pa.field("statistic_is_approximate", BOOL, False),
+])  # fmt: skip
+_ADBC_SCHEMA = pa.struct([
+    pa.field("db_schema_name", TEXT),
+    pa.field("db_schema_statistics", pa.list_(pa.field("item", ADBC_STATISTIC, False)), False),
+])  # fmt: skip
+
 _TABLE_KEY = {"table_catalog": TEXT, "table_schema": TEXT, "table_name": TEXT}
 _CONSTRAINT = {"constraint_catalog": TEXT, "constraint_schema": TEXT, "constraint_name": TEXT}
 
@@ -201,6 +213,10 @@ _ALL: Final = [
     _plain("sys.flights", "The flights of this server", {
         "name": TEXT, "column_count": INT, "row_estimate": INT, "writable": BOOL, "description": TEXT,
     }),
+    Flight("adbc.statistics", pa.schema([
+        pa.field("catalog_name", TEXT),
+        pa.field("catalog_db_schemas", pa.list_(pa.field("item", _ADBC_SCHEMA, False)), False),
+    ]), "Current statistics in the shape of ADBC's GetStatistics, one row per catalog"),
     _plain("sys.functions", "The actions of this server", {"name": TEXT, "arguments": TEXT, "description": TEXT}),
 ]  # fmt: skip
 

@@ -25,6 +25,7 @@ from flight_server.process.log import configure
 from flight_server.process.runtime import freeze_garbage, hush_tracebacks, leave_pandas_out, realign_buffers
 from flight_server.process.signals import Signals
 from flight_server.process.workers import OwnWorkers, WorkersEndpoint
+from flight_server.sql.lazy import LazyEndpoint
 from flight_server.web.listener import start as start_pages
 from store.errors import InvalidArgument
 
@@ -48,8 +49,10 @@ def serve(settings: Settings) -> int:
     service = Service(settings, actions.functions)
     metrics = health = listener = pages = None
 
+    sql = LazyEndpoint(service, actions.release())
+
     def start(location: str, options: Mapping[str, Any]) -> StatflightServer:
-        server = StatflightServer(service, guard, location, **options)
+        server = StatflightServer(service, guard, location, sql, **options)
         server.metrics = metrics
         return server
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.auth.tokens import ANONYMOUS, Principal
+from flight_server.reads import adbc_statistics
 from flight_server.reads.flight_files import HotFlights
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.reads.slice_cache import NAMES, Slice, SliceCache, mark_of, one_batch
@@ -111,7 +112,7 @@ class Scanner:
         if self.hot is not None and self._is_whole(request, principal) and (whole := self.hot.get(request)) is not None:
             chosen = whole if request.columns is None else whole.select(request.names)
             return self.streams.serve(chosen.to_batches(), is_cancelled)
-        return self._run(request, self.scope(request, principal), is_cancelled)
+        return self._anew(request, principal, is_cancelled)
 
     def reader(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
@@ -144,7 +145,7 @@ class Scanner:
             batch, of = found
             batches, whole = [batch], batch.num_rows <= 1 or fits(batch, SMALL_BYTES)
         else:
-            answer = self._run(request, self.scope(request, principal), is_cancelled)
+            answer = self._anew(request, principal, is_cancelled)
             batches, whole = [], isinstance(answer, pa.Table)
             if isinstance(answer, Stream):
                 answer.close()
@@ -272,6 +273,19 @@ class Scanner:
                     return None
                 batches.append(batch)
         return one_batch(in_order(pa.Table.from_batches(batches, whole.schema), sort_keys(whole, scope)))
+
+    def _anew(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
+        """The answer that no cache has."""
+        if request.flight.name != adbc_statistics.FLIGHT.name:
+            return self._run(request, self.scope(request, principal), is_cancelled)
+        tables, columns = (
+            self.table(ScanRequest(FLIGHTS[name], names, snapshot=CURRENT), principal).to_pylist()
+            for name, names in (
+                ("stats.tables", adbc_statistics.TABLE_COLUMNS),
+                ("stats.columns", adbc_statistics.COLUMNS),
+            )
+        )
+        return adbc_statistics.answer(request, tables, columns)
 
     def _run(self, request: ScanRequest, scope: Scope, is_cancelled: Callable[[], bool]) -> Answer:
         cursor = self.database.read()

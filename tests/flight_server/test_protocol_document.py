@@ -94,6 +94,8 @@ def test_the_flights_are_those_of_the_code():
     types = {"string": "utf8", "double": "float64", "timestamp[us, tz=UTC]": "timestamp"}
 
     def word(type: pa.DataType) -> str:
+        if pa.types.is_union(type):
+            return f"dense_union<{','.join(field.name for field in type)}>"
         if pa.types.is_struct(type):
             return f"struct<{','.join(f'{field.name}:{word(field.type)}' for field in type)}>"
         return f"list<{word(type.value_type)}>" if pa.types.is_list(type) else types.get(str(type), str(type))

@@ -52,6 +52,22 @@ def test_tokens_tell_their_principals(tmp_path):
     assert "sesame" not in repr(authenticator) and sha("r") not in repr(authenticator)
 
 
+def test_a_password_is_a_token(tmp_path):
+    authenticator = load_tokens(file_of(tmp_path, GOOD))
+    for user in ("", "anybody", "ü"):
+        told = base64.b64encode(f"{user}:r".encode()).decode()
+        for header in (f"Basic {told}", f"basic {told.rstrip('=')}"):  # Go's driver leaves the padding out
+            assert authenticator.authenticate(header).name == "reader"
+    for wrong in (
+        "Basic",
+        "Basic !",
+        "Basic " + base64.b64encode(b"r").decode(),
+        "Basic " + base64.b64encode(b"\xff").decode(),
+    ):
+        with pytest.raises(Unauthenticated):
+            authenticator.authenticate(wrong)
+
+
 def test_an_open_server_knows_nobody():
     authenticator = Authenticator.open()
     assert authenticator.authenticate(None) is authenticator.authenticate("anything") is ANONYMOUS

@@ -1,0 +1,330 @@
+"""Flight SQL's commands, answered: metadata, statements, prepared statements, sessions.
+
+Statements are answered from the scans that JSON commands are answered from, for the same callers and under the same
+limits. Prepared statements are kept for a while, within a budget; a client whose statement is gone prepares it again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from flight_server.auth.tokens import Principal
+from flight_server.reads.streams import Stream
+from flight_server.sql import metadata, plan, pushdown
+from flight_server.sql.plan import NAIVE, Plan, Source
+from flight_server.sql.pushdown import Slot
+from flight_server.sql.sandbox import Sandbox
+from flight_server.wire import flight_sql
+from flight_server.wire.flight_sql import Message
+from flight_server.wire.scan_request import ScanRequest
+from store.errors import InvalidArgument, NotFound, ResourceExhausted
+from store.lru import Bounded
+
+if TYPE_CHECKING:
+    from flight_server.app import Service
+
+MAX_SOURCE_BYTES: Final = 256 << 20  # of the rows of one flight that a statement reads
+MAX_PARAMETER_BYTES: Final = 1 << 20
+_PLANS_BYTES: Final = 16 << 20
+_PREPARED_BYTES: Final = 32 << 20
+_PLAN_COST: Final = 8192  # bytes of a plan besides its text
+_CLOSED, _CANCELLED, _NOT_CANCELLABLE = 1, 1, 3  # statuses of the standard
+
+
+@dataclass(frozen=True)
+class _Planned:
+    plan: Plan
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    caller: str
+    planned: _Planned
+    values: tuple[Any, ...] | None
+    size: int
+
+
+Answer: TypeAlias = pa.Table | Iterator[pa.RecordBatch]
+
+
+class SqlEndpoint:
+    """Answers the commands of Flight SQL for callers."""
+
+    def __init__(self, service: Service, release: str):
+        self._service, self._release = service, release
+        self._sandbox = Sandbox()
+        self._plans: Bounded[str, _Planned] = Bounded(_PLANS_BYTES)
+        self._prepared: Bounded[bytes, _Prepared] = Bounded(_PREPARED_BYTES)
+        self._running: dict[tuple[str, bytes], list[threading.Event]] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        self._sandbox.close()
+
+    def schema(self, data: bytes, caller: Principal) -> pa.Schema:
+        """The schema of a command's answer."""
+        command = flight_sql.read_any(data)
+        if command.name in metadata.SCHEMAS:
+            return metadata.schema_of(command)
+        return self._statement(command, caller)[0].schema
+
+    def get(self, data: bytes, caller: Principal, is_cancelled: Callable[[], bool]) -> tuple[pa.Schema, Answer]:
+        """The schema and rows of a command, which is its own ticket."""
+        command = flight_sql.read_any(data)
+        if command.name in metadata.SCHEMAS:
+            found = metadata.answer(command, self._release)
+            return found.schema, found
+        planned, values = self._statement(command, caller)
+        given = _checked(planned.plan, values)
+        running = self._begin(caller, data)
+        try:
+            answer = self._run(planned, given, caller, lambda: running.is_set() or is_cancelled())
+        except BaseException:
+            self._end(caller, data, running)
+            raise
+        if isinstance(answer, pa.Table):
+            self._end(caller, data, running)
+            return planned.schema, answer
+        return planned.schema, _Reading(answer, lambda: self._end(caller, data, running))
+
+    def put(self, data: bytes, batches: Iterable[pa.RecordBatch], caller: Principal) -> bytes:
+        """Binds the parameters of a prepared statement; the message that is answered."""
+        command = flight_sql.read_any(data)
+        if command.name != "CommandPreparedStatementQuery":
+            raise InvalidArgument(f"{command.name} is not taken", hint="statements only read")
+        handle = command.data(1)
+        prepared = self._find(handle, caller)
+        size, values = _parameters(batches, prepared.planned.plan)
+        self._prepared.put(handle, replace(prepared, values=values), prepared.size + size)
+        return flight_sql.write_message((1, handle))
+
+    def act(self, name: str, body: bytes, caller: Principal) -> list[bytes]:
+        """The results of an action of `flight_sql.ACTIONS`."""
+        if name == "CancelFlightInfo":
+            return [self._cancel(flight_sql.read_message(name, body), caller)]
+        request = flight_sql.read_any(body) if body else Message(name, {})
+        match name:
+            case "CreatePreparedStatement":
+                return [self._prepare(request, caller)]
+            case "ClosePreparedStatement":
+                with suppress(NotFound):
+                    self._find(request.data(1), caller)
+                    self._prepared.drop(request.data(1))
+                return []
+            case "CloseSession":
+                return [flight_sql.write_any("CloseSessionResult", (1, _CLOSED))]
+        return [flight_sql.write_any(f"{name}Result")]
+
+    # Statements.
+
+    def _plan(self, sql: str) -> _Planned:
+        found = self._plans.get(sql)
+        if found is None:
+            made = plan.make(sql)
+            found = _Planned(made, self._schema(made))
+            self._plans.put(sql, found, 4 * len(sql) + _PLAN_COST)
+        return found
+
+    def _schema(self, made: Plan) -> pa.Schema:
+        if made.direct is not None:
+            (source,) = made.sources
+            fields = plan.naive(_schema_of(source))
+            return pa.schema([field.with_name(n) for field, n in zip(fields, made.direct.names, strict=True)])
+        tables = {source.label: plan.naive(_schema_of(source)) for source in made.sources}
+        known = {name for source in made.sources for name in source.table.flight.schema.names}
+        return plan.naive(self._sandbox.schema(made.typed_sql, tables, known))
+
+    def _statement(self, command: Message, caller: Principal) -> tuple[_Planned, tuple[Any, ...] | None]:
+        match command.name:
+            case "CommandStatementQuery":
+                return self._plan(command.text(1) or ""), None
+            case "CommandPreparedStatementQuery":
+                prepared = self._find(command.data(1), caller)
+                return prepared.planned, prepared.values
+        raise InvalidArgument(f"{command.name[:100]} is not taken", hint="statements only read")
+
+    def _prepare(self, request: Message, caller: Principal) -> bytes:
+        sql = request.text(1) or ""
+        planned = self._plan(sql)
+        handle, size = secrets.token_bytes(16), 4 * len(sql) + _PLAN_COST
+        self._prepared.put(handle, _Prepared(caller.name, planned, None, size), size)
+        types = planned.plan.parameters
+        parameters = pa.schema([pa.field(f"parameter_{n}", type_) for n, type_ in enumerate(types, 1)])
+        return flight_sql.write_any(
+            "ActionCreatePreparedStatementResult", (1, handle), (2, planned.schema.serialize().to_pybytes()),
+            (3, parameters.serialize().to_pybytes()),
+        )  # fmt: skip
+
+    def _find(self, handle: bytes, caller: Principal) -> _Prepared:
+        found = self._prepared.get(handle)
+        if found is None or found.caller != caller.name:
+            raise NotFound("no such prepared statement", code="UNKNOWN_STATEMENT", hint="prepare it anew")
+        return found
+
+    def _run(
+        self, planned: _Planned, values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
+    ) -> pa.Table | Stream | Iterator[pa.RecordBatch]:
+        made, schema = planned.plan, planned.schema
+        if made.direct is not None:
+            (source,) = made.sources
+            request = _request(source, values, _limit(made.direct.limit, values))
+            answer = self._service.scanner.read(request, caller, is_cancelled)
+            self._service.note_read(request)
+            if isinstance(answer, pa.Table):
+                return pa.Table.from_batches([_shown(batch, schema) for batch in answer.to_batches()], schema)
+            return (_shown(batch, schema) for batch in answer)
+        tables = {source.label: self._rows(source, values, caller, is_cancelled) for source in made.sources}
+        cursor = self._sandbox.cursor()
+        given = [_for_duckdb(value) for value in values]
+        if made.now:
+            given.append(datetime.now(UTC).replace(tzinfo=None))
+        rows = self._sandbox.rows(cursor, made.sql, given, tables, schema)
+        return self._service.streams.run(cursor, lambda: rows, schema, is_cancelled)
+
+    def _rows(
+        self, source: Source, values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
+    ) -> pa.Table:
+        """The rows of a flight that a statement reads, with naive instants."""
+        request = _request(source, values, None)
+        schema = plan.naive(_schema_of(source))
+        answer = self._service.scanner.read(request, caller, is_cancelled)
+        self._service.note_read(request)
+        batches, size = [], 0
+        for batch in answer.to_batches() if isinstance(answer, pa.Table) else answer:
+            size += batch.nbytes
+            if size > MAX_SOURCE_BYTES:
+                raise ResourceExhausted(
+                    f"the statement reads more than {MAX_SOURCE_BYTES >> 20} MiB of {source.table.flight.name}",
+                    hint="narrow it by WHERE, or read the flight itself",
+                )
+            batches.append(_shown(batch, schema))
+        return pa.Table.from_batches(batches, schema)
+
+    # Statements that are being read.
+
+    def _begin(self, caller: Principal, ticket: bytes) -> threading.Event:
+        event = threading.Event()
+        with self._lock:
+            self._running.setdefault((caller.name, ticket), []).append(event)
+        return event
+
+    def _end(self, caller: Principal, ticket: bytes, event: threading.Event) -> None:
+        key = (caller.name, ticket)
+        with self._lock:
+            if (events := self._running.get(key)) is not None:
+                with suppress(ValueError):
+                    events.remove(event)
+                if not events:
+                    del self._running[key]
+
+    def _cancel(self, request: Message, caller: Principal) -> bytes:
+        found = False
+        info = flight_sql.read_message("FlightInfo", request.data(1))
+        for endpoint in info.fields.get(3, []):
+            if isinstance(endpoint, bytes):
+                ticket = flight_sql.read_message("Ticket", flight_sql.read_message("Endpoint", endpoint).data(1)).data(
+                    1
+                )
+                with self._lock:
+                    for event in self._running.get((caller.name, ticket), []):
+                        event.set()
+                        found = True
+        return flight_sql.write_message((1, _CANCELLED if found else _NOT_CANCELLABLE))
+
+
+class _Reading:
+    """Batches on their way to a caller; `on_end` is called once they are read, or not wanted any more."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], on_end: Callable[[], None]):
+        self._batches, self._on_end = batches, on_end
+
+    def __iter__(self) -> _Reading:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            return next(self._batches)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._batches = iter(())
+        self._on_end()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _schema_of(source: Source) -> pa.Schema:
+    return pa.schema([source.table.flight.schema.field(name) for name in source.columns])
+
+
+def _request(source: Source, values: Sequence[Any], limit: int | None) -> ScanRequest:
+    return ScanRequest(
+        source.table.flight, source.columns, pushdown.bind(source.node, values), source.table.snapshot, limit=limit
+    )
+
+
+def _limit(limit: int | Slot | None, values: Sequence[Any]) -> int | None:
+    if not isinstance(limit, Slot):
+        return limit
+    value = values[limit.number]
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise InvalidArgument(f"parameter {limit.number + 1}: a LIMIT must be an integer ≥ 0", code="BAD_LITERAL")
+    return value
+
+
+def _shown(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch under the names of a schema, with naive instants."""
+    columns = [column.view(NAIVE) if pa.types.is_timestamp(column.type) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _parameters(batches: Iterable[pa.RecordBatch], made: Plan) -> tuple[int, tuple[Any, ...]]:
+    """The size and the values of parameters; every batch is read before anything is refused."""
+    rows: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if batch.num_rows and size <= MAX_PARAMETER_BYTES:
+            rows.append(batch)
+    if size > MAX_PARAMETER_BYTES:
+        raise InvalidArgument(f"parameters: more than {MAX_PARAMETER_BYTES} bytes")
+    count = sum(batch.num_rows for batch in rows)
+    if count != 1:
+        raise InvalidArgument(f"parameters: one row must be sent, not {count}")
+    (batch,) = rows
+    if batch.num_columns != len(made.parameters):
+        raise InvalidArgument(f"the statement has {len(made.parameters)} parameters, and {batch.num_columns} were sent")
+    return size, tuple(_python(column) for column in batch.columns)
+
+
+def _python(column: pa.Array) -> Any:
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    return column[0].as_py()
+
+
+def _checked(made: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    if made.parameters and values is None:
+        raise InvalidArgument(
+            f"the statement has {len(made.parameters)} parameters that are not bound", code="UNBOUND_PARAMETER",
+            hint="prepare it and put their values",
+        )  # fmt: skip
+    return values or ()
+
+
+def _for_duckdb(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).replace(tzinfo=None)
+    return value

@@ -1,0 +1,203 @@
+"""The SQL that is taken: one SELECT whose every node and function is on a list. What is not on it is refused by name.
+
+Statements are parsed by sqlglot. What runs later is written anew from the tree that was checked here, so that nothing
+can be read in one way and run in another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.tokens import Token, TokenType
+
+from store.errors import InvalidArgument
+
+DIALECT: Final = "duckdb"
+MAX_BYTES: Final = 64 * 1024  # of a statement
+MAX_TOKENS: Final = 10_000
+MAX_DEPTH: Final = 128  # of the tree; chains of AND and OR are one level
+MAX_PARAMETERS: Final = 1000
+_KIND: Final = "one SELECT over flights is taken"
+
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it logs statements that it does not know
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_NODES: Final = frozenset({
+    exp.Select, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Order, exp.Ordered, exp.Limit, exp.Offset,
+    exp.Distinct, exp.Subquery, exp.With, exp.CTE, exp.Table, exp.TableAlias, exp.Alias, exp.Column, exp.Identifier,
+    exp.Star, exp.Literal, exp.Null, exp.Boolean, exp.Placeholder, exp.Paren, exp.Tuple, exp.Filter,
+    exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Is, exp.In, exp.Between, exp.Like,
+    exp.ILike, exp.Escape, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Exists,
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.DPipe,
+    exp.Case, exp.If, exp.Cast, exp.TryCast, exp.DataType, exp.DataTypeParam, exp.Interval, exp.Var, exp.Extract,
+    exp.WithinGroup,
+})  # fmt: skip
+_PARTS: Final[dict[type[exp.Expression], frozenset[str]]] = {
+    # what these may hold: an option that is not known here must not be dropped in silence
+    exp.Select: frozenset({"expressions", "from_", "from", "joins", "where", "group", "having", "order", "limit",
+                           "offset", "distinct", "with_", "with"}),
+    exp.Table: frozenset({"this", "db", "catalog", "alias"}),
+    exp.Subquery: frozenset({"this", "alias", "with_", "with"}),
+    exp.CTE: frozenset({"this", "alias"}),
+    exp.With: frozenset({"expressions"}),
+    exp.Join: frozenset({"this", "on", "using", "side", "kind", "method"}),
+}  # fmt: skip
+_TYPES: Final = frozenset(exp.DataType.Type[name] for name in (
+    "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "INT128", "UTINYINT", "USMALLINT", "UINT", "UBIGINT", "FLOAT",
+    "DOUBLE", "DECIMAL", "VARCHAR", "TEXT", "CHAR", "DATE", "TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPNTZ",
+    "DATETIME", "INTERVAL", "VARBINARY",
+))  # fmt: skip
+
+FUNCTIONS: Final = frozenset(
+    _words("""
+    any_value approx_count_distinct approx_distinct arg_max arg_min avg bool_and bool_or corr count count_if countif
+    covar_pop covar_samp first kurtosis last list listagg array_agg logical_and logical_or max median min mode
+    percentile_cont percentile_disc quantile quantile_cont quantile_disc skewness stddev stddev_pop stddev_samp
+    string_agg group_concat sum var_pop var_samp variance variance_pop
+    ascii char_length chr concat concat_ws contains ends_with endswith instr left length len lower ltrim position
+    regexp_extract regexp_full_match regexp_like regexp_matches regexp_replace replace reverse right rtrim split_part
+    starts_with startswith str_position strlen strpos substr substring trim upper
+    abs cbrt ceil ceiling exp floor greatest isfinite isinf isnan is_nan is_inf least ln log log10 log2 mod pow power
+    round sign sqrt trunc
+    coalesce if ifnull iff nullif nvl
+    current_date current_timestamp date date_add date_diff datediff date_from_parts date_part date_sub date_trunc
+    timestamp_trunc day dayofmonth dayofweek day_of_month day_of_week day_of_year dayofyear epoch epoch_ms epoch_us
+    hour last_day localtimestamp make_date make_timestamp minute month now quarter second strftime strptime str_to_time
+    time_to_str time_to_unix today to_days week week_of_year weekofyear year
+    array_contains array_length array_size list_contains
+""")
+)
+"""Names of functions, as users and as sqlglot call them: nothing that reads files, settings or the world."""
+
+# Words that stand before a parenthesis without calling anything.
+_NO_CALLS: Final = frozenset(
+    _words("""
+    all and any as between by case cast char decimal distinct else end escape except exists extract filter from group
+    having ilike in interval is join like limit not offset on or over select then time timestamp try_cast using
+    varchar when where with within order set exclude
+""")
+)
+
+
+def parse(sql: str) -> exp.Select:
+    """The statement as a tree that holds nothing but what is allowed, its parameters numbered from 1.
+
+    Raises:
+        InvalidArgument: It is too large, malformed, not one SELECT, or has a part that is not taken.
+    """
+    if len(sql) > MAX_BYTES or len(sql.encode("utf-8", "replace")) > MAX_BYTES:
+        raise refusal(f"the statement is longer than {MAX_BYTES} bytes")
+    try:
+        tokens = sqlglot.tokenize(sql, dialect=DIALECT)
+        statement = _statement(sql, tokens)
+        _check(statement)
+        return statement
+    except SqlglotError as error:
+        raise refusal(_mistake(error)) from None
+    except RecursionError:
+        raise refusal("the statement is nested too deep") from None
+
+
+def write(statement: exp.Expression) -> str:
+    """The statement as DuckDB reads it.
+
+    Raises:
+        InvalidArgument: It calls a function that is not on the list.
+    """
+    try:
+        sql = statement.sql(dialect=DIALECT, comments=False, copy=False)
+        tokens = sqlglot.tokenize(sql, dialect=DIALECT)
+    except RecursionError:
+        raise refusal("the statement is nested too deep") from None
+    for token, following in itertools.pairwise(tokens):
+        called = following.token_type is TokenType.L_PAREN and token.text.isidentifier()
+        if called and token.token_type is not TokenType.STRING and token.text.lower() not in FUNCTIONS | _NO_CALLS:
+            raise refusal(f'the function "{token.text.lower()[:100]}" is not allowed')
+    return sql
+
+
+def refusal(message: str, hint: str = "") -> InvalidArgument:
+    return InvalidArgument(message, code="BAD_SQL", hint=hint)
+
+
+def _statement(sql: str, tokens: list[Token]) -> exp.Select:
+    if not tokens:
+        raise refusal("the statement is empty", hint=_KIND)
+    if len(tokens) > MAX_TOKENS:
+        raise refusal(f"the statement has more than {MAX_TOKENS} words")
+    marks = [token for token in tokens if token.token_type is TokenType.PLACEHOLDER]
+    if any(token.token_type is TokenType.PARAMETER for token in tokens):
+        raise refusal('parameters must be written as "?"')
+    if len(marks) > MAX_PARAMETERS:
+        raise refusal(f"the statement has more than {MAX_PARAMETERS} parameters")
+    numbered, at = [], 0
+    for number, mark in enumerate(marks, 1):
+        numbered += [sql[at : mark.start], f"${number}"]
+        at = mark.end + 1
+    parsed = [each for each in sqlglot.parse("".join([*numbered, sql[at:]]), dialect=DIALECT) if each is not None]
+    if len(parsed) != 1:
+        raise refusal(f"{len(parsed)} statements were sent", hint=_KIND)
+    if not isinstance(parsed[0], exp.Select):
+        kind = type(parsed[0]).__name__.upper() if isinstance(parsed[0], exp.SetOperation) else tokens[0].text.upper()
+        raise refusal(f"{kind[:50]} is not allowed", hint=_KIND)
+    return parsed[0]
+
+
+def _check(statement: exp.Select) -> None:
+    for node, depth in _nodes(statement):
+        if depth > MAX_DEPTH:
+            raise refusal(f"the statement is nested deeper than {MAX_DEPTH} levels")
+        kind = type(node)
+        if kind not in _NODES and not _is_allowed_function(node):
+            raise refusal(f"{_named(node)} is not allowed", hint=_KIND)
+        known = _PARTS.get(kind)
+        if known is not None:
+            for name, value in node.args.items():
+                if value and name not in known:
+                    raise refusal(f"{name.strip('_').upper()} is not allowed in {_named(node)}", hint=_KIND)
+        if isinstance(node, exp.Table) and not isinstance(node.this, exp.Identifier):
+            raise refusal(f"{_named(node.this)} is not allowed as a table", hint=_KIND)
+        if isinstance(node, exp.DataType) and node.this not in _TYPES:
+            raise refusal(f"the type {str(node.sql(dialect=DIALECT))[:50]} is not allowed")
+
+
+def _nodes(root: exp.Expression) -> Iterator[tuple[exp.Expression, int]]:
+    """Every node with its depth, without recursion; a chain of one connector is one level deep."""
+    open_: list[tuple[exp.Expression, int]] = [(root, 0)]
+    while open_:
+        node, depth = open_.pop()
+        yield node, depth
+        for child in node.iter_expressions():
+            chained = type(child) is type(node) and isinstance(child, exp.And | exp.Or)
+            open_.append((child, depth if chained else depth + 1))
+
+
+def _is_allowed_function(node: exp.Expression) -> bool:
+    if isinstance(node, exp.Anonymous):
+        return isinstance(node.this, str) and node.this.lower() in FUNCTIONS
+    return isinstance(node, exp.Func) and any(name.lower() in FUNCTIONS for name in type(node).sql_names())
+
+
+def _named(node: Any) -> str:
+    if isinstance(node, exp.Anonymous):
+        return f'the function "{str(node.this).lower()[:100]}"'
+    if isinstance(node, exp.Func):
+        return f'the function "{type(node).sql_names()[0].lower()}"'
+    return type(node).__name__.upper()
+
+
+def _mistake(error: SqlglotError) -> str:
+    found = next(iter(getattr(error, "errors", [])), None)
+    if not found or not found.get("highlight"):
+        return "the statement cannot be read: a quote or parenthesis may be open"
+    return f'the statement cannot be read at "{found["highlight"][:50]}" (line {found["line"]}, column {found["col"]})'

@@ -1,0 +1,38 @@
+"""Flight SQL's endpoint, loaded when it is first asked: its parser takes a moment, and most servers are never asked."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from flight_server.app import Service
+
+if TYPE_CHECKING:
+    from flight_server.sql.endpoint import SqlEndpoint
+
+
+class LazyEndpoint:
+    """The endpoint of a service, shared by all servers of the process: prepared statements outlive a renewal of TLS.
+
+    Args:
+        service: answers scans.
+        release: the version that clients are told.
+    """
+
+    def __init__(self, service: Service, release: str):
+        self._service, self._release = service, release
+        self._lock = threading.Lock()
+        self._made: SqlEndpoint | None = None
+
+    def get(self) -> SqlEndpoint:
+        with self._lock:
+            if self._made is None:
+                from flight_server.sql.endpoint import SqlEndpoint
+
+                self._made = SqlEndpoint(self._service, self._release)
+            return self._made
+
+    def close(self) -> None:
+        with self._lock:
+            if self._made is not None:
+                self._made.close()

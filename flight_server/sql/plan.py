@@ -1,0 +1,318 @@
+"""Statements → plans: which flights are read, with what columns and conditions, and what DuckDB does with the rows.
+
+A plan says nothing of a caller, so it is kept and shared. Where one flight is read, filtered and cut alone, there is
+nothing left for DuckDB: the plan is `direct`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from flight_server.sql import language, pushdown
+from flight_server.sql.pushdown import Slot
+from store.errors import NotFound, nearest
+from store.predicates.tree import Node
+from store.schemas import FLIGHTS, Flight
+
+CATALOG: Final = "statflight"
+STORED_SCHEMA: Final = "stats_all"  # every stored row, where `stats` has the current ones
+NAIVE: Final = pa.timestamp("us")  # UTC without saying so: drivers cannot read zoned instants
+_TYPES: Final = {
+    "BOOLEAN": pa.bool_(), "TINYINT": pa.int64(), "SMALLINT": pa.int64(), "INT": pa.int64(), "BIGINT": pa.int64(),
+    "FLOAT": pa.float64(), "DOUBLE": pa.float64(), "DECIMAL": pa.float64(), "DATE": pa.date32(), "TIMESTAMP": NAIVE,
+    "TIMESTAMPNTZ": NAIVE, "TIMESTAMPTZ": NAIVE, "DATETIME": NAIVE,
+}  # fmt: skip
+_ZONED: Final = exp.DataType.Type.TIMESTAMPTZ
+_PLAIN: Final = exp.DataType.Type.TIMESTAMP
+
+
+@dataclass(frozen=True)
+class Table:
+    """A flight under the name that SQL has for it."""
+
+    schema: str
+    name: str
+    flight: Flight
+
+    @property
+    def snapshot(self) -> str | None:
+        return "current" if self.schema == "stats" else None
+
+
+def _tables() -> Iterator[Table]:
+    for flight in FLIGHTS.values():
+        schema, _, name = flight.name.partition(".")
+        yield Table(schema, name, flight)
+        if schema == "stats":
+            yield Table(STORED_SCHEMA, name, flight)
+
+
+TABLES: Final = {f"{table.schema}.{table.name}": table for table in _tables()}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One reading of a flight: its columns, the rows wanted of it, and the name by which the statement knows it."""
+
+    table: Table
+    label: str
+    columns: tuple[str, ...]
+    node: Node | None
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A read of one flight that answers the statement by itself: the names of its columns there, and a limit."""
+
+    names: tuple[str, ...]
+    limit: int | Slot | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a statement comes to.
+
+    `parameters` are the types of its `?`; `now` says that DuckDB's statement has one more, for the present instant. A
+    direct plan has no statement for DuckDB.
+    """
+
+    sources: tuple[Source, ...]
+    parameters: tuple[pa.DataType, ...]
+    sql: str
+    typed_sql: str  # with nulls of the right types for parameters: it tells the schema
+    now: bool
+    direct: Direct | None
+
+
+def naive(schema: pa.Schema) -> pa.Schema:
+    """The schema with instants as Flight SQL hands them out."""
+    return pa.schema([field.with_type(NAIVE) if pa.types.is_timestamp(field.type) else field for field in schema])
+
+
+def make(sql: str) -> Plan:
+    """The plan of a statement.
+
+    Raises:
+        InvalidArgument: It is not taken; the message says which part.
+        NotFound: It names a table that is not there.
+    """
+    statement = language.parse(sql)
+    common = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
+    found = [(node, table) for node in statement.find_all(exp.Table) if (table := _table(node, common)) is not None]
+    wanted, star = _names(statement)
+    sources: list[Source] = []
+    exact = True
+    for number, (node, table) in enumerate(found, 1):
+        columns = tuple(n for n in table.flight.schema.names if star or n in wanted) or (_narrowest(table.flight),)
+        tree, whole = _pushed(node, table, common)
+        exact = exact and whole
+        sources.append(Source(table, f"{table.schema}.{table.name} {number}", columns, tree))
+    parameters = _parameter_types(statement, [table for _, table in found])
+    direct = _direct(statement, sources[0], found[0][0]) if len(found) == 1 and exact else None
+    if direct is not None:
+        (source,) = sources
+        alone = Source(source.table, source.label, direct[0], source.node)
+        return Plan((alone,), tuple(parameters), "", "", False, direct[1])
+    now = _rewrite(statement, [(node, source.label) for (node, _), source in zip(found, sources, strict=True)],
+                   len(parameters) + 1)  # fmt: skip
+    text = language.write(statement)
+    for node in list(statement.find_all(exp.Placeholder)):
+        number = int(node.name)
+        type_ = parameters[number - 1] if number <= len(parameters) else NAIVE
+        node.replace(exp.cast(exp.Null(), _sql_type(type_), dialect=language.DIALECT))
+    return Plan(
+        tuple(sources), tuple(parameters), text,
+        statement.sql(dialect=language.DIALECT, comments=False, copy=False), now, None,
+    )  # fmt: skip
+
+
+def _table(node: exp.Table, common: set[str]) -> Table | None:
+    """The flight that a table of the statement is; None for a common table expression."""
+    parts = [part.name.lower() for part in (node.args.get("catalog"), node.args.get("db"), node.this) if part]
+    if len(parts) == 1 and parts[0] in common:
+        return None
+    if len(parts) == 3 and parts[0] == CATALOG:
+        parts = parts[1:]
+    name = ".".join(parts)
+    if found := TABLES.get(name):
+        return found
+    shown = ".".join(part.name for part in (node.args.get("catalog"), node.args.get("db"), node.this) if part)[:200]
+    alike = [full for full in TABLES if full.endswith(f".{name}")]
+    hint = f'did you mean "{alike[0]}"?' if alike else nearest(name, list(TABLES))
+    raise NotFound(f'no table "{shown}"', code="UNKNOWN_TABLE", hint=hint or "sys.flights lists them all")
+
+
+def _names(statement: exp.Select) -> tuple[set[str], bool]:
+    """All identifiers of a statement in lower case, and whether it asks for all columns anywhere."""
+    names = {node.name.lower() for node in statement.find_all(exp.Identifier)}
+    star = any(not isinstance(node.parent, exp.Count) for node in statement.find_all(exp.Star))
+    return names, star
+
+
+def _narrowest(flight: Flight) -> str:
+    """The column that is read where only the number of rows is wanted."""
+    fixed = [field.name for field in flight.schema if pa.types.is_integer(field.type)]
+    return fixed[0] if fixed else flight.schema.names[0]
+
+
+# Conditions of one flight.
+
+
+def _pushed(node: exp.Table, table: Table, common: set[str]) -> tuple[Node | None, bool]:
+    """What the statement asks of every row of a flight, and whether that is the whole condition of its SELECT."""
+    select = node.find_ancestor(exp.Select)
+    if select is None or not isinstance(node.parent, exp.From | exp.Join) or node.parent.parent is not select:
+        return None, False
+    joins = select.args.get("joins") or []
+    inner = all(
+        not join.side and not join.args.get("method") and (join.kind or "INNER").upper() in ("INNER", "CROSS")
+        for join in joins
+    )
+    if joins and not inner and not (isinstance(node.parent, exp.From) and _preserves_first(joins)):
+        return None, False
+    fields = pushdown.fields_of(table.flight.schema)
+    alias = (node.alias or node.name).lower()
+    others = _other_names(select, node, common)
+
+    def column(named: exp.Column) -> pa.Field | None:
+        if not isinstance(named.this, exp.Identifier):
+            return None
+        name, of = named.name.lower(), named.table.lower()
+        if of:
+            return fields.get(name) if of == alias else None
+        return None if others is None or name in others else fields.get(name)
+
+    where = select.args.get("where")
+    conditions = [] if where is None else [where.this]
+    if inner:
+        conditions += [join.args["on"] for join in joins if join.args.get("on") is not None]
+    return pushdown.tree_of(pushdown.conjuncts(conditions), column)
+
+
+def _preserves_first(joins: Iterable[exp.Join]) -> bool:
+    return all((join.side or "").upper() in ("", "LEFT") and not join.args.get("method") for join in joins)
+
+
+def _other_names(select: exp.Select, node: exp.Table, common: set[str]) -> set[str] | None:
+    """The columns of the other tables of a SELECT; None where they are not known."""
+    names: set[str] = set()
+    joined = [join.this for join in select.args.get("joins") or []]
+    first = select.args.get("from_") or select.args.get("from")
+    for other in [*([first.this] if first is not None else []), *joined]:
+        if other is node:
+            continue
+        table = _table(other, common) if isinstance(other, exp.Table) else None
+        if table is None:
+            return None
+        names |= {name.lower() for name in table.flight.schema.names}
+    return names
+
+
+# Statements that need no DuckDB.
+
+
+def _direct(statement: exp.Select, source: Source, node: exp.Table) -> tuple[tuple[str, ...], Direct] | None:
+    """The flight's columns and the direct read, where the statement is one."""
+    args = {name for name, value in statement.args.items() if value}
+    from_ = statement.args.get("from_") or statement.args.get("from")
+    if not args <= {"expressions", "from_", "from", "where", "limit"} or from_ is None or from_.this is not node:
+        return None
+    fields, alias = pushdown.fields_of(source.table.flight.schema), (node.alias or node.name).lower()
+    columns: list[str] = []
+    names: list[str] = []
+    for item in statement.expressions:
+        inner = item.this if isinstance(item, exp.Alias) else item
+        if isinstance(inner, exp.Star) and not any(inner.args.values()):
+            columns += source.table.flight.schema.names
+            names += source.table.flight.schema.names
+            continue
+        if not isinstance(inner, exp.Column) or (inner.table and inner.table.lower() != alias):
+            return None
+        field = fields.get(inner.name.lower()) if isinstance(inner.this, exp.Identifier) else None
+        if field is None:
+            return None
+        columns.append(field.name)
+        names.append(item.alias if isinstance(item, exp.Alias) else field.name)
+    limit: int | Slot | None = None
+    if (clause := statement.args.get("limit")) is not None:
+        value = clause.expression
+        if isinstance(value, exp.Placeholder):
+            limit = Slot(int(value.name) - 1, pa.field("limit", pa.int64()))
+        elif isinstance(value, exp.Literal) and not value.is_string and str(value.this).isdecimal():
+            limit = min(int(value.this), 2**62)
+        else:
+            return None
+    if len(set(columns)) < len(columns):
+        return None
+    return tuple(columns), Direct(tuple(names), limit)
+
+
+# Parameters.
+
+
+def _parameter_types(statement: exp.Select, tables: list[Table]) -> list[pa.DataType]:
+    """The type of each parameter, that of the column it is compared with; text where nothing tells."""
+    types: dict[str, pa.DataType] = {}
+    for table in tables:
+        for field in naive(table.flight.schema):
+            types.setdefault(field.name.lower(), field.type)
+    found = {int(node.name): _parameter_type(node, types) for node in statement.find_all(exp.Placeholder)}
+    return [found.get(number, pa.string()) for number in range(1, max(found, default=0) + 1)]
+
+
+def _parameter_type(node: exp.Placeholder, types: Mapping[str, pa.DataType]) -> pa.DataType:
+    parent = node.parent
+    while isinstance(parent, exp.Paren | exp.Tuple | exp.Neg):
+        parent = parent.parent
+    if isinstance(parent, exp.Limit | exp.Offset):
+        return pa.int64()
+    if isinstance(parent, exp.Cast):
+        return _TYPES.get(parent.to.this.name, pa.string())
+    if isinstance(parent, exp.Binary | exp.Between | exp.In):
+        beside = [each for each in parent.iter_expressions() if isinstance(each, exp.Column)]
+        for column in beside:
+            if (type_ := types.get(column.name.lower())) is not None:
+                return type_
+    return pa.string()
+
+
+def _sql_type(type_: pa.DataType) -> str:
+    if pa.types.is_integer(type_):
+        return "BIGINT"
+    if pa.types.is_floating(type_):
+        return "DOUBLE"
+    if pa.types.is_timestamp(type_):
+        return "TIMESTAMP"
+    named = {pa.bool_(): "BOOLEAN", pa.date32(): "DATE", pa.binary(): "BLOB"}
+    return named.get(type_, "VARCHAR")
+
+
+# What DuckDB is given.
+
+
+def _rewrite(statement: exp.Select, tables: list[tuple[exp.Table, str]], next_parameter: int) -> bool:
+    """Names tables as they are registered, takes schemas off columns and zones off types; whether it asks for `now`."""
+    for node, label in tables:
+        if not node.args.get("alias"):
+            node.set("alias", exp.TableAlias(this=exp.to_identifier(node.name, quoted=True)))
+        node.set("this", exp.to_identifier(label, quoted=True))
+        node.set("db", None)
+        node.set("catalog", None)
+    for column in statement.find_all(exp.Column):
+        column.set("db", None)
+        column.set("catalog", None)
+    for type_ in statement.find_all(exp.DataType):
+        if type_.this is _ZONED:
+            type_.set("this", _PLAIN)
+    now = False
+    for node in list(statement.find_all(exp.CurrentTimestamp, exp.CurrentDate, exp.Localtimestamp)):
+        now = True
+        target = "DATE" if isinstance(node, exp.CurrentDate) else "TIMESTAMP"
+        instant = exp.cast(exp.Placeholder(this=str(next_parameter)), "TIMESTAMP", dialect=language.DIALECT)
+        node.replace(exp.cast(instant, target, dialect=language.DIALECT) if target == "DATE" else instant)
+    return now

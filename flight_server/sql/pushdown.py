@@ -1,0 +1,211 @@
+"""WHERE conditions as predicate trees of flights: what the server applies before SQL sees a row.
+
+A tree may keep rows that the condition drops, never the other way round, as far as it is applied once more; `exact`
+tells whether it keeps the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from sqlglot import exp
+
+from store.errors import InvalidArgument
+from store.predicates.literals import is_readable
+from store.predicates.tree import And, BadLiteral, Leaf, Node, Not, Op, Or
+
+_FLIPPED: Final = {Op.EQ: Op.EQ, Op.NEQ: Op.NEQ, Op.LT: Op.GT, Op.LTE: Op.GTE, Op.GT: Op.LT, Op.GTE: Op.LTE}
+_COMPARES: Final[dict[type[exp.Expression], Op]] = {
+    exp.EQ: Op.EQ, exp.NEQ: Op.NEQ, exp.LT: Op.LT, exp.LTE: Op.LTE, exp.GT: Op.GT, exp.GTE: Op.GTE,
+}  # fmt: skip
+_INSTANT: Final = re.compile(
+    r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?))?(Z|[+-]\d{2}(?::\d{2})?)?", re.ASCII
+)
+_TIMESTAMPS: Final = frozenset(
+    exp.DataType.Type[name] for name in ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPNTZ", "DATETIME", "DATE")
+)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a parameter in a tree, by its number from 0, and the column it is compared with."""
+
+    number: int
+    field: pa.Field
+
+
+Column: TypeAlias = Callable[[exp.Column], pa.Field | None]
+"""The field that a column of the statement is, if it is one of the flight in question."""
+
+
+class _Unsaid(Exception):
+    """A condition that no tree says."""
+
+
+def conjuncts(conditions: Iterable[exp.Expression]) -> list[exp.Expression]:
+    """The terms of conditions that must all hold."""
+    found, open_ = [], list(conditions)[::-1]
+    while open_:
+        node = open_.pop()
+        if isinstance(node, exp.Paren):
+            open_.append(node.this)
+        elif isinstance(node, exp.And):
+            open_ += [node.expression, node.this]
+        else:
+            found.append(node)
+    return found
+
+
+def tree_of(terms: Sequence[exp.Expression], column: Column) -> tuple[Node | None, bool]:
+    """The tree of the terms that one can be made of, ANDed, and whether that was all of them."""
+    nodes, exact = [], True
+    for term in terms:
+        try:
+            nodes.append(_tree(term, column))
+        except _Unsaid:
+            exact = False
+    return (And(tuple(nodes)) if len(nodes) > 1 else nodes[0] if nodes else None), exact
+
+
+def bind(node: Node | None, values: Sequence[Any]) -> Node | None:
+    """The tree with values in the place of its slots.
+
+    Raises:
+        InvalidArgument: A value is not of the kind of its column.
+    """
+    match node:
+        case None:
+            return None
+        case And(children):
+            return And(tuple(bind(child, values) for child in children))  # type: ignore[misc]
+        case Or(children):
+            return Or(tuple(bind(child, values) for child in children))  # type: ignore[misc]
+        case Not(child):
+            return Not(bind(child, values))  # type: ignore[arg-type]
+    if not any(isinstance(value, Slot) for value in node.values):
+        return node
+    return Leaf(node.column, node.op, tuple(_bound(v, values) if isinstance(v, Slot) else v for v in node.values))
+
+
+def _bound(slot: Slot, values: Sequence[Any]) -> Any:
+    literal = literal_of(values[slot.number])
+    if not is_readable(literal, slot.field.type):
+        raise BadLiteral(
+            f"parameter {slot.number + 1}", f"cannot be compared with {slot.field.name}",
+            expected=f"a value of type {slot.field.type}", actual=literal,
+        )  # fmt: skip
+    return literal
+
+
+def literal_of(value: Any) -> Any:
+    """A parameter's value as predicates write it."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value - value == 0 else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+        case Decimal():
+            return format(value, "f")
+        case datetime():
+            zoned = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+            return zoned.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+        case date():
+            return f"{value.isoformat()}T00:00Z"
+    raise InvalidArgument(f"a parameter of type {type(value).__name__} cannot be compared", code="BAD_LITERAL")
+
+
+def _tree(node: exp.Expression, column: Column) -> Node:
+    match node:
+        case exp.Paren():
+            return _tree(node.this, column)
+        case exp.And() | exp.Or():
+            kind: type[And] | type[Or] = And if isinstance(node, exp.And) else Or
+            return kind(tuple(_tree(part, column) for part in _chain(node)))
+        case exp.Not():
+            return Not(_tree(node.this, column))
+        case exp.Column():
+            field = column(node)
+            if field is None or not pa.types.is_boolean(field.type):
+                raise _Unsaid
+            return Leaf(field.name, Op.EQ, (True,))
+        case exp.Is() if isinstance(node.expression, exp.Null):
+            return Leaf(_field(node.this, column).name, Op.IS_NULL)
+        case exp.Between() if not node.args.get("symmetric"):
+            return _leaf(node.this, Op.BETWEEN, [node.args["low"], node.args["high"]], column)
+        case exp.In() if node.expressions and not node.args.get("query"):
+            return _leaf(node.this, Op.IN, node.expressions, column)
+    op = _COMPARES.get(type(node))
+    if op is None:
+        raise _Unsaid
+    left, right = node.this, node.expression
+    if isinstance(right, exp.Column) and not isinstance(left, exp.Column):
+        left, right, op = right, left, _FLIPPED[op]
+    return _leaf(left, op, [right], column)
+
+
+def _chain(node: exp.Expression) -> list[exp.Expression]:
+    """The terms of `a AND b AND c`, which nest to the left, one level for each."""
+    terms, open_ = [], [node]
+    while open_:
+        term = open_.pop()
+        if type(term) is type(node):
+            open_ += [term.expression, term.this]
+        else:
+            terms.append(term)
+    return terms
+
+
+def _field(node: exp.Expression, column: Column) -> pa.Field:
+    field = column(node) if isinstance(node, exp.Column) else None
+    if field is None:
+        raise _Unsaid
+    return field
+
+
+def _leaf(node: exp.Expression, op: Op, literals: Sequence[exp.Expression], column: Column) -> Leaf:
+    field = _field(node, column)
+    values: list[Any] = [_value(literal, field) for literal in literals]
+    return Leaf(field.name, op, tuple(values))
+
+
+def _value(node: exp.Expression, field: pa.Field) -> Any:
+    type_ = field.type
+    if isinstance(node, exp.Placeholder):
+        if pa.types.is_nested(type_) or pa.types.is_binary(type_):
+            raise _Unsaid
+        return Slot(int(node.name) - 1, field)
+    if isinstance(node, exp.Null):
+        return None
+    is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    match node:
+        case exp.Literal(is_string=False) if is_number:
+            return str(node.this)
+        case exp.Neg(this=exp.Literal(is_string=False)) if is_number:
+            return f"-{node.this.this}"
+        case exp.Boolean() if pa.types.is_boolean(type_):
+            return bool(node.this)
+        case exp.Literal(is_string=True) if pa.types.is_string(type_):
+            return str(node.this)
+        case exp.Literal(is_string=True) if pa.types.is_timestamp(type_):
+            return _instant(str(node.this))
+        case exp.Cast(this=exp.Literal(is_string=True)) if pa.types.is_timestamp(type_) and node.to.this in _TIMESTAMPS:
+            return _instant(str(node.this.this))
+    raise _Unsaid
+
+
+def _instant(text: str) -> str:
+    found = _INSTANT.fullmatch(text.strip())
+    if found is None:
+        raise _Unsaid
+    return f"{found[1]}T{found[2] or '00:00'}{found[3] or 'Z'}"
+
+
+def fields_of(schema: pa.Schema) -> Mapping[str, pa.Field]:
+    """The fields by name in lower case."""
+    return {field.name.lower(): field for field in schema}

@@ -1,0 +1,116 @@
+"""A DuckDB in memory for statements: it holds nothing, reads no files, loads no extensions, and is locked so.
+
+Rows of flights are registered on the cursor of a single statement. What a statement does wrong becomes one clear line;
+what it does to this DuckDB costs nobody else anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from flight_server.sql.language import refusal
+from store.database import Connection
+from store.errors import InvalidArgument, ResourceExhausted, StatflightError, nearest
+
+log = logging.getLogger("statflight.server")
+
+MEMORY_MIB: Final = 512  # of all statements at once
+BATCH_ROWS: Final = 16_384
+_SETTINGS: Final = {
+    "enable_external_access": "false", "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
+    "allow_community_extensions": "false", "python_enable_replacements": "false", "memory_limit": f"{MEMORY_MIB}MiB",
+    "temp_directory": "", "threads": "2", "lock_configuration": "true",
+}  # fmt: skip
+_UNKNOWN: Final = (
+    re.compile(r'Referenced column "([^"]*)" (?:was )?not found'),
+    re.compile(r'does not have a column named "([^"]*)"'),
+)
+
+
+class Sandbox:
+    """Cursors of the DuckDB that runs statements; it is made when first asked for."""
+
+    def __init__(self) -> None:
+        self._database: Connection | None = None
+        self._lock = threading.Lock()
+
+    def cursor(self) -> Connection:
+        with self._lock:
+            if self._database is None:
+                self._database = duckdb.connect(":memory:", config=_SETTINGS)
+            return self._database.cursor()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+
+    def schema(self, sql: str, tables: Mapping[str, pa.Schema], known: Collection[str]) -> pa.Schema:
+        """The schema of a statement's rows.
+
+        Args:
+            sql: the statement, without parameters.
+            tables: the schemas of the tables that it reads.
+            known: the columns that a caller may have meant.
+        """
+        cursor = self.cursor()
+        try:
+            for name, schema in tables.items():
+                cursor.register(name, schema.empty_table())
+            return cursor.sql(sql).to_arrow_reader(1).schema
+        except (duckdb.Error, pa.ArrowException) as trouble:
+            raise self.told(trouble, known) from None
+        finally:
+            cursor.close()
+
+    def rows(
+        self, cursor: Connection, sql: str, parameters: Sequence[Any], tables: Mapping[str, pa.Table], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a statement; the cursor is the caller's, who interrupts and closes it."""
+        try:
+            for name, table in tables.items():
+                cursor.register(name, table)
+            reader = cursor.sql(sql, params=list(parameters) or None).to_arrow_reader(BATCH_ROWS)
+            if reader.schema.equals(schema):
+                yield from reader
+                return
+            for batch in reader:
+                columns = [column.cast(type_) for column, type_ in zip(batch.columns, schema.types, strict=True)]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        except (duckdb.Error, pa.ArrowException, OSError) as trouble:
+            raise self.told(trouble, ()) from None
+
+    def told(self, trouble: BaseException, known: Collection[str]) -> BaseException:
+        """The error that a caller is told; an interruption stays what it is."""
+        text = str(trouble)
+        if isinstance(trouble, duckdb.InterruptException) or "INTERRUPT" in text:
+            return duckdb.InterruptException("interrupted")
+        if isinstance(trouble, duckdb.OutOfMemoryException) or "Out of Memory" in text:
+            return ResourceExhausted(f"statements have {MEMORY_MIB} MiB of memory, and this one needs more")
+        if isinstance(trouble, duckdb.FatalException | duckdb.InternalException) or "FATAL" in text:
+            log.error("a statement broke the DuckDB it ran in, which is started anew: %s", text.splitlines()[0][:300])
+            with self._lock:
+                self._database = None
+            return refusal("the statement cannot be run")
+        return _told(text, known)
+
+
+def _told(text: str, known: Collection[str]) -> StatflightError:
+    for pattern in _UNKNOWN:
+        if found := pattern.search(text):
+            name = found[1]
+            hint = nearest(name.lower(), sorted(known))
+            return InvalidArgument(
+                f'no column "{name[:100]}"', code="UNKNOWN_COLUMN", hint=hint, params={"column": name}
+            )
+    line = re.split(r"\n|LINE \d+:", text)[0]
+    line = re.sub(r"^(?:\w+ )*Error: ", "", line).strip()
+    return refusal(line[:300] or "the statement cannot be run")

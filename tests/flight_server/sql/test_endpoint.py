@@ -1,0 +1,266 @@
+"""Flight SQL over a running server: statements, prepared statements, cancellation, sessions, what each is refused for."""
+
+# ruff: noqa: E501  statements are read more easily on one line
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from flight_server.wire.flight_sql import Message, read_any, read_message, write_any, write_message
+from tests.flight_server.live_server import Client, serving
+
+CATALOG = "endpoint"
+KEY = {"table_catalog": CATALOG, "table_schema": "s", "table_name": "t", "snapshot_id": 1}
+LONG = "SELECT count(*) FROM stats.columns a, stats.columns b, stats.columns c, stats.columns d, stats.columns e"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stored(live_server):
+    rows = [KEY | {"column_id": i, "column_name": f"c{i}", "ndv": i * 1.5, "max": "x" * 100} for i in range(1, 501)]
+    with live_server.connect() as client:
+        client.put("stats.columns", pa.Table.from_pylist(rows))
+        client.put("stats.tables", pa.Table.from_pylist([KEY | {"row_count": 7}]))
+
+
+def query(client: Client, sql: str) -> pa.Table:
+    return client.get(write_any("CommandStatementQuery", (1, sql.encode())))
+
+
+def ids(client: Client, where: str) -> list[int]:
+    return query(client, f"SELECT column_id FROM stats.columns WHERE table_catalog = '{CATALOG}' AND {where}")[
+        "column_id"
+    ].to_pylist()
+
+
+def prepare(client: Client, sql: str) -> Message:
+    (result,) = client.act_raw("CreatePreparedStatement", write_any("Request", (1, sql.encode())))
+    return read_any(result)
+
+
+def of(prepared: Message | bytes) -> bytes:
+    handle = prepared if isinstance(prepared, bytes) else prepared.data(1)
+    return write_any("CommandPreparedStatementQuery", (1, handle))
+
+
+def bind(client: Client, prepared: Message, *batches: pa.RecordBatch) -> bytes:
+    descriptor = flight.FlightDescriptor.for_command(of(prepared))
+    writer, reader = client.flight.do_put(descriptor, batches[0].schema, client.options())
+    with writer:
+        for batch in batches:
+            writer.write_batch(batch)
+        writer.done_writing()
+        return reader.read().to_pybytes()
+
+
+def one(**values) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([values])
+
+
+# Statements.
+
+
+def test_every_statement_tells_its_schema_first(live_client):
+    for sql in (
+        "SELECT * FROM stats.columns", "SELECT ndv AS n, captured_at FROM stats_all.columns LIMIT 0", "SELECT 1 AS one, 'x', NULL",
+        "SELECT sum(column_id), avg(ndv), max(captured_at) FROM stats.columns", "SELECT * FROM adbc.statistics",
+        "SELECT * FROM stats.columns a JOIN stats.tables b USING (table_name) LIMIT 3", "SELECT a.ndv, a.ndv FROM stats.columns a",
+    ):  # fmt: skip
+        command = write_any("CommandStatementQuery", (1, sql.encode()))
+        info = live_client.info(command)
+        found = live_client.get(info.endpoints[0].ticket)
+        assert found.schema == info.schema, sql
+        assert live_client.flight.get_schema(flight.FlightDescriptor.for_command(command)).schema == info.schema
+        assert not any(pa.types.is_timestamp(type_) and type_.tz for type_ in found.schema.types)
+
+
+def test_batches_of_large_answers_are_small(live_client):
+    for sql in (
+        "SELECT a.max || b.max AS m FROM stats.columns a, stats.columns b ORDER BY a.column_id",
+        "SELECT * FROM stats.columns",
+    ):
+        command = write_any("CommandStatementQuery", (1, sql.encode()))
+        sizes = [
+            chunk.data.nbytes for chunk in live_client.flight.do_get(flight.Ticket(command), live_client.options())
+        ]
+        assert max(sizes) <= 4 << 20
+
+
+def test_the_rows_of_a_condition_do_not_depend_on_how_it_is_run(live_client):
+    """As a scan, and in DuckDB because of a condition that scans do not know."""
+    for where in (
+        "ndv > 700",
+        "column_name IN ('c1', 'c7', 'x')",
+        "NOT (column_id < 499)",
+        "column_id = 3.0",
+        "min IS NOT NULL",
+    ):
+        assert sorted(ids(live_client, where)) == sorted(ids(live_client, f"{where} AND column_name LIKE 'c%'")), where
+
+
+def test_mistakes_are_told_in_one_line(live_client):
+    for sql, code, mention in (
+        ("SELECT nvd FROM stats.columns", "UNKNOWN_COLUMN", 'did you mean "ndv"'), ("SELECT 1 FROM stats.colums", "UNKNOWN_TABLE", "stats.columns"),
+        ("DROP TABLE stats.columns", "BAD_SQL", "DROP"), ("SELECT ndv FROM stats.columns WHERE column_id = 'seven'", "BAD_SQL", "seven"),
+        ("SELECT ndv FROM stats.columns WHERE ndv = ?", "UNBOUND_PARAMETER", "1 parameters"), ("SELECT 1/0 + 'x'", "BAD_SQL", ""),
+        ("SELECT CAST(max AS BIGINT) FROM stats.columns WHERE max LIKE 'x%'", "BAD_SQL", "INT64"), ("", "BAD_SQL", "empty"),
+    ):  # fmt: skip
+        with pytest.raises(pa.ArrowException) as refusal:
+            query(live_client, sql)
+        message = str(refusal.value).strip("'")
+        assert message.startswith(f"[{code}] ") and mention in message and "\n" not in message, message
+    assert query(live_client, "SELECT 1 AS one").to_pylist() == [{"one": 1}]
+
+
+def test_what_is_no_command_is_refused(live_client):
+    for data in (
+        write_any("CommandStatementUpdate", (1, b"DELETE FROM x")), write_any("CommandNothing"), write_any("CommandStatementQuery")[:-1] + b"\xff",
+        write_message((1, b"type.googleapis.com/other.Message")), write_any("CommandStatementQuery", (1, b"\xff")),
+    ):  # fmt: skip
+        with pytest.raises(pa.ArrowInvalid, match=r"^\[[A-Z_]+\] "):
+            live_client.get(data)
+
+
+def test_memory_of_a_statement_is_limited(live_client):
+    sql = "SELECT count(DISTINCT a.max || b.max || c.column_id || b.column_id || a.column_id) FROM stats.columns a, stats.columns b, stats.columns c"
+    with pytest.raises(flight.FlightUnavailableError, match=r"\[RESOURCE_EXHAUSTED\] .*MiB"):
+        query(live_client, sql)
+
+
+# Prepared statements.
+
+
+def test_prepared_again_and_again(live_client):
+    prepared = prepare(
+        live_client, f"SELECT column_id FROM stats.columns WHERE table_catalog = '{CATALOG}' AND column_id <= ? LIMIT ?"
+    )
+    parameters = pa.ipc.read_schema(pa.py_buffer(prepared.data(3)))
+    assert parameters.types == [pa.int64(), pa.int64()]
+    assert pa.ipc.read_schema(pa.py_buffer(prepared.data(2))).names == ["column_id"]
+    for most, limit, count in ((3, 100, 3), (5.5, 4, 4), ("7", None, 7), (None, 3, 0)):
+        assert read_message("Result", bind(live_client, prepared, one(a=most, b=limit))).data(1) == prepared.data(1)
+        assert live_client.read(of(prepared)).num_rows == count
+    assert live_client.act_raw("ClosePreparedStatement", write_any("Request", (1, prepared.data(1)))) == []
+    with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_STATEMENT"):
+        live_client.get(of(prepared))
+
+
+def test_every_batch_of_parameters_is_read(live_client):
+    prepared = prepare(live_client, "SELECT name FROM sys.flights WHERE name = ?")
+    empty = one(a="x").slice(0, 0)
+    bind(live_client, prepared, empty, one(a="sys.flights"), empty)
+    assert live_client.get(of(prepared)).to_pylist() == [{"name": "sys.flights"}]
+
+
+def test_parameters_in_duckdb(live_client):
+    prepared = prepare(
+        live_client, "SELECT ? AS a, CAST(? AS DOUBLE) AS b, upper(name) AS c FROM sys.flights WHERE name LIKE ?"
+    )
+    bind(live_client, prepared, one(a="it's", b=1.5, c="sys.fl%"))
+    assert live_client.get(of(prepared)).to_pylist() == [{"a": "it's", "b": 1.5, "c": "SYS.FLIGHTS"}]
+
+
+def test_parameters_that_do_not_fit(live_client):
+    prepared = prepare(live_client, "SELECT ndv FROM stats.columns WHERE column_id = ? LIMIT ?")
+    two = pa.RecordBatch.from_pylist([{"a": 1, "b": 1}] * 2)
+    for batches, mention in (((two,), "one row"), ((one(a=1),), "2 parameters, and 1"), ((one(a=1, b=1).slice(0, 0),), "one row"),
+                             ((one(a="x" * 2_000_000, b=1),), "bytes")):  # fmt: skip
+        with pytest.raises(pa.ArrowInvalid, match=mention):
+            bind(live_client, prepared, *batches)
+    with pytest.raises(pa.ArrowInvalid, match="UNBOUND_PARAMETER"):
+        live_client.get(of(prepared))
+    for values, mention in (
+        ({"a": "seven", "b": 1}, "parameter 1.*seven"),
+        ({"a": 1, "b": -1}, "LIMIT"),
+        ({"a": 1, "b": "x"}, "LIMIT"),
+    ):
+        bind(live_client, prepared, one(**values))
+        with pytest.raises(pa.ArrowInvalid, match=rf"BAD_LITERAL.*{mention}"):
+            live_client.get(of(prepared))
+
+
+def test_a_statement_belongs_to_its_caller(tmp_path):
+    entries = [
+        f'[[token]]\nname = "{name}"\nsha256 = "{hashlib.sha256(name.encode()).hexdigest()}"\nscopes = ["stats.read"]\n'
+        for name in "ab"
+    ]
+    (tmp_path / "tokens.toml").write_text("\n".join(entries))
+    with (
+        serving(tmp_path, "--auth", tmp_path / "tokens.toml") as server,
+        server.connect(authorization="Bearer a") as a,
+        server.connect(authorization="Bearer b") as b,
+        server.connect() as nobody,
+    ):
+        prepared = prepare(a, "SELECT 1 AS one")
+        assert a.get(of(prepared)).num_rows == 1
+        for stranger in (prepared.data(1), b"", b"x" * 16):
+            with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_STATEMENT"):
+                b.get(of(stranger))
+        b.act_raw("ClosePreparedStatement", write_any("Request", (1, prepared.data(1))))
+        assert a.get(of(prepared)).num_rows == 1
+        for ask in (
+            lambda: nobody.get(of(prepared)),
+            lambda: prepare(nobody, "SELECT 1"),
+            lambda: bind(nobody, prepared, one(a=1)),
+        ):
+            with pytest.raises(flight.FlightUnauthenticatedError):
+                ask()
+        token = nobody.flight.authenticate_basic_token("anybody", "b")
+        assert token == (b"authorization", b"Bearer b")
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            nobody.flight.authenticate_basic_token("anybody", "c")
+
+
+# Sessions and cancellation.
+
+
+def test_sessions(live_client):
+    for name, result in (("CloseSession", "CloseSessionResult"), ("GetSessionOptions", "GetSessionOptionsResult"),
+                         ("SetSessionOptions", "SetSessionOptionsResult")):  # fmt: skip
+        (answer,) = live_client.act_raw(name, write_any(f"{name}Request"))
+        assert read_any(answer).name == result
+    assert {"CreatePreparedStatement", "CancelFlightInfo"} <= {
+        action.type for action in live_client.flight.list_actions()
+    }
+
+
+def cancel(client: Client, ticket: bytes) -> int:
+    info = write_message((3, write_message((1, write_message((1, ticket))))))
+    (answer,) = client.act_raw("CancelFlightInfo", write_message((1, info)))
+    return read_message("CancelFlightInfoResult", answer).integers(1)[0]
+
+
+def test_a_statement_can_be_cancelled(live_server):
+    command, trouble = write_any("CommandStatementQuery", (1, LONG.encode())), []
+
+    def ask():
+        with live_server.connect() as client, pytest.raises(flight.FlightCancelledError) as refusal:
+            client.get(command)
+        trouble.append(refusal.value)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    with live_server.connect() as client:
+        deadline = time.monotonic() + 20
+        while cancel(client, command) != 1:
+            assert time.monotonic() < deadline
+        thread.join(20)
+        assert "[CANCELLED]" in str(trouble[0])
+        assert cancel(client, command) == 3  # nothing is being read any more
+
+
+def test_a_statement_ends_when_its_caller_leaves(live_server):
+    with live_server.connect() as client:
+        client.timeout = 0.5
+        with pytest.raises((flight.FlightTimedOutError, flight.FlightCancelledError)):
+            query(client, LONG)
+    with live_server.connect() as client:
+        deadline = time.monotonic() + 20
+        while cancel(client, write_any("CommandStatementQuery", (1, LONG.encode()))) != 3:
+            assert time.monotonic() < deadline
+        assert query(client, "SELECT 1 AS one").num_rows == 1

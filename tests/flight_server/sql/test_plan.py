@@ -1,0 +1,237 @@
+"""Statements: what is taken, what is refused and by which word, and what of a condition goes to the flights."""
+
+# ruff: noqa: E501  statements are read more easily on one line
+
+from __future__ import annotations
+
+import time
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flight_server.sql import plan
+from flight_server.sql.sandbox import Sandbox
+from store.errors import StatflightError
+from store.predicates.tree import Leaf, Op, to_arrow
+
+TAKEN = [
+    "SELECT 1", "SELECT 1;", "select * from STATS.columns", 'SELECT "NDV" FROM "statflight"."stats"."columns"',
+    "SELECT c.* FROM stats.columns AS c WHERE c.ndv > 1 -- a comment", "SELECT count(*) FILTER (WHERE ndv > 1) FROM stats.columns",
+    "SELECT DISTINCT table_name FROM stats_all.tables ORDER BY 1 DESC NULLS LAST LIMIT 3 OFFSET 1",
+    "SELECT a.ndv FROM stats.columns a LEFT JOIN stats.tables b USING (table_name)",
+    "SELECT max(ndv) FROM stats.columns GROUP BY ALL HAVING count(*) > 1", "FROM sys.flights",
+    "SELECT CASE ndv WHEN 1 THEN 'a' ELSE 'b' END, CAST(ndv AS DECIMAL(10, 2)), ndv::BIGINT FROM stats.columns",
+    "SELECT * EXCLUDE (ndv) FROM stats.columns WHERE EXISTS (SELECT 1 FROM stats.tables)", "SELECT now(), current_date",
+    "SELECT date_trunc('day', captured_at) + INTERVAL 1 DAY FROM stats.columns WHERE captured_at > TIMESTAMPTZ '2026-01-01 00:00:00+01'",
+    "SELECT column_name || '!' FROM stats.columns WHERE column_name ILIKE 'a%' ESCAPE '!' AND ndv IS DISTINCT FROM 3",
+    "SELECT strftime(captured_at, '%Y'), length(column_name), round(ndv, 1), string_agg(column_name, ',') FROM stats.columns GROUP BY 1, 2, 3",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    sandbox = Sandbox()
+    yield sandbox
+    sandbox.close()
+
+
+def schema_of(sandbox, made):
+    if made.direct:
+        return
+    fields = {s.label: plan.naive(pa.schema([s.table.flight.schema.field(n) for n in s.columns])) for s in made.sources}
+    sandbox.schema(made.typed_sql, fields, [name for schema in fields.values() for name in schema.names])
+
+
+@pytest.mark.parametrize("sql", TAKEN)
+def test_taken(sandbox, sql):
+    schema_of(sandbox, plan.make(sql))
+
+
+REFUSED = {
+    "": "empty", " ; ": "0 statements", "SELECT 1; SELECT 2": "2 statements", "SELEC 1": "cannot be read", "SELECT 'x": "quote",
+    "INSERT INTO stats.columns VALUES (1)": "INSERT", "EXPLAIN SELECT 1": "EXPLAIN", "VALUES (1)": "VALUES", "SHOW TABLES": "SHOW",
+    "SELECT 1 UNION SELECT 2": "UNION", "(SELECT 1) EXCEPT SELECT 2": "EXCEPT", "PRAGMA version": "PRAGMA", "SET x = 1": "SET",
+    "WITH x AS (DELETE FROM stats.columns RETURNING *) SELECT * FROM x": "DELETE",
+    "WITH RECURSIVE x AS (SELECT 1) SELECT * FROM x": "RECURSIVE", "SELECT 1 INTO x": "INTO",
+    "SELECT * FROM read_csv('/etc/passwd')": "read_csv", "SELECT read_text('/etc/passwd')": "read_text",
+    'SELECT "read_text"(\'x\')': "read_text", "SELECT getenv('HOME')": "getenv", "SELECT * FROM range(9)": "generate_series",
+    "SELECT unnest([1, 2])": "", "SELECT row_number() OVER () FROM stats.columns": "WINDOW", "SELECT query('SELECT 1')": "query",
+    "SELECT current_setting('x')": "current_setting", "SELECT repeat('x', 1000000000)": "repeat", "SELECT COLUMNS('x')": "columns",
+    "SELECT * FROM stats.columns TABLESAMPLE 1%": "SAMPLE", "SELECT * FROM stats.columns QUALIFY 1": "QUALIFY",
+    "SELECT * FROM stats.columns, LATERAL (SELECT 1)": "LATERAL", "SELECT x -> x + 1": "", "SELECT {'a': 1}": "",
+    "SELECT CAST(1 AS JSON)": "type", "SELECT $1": '"?"', "SELECT * FROM (PIVOT stats.columns ON ndv)": "",
+    "SELECT 1 FROM duckdb_settings()": "duckdb_settings", "SELECT md5(random()::VARCHAR)": "md5",
+    "SELECT current_user": "current_user", "SELECT @x": '"?"', "SELECT * FROM pg_catalog.pg_class": "pg_catalog.pg_class",
+    "SELECT * FROM '/etc/passwd'": "/etc/passwd", "SELECT * FROM columns": 'did you mean "stats.columns"',
+    "SELECT * FROM stats.colums": 'did you mean "stats.columns"', "SELECT * FROM other.stats.columns": "other.stats.columns",
+}  # fmt: skip
+HUGE = {
+    "parentheses": "SELECT " + "(" * 10_000 + "1" + ")" * 10_000, "NOT": "SELECT " + "NOT " * 10_000 + "TRUE",
+    "minus": "SELECT " + "- " * 10_000 + "1", "sums": "SELECT " + "1+" * 10_000 + "1", "casts": "SELECT 1" + "::INT" * 10_000,
+    "subqueries": "SELECT 1 FROM " + "(SELECT * FROM " * 5000 + "stats.columns" + ")" * 5000, "CASE": "SELECT " + "CASE WHEN " * 5000,
+    "calls": "SELECT " + "abs(" * 10_000 + "1" + ")" * 10_000, "brackets": "SELECT " + "[" * 10_000, "dots": "SELECT a" + ".a" * 10_000,
+    "unions": "SELECT 1 " + "UNION SELECT 1 " * 5000, "joins": "SELECT 1 FROM stats.columns" + " JOIN stats.columns" * 2000,
+    "ten megabytes": "SELECT '" + "x" * 10_000_000 + "'", "parameters": "SELECT " + "?, " * 5000 + "1",
+    "words": "SELECT " + "1, " * 20_000 + "1", "or of and": "SELECT " + "(1 = 1 AND (1 = 1 OR " * 2000 + "TRUE" + "))" * 2000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "mention"), REFUSED.items(), ids=lambda part: part[:40])
+def test_refused(sandbox, sql, mention):
+    with pytest.raises(StatflightError) as refusal:
+        schema_of(sandbox, plan.make(sql))
+    assert mention.lower() in str(refusal.value).lower(), str(refusal.value)
+    assert len(str(refusal.value)) < 500 and "\n" not in str(refusal.value) and "\x1b" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("sql", HUGE.values(), ids=HUGE)
+def test_what_is_huge_is_refused_soon(sandbox, sql):
+    begun = time.monotonic()
+    with pytest.raises(StatflightError) as refusal:
+        schema_of(sandbox, plan.make(sql))
+    assert len(str(refusal.value)) < 500 and time.monotonic() - begun < 10
+
+
+def test_a_long_chain_of_conditions_is_taken(sandbox):
+    made = plan.make("SELECT ndv FROM stats.columns WHERE " + " OR ".join(f"column_id = {i}" for i in range(2000)))
+    assert made.direct and len(made.sources[0].node.children) == 2000
+
+
+# Conditions.
+
+DIRECT = [
+    "SELECT * FROM stats.columns", "SELECT ndv AS n, c.table_name FROM stats.columns c LIMIT 3", "SELECT * FROM sys.flights WHERE name = ?",
+    "SELECT ndv FROM stats.columns WHERE table_name = 'a' AND (ndv > 1.5 OR ndv IS NULL) AND NOT ndv_exact LIMIT ?",
+    "SELECT ndv FROM stats_all.columns WHERE column_id IN (1, 2) AND captured_at BETWEEN '2026-01-01' AND TIMESTAMP '2026-02-01 12:00:00'",
+]  # fmt: skip
+NOT_DIRECT = [
+    "SELECT ndv FROM stats.columns WHERE column_name LIKE 'a%'", "SELECT ndv FROM stats.columns ORDER BY 1", "SELECT 1",
+    "SELECT DISTINCT ndv FROM stats.columns", "SELECT count(*) FROM stats.columns", "SELECT ndv + 1 FROM stats.columns",
+    "SELECT ndv, ndv FROM stats.columns", "SELECT ndv FROM stats.columns LIMIT 1 OFFSET 1", "SELECT ndv FROM stats.columns WHERE column_id = '1'",
+    "SELECT nothing FROM stats.columns", "SELECT ndv FROM stats.columns WHERE ndv > column_id", "SELECT x.ndv FROM stats.columns c",
+]  # fmt: skip
+
+
+def test_what_needs_no_duckdb():
+    assert all(plan.make(sql).direct for sql in DIRECT)
+    assert not any(plan.make(sql).direct for sql in NOT_DIRECT)
+
+
+def pushed(sql):
+    return [source.node for source in plan.make(sql).sources]
+
+
+def test_conditions_of_one_flight_go_to_it():
+    one = Leaf("ndv", Op.GT, ("1",))
+    assert pushed("SELECT 1 FROM stats.columns WHERE ndv > 1 AND column_name LIKE 'a%' ORDER BY ndv") == [one]
+    assert pushed("SELECT 1 FROM stats.columns c, stats.tables t WHERE c.ndv > 1 AND data_file_count = 2") == [
+        one, Leaf("data_file_count", Op.EQ, ("2",))
+    ]  # fmt: skip
+    assert pushed("SELECT 1 FROM stats.columns c JOIN stats.tables t ON c.ndv > 1 AND t.table_name = c.table_name") == [
+        one,
+        None,
+    ]
+    assert pushed("SELECT 1 FROM stats.columns c LEFT JOIN stats.tables t USING (table_name) WHERE ndv > 1") == [
+        one,
+        None,
+    ]
+    assert pushed("WITH x AS (SELECT * FROM stats.columns WHERE ndv > 1) SELECT * FROM x WHERE ndv < 9") == [one]
+    assert pushed("SELECT (SELECT max(ndv) FROM stats.columns WHERE 1 < ndv)") == [one]
+
+
+def test_conditions_that_must_not():
+    for sql in (
+        "SELECT 1 FROM stats.columns c LEFT JOIN stats.tables t ON t.data_file_count = 2",
+        "SELECT 1 FROM stats.tables t RIGHT JOIN stats.columns c USING (table_name) WHERE t.data_file_count IS NULL",
+        "SELECT 1 FROM stats.columns c FULL JOIN stats.tables t USING (table_name) WHERE c.ndv > 1",
+        "SELECT 1 FROM stats.columns c JOIN stats.tables t USING (table_name) WHERE row_count > 1",  # of which?
+        "SELECT 1 FROM stats.columns WHERE ndv > 1 OR length(column_name) = 1",
+        "SELECT ndv FROM stats.columns GROUP BY ndv HAVING ndv > 1",
+        "SELECT count(*) FILTER (WHERE ndv > 1) FROM stats.columns",
+    ):
+        assert not any(pushed(sql)), sql
+
+
+def test_only_needed_columns_are_read():
+    made = plan.make(
+        "SELECT count(*), upper(min) FROM stats.columns c JOIN stats.tables t USING (table_name) WHERE t.row_count > 1 GROUP BY 2"
+    )
+    assert [source.columns for source in made.sources] == [
+        ("table_name", "row_count", "min"),
+        ("table_name", "row_count"),
+    ]
+    assert plan.make("SELECT count(*) FROM stats.columns").sources[0].columns == ("snapshot_id",)
+
+
+def test_types_of_parameters():
+    sql = ("SELECT CAST(? AS DOUBLE) FROM stats.columns WHERE column_name LIKE ? AND ? < column_id AND ndv BETWEEN ? AND ? AND"
+           " captured_at IN (?) AND ndv_exact = (?) LIMIT ? OFFSET ?")  # fmt: skip
+    assert [str(type_) for type_ in plan.make(sql).parameters] == [
+        "double", "string", "int64", "double", "double", "timestamp[us]", "bool", "int64", "int64"
+    ]  # fmt: skip
+    assert plan.make("SELECT '?', ?").parameters == (pa.string(),)
+
+
+# What a condition keeps is what DuckDB keeps.
+
+ROWS = pa.table({
+    "column_id": pa.array([1, 2, 3, None, 2**53 + 1, 7]), "ndv": pa.array([1.5, None, 3.0, 4.0, 0.0, -1.0]),
+    "column_name": pa.array(["a", "b", None, "o'c", "", "é"]), "ndv_exact": pa.array([True, False, None, True, None, False]),
+})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def duck():
+    with duckdb.connect() as connection:
+        connection.register("t", ROWS)
+        yield connection
+
+
+TERMS = st.sampled_from([
+    "column_id = 2", "column_id <> 2", "2 >= column_id", "column_id BETWEEN 2 AND 3", "column_id IN (1, 7)", "column_id NOT IN (1, 7)",
+    "column_id IN (1, NULL)", "column_id = NULL", "column_id < 2.5", "column_id = 9007199254740993", "column_id > -1", "ndv > 1.5", "ndv = 3",
+    "ndv IS NULL", "ndv IS NOT NULL", "ndv <= -1", "column_name = 'o''c'", "column_name < 'b'", "column_name IN ('a', '')", "ndv_exact",
+    "ndv_exact = FALSE", "NOT ndv_exact", "column_name IS NULL",
+])  # fmt: skip
+CONDITIONS = st.recursive(
+    TERMS,
+    lambda inner: st.one_of(
+        st.builds("({} AND {})".format, inner, inner), st.builds("({} OR {})".format, inner, inner),
+        st.builds("NOT ({})".format, inner),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(CONDITIONS)
+def test_a_tree_keeps_what_duckdb_keeps(duck, condition):
+    made = plan.make(f"SELECT column_id FROM stats.columns WHERE {condition}")
+    assert made.direct
+    (batch,) = ROWS.to_batches()
+    kept = batch.take(to_arrow(made.sources[0].node, ROWS.schema)(batch))["column_id"].to_pylist()
+    assert kept == [i for (i,) in duck.sql(f"SELECT column_id FROM t WHERE {condition}").fetchall()]
+
+
+# The DuckDB that statements run in.
+
+
+@pytest.mark.parametrize("sql", [
+    "SELECT * FROM read_text('/etc/passwd')", "COPY (SELECT 1) TO '/tmp/statflight_out'", "INSTALL httpfs", "LOAD httpfs",
+    "ATTACH '/tmp/statflight_x.db'", "SET memory_limit = '1TB'", "SET enable_external_access = true", "SELECT * FROM ROWS",
+    "SELECT * FROM '/etc/passwd'",
+])  # fmt: skip
+def test_the_sandbox_holds_by_itself(sandbox, sql):
+    with pytest.raises(duckdb.Error):
+        sandbox.cursor().sql(sql).fetchall()
+
+
+def test_memory_is_limited(sandbox):
+    sql = "SELECT count(DISTINCT a.i * 100000 + b.i) FROM t a, t b"
+    cursor, table = sandbox.cursor(), {"t": pa.table({"i": range(12_000)})}
+    with pytest.raises(StatflightError, match="MiB of memory"):
+        list(sandbox.rows(cursor, sql, [], table, pa.schema([("count", pa.int64())])))
+    assert sandbox.cursor().sql("SELECT 1").fetchall() == [(1,)]
