@@ -130,8 +130,6 @@ def _options(
 
 def main() -> NoReturn:
     """Run a command line: a user's mistake ends in one line on standard error, never in a traceback."""
-    # Columns lie where gRPC received them; Acero is to copy those it wants elsewhere, rather than to complain of each.
-    os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
     try:
         app(prog_name="statflight")
     except SystemExit:

@@ -68,6 +68,10 @@ def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[
     """A client for the length of a block."""
     check_server(server)
     roots, own = certificates(tls_roots), own_certificate()
+    from flight_server.process.runtime import leave_pandas_out, realign_buffers
+
+    leave_pandas_out()
+    realign_buffers()
     import pyarrow.flight as flight
 
     from flight_server.client import StatsClient, reason

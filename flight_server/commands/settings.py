@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ def config(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Print each setting of the server, its value, and whether a default, the file or the environment gives it."""
+    from capture.connectors.secrets import mask
     from flight_server.config import effective
     from store.errors import InvalidArgument
 
@@ -26,9 +28,16 @@ def config(
         found = effective(file)
     except InvalidArgument as error:
         misuse(str(error))
+    found = [(name, mask(value) if isinstance(value, Mapping) else value, source) for name, value, source in found]
     if as_json:
         told = {name: {"value": value, "from": source} for name, value, source in found}
         tell(json.dumps(told, indent=2, default=str))
         return
-    rows = [[name.replace("_", "-"), "" if value is None else str(value), source] for name, value, source in found]
+    rows = [[name.replace("_", "-"), _shown(value), source] for name, value, source in found]
     text.write_text(("setting", "value", "from"), rows, whole=("setting",))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    return "" if value is None else str(value)

@@ -34,6 +34,7 @@ def run(server, monkeypatch, capsys):
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setenv("STATFLIGHT_SERVER", server.uri)
+        monkeypatch.setenv("STATFLIGHT_KEEP", "pandas")  # which other tests of this process import
         monkeypatch.setattr(sys, "argv", ["statflight", *map(str, arguments)])
         with pytest.raises(SystemExit) as left:
             cli.main()
@@ -474,7 +475,9 @@ def test_completion_is_silent_without_a_server(run, monkeypatch):
 
 
 def test_config_prints_values_and_sources(run, monkeypatch, tmp_path):
-    (tmp_path / "statflight.toml").write_text('port = 1234\ntoken = "secret"\n')
+    (tmp_path / "statflight.toml").write_text(
+        'port = 1234\ntoken = "secret"\n[spark]\n"spark.hadoop.javax.jdo.option.ConnectionPassword" = "secret"\n'
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STATFLIGHT_WORKERS", "3")
     status, out, _ = run("config", "--json")
