@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import ClassVar
 
 from deltalake import DeltaTable
+from pyarrow.fs import FileInfo
 
-from capture.connectors.delta.lake_table import LakeTable, Schemas
+from capture.connectors.delta.lake_table import LakeTable, Outline, Schemas
 from capture.connectors.delta.large_log import LargeLog
 from capture.connectors.delta.log import (
     Commit,
@@ -34,7 +36,7 @@ from capture.connectors.spi import (
     TableDescriptor,
     Wanted,
 )
-from capture.connectors.storage.immutable_cache import scope
+from capture.connectors.storage.immutable_cache import FILES, scope
 from capture.connectors.storage.places import Folder, Lake, Unreadable
 
 
@@ -70,22 +72,18 @@ class DeltaConnector(SnapshotLister):
         return self._lake.names(namespace)
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
-        found = self._table(namespace, name)
-        table = self._outline(found)
-        with found.reading():
-            metadata = table.metadata()
-            schema = self._schemas.of(table)
-            configuration = {str(k): str(v) for k, v in (metadata.configuration or {}).items()}
+        table = self._table(namespace, name)
+        outline = self._outline(table)
         declared = self._lake.declared(namespace, name) if isinstance(self._lake, UnityCatalog) else ()
         return TableDescriptor(
             namespace,
             name,
-            str(metadata.id),
-            found.place.name,
-            schema.schema,
-            partition_keys=tuple(metadata.partition_columns or ()),
-            properties=configuration,
-            constraints=constraints(schema, configuration) + declared,
+            outline.table_id,
+            table.place.name,
+            outline.schema.schema,
+            partition_keys=outline.partitions,
+            properties=outline.configuration,
+            constraints=constraints(outline.schema, outline.configuration) + declared,
         )
 
     def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
@@ -133,7 +131,7 @@ class DeltaConnector(SnapshotLister):
                     elif last is not None and last[0] == version - 1:
                         schema = last[1]
                     else:
-                        schema = self._schemas.of(self._outline(table, version))
+                        schema = self._outline(table, version).schema
             except Unreadable as trouble:
                 yield version, commit, trouble
                 continue
@@ -158,16 +156,28 @@ class DeltaConnector(SnapshotLister):
     def _table(self, namespace: str, name: str) -> LakeTable:
         return LakeTable(self._lake, self._rewrite, self._lake.find(namespace, name), namespace, name)
 
-    def _outline(self, table: LakeTable, version: int | None = None) -> DeltaTable:
-        """A table for its metadata, schema and protocol: without its files where there are very many."""
-        log = None
+    def _outline(self, table: LakeTable, version: int | None = None) -> Outline:
+        """Metadata and schema of a version or the newest; the same again as long as the log has the same files."""
         with table.reading(version):
             entries = log_entries(table.place)
-            live = log_files(entries).live() if version is None else [version]
-            with suppress(NotSliced):
-                log = LargeLog.of(table.place, entries, live[-1], self._scope) if live else None
-                if log is not None and log.is_large:
-                    return log.outline()
+            listed = hashlib.sha256(
+                repr(sorted((entry.base_name, entry.size, entry.mtime_ns) for entry in entries)).encode()
+            )
+            key = ("delta outline", self._scope, table.place.path, version, listed.hexdigest())
+            found: Outline | None = FILES.get(key)
+            if found is None:
+                found = Outline.of(self._opened(table, version, entries), self._schemas)
+                FILES.put(key, found, found.size_bytes)
+        return found
+
+    def _opened(self, table: LakeTable, version: int | None, entries: list[FileInfo]) -> DeltaTable:
+        """The table, without its files where there are very many."""
+        live = log_files(entries).live() if version is None else [version]
+        log = None
+        with suppress(NotSliced):
+            log = LargeLog.of(table.place, entries, live[-1], self._scope) if live else None
+            if log is not None and log.is_large:
+                return log.outline()
         try:
             return table.open(version)
         except Unreadable as refused:  # by what later commits replaced, perhaps

@@ -52,6 +52,27 @@ class Schemas:
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """A version of a table without its files."""
+
+    table_id: str
+    schema: DeltaSchema
+    partitions: tuple[str, ...]
+    configuration: Mapping[str, str]
+
+    @classmethod
+    def of(cls, table: DeltaTable, schemas: Schemas) -> Outline:
+        metadata = table.metadata()
+        configuration = {str(k): str(v) for k, v in (metadata.configuration or {}).items()}
+        return cls(str(metadata.id), schemas.of(table), tuple(metadata.partition_columns or ()), configuration)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        return 500 + 400 * len(self.schema.columns) + 100 * len(self.configuration)
+
+
+@dataclass(frozen=True, slots=True)
 class LakeTable:
     """A table by its name and place."""
 

@@ -319,6 +319,7 @@ class Lake:
         self.root = open_place(uri, options)
         self._holds_table = holds_table
         self._found: dict[TableName, Place] | None = None
+        self._ancestors: dict[str, Folder] = {}  # directories that are not tables, by path
 
     def namespaces(self) -> list[str]:
         """Schemas that hold a table, looked up anew.
@@ -349,16 +350,23 @@ class Lake:
         parts = [*([] if namespace == DEFAULT_SCHEMA else namespace.split(".")), name]
         if any(not part or part.startswith((".", "_")) or "/" in part for part in parts):
             return None
-        place, folder = self.root, self._look(self.root)
+        place, folder = self.root, self._ancestor(self.root)
         for depth, part in enumerate(parts, 1):
-            if folder is None or self._holds_table(folder):
+            if folder is None or (place.path not in self._ancestors and self._holds_table(folder)):
                 break
             marked = depth < len(parts) and self._suffix and f"{part}{self._suffix}" in folder.folders
             place = place.below(f"{part}{self._suffix}" if marked else part)
-            folder = self._look(place)
+            folder = self._ancestor(place) if depth < len(parts) else self._look(place)
         else:
             return place if folder is not None and self._holds_table(folder) else None
         return place if place is self.root and folder and (namespace, name) == (DEFAULT_SCHEMA, place.stem) else None
+
+    def _ancestor(self, place: Place) -> Folder | None:
+        """A directory of directories, as it was at the last walk: a large one takes long to list for each table."""
+        folder = self._ancestors.get(place.path)
+        if folder is None and (folder := self._look(place)) is not None and not self._holds_table(folder):
+            self._ancestors[place.path] = folder
+        return folder
 
     def _look(self, place: Place) -> Folder | None:
         """What a directory holds; None when it is none."""
@@ -370,6 +378,7 @@ class Lake:
         return Folder(frozenset(file.base_name for file in files), folders)
 
     def _walked(self) -> dict[TableName, Place]:
+        self._ancestors = {}
         with self.reading():
             return self._walk()
 
