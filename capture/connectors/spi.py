@@ -292,6 +292,11 @@ class Wanted:
 class SnapshotLister(ABC):
     """What our connectors share: they list snapshots given which ones are wanted."""
 
+    @property
+    def tables_at_once(self) -> int:
+        """How many tables may be described at once, from threads of their own: more than one where each is a wait."""
+        return 1
+
     def enumerate_snapshots(
         self,
         namespace: str,
@@ -345,3 +350,7 @@ class Connector(Protocol):
         """One task per live data file, with the snapshot's own schema."""
 
     def close(self) -> None: ...
+
+    @property
+    def tables_at_once(self) -> int:
+        """How many tables may be described at once, from threads of their own; 1 where that gains nothing."""

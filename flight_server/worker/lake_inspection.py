@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from capture.connectors.secrets import mask
@@ -46,15 +48,32 @@ def _discover(connector: Connector, payload: Mapping[str, Any], progress: Progre
     for namespace in namespaces:
         with _troubles_of(namespace, None, errors):
             names += [(namespace, name) for name in connector.list_tables(namespace)]
-    for done, (namespace, name) in enumerate(names):
+
+    def look(of: tuple[str, str]) -> dict[str, Any]:
+        known = frozenset(payload["known"].get("\0".join(of), ()))
+        return _table(connector, *of, known, payload["full_rescan"])
+
+    for done, (of, found) in enumerate(zip(names, _looks(connector, look, names), strict=True)):
         progress(done / len(names), f"{done} of {len(names)} tables")
-        known = frozenset(payload["known"].get(f"{namespace}\0{name}", ()))
         if only:
-            tables.append(_table(connector, namespace, name, known, payload["full_rescan"]))
+            tables.append(found())
             continue
-        with _troubles_of(namespace, name, errors):
-            tables.append(_table(connector, namespace, name, known, payload["full_rescan"]))
+        with _troubles_of(*of, errors):
+            tables.append(found())
     return {"tables": tables, "errors": errors, "namespaces": namespaces}
+
+
+def _looks(
+    connector: Connector, look: Callable[[tuple[str, str]], dict[str, Any]], names: Sequence[tuple[str, str]]
+) -> Iterator[Callable[[], dict[str, Any]]]:
+    """For each table what gives the findings or raises; tables of a lake far away are looked at several at once."""
+    at_once = getattr(connector, "tables_at_once", 1)
+    if at_once == 1 or len(names) < 2:
+        yield from (partial(look, name) for name in names)
+        return
+    with ThreadPoolExecutor(at_once, "tables") as pool:
+        for start in range(0, len(names), at_once * 4):  # so that a cancelled look ends soon
+            yield from [pool.submit(look, name).result for name in names[start : start + at_once * 4]]
 
 
 @contextmanager

@@ -56,6 +56,10 @@ class DeltaConnector(SnapshotLister):
             self._lake = Lake(self.format, config.uri, config.options, self._holds_table)
         self._schemas = Schemas()
 
+    @property
+    def tables_at_once(self) -> int:
+        return self._lake.tables_at_once
+
     def close(self) -> None:
         self._schemas.clear()
 

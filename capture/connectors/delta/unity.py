@@ -19,7 +19,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from capture.connectors.retry import retried
 from capture.connectors.secrets import mask_uri, redact, storage_options, timeout_of
 from capture.connectors.spi import Constraint
-from capture.connectors.storage.places import Place, Unreadable, first_line, open_place, reason, unknown_table
+from capture.connectors.storage.places import LOOKS, Place, Unreadable, first_line, open_place, reason, unknown_table
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 API: Final = "/api/2.1/unity-catalog"
@@ -61,6 +61,11 @@ class UnityCatalog:
         }
         self._leased: dict[str, tuple[float, dict[str, str]]] = {}
         self._storage_of: dict[str, dict[str, str]] = {}
+
+    @property
+    def tables_at_once(self) -> int:
+        """How many tables are worth a look at once."""
+        return LOOKS
 
     def namespaces(self) -> list[str]:
         names = [str(item["name"]) for item in self._pages("schemas", catalog_name=self.catalog)]

@@ -84,7 +84,11 @@ class ParquetConnector(SnapshotLister):
         self._glob = pattern and pattern[len(top) :].lstrip("/")
         self._scope = scope(config)
         self._footers = FooterCache(self._scope)
-        self._layouts: dict[tuple[str, str, int], Layout] = {}
+        self._layouts: dict[tuple[str, str], tuple[int, Layout]] = {}  # by table: of which snapshot
+
+    @property
+    def tables_at_once(self) -> int:
+        return self._lake.tables_at_once
 
     def close(self) -> None:
         self._layouts.clear()
@@ -308,11 +312,12 @@ class ParquetConnector(SnapshotLister):
     # Schema.
 
     def _layout(self, namespace: str, name: str, listing: Listing) -> Layout:
-        key = (namespace, name, listing.snapshot_id)
-        if key not in self._layouts:
-            self._layouts = {k: v for k, v in self._layouts.items() if k[:2] != key[:2]}
-            self._layouts[key] = self._unified(namespace, name, listing)
-        return self._layouts[key]
+        key = (namespace, name)
+        held = self._layouts.get(key)
+        if held is None or held[0] != listing.snapshot_id:
+            held = listing.snapshot_id, self._unified(namespace, name, listing)
+            self._layouts[key] = held
+        return held[1]
 
     def _unified(self, namespace: str, name: str, listing: Listing) -> Layout:
         merged: dict[str, Merged] = {}

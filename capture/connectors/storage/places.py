@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,7 @@ from capture.connectors.storage import google_tokens
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
 
 DEFAULT_SCHEMA: Final = "default"
+LOOKS: Final = 16  # directories or tables of a lake far away that are looked at at once
 MAX_DEPTH: Final = 8  # nested namespaces; also ends a loop of links
 SCHEMES: Final = ("file", "s3", "gs", "abfss")
 ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss", "azure": "abfss"}
@@ -321,6 +323,11 @@ class Lake:
         self._found: dict[TableName, Place] | None = None
         self._ancestors: dict[str, Folder] = {}  # directories that are not tables, by path
 
+    @property
+    def tables_at_once(self) -> int:
+        """How many tables are worth a look at once."""
+        return 1 if self.root.is_local else LOOKS
+
     def namespaces(self) -> list[str]:
         """Schemas that hold a table, looked up anew.
 
@@ -377,6 +384,15 @@ class Lake:
             return None
         return Folder(frozenset(file.base_name for file in files), folders)
 
+    def _looks(self, places: Sequence[Place]) -> Iterator[Folder | None]:
+        """What directories hold, in their order; several at once where they are far away."""
+        if self.root.is_local or len(places) < 2:
+            yield from map(self._look, places)
+            return
+        with ThreadPoolExecutor(LOOKS, "lake") as pool:
+            for start in range(0, len(places), LOOKS * 8):  # so that whoever stops the walk need not wait for its end
+                yield from pool.map(self._look, places[start : start + LOOKS * 8])
+
     def _walked(self) -> dict[TableName, Place]:
         self._ancestors = {}
         with self.reading():
@@ -393,13 +409,11 @@ class Lake:
         looked = 0  # directories
         while pending:
             place, parents, folder = pending.pop()
-            for name in sorted(folder.folders):
-                if name.startswith((".", "_")):
-                    continue
+            names = [name for name in sorted(folder.folders) if not name.startswith((".", "_"))]
+            inside = [place.below(name) for name in names]
+            for name, inner, held in zip(names, inside, self._looks(inside), strict=True):
                 report(f"{looked} directories, {len(found)} tables found")
                 looked += 1
-                inner = place.below(name)
-                held = self._look(inner)
                 if held is None:
                     continue
                 if self._holds_table(held):

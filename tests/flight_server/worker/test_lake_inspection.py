@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -100,3 +101,22 @@ def test_a_walk_of_directories_reports_and_can_be_stopped(tmp_path):
     with reporting(stop), pytest.raises(Cancelled):
         connector.list_namespaces()
     connector.close()
+
+
+class FarLake(Lake):
+    tables_at_once = 4
+
+    def __init__(self, **tables: BaseException | None):
+        super().__init__(**tables)
+        self.two = threading.Barrier(2, timeout=30)
+
+    def describe(self, namespace: str, name: str) -> TableDescriptor:
+        self.two.wait()
+        return super().describe(namespace, name)
+
+
+def test_tables_of_a_lake_far_away_are_looked_at_at_once():
+    lake = FarLake(**{f"t{number}": None for number in range(9)}, bad=Panic("damaged"))
+    found = look(lake)
+    assert [table["name"] for table in found["tables"]] == [f"t{number}" for number in range(9)]
+    assert [error["name"] for error in found["errors"]] == ["bad"]

@@ -6,7 +6,7 @@ from pyarrow import fs as pafs
 
 from capture.connectors import BUILT_IN, connector_class, known_formats, open_connector
 from capture.connectors.spi import ConnectorConfig
-from capture.connectors.storage.places import Lake, Unreadable, first_line, open_place, plain_path, reason
+from capture.connectors.storage.places import LOOKS, Lake, Place, Unreadable, first_line, open_place, plain_path, reason
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 
@@ -171,3 +171,37 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(InvalidArgument, match=r"deltalake.*pip install 'statflight\[delta\]'"):
         connector_class("delta")
+
+
+def far_away(found: Lake) -> Lake:
+    """The same lake on a file system that is not called local."""
+    root = found.root
+    found.root = Place(pafs.SubTreeFileSystem("/", pafs.LocalFileSystem()), root.path, root.name)
+    return found
+
+
+def test_a_lake_far_away_is_walked_alike(tmp_path):
+    for number in range(200):
+        make(tmp_path / f"n{number % 3}/t{number}")
+    near, far = lake(tmp_path), far_away(lake(tmp_path))
+    assert (near.tables_at_once, far.tables_at_once) == (1, LOOKS)
+    assert far.namespaces() == near.namespaces() == ["n0", "n1", "n2"]
+    assert far.names("n1") == near.names("n1")
+    assert len(near.names("n1")) == 67
+
+
+def test_a_table_is_found_without_a_look_at_its_neighbours(tmp_path, monkeypatch):
+    for number in range(5):
+        make(tmp_path / f"north/t{number}")
+    found = lake(tmp_path)
+    found.namespaces()
+    found.find("north", "t1")
+    looked = []
+    real = found._look
+    monkeypatch.setattr(found, "_look", lambda place: looked.append(place.stem) or real(place))
+    assert found.find("north", "t2").stem == "t2"
+    assert looked == ["t2"]
+    (tmp_path / "north/mark").touch()  # a table now, as the next walk sees
+    assert found.namespaces() == ["default"]
+    with pytest.raises(NotFound):
+        found.find("north", "t2")
