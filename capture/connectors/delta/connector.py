@@ -129,6 +129,8 @@ class DeltaConnector(SnapshotLister):
         for version, commit in read_commits(table.place, versions):
             try:
                 with table.reading():
+                    if commit.is_malformed:
+                        raise ValueError(f"version {version} of its log is not JSON")
                     if commit.metadata is not None:
                         text, settings = commit.metadata.get("schemaString"), commit.metadata.get("configuration")
                         schema = self._schemas.parse(text, settings)

@@ -26,6 +26,7 @@ _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.[0-9a-fA-F-]+)?\.(?:parquet|json)"
 )
 _ACTION = re.compile(rb'\s*\{\s*"(?:commitInfo|metaData|protocol)"')
+_OBJECT = re.compile(rb'\s*(?:\{\s*"|\Z)')
 READERS: Final = 8  # commits asked for at once from an object store
 
 
@@ -102,10 +103,11 @@ class Commit:
     operation: str | None = None
     committed_at: datetime | None = None
     metadata: Mapping[str, Any] | None = None
+    is_malformed: bool = False
 
 
 def read_commits(table: Place, versions: Iterable[int]) -> Iterator[tuple[int, Commit]]:
-    """The commits of these versions, in order. One that is gone or malformed says nothing."""
+    """The commits of these versions, in order. One that is gone has no metadata."""
     wanted = list(versions)
     if table.is_local or len(wanted) < 2:
         for version in wanted:
@@ -128,7 +130,9 @@ def read_commit(table: Place, version: int) -> Commit:
             try:
                 actions |= json.loads(line)
             except ValueError:
-                continue
+                return Commit(is_malformed=True)
+        elif not _OBJECT.match(line):
+            return Commit(is_malformed=True)
     info = actions.get("commitInfo")
     info = info if isinstance(info, Mapping) else {}
     millis = info.get("inCommitTimestamp", info.get("timestamp"))

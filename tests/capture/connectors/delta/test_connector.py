@@ -137,6 +137,16 @@ def test_known_versions_are_not_read_again(events, monkeypatch):
     assert [s.snapshot_id for s in listing.snapshots] == [3]
 
 
+@pytest.mark.parametrize("text", ["{ no commit", '{"commitInfo": {"operation"'])
+def test_a_newest_version_that_is_not_json_is_named(events, text):
+    newest = max((events / "_delta_log").glob("*.json")).name
+    number = int(newest.removesuffix(".json")) + 1
+    (events / f"_delta_log/{number:020d}.json").write_text(text)
+    for known in (frozenset(), frozenset(range(number))):
+        with pytest.raises(UpstreamError, match=f'"default.events".*version {number} of its log is not JSON'):
+            connector(events.parent).enumerate_snapshots("default", "events", known_snapshot_ids=known)
+
+
 def _commit():
     from capture.connectors.delta.log import Commit
 
