@@ -170,7 +170,11 @@ def lance(rng: random.Random, root: Path, rows: int) -> Lake:
     if 0 < len(live) < rows:
         library.dataset(place).delete(f"id < {limit}")
         versions.append(live)
-    return Lake("lance", str(root), ("default", "t"), versions)
+    mapped = [name for name in whole.column_names if rng.random() < 0.5]
+    for name in mapped:  # each is a version of its own, with the same rows
+        library.dataset(place).create_scalar_index(name, index_type="ZONEMAP")
+        versions.append(versions[-1])
+    return Lake("lance", str(root), ("default", "t"), versions[-3:])
 
 
 def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
@@ -178,13 +182,13 @@ def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
 
     of = {name: type for name, type in types(far=False).items() if name in (*_PLAIN, "int8", "int16")}
     keyed = rng.random() < 0.5
-    whole = table(rng, of, rows, nested=False)
+    whole = table(rng, of, rows).drop_columns("st.x")
     schema = pa.schema([pa.field("id", pa.int64(), nullable=not keyed), *list(whole.schema)[1:]])
     whole = whole.cast(schema)
     catalog = pypaimon.CatalogFactory.create({"warehouse": str(root)})
     catalog.create_database("sales", True)
     keys: dict[str, Any] = {"primary_keys": ["id"]} if keyed else {}
-    options = {"metadata.stats-mode": "full"} | ({"bucket": "1"} if keyed else {})
+    options = {"metadata.stats-mode": rng.choice(["full", "none"])} | ({"bucket": "1"} if keyed else {})
     catalog.create_table("sales.t", pypaimon.Schema.from_pyarrow_schema(schema, options=options, **keys), False)
     versions: list[pa.Table] = []
     half = max(rows // 2, 1)
@@ -203,8 +207,60 @@ def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
     return Lake("paimon", str(root), ("sales", "t"), versions, counts_deleted=keyed)
 
 
+def iceberg_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
+    """Rows that position deletes, deletion vectors and equality deletes take away, one commit after another."""
+    from tests.capture.connectors import iceberg_tables as built
+
+    of = {name: type for name, type in types(far=False).items() if name in _PLAIN}
+    whole = table(rng, of, rows)
+    whole = whole.rename_columns([name.replace("st.x", "do.t") for name in whole.column_names])
+    catalog = built.make_catalog(root)
+    catalog.create_namespace("n")
+    held = catalog.create_table("n.t", whole.schema)
+    cut = sorted(rng.sample(range(rows + 1), 2))
+    parts = {}
+    for part in (_rows(whole, 0, cut[0]), _rows(whole, *cut), _rows(whole, cut[1], rows)):
+        if len(part):
+            before = {path for path, _ in built.data_paths(held)} if parts else set()
+            held.append(part)
+            (path,) = {path for path, _ in built.data_paths(held)} - before
+            parts[path] = part
+    live = {path: pa.array(range(len(part)), pa.int64()) for path, part in parts.items()}
+    vectors: dict[str, set[int]] = {}
+    for _ in range(rng.randint(1, 4)):
+        kind = rng.choice(["position", "vector", "equality"])
+        gone = {path: set(rng.sample(range(len(part)), rng.randint(0, len(part) // 4))) for path, part in parts.items()}
+        if kind == "equality":
+            name = rng.choice(["id", "id", "int32", "string", "date", "decimal5_2"])
+            keys = rng.sample(whole[name].unique().to_pylist(), 1)
+            files = [built.equality_deletes(held, {name: keys})]
+            gone = {
+                path: {i for i, v in enumerate(part[name].to_pylist()) if v in keys} for path, part in parts.items()
+            }
+        elif kind == "position" and not vectors:
+            rows_of = [(path, i) for path, some in gone.items() for i in sorted(some)]
+            files = [built.position_deletes(held, rows_of)]
+        else:  # a vector replaces what came before it
+            for path, some in gone.items():
+                vectors[path] = vectors.get(path, set()) | some | set(range(len(parts[path]))).difference(
+                    live[path].to_pylist()
+                )  # fmt: skip
+                gone[path] = vectors[path]
+            files = built.deletion_vectors(held, {path: sorted(some) for path, some in vectors.items() if some})
+        if files:
+            built.commit_deletes(held, *files, format_version=3)
+            live = {
+                path: pa.array([i for i in at.to_pylist() if i not in gone[path]], pa.int64())
+                for path, at in live.items()
+            }
+    place = held.metadata.location.removeprefix("file://")
+    left = pa.concat_tables([part.take(live[path]) for path, part in parts.items()])
+    return Lake("iceberg", place, ("default", "t"), [left])
+
+
 FORMATS: dict[str, Callable[[random.Random, Path, int], Lake]] = {
-    "parquet": parquet, "delta": delta, "iceberg": iceberg, "lance": lance, "paimon": paimon,
+    "parquet": parquet, "delta": delta, "iceberg": iceberg, "iceberg deletes": iceberg_deletes, "lance": lance,
+    "paimon": paimon,
 }  # fmt: skip
 
 

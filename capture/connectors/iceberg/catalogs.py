@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,6 +33,7 @@ from capture.connectors.secrets import COMMON, PathRewrite, is_storage_option, m
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Lake, Place, Unreadable, open_place, unknown_table
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
+from store.lru import Bounded
 
 OWN_OPTIONS = ("type", "name", "warehouse", *COMMON)
 # Properties of pyiceberg: exact names, and first words of dotted ones.
@@ -51,6 +51,7 @@ _BY_SCHEME = {"http": "rest", "https": "rest", "glue": "glue", "thrift": "hive"}
 _HINT = "version-hint.text"
 _ENDINGS = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
 _METADATA = re.compile(r"v?(?P<number>\d+).*\.metadata\.json(?:\.gz)?")
+_VERSION = re.compile(r"v(?P<number>\d+)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _MAX_DEPTH = 8
 PARSED = 8
 """How many tables' metadata stays parsed."""
@@ -139,7 +140,7 @@ class Directory:
     def __init__(self, config: ConnectorConfig, io: LakeIO):
         self._lake = Lake(config.format, config.uri, config.options, lambda folder: "metadata" in folder.folders)
         self._io = io
-        self._parsed: OrderedDict[str, TableMetadata] = OrderedDict()
+        self._parsed: Bounded[str, TableMetadata] = Bounded(PARSED)
 
     def namespaces(self) -> list[str]:
         return self._lake.namespaces()
@@ -149,11 +150,11 @@ class Directory:
 
     def load(self, namespace: str, name: str) -> LoadedTable:
         location = self._latest(self._lake.find(namespace, name).below("metadata"))
-        if location not in self._parsed:  # a metadata file never changes
-            self._parsed[location] = read_metadata(self._io, location)
-            if len(self._parsed) > PARSED:
-                self._parsed.popitem(last=False)
-        return LoadedTable(namespace, name, self._parsed[location], self._io, location)
+        metadata = self._parsed.get(location)
+        if metadata is None:  # a metadata file never changes
+            metadata = read_metadata(self._io, location)
+            self._parsed.put(location, metadata)
+        return LoadedTable(namespace, name, metadata, self._io, location)
 
     def close(self) -> None:
         self._parsed.clear()
@@ -166,11 +167,22 @@ class Directory:
                 hint = stream.read(4096).decode().strip()
             for named in (hint, *(f"{v}{hint}{ending}" for v in ("v", "") for ending in _ENDINGS)):
                 if named in names:
-                    return folder.below(named).name
+                    return folder.below(_newest(named, names)).name
         numbered = [(int(match["number"]), name) for name in names if (match := _METADATA.fullmatch(name))]
         if not numbered:
             raise Unreadable("its directory holds no metadata file")
         return folder.below(max(numbered)[1]).name
+
+
+def _newest(name: str, names: Container[str]) -> str:
+    """The last of the files `v<n>` that follow one another: a writer adds the next one, then moves the hint on."""
+    while (match := _VERSION.fullmatch(name)) is not None:
+        following = (f"v{int(match['number']) + 1}{ending}" for ending in _ENDINGS)
+        found = next((other for other in following if other in names), None)
+        if found is None:
+            break
+        name = found
+    return name
 
 
 class OneFile:

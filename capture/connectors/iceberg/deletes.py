@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ from capture.connectors.iceberg.schema import FileLayout, Leaf
 from capture.connectors.spi import ScanColumn
 from capture.connectors.storage.places import Unreadable
 from store.logical_types import parse, to_arrow
+from store.lru import Bounded
 from store.names import column_parts, dotted_name
 
 CACHED_POSITIONS = 4_000_000  # 32 MB of positions of delete files that many data files share
@@ -50,7 +51,7 @@ class DeleteIndex:
         self._equality: dict[tuple[int, tuple[Any, ...]], list[Entry]] = defaultdict(list)
         self._everywhere: list[Entry] = []
         self._unpartitioned = {spec.spec_id for spec in metadata.partition_specs if spec.is_unpartitioned()}
-        self._positions: OrderedDict[str, dict[str, Rows]] = OrderedDict()
+        self._positions: Bounded[str, dict[str, Rows]] = Bounded(CACHED_POSITIONS)
         self._layouts: dict[str, FileLayout] = {}
         for entry in deletes:
             self._add(entry)
@@ -97,15 +98,12 @@ class DeleteIndex:
     def _positions_for(self, delete: Entry, data: Entry) -> Rows:
         if delete.format == "PUFFIN":
             return _vector(self._io, delete)
-        if delete.location not in self._positions:
-            self._positions[delete.location] = self._read_positions(delete)
-            while len(self._positions) > 1 and self._held() > CACHED_POSITIONS:
-                self._positions.popitem(last=False)
-        self._positions.move_to_end(delete.location)
-        return self._positions[delete.location].get(data.location, np.empty(0, np.int64))
-
-    def _held(self) -> int:
-        return sum(len(rows) for by_path in self._positions.values() for rows in by_path.values())
+        by_path = self._positions.get(delete.location)
+        if by_path is None:
+            by_path = self._read_positions(delete)
+            size = min(sum(map(len, by_path.values())), CACHED_POSITIONS)  # the last one read is kept in any case
+            self._positions.put(delete.location, by_path, size)
+        return by_path.get(data.location, np.empty(0, np.int64))
 
     def _read_positions(self, delete: Entry) -> dict[str, Rows]:
         """Data file → positions, of one position delete file."""
@@ -134,7 +132,7 @@ class EqualityCounter:
 
     def __init__(self, io: LakeIO, index: DeleteIndex, leaf_of: Callable[[int], Leaf]):
         self._io, self._index, self._leaf_of = io, index, leaf_of
-        self._keys: OrderedDict[tuple[str, ...], list[pa.Array]] = OrderedDict()
+        self._keys: Bounded[tuple[str, ...], list[pa.Array]] = Bounded(CACHED_KEYS)
 
     def count(
         self, data: Entry, columns_of: Callable[[Sequence[Leaf]], tuple[ScanColumn, ...]], gone: pa.Array | None
@@ -169,13 +167,12 @@ class EqualityCounter:
     def _key_values(self, keys: list[Leaf], deletes: list[Entry]) -> list[pa.Array]:
         """The deleted keys, one array per key column."""
         name = tuple(sorted(delete.location for delete in deletes))
-        if name not in self._keys:
+        found = self._keys.get(name)
+        if found is None:
             parts = [self._read_keys(keys, delete) for delete in deletes]
-            self._keys[name] = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(keys))]
-            if len(self._keys) > CACHED_KEYS:
-                self._keys.popitem(last=False)
-        self._keys.move_to_end(name)
-        return self._keys[name]
+            found = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(keys))]
+            self._keys.put(name, found)
+        return found
 
     def _read_keys(self, keys: list[Leaf], delete: Entry) -> list[pa.Array]:
         paths = self._index.layout(delete).paths

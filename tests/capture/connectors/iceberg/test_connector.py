@@ -551,6 +551,17 @@ def test_version_hint_wins_over_the_greatest_number(table):
     assert stats(directory(home(table))).row_count == 150
 
 
+def test_a_hint_that_lags_behind_is_caught_up_with(table):
+    """Writers add the next version, then move the hint on; one may be killed between the two."""
+    folder = home(table) / "metadata"
+    for number, name in enumerate(sorted(file.name for file in folder.glob("0*.metadata.json"))[1:], 1):
+        (folder / name).rename(folder / f"v{number}.metadata.json")
+    (folder / "version-hint.text").write_text("1")
+    assert stats(directory(home(table))).row_count == 150
+    (folder / "v2.metadata.json").rename(folder / "v3.metadata.json")
+    assert stats(directory(home(table))).row_count == 100
+
+
 @pytest.mark.parametrize("name", ["00009-x.gz.metadata.json", "v9.metadata.json.gz"])
 def test_metadata_may_be_compressed(table, name):
     folder = home(table) / "metadata"
