@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from capture.spec import CaptureSpec
 from capture.spi import Mode
 from store.errors import StatflightError
-from store.targets import Target
 
 DEFAULT_BUDGET_MS: Final = 1000
 MAX_BUDGET_MS: Final = 10_000
@@ -23,21 +23,18 @@ MAX_BUDGET_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One target of one table at one snapshot, looked up and pinned."""
+    """A spec for one table at one snapshot, looked up and pinned."""
 
     table_key: int
     snapshot_id: int
-    target: Target
-    kinds: tuple[str, ...]
-    mode: Mode
-    latency_budget_ms: int | None
-    body: Mapping[str, Any]  # what a capture of it is told
+    spec: CaptureSpec
+    mode: Mode = Mode.SYNC
     has_connector: bool = True
 
     @property
     def same(self) -> tuple[Any, ...]:
         """Equal questions share one capture."""
-        return self.table_key, self.snapshot_id, self.target.storage_id, tuple(sorted(self.kinds))
+        return self.table_key, self.snapshot_id, self.spec.target.storage_id, tuple(sorted(self.spec.kinds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ class Orchestrator:
     def _not_now(self, question: Question) -> str | None:
         if question.mode is Mode.ASYNC:
             return "async_mode"
-        if question.latency_budget_ms == 0:
+        if question.spec.latency_budget_ms == 0:
             return "no_budget"
         return None if self.sync_enabled else "sync_disabled"
 
@@ -145,7 +142,7 @@ class Orchestrator:
         return {at: joined[at] for at in waits}
 
     def _await(self, question: Question, running: Running, started: float) -> Answer:
-        budget = question.latency_budget_ms
+        budget = question.spec.latency_budget_ms
         budget_ms = DEFAULT_BUDGET_MS if budget is None else min(budget, MAX_BUDGET_MS)
         try:
             if not running.wait(max(0.0, started + budget_ms / 1000 - time.monotonic())):
@@ -167,4 +164,4 @@ class Orchestrator:
                 open_questions.setdefault(question.table_key, {})[question.same] = question
         for members in open_questions.values():
             with contextlib.suppress(StatflightError):  # the answers stand, with a follow-up or without
-                self.plane.follow_up(sorted(members.values(), key=lambda q: (q.snapshot_id, q.target.storage_id)))
+                self.plane.follow_up(sorted(members.values(), key=lambda q: (q.snapshot_id, q.spec.target.storage_id)))

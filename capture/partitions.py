@@ -15,46 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.spi import NativeStats, ScanTask
-from capture.spi import Partition, TableHandle
+from capture.spec import Partition, value_text
+from capture.spi import TableHandle
 from store import bounds, logical_types
-from store.errors import InvalidArgument, InvalidField, NotFound, nearest
+from store.errors import InvalidArgument, NotFound, nearest
 from store.logical_types import LogicalType
 from store.names import join_name
 
-MAX_PARTITIONS: Final = 10_000
-_EXPECTED: Final = '[{"field": value, …}, …]'
 _SHOWN: Final = 5  # partitions or fields that an error names
 
 Texts: TypeAlias = tuple[str | None, ...]
-
-
-def parse(value: Any, where: str = "partitions") -> tuple[Partition, ...]:
-    """Partitions as requests tell them: a list of objects of field → text, number, truth or null. None is no scope.
-
-    Raises:
-        InvalidField: Names the part that is wrong.
-    """
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not value:
-        raise InvalidField(where, "is no list of partitions", expected=_EXPECTED, actual=value)
-    if len(value) > MAX_PARTITIONS:
-        raise InvalidField(where, "are too many", expected=f"at most {MAX_PARTITIONS}", actual=len(value))
-    found = []
-    for at, told in enumerate(value):
-        if not isinstance(told, dict) or not told:
-            raise InvalidField(f"{where}[{at}]", "is no partition", expected='{"field": value, …}', actual=told)
-        for name, item in told.items():
-            if not (item is None or isinstance(item, str | int | float)):
-                expected = "text, a number, a truth value or null"
-                raise InvalidField(f"{where}[{at}].{name}", "is no value", expected=expected, actual=item)
-        found.append(tuple(sorted((name, _text(item)) for name, item in told.items())))
-    return tuple(dict.fromkeys(found))
-
-
-def to_json(partitions: Sequence[Partition]) -> list[dict[str, str | None]]:
-    """What `parse` reads."""
-    return [dict(partition) for partition in partitions]
 
 
 def detail(files: int, total: int) -> str:
@@ -112,7 +82,7 @@ def paths_in(files: pa.Table, wanted: Sequence[Partition], types: Mapping[str, L
         known = ", ".join(json.dumps(partition, ensure_ascii=False) for partition in told[:_SHOWN])
         more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
         raise NotFound(
-            f'no file of "{table}" is in {json.dumps(to_json(wanted[:_SHOWN]), ensure_ascii=False)}',
+            f'no file of "{table}" is in {json.dumps([dict(each) for each in wanted[:_SHOWN]], ensure_ascii=False)}',
             code="UNKNOWN_PARTITION", hint=f"its partitions are {known}{more}",
         )  # fmt: skip
     return paths
@@ -121,15 +91,11 @@ def paths_in(files: pa.Table, wanted: Sequence[Partition], types: Mapping[str, L
 def _is_in(
     told: Mapping[str, Any], shapes: Mapping[tuple[str, ...], set[Texts]], types: Mapping[str, LogicalType]
 ) -> bool:
-    own = {name: _canonical(_text(value), types.get(name)) for name, value in told.items()}
+    own = {name: _canonical(value_text(value), types.get(name)) for name, value in told.items()}
     return any(
         all(name in own for name in names) and tuple(own[name] for name in names) in values
         for names, values in shapes.items()
     )
-
-
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def _canonical(text: str | None, lt: LogicalType | None) -> str | None:

@@ -11,13 +11,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from capture.connectors.spi import Column, Connector, Schema
+from capture.spec import PARTITIONED, Budget, CaptureSpec, Partition, Sampling
 from store.schemas import KINDS
 from store.targets import Target, TargetKind
+
+__all__ = [
+    "PARTITIONED", "Budget", "Capabilities", "CaptureEngine", "CaptureRequest", "CaptureResult", "CaptureSpec",
+    "Decision", "Listing", "Mode", "Outcome", "Partition", "Sampling", "Sink", "TableHandle", "elapsed_ms",
+]  # fmt: skip
 
 
 class Outcome(StrEnum):
@@ -30,30 +36,6 @@ class Outcome(StrEnum):
 class Mode(StrEnum):
     SYNC = "SYNC"
     ASYNC = "ASYNC"
-
-
-class Sampling(StrEnum):
-    NONE = "NONE"
-    RANDOM_ROW_GROUP = "RANDOM_ROW_GROUP"
-    METADATA_GUIDED = "METADATA_GUIDED"
-
-
-PARTITIONED: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # targets that may be scoped to partitions
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much a sample may read; what is reached first ends it, None is no limit.
-
-    Attributes:
-        max_rows: Rows of the row groups read.
-        max_bytes: Bytes of the columns asked for, as they lie in the files.
-        max_seconds: From the start of the pass over the table.
-    """
-
-    max_rows: int | None = None
-    max_bytes: int | None = None
-    max_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +87,45 @@ class TableHandle:
         return frozenset(keys)
 
 
-Partition = tuple[tuple[str, str | None], ...]
-"""Field of the table's partitioning and its value as text, null for null; sorted by field. See `capture.partitions`."""
-
-
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
+    """A spec for one table at one snapshot, as an engine receives it."""
+
     table: TableHandle
-    target: Target
-    kinds: frozenset[str] = frozenset()  # empty = any
+    spec: CaptureSpec
     mode: Mode = Mode.SYNC
-    column_selectors: tuple[str, ...] = ()
     correlation_id: str = ""
-    sampling: Sampling = Sampling.NONE
-    latency_budget_ms: int | None = None
-    partitions: tuple[Partition, ...] = ()  # empty = all; of some, file statistics alone are captured
-    budget: Budget | None = None  # of a sample
+
+    @classmethod
+    def of(
+        cls, table: TableHandle, target: Target, *, mode: Mode = Mode.SYNC, correlation_id: str = "", **spec: Any
+    ) -> CaptureRequest:
+        """A request for a target; `spec` are other fields of `CaptureSpec`."""
+        return cls(table, CaptureSpec(target, **spec), mode, correlation_id)
+
+    @property
+    def target(self) -> Target:
+        return self.spec.target
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return self.spec.kinds
+
+    @property
+    def column_selectors(self) -> tuple[str, ...]:
+        return self.spec.column_selectors
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.spec.sampling
+
+    @property
+    def budget(self) -> Budget | None:
+        return self.spec.budget
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        return self.spec.partitions
 
 
 @dataclass(frozen=True, slots=True)

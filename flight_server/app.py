@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from capture.orchestrator import Orchestrator
+from capture.spec import CaptureSpec
 from flight_server.auth.vault import Vault
 from flight_server.config import Settings
 from flight_server.control.access import Access
@@ -132,11 +133,9 @@ class Service:
         options: Mapping[str, Any] = self.lakes.config(catalog)["options"]
         return options
 
-    def enqueue(
-        self, table: TableEntry, snapshot: str | int, bodies: Sequence[Mapping[str, Any]], correlation_id: str
-    ) -> str:
+    def enqueue(self, table: TableEntry, snapshot: str | int, specs: Sequence[CaptureSpec], correlation_id: str) -> str:
         """Queues a capture; the id of the job."""
-        return self.captures.enqueue(table, snapshot, bodies, correlation_id)
+        return self.captures.enqueue(table, snapshot, [(None, spec) for spec in specs], correlation_id)
 
     def _connected(self) -> list[str]:
         rows = self.database.rows("SELECT catalog FROM connectors WHERE format <> ?", EXTERNAL)

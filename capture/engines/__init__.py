@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from capture.spec import CaptureSpec
 from capture.spi import CaptureEngine
+from store.targets import TargetKind
 
 if TYPE_CHECKING:
     from capture.spark.session import Spark
@@ -26,20 +28,29 @@ def default_engines(
 
 
 def takers(
-    engines: Sequence[Mapping[str, Any]], target: Mapping[str, Any], format: str, kinds: Sequence[str] = (),
-    sampling: str = "NONE", mode: str = "ASYNC",
-) -> list[Mapping[str, Any]]:  # fmt: skip
-    """Of rows of `sys.engines` those that would take a request, first candidate first."""
+    engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureSpec, mode: str = "ASYNC"
+) -> list[Mapping[str, Any]]:
+    """Engines that would take a capture, first candidate first.
+
+    Args:
+        engines: Rows of `sys.engines`.
+        format: Of the table's connector.
+        spec: What is to be captured.
+        mode: SYNC or ASYNC.
+
+    Returns:
+        The rows of those engines.
+    """
     import json
 
-    fit = []
+    target, fit = spec.target, []
     for row in engines:
-        able = json.loads(row["statistic_kinds"] or "{}").get(target["kind"])
-        if able is None or mode not in row["execution_modes"] or sampling not in row["sampling"]:
+        able = json.loads(row["statistic_kinds"] or "{}").get(str(target.kind))
+        if able is None or mode not in row["execution_modes"] or spec.sampling not in row["sampling"]:
             continue
-        if (row["connectors"] and format not in row["connectors"]) or (able and not set(kinds) <= set(able)):
+        if (row["connectors"] and format not in row["connectors"]) or (able and not spec.kinds <= set(able)):
             continue
-        if target["kind"] == "EXPRESSION" and target.get("engine_kind") != row["engine_id"]:
+        if target.kind is TargetKind.EXPRESSION and target.engine_kind != row["engine_id"]:
             continue
         fit.append(row)
     return sorted(fit, key=lambda row: (row["priority"], row["engine_id"]))

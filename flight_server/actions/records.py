@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from capture import partitions
+from capture.spec import parse_partitions
 from flight_server.actions.registry import Call, Results, action
 from flight_server.wire.action_bodies import check_snapshot, check_table_name, parse_body
 from flight_server.wire.scan_request import CURRENT, of_json, parse_json
@@ -134,7 +135,7 @@ def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
             table, call.service.catalog.snapshot(table, snapshot_id).schema_hash
         )
         types = {name: logical_types.parse(text) for name, text, *_ in columns}
-        wanted = set(partitions.paths_in(files, partitions.parse(told), types, table.full_name).to_pylist())
+        wanted = set(partitions.paths_in(files, parse_partitions(told), types, table.full_name).to_pylist())
     parts = [r["data"] for r in rows if r["target_kind"] == "FILE" and (wanted is None or r["file_path"] in wanted)]
     if not parts and samples and asked.get("partitions") is None:
         if allow_partial:

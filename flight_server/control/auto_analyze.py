@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from capture import policy
 from capture.policy import Facts, Policy, Rules, Verdict
+from capture.spec import CaptureSpec
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Database
 from store.errors import NotFound
@@ -47,9 +48,7 @@ class AnalyzeHost(Protocol):
     def options(self, catalog: str) -> Mapping[str, Any]:
         """A connector's options."""
 
-    def enqueue(
-        self, table: TableEntry, snapshot: str | int, bodies: Sequence[Mapping[str, Any]], correlation_id: str
-    ) -> str:
+    def enqueue(self, table: TableEntry, snapshot: str | int, specs: Sequence[CaptureSpec], correlation_id: str) -> str:
         """Queues a capture; the id of the job."""
 
 
@@ -120,11 +119,7 @@ class AutoAnalyze:
                     self.look(table.table_catalog, [self._host.catalog.by_key(table.table_key)])
 
     def _queue(self, table: TableEntry, snapshot_id: int, targets: Sequence[Target]) -> str:
-        bodies: list[dict[str, Any]] = [
-            {"target": target.to_json(), "kinds": [], "sampling": "NONE", "column_selectors": [],
-             "latency_budget_ms": None} for target in targets
-        ]  # fmt: skip
-        return self._host.enqueue(table, snapshot_id, bodies, ENGINE)
+        return self._host.enqueue(table, snapshot_id, list(map(CaptureSpec, targets)), ENGINE)
 
     def _record(self, table: TableEntry, facts: Facts, verdicts: Mapping[str, Verdict]) -> None:
         if self._last is None:

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from enum import StrEnum
-from functools import cached_property
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
 
-from capture import partitions
-from capture.spi import PARTITIONED, Budget, Mode, Outcome, Partition, Sampling
+from capture.spec import KEYS, CaptureSpec, enum_of
+from capture.spi import Mode, Outcome
 from flight_server.wire.scan_request import CURRENT, parse_json, refuse_unknown_keys
-from store.errors import InvalidArgument, InvalidField, nearest
+from store.errors import InvalidArgument, InvalidField
 from store.lru import Bounded
 from store.names import split_name
-from store.schemas import FLIGHTS, KINDS
-from store.targets import Target
-
-E = TypeVar("E", bound=StrEnum)
+from store.schemas import FLIGHTS
 
 MAX_REQUESTS: Final = 100_000
 REMEMBERED: Final = 10_000  # bodies whose meaning is kept
 REMEMBERED_UP_TO: Final = 2048  # bytes of one of them
-_LIMITS: Final = ("max_rows", "max_bytes", "max_seconds")  # of a sample, as the fields of `Budget`
 ALL: Final = "all"
-_KEYS: Final = (
-    "table", "snapshot", "target", "kinds", "column_selectors", "mode", "latency_budget_ms", "sampling",
-    "partitions",
-)  # fmt: skip
+_KEYS: Final = ("table", "snapshot", "mode", *KEYS)
 
 
 def parse_body(data: bytes, required: Mapping[str, type], optional: Mapping[str, type] | None = None) -> dict[str, Any]:
@@ -71,106 +62,46 @@ def _told(type_: type) -> str:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One request of `capture` or `resolve`, checked but not yet looked up. It is kept and shared between calls."""
+class CaptureItem:
+    """One request of `capture` or `resolve`, checked but not yet looked up; immutable and shared between calls."""
 
     table: str
     snapshot: str | int
-    target: Target
-    kinds: tuple[str, ...]
-    column_selectors: tuple[str, ...]
     mode: Mode
-    latency_budget_ms: int | None
-    sampling: Sampling
-    partitions: tuple[Partition, ...] = ()
-    budget: Budget | None = None
-
-    @cached_property
-    def told(self) -> Mapping[str, Any]:
-        """What a worker is told, less the table and snapshot."""
-        scope: dict[str, Any] = {"partitions": partitions.to_json(self.partitions)} if self.partitions else {}
-        if self.budget is not None:
-            scope["budget"] = {name: value for name, value in asdict(self.budget).items() if value is not None}
-        return scope | {
-            "target": self.target.to_json(), "kinds": list(self.kinds), "sampling": str(self.sampling),
-            "column_selectors": sorted(self.column_selectors), "latency_budget_ms": self.latency_budget_ms,
-        }  # fmt: skip
+    spec: CaptureSpec
 
 
-_remembered: Bounded[tuple[bytes, bool], tuple[Ask, ...]] = Bounded(REMEMBERED)
+_remembered: Bounded[tuple[bytes, bool], tuple[CaptureItem, ...]] = Bounded(REMEMBERED)
 
 
-def parse_asks(data: bytes, *, allow_all: bool) -> tuple[Ask, ...]:
+def parse_items(data: bytes, *, allow_all: bool) -> tuple[CaptureItem, ...]:
     """The requests of a body; what was understood before is known again."""
     found = _remembered.get((data, allow_all))
     if found is None:
-        found = _parse_asks(data, allow_all)
+        found = _parse_items(data, allow_all)
         if len(data) <= REMEMBERED_UP_TO:
             _remembered.put((data, allow_all), found)
     return found
 
 
-def _parse_asks(data: bytes, allow_all: bool) -> tuple[Ask, ...]:
+def _parse_items(data: bytes, allow_all: bool) -> tuple[CaptureItem, ...]:
     body = parse_body(data, {"requests": list})
     if len(body["requests"]) > MAX_REQUESTS:
         raise InvalidArgument(f"{len(body['requests'])} requests; at most {MAX_REQUESTS} are taken at once")
-    return tuple(_ask(item, f"requests[{at}]", allow_all) for at, item in enumerate(body["requests"]))
+    return tuple(_item(item, f"requests[{at}]", allow_all) for at, item in enumerate(body["requests"]))
 
 
-def _ask(item: Any, where: str, allow_all: bool) -> Ask:
+def _item(item: Any, where: str, capture: bool) -> CaptureItem:
     if not isinstance(item, dict):
-        raise InvalidField(where, "is no object", expected='{"table": …}', actual=item)
+        raise InvalidField(where, "must be an object", expected='{"table": …}', actual=item)
     refuse_unknown_keys(item, _KEYS, where)
     table = check_table_name(item.get("table"), where)
-    snapshot = check_snapshot(item.get("snapshot", CURRENT), where, allow_all)
-    target = Target.parse(item.get("target", {"kind": "TABLE"}))
-    kinds = _words(item.get("kinds"), "kinds", where)
-    for kind in kinds:
-        if kind not in KINDS:
-            reason = f"unknown kind {nearest(kind, list(KINDS))}".strip()
-            raise InvalidField(f"{where}.kinds", reason, expected=" | ".join(KINDS), actual=kind)
-    budget = item.get("latency_budget_ms")
-    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or not 0 <= budget < 2**31):
-        raise InvalidField(f"{where}.latency_budget_ms", "is no time", expected="milliseconds ≥ 0", actual=budget)
-    sampling, sample_budget = _sampling(item.get("sampling"), f"{where}.sampling")
-    ask = Ask(
-        table, snapshot, target, kinds, _words(item.get("column_selectors"), "column_selectors", where),
-        _enum(Mode, item.get("mode", "SYNC"), f"{where}.mode"), budget,
-        sampling, partitions.parse(item.get("partitions"), f"{where}.partitions"), sample_budget,
-    )  # fmt: skip
-    if ask.partitions:
-        _check_scope(ask, where, allow_all)
-    return ask
-
-
-def _sampling(value: Any, where: str) -> tuple[Sampling, Budget | None]:
-    """A method by its name, or `{"method", "max_rows"?, "max_bytes"?, "max_seconds"?}`."""
-    if not isinstance(value, dict):
-        return _enum(Sampling, value or "NONE", where), None
-    refuse_unknown_keys(value, ("method", *_LIMITS), where)
-    method = _enum(Sampling, value.get("method"), f"{where}.method")
-    limits = {name: value[name] for name in _LIMITS if value.get(name) is not None}
-    for name, limit in limits.items():
-        whole = name != "max_seconds"
-        if not _is_number(limit) or not 0 < limit < 2**63 or (whole and not isinstance(limit, int)):
-            expected = "a whole number > 0" if whole else "a number of seconds > 0"
-            raise InvalidField(f"{where}.{name}", "is no limit", expected=expected, actual=limit)
-    if limits and method is Sampling.NONE:
-        expected = " | ".join(other for other in Sampling if other is not Sampling.NONE)
-        raise InvalidField(f"{where}.method", "has no budget: it reads everything", expected=expected, actual=method)
-    return method, Budget(**limits) if limits else None
-
-
-def _check_scope(ask: Ask, where: str, capture: bool) -> None:
-    """Of partitions there are the statistics of their files, no record of a target: refuses what cannot be."""
-    if not capture:
+    snapshot = check_snapshot(item.get("snapshot", CURRENT), where, capture)
+    spec = CaptureSpec.from_json(item, where)
+    if spec.partitions and not capture:  # partitions have the statistics of their files, and no record of a target
         expected = "a target; stats.file_columns has what was captured of partitions"
         raise InvalidField(f"{where}.partitions", "are for capture", expected=expected, actual="resolve")
-    if ask.target.kind not in PARTITIONED:
-        expected = " | ".join(PARTITIONED)
-        raise InvalidField(f"{where}.target", "has no partitions", expected=expected, actual=ask.target.kind)
-    if ask.sampling is not Sampling.NONE:
-        raise InvalidField(f"{where}.sampling", "is not for partitions", expected="NONE", actual=ask.sampling)
+    return CaptureItem(table, snapshot, enum_of(Mode, item.get("mode", "SYNC"), f"{where}.mode"), spec)
 
 
 def check_table_name(table: Any, where: str = "body") -> str:
@@ -191,21 +122,6 @@ def check_snapshot(value: Any, where: str = "body", allow_all: bool = False) -> 
         expected = '"current", "all" or an id' if allow_all else '"current" or an id'
         raise InvalidField(f"{where}.snapshot", "is no snapshot", expected=expected, actual=value)
     return value
-
-
-def _words(value: Any, name: str, where: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        raise InvalidField(f"{where}.{name}", "is no list of words", expected="a list", actual=value)
-    return tuple(value)
-
-
-def _enum(enum: type[E], value: Any, field: str) -> E:
-    try:
-        return enum(value)
-    except ValueError:
-        raise InvalidField(field, "is unknown", expected=" | ".join(map(str, enum)), actual=value) from None
 
 
 # What workers tell.
@@ -244,7 +160,7 @@ def check_engines(engines: list[Any]) -> list[dict[str, Any]]:
 def check_outcomes(items: Any, where: str = "outcomes") -> list[dict[str, Any]]:
     told = [_told_by_worker(item, _OUTCOME, f"{where}[{at}]") for at, item in enumerate(items or [])]
     for at, outcome in enumerate(told):
-        _enum(Outcome, outcome["outcome"], f"{where}[{at}].outcome")
+        enum_of(Outcome, outcome["outcome"], f"{where}[{at}].outcome")
     return told
 
 

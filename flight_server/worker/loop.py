@@ -19,7 +19,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from capture import partitions
 from capture.connectors import open_connector
 from capture.connectors.progress import reporting
 from capture.connectors.secrets import redact_all, resolve
@@ -27,12 +26,11 @@ from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
 from capture.engines import described
 from capture.registry import Registry
 from capture.spark.session import Spark
-from capture.spi import Budget, CaptureRequest, CaptureResult, Decision, Mode, Outcome, Sampling, TableHandle
+from capture.spi import CaptureRequest, CaptureResult, CaptureSpec, Decision, Mode, Outcome, TableHandle
 from flight_server.worker.connection import DraftSink, LeaseKeeper, Server, first_line
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.publishing import publish_table
 from store.errors import InvalidArgument, StatflightError, UpstreamError, may_pass, to_json
-from store.targets import Target
 
 log = logging.getLogger("statflight.worker")
 
@@ -280,12 +278,7 @@ def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connecto
 
 
 def _request(payload: Mapping[str, Any], body: Mapping[str, Any], table: TableHandle) -> CaptureRequest:
-    return CaptureRequest(
-        table, Target.parse(body["target"]), frozenset(body["kinds"]), Mode(payload["mode"]),
-        tuple(body["column_selectors"]), payload["correlation_id"], Sampling(body["sampling"]),
-        body["latency_budget_ms"], partitions.parse(body.get("partitions")),
-        Budget(**body["budget"]) if body.get("budget") else None,
-    )  # fmt: skip
+    return CaptureRequest(table, CaptureSpec.from_json(body), Mode(payload["mode"]), payload["correlation_id"])
 
 
 def _outcome(result: CaptureResult | None, request: CaptureRequest) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def handle(root, name, lake=None):
 
 
 def capture(engine, table, execution, sink=None):
-    requests = [CaptureRequest(table, Target.column(i)) for i in table.column_ids.values()]
+    requests = [CaptureRequest.of(table, Target.column(i)) for i in table.column_ids.values()]
     results = engine.capture_batch(requests, sink or NullSink())
     assert {(result.outcome, result.detail) for result in results} == {(Outcome.CAPTURED, "")}
     assert results[0].attributes["execution"] == execution

@@ -21,6 +21,11 @@ from store.schemas import FLIGHTS, KINDS
 from store.targets import Target, TargetKind
 
 
+def with_spec(request: CaptureRequest, **changes: Any) -> CaptureRequest:
+    """The request with other fields of its spec."""
+    return replace(request, spec=replace(request.spec, **changes))
+
+
 class MemorySink:
     """Keeps what is put, checked as the server checks it."""
 
@@ -66,7 +71,7 @@ class EngineContract:
         raise NotImplementedError
 
     def requests(self, table: TableHandle, *targets: Target, **fields: Any) -> list[CaptureRequest]:
-        return [CaptureRequest(table, target, **fields) for target in targets]
+        return [CaptureRequest.of(table, target, **fields) for target in targets]
 
     # Capabilities.
 

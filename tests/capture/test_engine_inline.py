@@ -134,7 +134,7 @@ def engine():
 
 
 def column(table, name, **options):
-    return CaptureRequest(table, Target.column(IDS[name]), **options)
+    return CaptureRequest.of(table, Target.column(IDS[name]), **options)
 
 
 def all_columns(table, **options):
@@ -262,7 +262,7 @@ def test_a_table_without_files(engine, table, lake):
     for file in lake.path.glob("*"):
         file.unlink()
     sink = MemorySink()
-    group = CaptureRequest(table, Target.column_group([1, 2]))
+    group = CaptureRequest.of(table, Target.column_group([1, 2]))
     results = engine.capture_batch([*all_columns(table), group], sink)
     assert {result.outcome for result in results} == {Outcome.CAPTURED}
     for row in [*sink.columns().values(), *sink.get("stats.column_groups")]:
@@ -288,11 +288,12 @@ def test_a_damaged_file_leaves_the_others(engine, table, lake):
 
 def test_outcomes_keep_the_order_of_requests(engine, table):
     requests = [
-        column(table, "tags"), column(table, "id"), CaptureRequest(table, Target.column(99)),
-        CaptureRequest(table, Target.table()), column(table, "word"), column(table, "pause"),
-        CaptureRequest(table, Target.expression("abacus", b"x")), column(table, "id", kinds=frozenset({"FILE_COUNT"})),
-        CaptureRequest(table, Target.column_group([1, 5])),
-        CaptureRequest(table, Target.expression("spark", b"id"), sampling=Sampling.METADATA_GUIDED),
+        column(table, "tags"), column(table, "id"), CaptureRequest.of(table, Target.column(99)),
+        CaptureRequest.of(table, Target.table()), column(table, "word"), column(table, "pause"),
+        CaptureRequest.of(table, Target.expression("abacus", b"x")),
+        column(table, "id", kinds=frozenset({"FILE_COUNT"})),
+        CaptureRequest.of(table, Target.column_group([1, 5])),
+        CaptureRequest.of(table, Target.expression("spark", b"id"), sampling=Sampling.METADATA_GUIDED),
     ]  # fmt: skip
     results = engine.capture_batch(requests, MemorySink())
     assert [result.target for result in results] == [request.target for request in requests]
@@ -362,7 +363,7 @@ def test_a_sample_that_saw_everything_is_complete(engine, table):
 
 def test_groups_of_columns(engine, table):
     sink = MemorySink()
-    group = CaptureRequest(table, Target.column_group([4, 2]))
+    group = CaptureRequest.of(table, Target.column_group([4, 2]))
     (result, _) = engine.capture_batch([group, column(table, "id")], sink)
     assert result.outcome is Outcome.CAPTURED
     (row,) = sink.get("stats.column_groups")
@@ -379,7 +380,7 @@ def test_groups_of_columns(engine, table):
 
 def test_groups_that_share_columns_and_a_column_of_them(engine, table):
     sink = MemorySink()
-    groups = [CaptureRequest(table, Target.column_group(ids)) for ids in ([1, 2], [2, 4], [1, 2, 4])]
+    groups = [CaptureRequest.of(table, Target.column_group(ids)) for ids in ([1, 2], [2, 4], [1, 2, 4])]
     results = engine.capture_batch([*groups, column(table, "word")], sink)
     found = [{d["determinant"][0]: d["degree"] for d in r.attributes.get("dependencies", [])} for r in results]
     assert found == [{1: 1.0, 2: 91 / 1500}, {2: 0.5, 4: 2 / 182}, {1: 1.0, 2: 91 / 1500, 4: 2 / 1500}, {}]
@@ -396,7 +397,7 @@ def test_a_degree_that_is_not_known_is_not_there(engine, table, lake, unknown):
         for file in lake.path.glob("*"):
             file.unlink()
     sampling = Sampling.RANDOM_ROW_GROUP if unknown == "sampled" else Sampling.NONE
-    (result,) = engine.capture_batch([CaptureRequest(table, Target.column_group([1, 2]), sampling=sampling)], sink)
+    (result,) = engine.capture_batch([CaptureRequest.of(table, Target.column_group([1, 2]), sampling=sampling)], sink)
     assert result.outcome is Outcome.CAPTURED
     assert "dependencies" not in result.attributes
     (sketch,) = sink.get("stats.sketches")
@@ -516,7 +517,7 @@ def captured(path, columns):
     table = TableHandle("c", "default", "t", "id", snapshot, schema, ids, connector)
     sink = MemorySink()
     leaves = [i for i, c in table.by_id.items() if c.is_leaf]
-    results = SparkEngine().capture_batch([CaptureRequest(table, Target.column(i)) for i in leaves], sink)
+    results = SparkEngine().capture_batch([CaptureRequest.of(table, Target.column(i)) for i in leaves], sink)
     assert {(result.outcome, result.detail) for result in results} == {(Outcome.CAPTURED, "")}
     return {row["column_id"]: row for row in sink.get("stats.columns")}
 

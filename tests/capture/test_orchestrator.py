@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from capture.orchestrator import MAX_BUDGET_MS, Orchestrator, Question
+from capture.spec import CaptureSpec
 from capture.spi import Mode
 from store.errors import NotFound, UpstreamError
 from store.targets import Target
@@ -19,8 +20,8 @@ LIGHT = 99  # the column that metadata answers
 
 
 def ask(column: int = 1, table: int = 1, **fields: Any) -> Question:
-    question = Question(table, 1, Target.column(column), (), Mode.SYNC, 1000, {"target": {"kind": "COLUMN"}})
-    return replace(question, **fields)
+    spec = {name: fields.pop(name) for name in ("kinds", "latency_budget_ms") if name in fields}
+    return Question(table, 1, CaptureSpec(Target.column(column), **{"latency_budget_ms": 1000, **spec}), **fields)
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Plane:
         return [self.stored.get(q.same[:3]) for q in questions]
 
     def is_light(self, question):
-        return question.target.column_id == LIGHT
+        return question.spec.target.column_id == LIGHT
 
     def start(self, questions):
         if self.refuses:
@@ -64,7 +65,7 @@ class Plane:
 
         def finish() -> None:
             if self.stores and self.ends == ("CAPTURED", ""):
-                self.stored |= {q.same[:3]: {"column_id": q.target.column_id} for q in questions}
+                self.stored |= {q.same[:3]: {"column_id": q.spec.target.column_id} for q in questions}
             running.done.set()
 
         if self.seconds:
@@ -100,7 +101,7 @@ def test_captured_without_its_record_is_partial():
     plane = Plane(stores=False)
     (answer,) = resolve(plane, ask())
     assert answer.outcome == "PARTIAL"
-    assert [[q.target.column_id for q in members] for members in plane.followed] == [[1]]
+    assert [[q.spec.target.column_id for q in members] for members in plane.followed] == [[1]]
 
 
 def test_a_spent_budget_is_a_timeout_and_work_goes_on():
@@ -173,21 +174,21 @@ def test_order_is_kept_and_one_follow_up_per_table_without_doubles():
     later = {"mode": Mode.ASYNC}
     answers = resolve(plane, ask(3, **later), ask(5), ask(1, **later), ask(3, **later), ask(2, table=2, **later))
     assert [a.outcome for a in answers] == ["SKIPPED", "HIT", "SKIPPED", "SKIPPED", "SKIPPED"]
-    assert [[q.target.column_id for q in members] for members in plane.followed] == [[1, 3], [2]]
+    assert [[q.spec.target.column_id for q in members] for members in plane.followed] == [[1, 3], [2]]
 
 
 def test_a_batch_captures_each_table_once():
     plane = Plane()
     answers = resolve(plane, ask(1), ask(1, table=2), ask(2), ask(1))
     assert [a.outcome for a in answers] == ["CAPTURED"] * 4
-    assert [[q.target.column_id for q in members] for members in plane.started] == [[1, 2], [1]]
+    assert [[q.spec.target.column_id for q in members] for members in plane.started] == [[1, 2], [1]]
 
 
 def test_what_metadata_answers_does_not_wait_for_a_scan():
     plane = Plane()
     answers = resolve(plane, ask(1), ask(LIGHT), ask(2))
     assert [a.outcome for a in answers] == ["CAPTURED"] * 3
-    assert [[q.target.column_id for q in members] for members in plane.started] == [[1, 2], [LIGHT]]
+    assert [[q.spec.target.column_id for q in members] for members in plane.started] == [[1, 2], [LIGHT]]
 
 
 def test_a_hundred_equal_misses_are_one_capture():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +16,12 @@ from capture.connectors.spi import FILE_SCHEMA, ConnectorConfig
 from capture.engines.compute.engine import SparkEngine
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
+from capture.spec import MAX_PARTITIONS, parse_partitions
 from capture.spi import CaptureEngine, CaptureRequest, Outcome, Sampling, TableHandle
 from store import logical_types
 from store.errors import InvalidArgument, InvalidField, NotFound
 from store.targets import Target
-from tests.capture.engine_contract import MemorySink
+from tests.capture.engine_contract import MemorySink, with_spec
 from tests.capture.engines_made_up import FakeEngine
 
 # How they are told.
@@ -29,10 +29,10 @@ from tests.capture.engines_made_up import FakeEngine
 
 def test_values_are_texts_and_doubles_go():
     told = [{"b": 1, "a": "x"}, {"a": "x", "b": 1}, {"a": None}, {"a": True}, {"a": 1.5}]
-    found = partitions.parse(told)
+    found = parse_partitions(told)
     assert found == ((("a", "x"), ("b", "1")), (("a", None),), (("a", "true"),), (("a", "1.5"),))
-    assert partitions.parse(partitions.to_json(found)) == found
-    assert partitions.parse(None) == ()
+    assert parse_partitions([dict(each) for each in found]) == found
+    assert parse_partitions(None) == ()
 
 
 WRONG = [
@@ -44,14 +44,14 @@ WRONG = [
     [{"a": [1]}],
     [{"a": {"b": 1}}],
     ["a"],
-    [{"a": 1}] * (partitions.MAX_PARTITIONS + 1),
+    [{"a": 1}] * (MAX_PARTITIONS + 1),
 ]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong)[:20])
 def test_what_is_no_list_of_partitions_is_refused(wrong):
     with pytest.raises(InvalidField, match=r"partitions"):
-        partitions.parse(wrong)
+        parse_partitions(wrong)
 
 
 # Which files they are.
@@ -71,7 +71,7 @@ def listing(*told: dict[str, Any] | None, content: str = "DATA") -> pa.Table:
 
 
 def paths(files: pa.Table, *wanted: dict[str, Any]) -> list[str]:
-    return partitions.paths_in(files, partitions.parse(list(wanted)), TYPES, "c.s.t").to_pylist()
+    return partitions.paths_in(files, parse_partitions(list(wanted)), TYPES, "c.s.t").to_pylist()
 
 
 def test_some_fields_or_all_of_them():
@@ -124,7 +124,7 @@ def test_a_table_without_partitions():
 # What engines make of them, on a hive-partitioned table of two files a day.
 
 DAYS = ("2024-05-01", "2024-05-02", "2024-05-03")
-FIRST = partitions.parse([{"day": DAYS[0]}])
+FIRST = parse_partitions([{"day": DAYS[0]}])
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def table(tmp_path) -> Iterator[TableHandle]:
 
 
 def ask(table: TableHandle, target: Target, **more: Any) -> CaptureRequest:
-    return CaptureRequest(table, target, **{"partitions": FIRST} | more)
+    return CaptureRequest.of(table, target, **{"partitions": FIRST} | more)
 
 
 def captured(engine: CaptureEngine, *requests: CaptureRequest):
@@ -187,7 +187,7 @@ def test_scoped_and_whole_requests_of_one_batch(table):
     [({"v": 1}, 'not partitioned by "v"'), ({"day": "2024-06-01"}, 'no file of "c.default.t" is in')],
 )
 def test_trouble_is_an_outcome_that_no_retry_helps(table, engine, wanted, detail):
-    ((result,), sink) = captured(engine, ask(table, Target.column(1), partitions=partitions.parse([wanted])))
+    ((result,), sink) = captured(engine, ask(table, Target.column(1), partitions=parse_partitions([wanted])))
     assert result.outcome is Outcome.DEGRADED and detail in result.detail
     assert result.attributes == {"retryable": False}
     assert not sink.puts
@@ -208,5 +208,5 @@ def test_an_engine_that_knows_no_partitions_is_not_asked(table):
     engine = FakeEngine()
     request = ask(table, Target.column(1))
     assert engine.supports(request) == "partitions unsupported for target COLUMN"
-    assert engine.supports(replace(request, partitions=())) == ""
-    assert "sampling" in SparkEngine().supports(replace(request, sampling=Sampling.RANDOM_ROW_GROUP))
+    assert engine.supports(with_spec(request, partitions=())) == ""
+    assert "sampling" in SparkEngine().supports(with_spec(request, sampling=Sampling.RANDOM_ROW_GROUP))

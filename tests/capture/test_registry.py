@@ -33,7 +33,7 @@ class TestFakeEngine(EngineContract):
 
 
 def ask(*ids: int, **fields: Any) -> list[CaptureRequest]:
-    return [CaptureRequest(TABLE, Target.column(i) if i else Target.table(), **fields) for i in ids]
+    return [CaptureRequest.of(TABLE, Target.column(i) if i else Target.table(), **fields) for i in ids]
 
 
 def run(engines: list[Any], requests: list[CaptureRequest], sink: Any = None):

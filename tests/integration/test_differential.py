@@ -43,7 +43,7 @@ def targets(table: TableHandle) -> list[Target]:
 def capture(engine, table: TableHandle, asked: Iterable[Target], sink: Sink | None = None, **how):
     """The sink after a capture in which nothing failed, and the results."""
     sink = sink or Sink()
-    results, _ = Registry([engine]).capture_batch([CaptureRequest(table, target, **how) for target in asked], sink)
+    results, _ = Registry([engine]).capture_batch([CaptureRequest.of(table, target, **how) for target in asked], sink)
     return sink, results
 
 

@@ -111,8 +111,8 @@ def engine():
 
 
 def requests(table):
-    columns = [CaptureRequest(table, Target.column(IDS[c.name])) for c in COLUMNS if c.is_leaf]
-    return [*columns, CaptureRequest(table, Target.column_group([1, 2]))]
+    columns = [CaptureRequest.of(table, Target.column(IDS[c.name])) for c in COLUMNS if c.is_leaf]
+    return [*columns, CaptureRequest.of(table, Target.column_group([1, 2]))]
 
 
 def as_by_spark(sink):
@@ -121,7 +121,7 @@ def as_by_spark(sink):
 
 
 def expression(table, text):
-    return CaptureRequest(table, Target.expression("spark", text.encode()))
+    return CaptureRequest.of(table, Target.expression("spark", text.encode()))
 
 
 def test_spark_gives_the_bytes_of_a_capture_in_process(engine, table):
@@ -153,7 +153,7 @@ def test_a_missing_file_is_named(engine, table, tmp_path):
     (tmp_path / "p3.parquet").write_bytes(b"PAR1 nothing PAR1")
     broken = TableHandle("c", "s", "t", "id-1", 7, Schema(COLUMNS), IDS, Lake(tmp_path))
     sink = MemorySink()
-    (result,) = engine.capture_batch([CaptureRequest(broken, Target.column(1))], sink)
+    (result,) = engine.capture_batch([CaptureRequest.of(broken, Target.column(1))], sink)
     assert (result.outcome, 'file "t/p3.parquet"' in result.detail) == (Outcome.CAPTURED, True)
     assert sink.get("stats.columns")[0]["completeness"] == "PARTIAL"
     (result,) = engine.capture_batch([expression(broken, "id + 1")], MemorySink())
@@ -200,7 +200,7 @@ def test_expressions_that_are_refused(engine, table, text, reason):
 
 
 def test_a_session_is_kept_warm(engine, table):
-    one = [CaptureRequest(table, Target.column(1))]
+    one = [CaptureRequest.of(table, Target.column(1))]
     engine.capture_batch(one, MemorySink())
     session = engine.spark._session
     engine.capture_batch(one, MemorySink())
@@ -340,7 +340,7 @@ def test_jobs_of_several_threads(engine, table):
 def test_an_idle_session_stops_and_starts_again(engine, table):
     engine.close()
     assert engine.spark._session is None
-    (result,) = engine.capture_batch([CaptureRequest(table, Target.column(1))], MemorySink())
+    (result,) = engine.capture_batch([CaptureRequest.of(table, Target.column(1))], MemorySink())
     assert (result.outcome, result.attributes["execution"]) == (Outcome.CAPTURED, "spark")
 
 

@@ -168,7 +168,7 @@ def capture(table: TableHandle, method: Sampling, budget: Budget | None = None, 
     """The outcome of the first target (columns v and w unless told) and the sink."""
     sink = MemorySink()
     asked = targets or (Target.column(1), Target.column(2))
-    requests = [CaptureRequest(table, target, sampling=method, budget=budget) for target in asked]
+    requests = [CaptureRequest.of(table, target, sampling=method, budget=budget) for target in asked]
     results, _ = Registry([SparkEngine(inline_max_cells=10**9)]).capture_batch(requests, sink)
     return results[0], sink
 
@@ -358,6 +358,6 @@ def test_a_table_without_rows(tmp_path):
 
 def test_an_engine_that_knows_no_budgets_is_not_asked(table):
     able = Capabilities({TargetKind.COLUMN: frozenset()}, sampling=frozenset(Sampling))
-    request = CaptureRequest(table, Target.column(1), sampling=RANDOM, budget=Budget(max_rows=1))
+    request = CaptureRequest.of(table, Target.column(1), sampling=RANDOM, budget=Budget(max_rows=1))
     assert able.mismatch(request) == "budget of a sample unsupported"
-    assert able.mismatch(replace(request, budget=None)) == ""
+    assert able.mismatch(replace(request, spec=replace(request.spec, budget=None))) == ""

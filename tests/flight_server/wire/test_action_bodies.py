@@ -4,13 +4,15 @@ import json
 
 import pytest
 
-from capture.spi import Budget, Sampling
-from flight_server.wire.action_bodies import parse_asks
+from capture.spi import Budget, CaptureSpec, Sampling
+from flight_server.wire.action_bodies import parse_items
 from store.errors import InvalidArgument
 
 
 def ask(sampling):
-    (found,) = parse_asks(json.dumps({"requests": [{"table": "a.b.c", "sampling": sampling}]}).encode(), allow_all=True)
+    (found,) = parse_items(
+        json.dumps({"requests": [{"table": "a.b.c", "sampling": sampling}]}).encode(), allow_all=True
+    )
     return found
 
 
@@ -28,11 +30,8 @@ def ask(sampling):
 )  # fmt: skip
 def test_methods_and_budgets(told, method, budget):
     found = ask(told)
-    assert (found.sampling, found.budget) == (Sampling(method), budget)
-    body = found.told
-    assert body["sampling"] == method
-    assert body.get("budget") == (budget and {k: v for k, v in told.items() if k != "method" and v is not None})
-    assert budget is None or Budget(**body["budget"]) == budget
+    assert (found.spec.sampling, found.spec.budget) == (Sampling(method), budget)
+    assert CaptureSpec.from_json(found.spec.json) == found.spec
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from capture.engines.native.engine import NativeEngine
 from capture.spi import CaptureRequest, Outcome, TableHandle
 from store.errors import UpstreamError
 from store.targets import Target
-from tests.capture.engine_contract import EngineContract, MemorySink
+from tests.capture.engine_contract import EngineContract, MemorySink, with_spec
 
 
 class TestNativeEngine(EngineContract):
@@ -56,7 +55,7 @@ class TestNativeEngine(EngineContract):
     def test_a_table_brings_the_columns_selected(self, engine, table, selectors):
         sink = MemorySink()
         (request,) = self.requests(table, Target.table())
-        engine.capture_batch([replace(request, column_selectors=selectors)], sink)
+        engine.capture_batch([with_spec(request, column_selectors=selectors)], sink)
         assert len(sink.rows("stats.tables")) == 1 and len(sink.rows("stats.files")) == 3
         for flight, rows in (("stats.columns", 1), ("stats.file_columns", 3)):
             assert [row["column_name"] for row in sink.rows(flight)] == ["b"] * rows
@@ -64,18 +63,18 @@ class TestNativeEngine(EngineContract):
     def test_selectors_and_columns_of_one_batch_are_united(self, engine, table):
         sink = MemorySink()
         narrow, column = self.requests(table, Target.table(), Target.column(1))
-        engine.capture_batch([replace(narrow, column_selectors=("#2",)), column], sink)
+        engine.capture_batch([with_spec(narrow, column_selectors=("#2",)), column], sink)
         found = {row["column_id"]: extra for name, part, extra, _ in sink.puts if name == "stats.columns"
                  for row in part.to_pylist()}  # fmt: skip
         assert found == {1: False, 2: True}
         sink = MemorySink()
-        engine.capture_batch([replace(narrow, column_selectors=("#2",)), narrow], sink)
+        engine.capture_batch([with_spec(narrow, column_selectors=("#2",)), narrow], sink)
         assert {row["column_id"] for row in sink.rows("stats.columns")} == {1, 2}
 
     def test_selectors_that_pick_nothing_leave_the_table(self, engine, table):
         sink = MemorySink()
         (request,) = self.requests(table, Target.table())
-        engine.capture_batch([replace(request, column_selectors=("nosuch",))], sink)
+        engine.capture_batch([with_spec(request, column_selectors=("nosuch",))], sink)
         assert {name for name, *_ in sink.puts} == {"stats.tables", "stats.files"}
 
     def test_a_column_alone_brings_nothing_else(self, engine, table):
@@ -123,7 +122,7 @@ def file(
 def roll_up(*files: dict[str, Any], **told: Any) -> dict[str, Any]:
     table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(*files, **told))
     sink = MemorySink()
-    (result,) = NativeEngine().capture_batch([CaptureRequest(table, Target.column(1))], sink)
+    (result,) = NativeEngine().capture_batch([CaptureRequest.of(table, Target.column(1))], sink)
     assert result.outcome is Outcome.CAPTURED, result.detail
     return sink.rows("stats.columns")[0]
 
@@ -187,7 +186,7 @@ def test_rows_of_a_column_need_not_lie_together():
     schema = Schema((Column("v", "INT"), Column("w", "INT")))
     table = TableHandle("c", "s", "t", "id", 1, schema, {"v": 1, "w": 2}, Interleaved())
     sink = MemorySink()
-    NativeEngine().capture_batch([CaptureRequest(table, Target.column(i)) for i in (1, 2)], sink)
+    NativeEngine().capture_batch([CaptureRequest.of(table, Target.column(i)) for i in (1, 2)], sink)
     assert {(r["column_name"], r["min"], r["max"], r["row_count"]) for r in sink.rows("stats.columns")} == {
         ("v", "0", "2", 30), ("w", "0", "2", 30),
     }  # fmt: skip
@@ -196,7 +195,7 @@ def test_rows_of_a_column_need_not_lie_together():
 def test_a_table_that_does_not_tell_its_rows_is_partial():
     table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(file(), row_count=None))
     sink = MemorySink()
-    (result,) = NativeEngine().capture_batch([CaptureRequest(table, Target.table())], sink)
+    (result,) = NativeEngine().capture_batch([CaptureRequest.of(table, Target.table())], sink)
     assert result.outcome is Outcome.CAPTURED and "live" in result.detail
     assert sink.rows("stats.tables")[0]["completeness"] == "PARTIAL"
 
@@ -208,7 +207,7 @@ def test_one_tables_trouble_does_not_stop_another():
 
     tables = [TableHandle("c", "s", name, name, 1, SCHEMA, {"v": 1}, lake)
               for name, lake in (("bad", Broken()), ("good", Lake(file())))]  # fmt: skip
-    results = NativeEngine().capture_batch([CaptureRequest(t, Target.column(1)) for t in tables], MemorySink())
+    results = NativeEngine().capture_batch([CaptureRequest.of(t, Target.column(1)) for t in tables], MemorySink())
     assert [r.outcome for r in results] == [Outcome.DEGRADED, Outcome.CAPTURED]
     assert results[0].attributes == {"retryable": True}
 
@@ -216,7 +215,7 @@ def test_one_tables_trouble_does_not_stop_another():
 @pytest.mark.parametrize("target", [Target.column(9), Target.file("nowhere")])
 def test_what_the_snapshot_lacks_is_not_retried(target):
     table = TableHandle("c", "s", "t", "id", 1, SCHEMA, {"v": 1}, Lake(file()))
-    (result,) = NativeEngine().capture_batch([CaptureRequest(table, target)], MemorySink())
+    (result,) = NativeEngine().capture_batch([CaptureRequest.of(table, target)], MemorySink())
     assert result.outcome is Outcome.DEGRADED and result.attributes == {"retryable": False}
 
 
@@ -245,7 +244,7 @@ def test_columns_of_a_table_without_files_have_no_rows(tmp_path):
     )
     sink = MemorySink()
     targets = [Target.table(), Target.column(1), Target.column(2)]
-    results = NativeEngine().capture_batch([CaptureRequest(table, target) for target in targets], sink)
+    results = NativeEngine().capture_batch([CaptureRequest.of(table, target) for target in targets], sink)
     assert {result.outcome for result in results} == {Outcome.CAPTURED}
     rows = sink.rows("stats.columns")
     names = ("column_id", "row_count", "null_count", "nan_count", "min", "completeness")

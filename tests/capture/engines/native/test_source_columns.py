@@ -54,11 +54,11 @@ class Lake:
 def test_statistics_of_an_earlier_snapshot_are_records_of_it():
     table = TableHandle("c", "s", "t", "id", 5, Schema((Column("v", "INT"),)), {"v": 1}, Lake())
     sink = MemorySink()
-    NativeEngine().capture_batch([CaptureRequest(table, Target.table())], sink)
+    NativeEngine().capture_batch([CaptureRequest.of(table, Target.table())], sink)
     (row,) = sink.rows("stats.columns")
     assert (row["snapshot_id"], row["schema_hash"], row["row_count"], row["ndv"]) == (3, "old", 7, 7.0)
     assert row["completeness"] == "PARTIAL"
     assert [extra for flight, _, extra, _ in sink.puts if flight == "stats.columns"] == [True]
     sink = MemorySink()
-    NativeEngine().capture_batch([CaptureRequest(table, Target.column(1))], sink)
+    NativeEngine().capture_batch([CaptureRequest.of(table, Target.column(1))], sink)
     assert not sink.rows("stats.columns")  # not asked for

@@ -1,0 +1,207 @@
+"""`CaptureSpec`: what one request captures, in one shape from the wire to the engine.
+
+Its JSON is a part of the body of `capture` and `resolve`, of job rows, and of what a worker is told. A new field is a
+field here with its reader and writer, and whatever an engine does with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+from store.errors import InvalidArgument, InvalidField, nearest
+from store.schemas import KINDS
+from store.targets import Target, TargetKind
+
+E = TypeVar("E", bound=StrEnum)
+
+MAX_PARTITIONS: Final = 10_000
+PARTITIONED: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # targets that may be scoped to partitions
+
+Partition = tuple[tuple[str, str | None], ...]
+"""Field of the table's partitioning and its value as text, null for null; sorted by field. See `capture.partitions`."""
+
+
+class Sampling(StrEnum):
+    NONE = "NONE"
+    RANDOM_ROW_GROUP = "RANDOM_ROW_GROUP"
+    METADATA_GUIDED = "METADATA_GUIDED"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much a sample may read; the limit reached first ends it, None is no limit.
+
+    Attributes:
+        max_rows: Rows of the row groups read.
+        max_bytes: Bytes of the columns asked for, as they lie in the files.
+        max_seconds: From the start of the pass over the table.
+    """
+
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    max_seconds: float | None = None
+
+
+_LIMITS: Final = tuple(limit.name for limit in fields(Budget))
+
+
+@dataclass(frozen=True)
+class CaptureSpec:
+    """What to capture of one table at one snapshot, and how.
+
+    Attributes:
+        target: The table, a column, a file, an expression or a group of columns.
+        kinds: Kinds of statistics, of `store.schemas.KINDS`; empty for any.
+        column_selectors: Columns that a capture of a table or file takes along; empty for all.
+        sampling: Method of a sample; NONE reads everything.
+        budget: Limits of a sample.
+        partitions: The only partitions whose files are captured; empty for all.
+        latency_budget_ms: How long the caller waits, None for the default.
+    """
+
+    target: Target
+    kinds: frozenset[str] = frozenset()
+    column_selectors: tuple[str, ...] = ()
+    sampling: Sampling = Sampling.NONE
+    budget: Budget | None = None
+    partitions: tuple[Partition, ...] = ()
+    latency_budget_ms: int | None = field(default=None, compare=False)  # specs of equal captures are equal
+
+    @cached_property
+    def json(self) -> Mapping[str, Any]:
+        """The JSON object that `from_json` reads; `partitions` and `budget` are in it where given."""
+        body: dict[str, Any] = {
+            "target": self.target.to_json(), "kinds": sorted(self.kinds), "sampling": str(self.sampling),
+            "column_selectors": sorted(self.column_selectors), "latency_budget_ms": self.latency_budget_ms,
+        }  # fmt: skip
+        if self.partitions:
+            body["partitions"] = [dict(partition) for partition in self.partitions]
+        if self.budget is not None:
+            limits = {name: getattr(self.budget, name) for name in _LIMITS}
+            body["budget"] = {name: limit for name, limit in limits.items() if limit is not None}
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any], where: str = "request") -> CaptureSpec:
+        """Reads and checks a JSON object; keys of other meaning (`table`, `snapshot`, …) are left to the caller.
+
+        Args:
+            body: The object; `target` is the table when absent. Limits of a sample are a part of `sampling`, as callers
+                send them, or its `budget` beside it, as `json` has them.
+            where: Its place in the whole body, for errors.
+
+        Raises:
+            InvalidField: Names the part that is wrong, and what would be right.
+        """
+        method = body.get("sampling")
+        if body.get("budget") is not None:
+            method = {"method": method, **body["budget"]}
+        sampling, budget = _sampling(method, f"{where}.sampling")
+        spec = cls(
+            Target.parse(body.get("target", {"kind": "TABLE"})),
+            _kinds(body.get("kinds"), f"{where}.kinds"),
+            _words(body.get("column_selectors"), f"{where}.column_selectors"),
+            sampling,
+            budget,
+            parse_partitions(body.get("partitions"), f"{where}.partitions"),
+            _milliseconds(body.get("latency_budget_ms"), f"{where}.latency_budget_ms"),
+        )
+        if spec.partitions and spec.target.kind not in PARTITIONED:
+            expected = " | ".join(PARTITIONED)
+            raise InvalidField(f"{where}.target", "has no partitions", expected=expected, actual=spec.target.kind)
+        if spec.partitions and spec.sampling is not Sampling.NONE:
+            raise InvalidField(f"{where}.sampling", "is not for partitions", expected="NONE", actual=spec.sampling)
+        return spec
+
+
+KEYS: Final = tuple(name.name for name in fields(CaptureSpec) if name.name != "budget")
+"""Keys of a spec in JSON."""
+
+
+def parse_partitions(value: Any, where: str = "partitions") -> tuple[Partition, ...]:
+    """Partitions as requests give them: objects of field → text, number, truth value or null; None is no scope.
+
+    Raises:
+        InvalidField: Names the part that is wrong.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not value:
+        expected = '[{"field": value, …}, …]'
+        raise InvalidField(where, "must be a list of partitions", expected=expected, actual=value)
+    if len(value) > MAX_PARTITIONS:
+        raise InvalidField(where, "are too many", expected=f"at most {MAX_PARTITIONS}", actual=len(value))
+    found = []
+    for at, partition in enumerate(value):
+        if not isinstance(partition, dict) or not partition:
+            expected = '{"field": value, …}'
+            raise InvalidField(f"{where}[{at}]", "is not a partition", expected=expected, actual=partition)
+        for name, item in partition.items():
+            if not (item is None or isinstance(item, str | int | float)):
+                expected = "text, a number, a truth value or null"
+                raise InvalidField(f"{where}[{at}].{name}", "is not a value", expected=expected, actual=item)
+        found.append(tuple(sorted((name, value_text(item)) for name, item in partition.items())))
+    return tuple(dict.fromkeys(found))
+
+
+def value_text(value: Any) -> str | None:
+    """A partition value as text: JSON's own of numbers and truth values."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _sampling(value: Any, where: str) -> tuple[Sampling, Budget | None]:
+    """A method by its name, or `{"method", "max_rows"?, "max_bytes"?, "max_seconds"?}`."""
+    if not isinstance(value, dict):
+        return enum_of(Sampling, value or "NONE", where), None
+    for key in value:
+        if key not in ("method", *_LIMITS):
+            hint = nearest(key, ["method", *_LIMITS]) or f"it takes method, {', '.join(_LIMITS)}"
+            raise InvalidArgument(f'the {where} has no key "{key[:100]}"', hint=hint, params={"key": key[:100]})
+    method = enum_of(Sampling, value.get("method"), f"{where}.method")
+    limits = {name: value[name] for name in _LIMITS if value.get(name) is not None}
+    for name, limit in limits.items():
+        whole = name != "max_seconds"
+        number = isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit < 2**63
+        if not number or (whole and not isinstance(limit, int)):
+            expected = "a whole number > 0" if whole else "a number of seconds > 0"
+            raise InvalidField(f"{where}.{name}", "is not a limit", expected=expected, actual=limit)
+    if limits and method is Sampling.NONE:
+        expected = " | ".join(other for other in Sampling if other is not Sampling.NONE)
+        raise InvalidField(f"{where}.method", "has no budget: it reads everything", expected=expected, actual=method)
+    return method, Budget(**limits) if limits else None
+
+
+def _kinds(value: Any, where: str) -> frozenset[str]:
+    kinds = _words(value, where)
+    for kind in kinds:
+        if kind not in KINDS:
+            reason = f"unknown kind {nearest(kind, list(KINDS))}".strip()
+            raise InvalidField(where, reason, expected=" | ".join(KINDS), actual=kind)
+    return frozenset(kinds)
+
+
+def _words(value: Any, where: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise InvalidField(where, "must be a list of strings", expected="a list", actual=value)
+    return tuple(value)
+
+
+def _milliseconds(value: Any, where: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
+        raise InvalidField(where, "must be milliseconds ≥ 0", expected="an integer", actual=value)
+    return value
+
+
+def enum_of(enum: type[E], value: Any, where: str) -> E:
+    """The member of a value; InvalidField lists the members where it is none."""
+    try:
+        return enum(value)
+    except ValueError:
+        raise InvalidField(where, "is unknown", expected=" | ".join(map(str, enum)), actual=value) from None
