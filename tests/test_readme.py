@@ -29,16 +29,8 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A directory with the lake the README speaks of."""
-    import pyarrow as pa
-    from deltalake import write_deltalake
-
-    root = tmp_path_factory.mktemp("readme")
-    for start in (0, 500):
-        ids = list(range(start, start + 500))
-        write_deltalake(str(root / "lake" / "orders"), pa.table({"id": ids, "region": [f"r{i % 7}" for i in ids]}),
-                        mode="append")  # fmt: skip
-    return root
+    """An empty directory: the blocks make what they need."""
+    return tmp_path_factory.mktemp("readme")
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +55,46 @@ def environment(place):
     assert server.returncode == 0
 
 
+def alike(text: str) -> list[str]:
+    """Lines of output, however far apart their words are."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
 @pytest.mark.spark
-def test_the_commands_and_then_the_python(place, environment):
+def test_the_blocks_do_what_they_say(place, environment):
     # In one test, because each builds on the one before.
-    run = 0
+    run, shown, output = 0, 0, ""
     for language, text in BLOCKS:
         if language == "bash":
             for line in text.splitlines():
                 done = subprocess.run(line, shell=True, cwd=place, env=environment, capture_output=True, text=True)
                 assert done.returncode == 0, (line, done.stdout, done.stderr)
+                output = done.stdout
                 run += 1
         elif language == "python":
             done = subprocess.run([sys.executable, "-c", text + NOT_EMPTY], cwd=place, env=environment,
                                   capture_output=True, text=True)  # fmt: skip
             assert done.returncode == 0, (text, done.stderr)
             run += 1
-    assert run >= 10
-    assert (place / "orders.html").exists()
+        elif language == "text":  # what the command before it writes
+            assert alike(output) == alike(text)
+            shown += 1
+        elif language == "toml" and "[[rule]]" in text:
+            (place / "rules.toml").write_text(text)
+    assert run >= 25 and shown >= 3
+    assert (place / "orders.html").exists() and (place / "report" / "index.html").exists()
+
+
+def test_every_setting_is_explained():
+    from dataclasses import fields
+
+    from flight_server.config import Settings
+
+    table = README[README.index("| key | default |") :]
+    told = set(
+        re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|")))
+    )
+    assert {field.name for field in fields(Settings)} - told == set()
 
 
 def test_the_commands_of_the_first_block_are_targets_of_make():
@@ -89,14 +104,23 @@ def test_the_commands_of_the_first_block_are_targets_of_make():
     assert set(first) <= targets
 
 
-def test_the_options_of_serve_are_there():
+def test_the_options_it_names_are_there():
     from typer.testing import CliRunner
 
-    from flight_server.cli import app
+    from flight_server.cli import COMMANDS, app
 
-    (line,) = [line for text in blocks("console") for line in text.splitlines() if " serve " in line]
-    told = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
-    assert all(word in told for word in shlex.split(line) if word.startswith("--"))
+    lines = [line for word in ("console", "bash") for text in blocks(word) for line in text.splitlines()]
+    lines += re.findall(r"`(statflight [^`]+)`", README)
+    checked = 0
+    for line in lines:
+        words = shlex.split(line.replace("[", "").replace("]", ""), comments=True)
+        for place, word in enumerate(words):
+            if word.endswith("statflight") and place + 1 < len(words) and words[place + 1] in COMMANDS:
+                told = CliRunner().invoke(app, [words[place + 1], "--help"], env={"COLUMNS": "200"}).output
+                given = [option for option in words[place + 2 :] if option.startswith("--")]
+                assert "&&" in words or all(option in told for option in given), line
+                checked += 1
+    assert checked >= 20
 
 
 def test_the_files_it_names_are_there():
@@ -105,6 +129,6 @@ def test_the_files_it_names_are_there():
 
 
 def test_the_toml_is_toml():
-    settings, tokens = map(tomllib.loads, blocks("toml"))
+    _, settings, tokens = map(tomllib.loads, blocks("toml"))
     assert {"db", "host", "port", "workers"} <= settings.keys()
     assert {"name", "sha256", "scopes"} <= tokens["token"][0].keys()
