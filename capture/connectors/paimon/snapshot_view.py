@@ -137,11 +137,17 @@ class SnapshotView:
         return total
 
     def analyzed(self) -> Offer | None:
-        """The statistics that this snapshot names, labelled by the snapshot they were gathered for.
+        """The statistics there are for this snapshot, labelled by the snapshot that they were gathered for.
 
-        A commit inherits the statistics file of the one before it, so the file is often about older rows. It is about
-        these rows where it says so itself, or where all that came since are ANALYZE commits, which change no row.
+        ANALYZE commits a snapshot of its own, right after the one whose rows it read. Later commits inherit its file,
+        so the file that a snapshot names is often about older rows. It is about these rows where it says so, or where
+        all that came since are ANALYZE commits, which change no row.
         """
+        named = self._named()
+        return named if named is not None and named.snapshot is self.snapshot else self._analyzed_next() or named
+
+    def _named(self) -> Offer | None:
+        """The statistics that this snapshot, or the newest before it that has any, names."""
         for held in self._back():
             if held.schema_id != self.snapshot.schema_id:
                 return None
@@ -149,9 +155,19 @@ class SnapshotView:
                 found = self._read_analyzed(held.statistics)
                 if found is None or found.snapshot_id is None or found.snapshot_id > self.snapshot.id:
                     return None
-                if found.schema_id not in (None, self.snapshot.schema_id):
-                    return None
                 return self._labelled(found)
+        return None
+
+    def _analyzed_next(self) -> Offer | None:
+        """Statistics of the ANALYZE commits that follow this snapshot, where they are about it."""
+        manager = self.table.snapshot_manager()
+        for later in range(self.snapshot.id + 1, self.snapshot.id + _LOOK_BACK):
+            held = manager.get_snapshot_by_id(later)
+            if held is None or held.commit_kind != _SAME_ROWS or held.schema_id != self.snapshot.schema_id:
+                return None
+            found = self._read_analyzed(held.statistics) if held.statistics else None
+            if found is not None and found.snapshot_id == self.snapshot.id:
+                return Offer(found, self.snapshot)
         return None
 
     def _labelled(self, found: Analyzed) -> Offer | None:
@@ -185,7 +201,8 @@ class SnapshotView:
         """None where the file is gone or holds something else: statistics are an offer, never a reason to fail."""
         try:
             text = self.table.file_io.read_file_utf8(f"{self.table.table_path.rstrip('/')}/statistics/{name}")
-            return parse_analyzed(text)
+            found = parse_analyzed(text)
+            return found if found.schema_id in (None, self.snapshot.schema_id) else None
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError):

@@ -455,7 +455,10 @@ def test_the_statistics_file(keyed, warehouse, form):
     assert (id["min_is_exact"], id["avg_width_bytes"], id["max_width_bytes"], id["column_id"]) == (True, 8.0, 8, 1)
     if form is JAVA:
         assert (told["label"]["null_count"], told["label"]["min"], told["label"]["max_width_bytes"]) == (30, None, None)
-    assert stats(connect(warehouse.path), "users", 2).columns is None  # never a newer one
+    analyzed = stats(connect(warehouse.path), "users", 2)  # the snapshot whose rows were read
+    assert analyzed.columns.equals(native.columns) and analyzed.merged_size_bytes == 4000
+    older = stats(connect(warehouse.path), "users", 1)
+    assert older.columns is None and older.earlier == []  # never a newer one
 
 
 def test_inherited_statistics_are_a_record_of_their_own_snapshot(keyed, warehouse):
