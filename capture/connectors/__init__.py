@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Final
 
-from capture.connectors import secrets
+from capture.connectors.secrets import resolve
 from capture.connectors.spi import Connector, ConnectorConfig
 from store.errors import InvalidArgument, nearest
 
@@ -69,4 +69,4 @@ def open_connector(config: ConnectorConfig) -> Connector:
         InvalidArgument: The format, an option or the secret's name is wrong.
     """
     found = connector_class(config.format)
-    return found(dataclasses.replace(config, options=secrets.resolve(config.options)))
+    return found(dataclasses.replace(config, options=resolve(config.options)))

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar
 
-from capture.connectors.secrets import timeout_of
+from capture.connectors.options import timeout_of
 from capture.publishers.hive_types import BINARY, DATE, DECIMAL, DOUBLE, LONG, HiveColumn, hive_columns, unscaled
 from capture.publishers.spi import Draft, Held, LostRace, Publisher, moved_on
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError

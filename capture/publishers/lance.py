@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Final
 
 from capture.connectors.lance.statistics import COLUMN_VERSION, ENVELOPE_VERSION, PREFIX, schema_hash
-from capture.connectors.secrets import patient, storage_options
+from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import open_place, unknown_snapshot
 from capture.publishers.external_values import average_width, greatest_width, spark_bound
 from capture.publishers.spi import ColumnStatistics, Draft, Held, LostRace, Publisher, moved_on

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.delta.log import DeltaSchema, parse_schema
-from capture.connectors.secrets import patient, storage_options
+from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import Place, open_place
 from capture.publishers.airlift_hll import HyperLogLog, hash_values, supports
 from capture.publishers.data_pass import scan

@@ -11,7 +11,7 @@ import pytest
 
 from capture.compute.readers.tasks import read
 from capture.connectors import open_connector
-from capture.connectors.secrets import patient
+from capture.connectors.options import patient
 from capture.connectors.spi import ConnectorConfig
 from store.errors import StatflightError, UpstreamError
 from tests.integration.aws_server import SECRET, process

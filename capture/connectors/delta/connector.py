@@ -24,7 +24,7 @@ from capture.connectors.delta.log import (
 from capture.connectors.delta.log_files import NotSliced
 from capture.connectors.delta.snapshot_view import SnapshotView
 from capture.connectors.delta.unity import UnityCatalog
-from capture.connectors.secrets import PathRewrite, check_options
+from capture.connectors.options import PathRewrite, check_options
 from capture.connectors.spi import (
     ColumnIds,
     ConnectorConfig,
@@ -37,7 +37,8 @@ from capture.connectors.spi import (
     Wanted,
 )
 from capture.connectors.storage.immutable_cache import FILES, scope
-from capture.connectors.storage.places import Folder, Lake, Unreadable
+from capture.connectors.storage.lake_directories import Folder, Lake
+from capture.connectors.storage.places import Unreadable
 
 
 class DeltaConnector(SnapshotLister):

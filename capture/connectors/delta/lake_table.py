@@ -15,8 +15,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from capture.connectors.delta.log import DeltaSchema, parse_schema
 from capture.connectors.delta.unity import UnityCatalog
 from capture.connectors.footers.statistics import ListedFile
-from capture.connectors.secrets import PathRewrite, patient
-from capture.connectors.storage.places import Lake, Place, Unreadable, open_place, plain_path, unknown_snapshot
+from capture.connectors.options import PathRewrite, patient
+from capture.connectors.storage.lake_directories import Lake
+from capture.connectors.storage.places import Place, Unreadable, open_place, plain_path, unknown_snapshot
 from store.errors import StatflightError, UpstreamError
 
 _ADAPTIVE: Final = "adaptiveMetadata"  # a table feature: the log refers to metadata in the form of Iceberg's v4

@@ -16,10 +16,12 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from capture.connectors.options import storage_options, timeout_of
 from capture.connectors.retry import retried
-from capture.connectors.secrets import mask_uri, redact, storage_options, timeout_of
+from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.spi import Constraint
-from capture.connectors.storage.places import LOOKS, Place, Unreadable, first_line, open_place, reason, unknown_table
+from capture.connectors.storage.lake_directories import LOOKS
+from capture.connectors.storage.places import Place, Unreadable, first_line, open_place, reason, unknown_table
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 API: Final = "/api/2.1/unity-catalog"

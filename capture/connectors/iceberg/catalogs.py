@@ -27,11 +27,13 @@ from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg.io import LakeIO, io_properties, read_metadata
 from capture.connectors.iceberg.rest import TimedRestCatalog, structured_options
+from capture.connectors.options import COMMON, PathRewrite, is_storage_option, timeout_of
 from capture.connectors.retry import ATTEMPTS
 from capture.connectors.retry import retried as again
-from capture.connectors.secrets import COMMON, PathRewrite, is_storage_option, mask_uri, redact, timeout_of
+from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.spi import ConnectorConfig
-from capture.connectors.storage.places import Lake, Place, Unreadable, open_place, unknown_table
+from capture.connectors.storage.lake_directories import Lake
+from capture.connectors.storage.places import Place, Unreadable, open_place, unknown_table
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
 from store.lru import Bounded
 

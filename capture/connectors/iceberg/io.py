@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.statistics import BlobMetadata
 
-from capture.connectors.secrets import PathRewrite, is_storage_option, timeout_of
+from capture.connectors.options import PathRewrite, is_storage_option, timeout_of
 from capture.connectors.storage.places import ALIASES, open_place
 
 REWRITE = "statflight.path-rewrite"

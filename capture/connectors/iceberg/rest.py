@@ -11,7 +11,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.auth import AuthManager, NoopAuthManager
 
 from capture.connectors.iceberg.io import tolerable
-from capture.connectors.secrets import timeout_of
+from capture.connectors.options import timeout_of
 from store.errors import InvalidArgument, nearest
 
 _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {

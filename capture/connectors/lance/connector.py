@@ -12,7 +12,7 @@ import lance
 import pyarrow as pa
 
 from capture.connectors.lance.statistics import Fragment, analyzed_columns, analyzed_version, zone_map_rows
-from capture.connectors.secrets import check_options, patient
+from capture.connectors.options import check_options, patient
 from capture.connectors.spi import (
     FILE_SCHEMA,
     Column,
@@ -30,7 +30,8 @@ from capture.connectors.spi import (
     Wanted,
     delete_file,
 )
-from capture.connectors.storage.places import Lake, Place, Unreadable, first_line, unknown_snapshot, unknown_table
+from capture.connectors.storage.lake_directories import Lake
+from capture.connectors.storage.places import Place, Unreadable, first_line, unknown_snapshot, unknown_table
 from store.errors import NotFound, StatflightError
 from store.logical_types import from_arrow
 

@@ -12,8 +12,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from capture.connectors.secrets import mask_uri, storage_options
-from capture.connectors.storage.places import Folder, Lake, Place, open_place, reason, unknown_table
+from capture.connectors.options import storage_options
+from capture.connectors.secrets import mask_uri
+from capture.connectors.storage.lake_directories import Folder, Lake
+from capture.connectors.storage.places import Place, open_place, reason, unknown_table
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 DATABASE_SUFFIX: Final = ".db"

@@ -16,13 +16,14 @@ from typing import Any, ClassVar, Final, NamedTuple
 import pyarrow as pa
 
 from capture.connectors.footers.statistics import FooterCache
+from capture.connectors.options import check_options, storage_options
 from capture.connectors.paimon.analyzed import analyzed_rows
 from capture.connectors.paimon.catalogs import open_catalog
 from capture.connectors.paimon.library import open_table, snapshot_ids
 from capture.connectors.paimon.schema import constraints, to_schema
 from capture.connectors.paimon.snapshot_view import Offer, SnapshotView, fingerprint
 from capture.connectors.paimon.statistics import ColumnStatistics
-from capture.connectors.secrets import check_options, mask, storage_options
+from capture.connectors.secrets import mask
 from capture.connectors.spi import (
     FILE_SCHEMA,
     Column,

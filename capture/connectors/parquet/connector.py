@@ -18,6 +18,7 @@ from capture.connectors.file_columns import ROWS_PER_TABLE, absent
 from capture.connectors.footers.leaf_types import Leaf
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FooterCache
+from capture.connectors.options import check_choice, check_options
 from capture.connectors.parquet.columns import (
     Layout,
     Merged,
@@ -37,7 +38,7 @@ from capture.connectors.parquet.files import (
     partition_type,
     partition_values,
 )
-from capture.connectors.secrets import check_choice, check_options, mask_uri
+from capture.connectors.secrets import mask_uri
 from capture.connectors.spi import (
     FILE_COLUMN_SCHEMA,
     Column,
@@ -56,7 +57,8 @@ from capture.connectors.spi import (
     file_table,
 )
 from capture.connectors.storage.immutable_cache import scope
-from capture.connectors.storage.places import DEFAULT_SCHEMA, Folder, Lake, Place, Unreadable, folder_at, unknown_table
+from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, Lake, folder_at
+from capture.connectors.storage.places import Place, Unreadable, unknown_table
 from store.errors import NotFound, UpstreamError
 from store.logical_types import LogicalType, parse
 from store.names import column_key

@@ -1,0 +1,151 @@
+"""Connector options: which there are, which go to a storage library, time limits, the prefix rewrite of a moved table.
+
+Storage options go to the format's library under the library's own names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from capture.connectors.secrets import SECRET_OPTION
+from store.errors import InvalidArgument, nearest
+
+TIMEOUT_OPTION: Final = "timeout"
+DEFAULT_TIMEOUT: Final = 30.0
+
+COMMON: Final = ("path_rewrite", SECRET_OPTION, "policy", "publish", TIMEOUT_OPTION)
+"""Options every format takes."""
+
+_STORAGE_PREFIXES = (
+    "aws_", "aws.", "azure_", "google_", "gcp_", "gcs_", "gs_", "s3_", "r2_", "hdfs_", "fs_", "client_",
+    "s3.", "gcs.", "gs.", "adls.", "abfs.", "azure.", "hdfs.", "client.", "fs.", "hf.",
+)  # fmt: skip
+_STORAGE_NAMES = frozenset({
+    "access_key_id", "secret_access_key", "session_token", "token", "region", "default_region", "bucket",
+    "bucket_name", "endpoint", "endpoint_url", "anonymous", "skip_signature", "allow_http",
+    "allow_invalid_certificates", "virtual_hosted_style_request", "conditional_put", "copy_if_not_exists",
+    "unsigned_payload", "checksum_algorithm", "metadata_endpoint", "imdsv1_fallback", "disable_tagging", "s3_express",
+    "account_name", "account_key", "access_key", "sas_key", "sas_token", "bearer_token", "container",
+    "container_name", "use_emulator", "use_fabric_endpoint", "use_azure_cli", "authority_id", "tenant_id",
+    "client_id", "client_secret", "msi_endpoint", "object_id", "msi_resource_id", "federated_token_file",
+    "service_account", "service_account_path", "service_account_key", "application_credentials", "timeout",
+    "connect_timeout", "request_timeout", "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url",
+    "proxy_ca_certificate", "proxy_excludes", "user_agent", "http1_only", "http2_only", "http2_keep_alive_interval",
+    "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "max_retries", "retry_timeout", "download_retry_count",
+    "randomize_addresses", "default_content_type", "unity_workspace_url", "unity_access_token",
+    "unity_allow_http_url",
+})  # fmt: skip
+
+
+def is_storage_option(name: str) -> bool:
+    """Whether a file system or object store library may know the option."""
+    lowered = name.lower()
+    return lowered.startswith(_STORAGE_PREFIXES) or lowered in _STORAGE_NAMES
+
+
+def storage_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that go to the file system, under the names they came with."""
+    found = {name: str(value) for name, value in options.items() if is_storage_option(name)}
+    if TIMEOUT_OPTION in found:
+        found[TIMEOUT_OPTION] = f"{timeout_of(options):g}s"
+    return found
+
+
+def timeout_of(options: Mapping[str, str]) -> float:
+    """Seconds to wait for one answer of a catalog or store: option `timeout`, a number, or one with `s` or `ms`.
+
+    Raises:
+        InvalidArgument: It is no such number.
+    """
+    text = options.get(TIMEOUT_OPTION)
+    if text is None:
+        return DEFAULT_TIMEOUT
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?(s|ms)?", str(text).strip())
+    seconds = float(found[1]) / (1000 if found[2] == "ms" else 1) if found else 0.0
+    if not 0 < seconds <= 3600:
+        raise InvalidArgument(
+            f"options.{TIMEOUT_OPTION}: expected seconds up to 3600, such as 30 or 2.5s, got {str(text)!r}",
+            params={"field": f"options.{TIMEOUT_OPTION}", "actual": str(text)},
+        )
+    return seconds
+
+
+def patient(storage: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    """Storage options for the object stores of Delta and Lance, which would go on trying for three minutes."""
+    seconds = timeout_of(options)
+    limits = {
+        TIMEOUT_OPTION: f"{seconds:g}s",
+        "max_retries": "3",
+        "retry_timeout": f"{seconds:g}s",
+        "client_max_retries": "3",
+        "client_retry_timeout": str(max(1, round(seconds))),
+    }
+    return limits | dict(storage)
+
+
+def check_options(format: str, options: Mapping[str, str], own: Collection[str] = ()) -> None:
+    """Refuses an option that neither the format, every format nor a storage library knows.
+
+    Raises:
+        InvalidArgument: Names the option and lists those allowed; its value is not repeated.
+    """
+    allowed = [*own, *COMMON]
+    for name in options:
+        if name not in allowed and not is_storage_option(name):
+            raise InvalidArgument(
+                f'options: format {format} has no option "{name}"; it takes {", ".join(sorted(allowed))}'
+                " and storage options such as aws_region or s3.endpoint",
+                hint=nearest(name, [*allowed, *_STORAGE_NAMES]),
+                params={"field": "options", "option": name},
+            )
+    PathRewrite.of(options)
+    timeout_of(options)
+
+
+def check_choice(format: str, options: Mapping[str, str], name: str, choices: Collection[str]) -> str:
+    """The value of an option that has few; the first choice is the default."""
+    value = str(options.get(name, next(iter(choices)))).strip().lower()
+    if value not in choices:
+        raise InvalidArgument(
+            f"options.{name}: format {format} takes one of {', '.join(choices)}, got {value!r}",
+            params={"field": f"options.{name}", "expected": "|".join(choices), "actual": value},
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class PathRewrite:
+    """`path_rewrite=FROM=TO`: the prefix of the paths in a moved table's metadata, and what replaces it."""
+
+    was: str = ""
+    now: str = ""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> PathRewrite:
+        """The rewrite that the options ask for, or one that changes nothing."""
+        text = options.get("path_rewrite")
+        if text is None:
+            return cls()
+        # FROM may hold a `=` of a partition directory only when TO does not start within it: the first one splits.
+        was, equals, now = str(text).partition("=")
+        if not was or not equals or not now:
+            raise InvalidArgument(
+                f"options.path_rewrite: expected FROM=TO, two prefixes of paths, got {text!r}",
+                params={"field": "options.path_rewrite", "expected": "FROM=TO"},
+            )
+        return cls(was, now)
+
+    def __bool__(self) -> bool:
+        return bool(self.was)
+
+    def __call__(self, path: str) -> str:
+        """The path with its prefix replaced; the `file:` scheme of a path does not stand in the way."""
+        if not self.was:
+            return path
+        for prefix in (self.was, f"file://{self.was}", f"file:{self.was}"):
+            if path.startswith(prefix):
+                return self.now + path[len(prefix) :]
+        return path

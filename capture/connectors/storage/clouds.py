@@ -1,0 +1,122 @@
+"""The file systems of object stores, from options under any of the names that libraries have for one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from capture.connectors.options import timeout_of
+from capture.connectors.storage.google_tokens import access_token, parse_key
+
+
+class StorageOptions:
+    """Storage options looked up by any of the names that libraries have for one thing."""
+
+    def __init__(self, options: Mapping[str, str]):
+        self._held = {name.lower().replace("-", "_"): value for name, value in options.items()}
+        self.timeout = timeout_of(options)
+
+    def text(self, *names: str) -> str | None:
+        return next((self._held[name] for name in names if self._held.get(name)), None)
+
+    def flag(self, *names: str) -> bool | None:
+        value = self.text(*names)
+        return None if value is None else value.strip().lower() in ("true", "1", "yes", "on")
+
+
+def s3(options: StorageOptions) -> pafs.FileSystem:
+    """Amazon's store, or one that speaks its protocol."""
+
+    def of(*names: str) -> str | None:
+        return options.text(*(p + n for n in names for p in ("aws_", "", "s3.", "s3_", "client.")))
+
+    endpoint = of("endpoint_url", "endpoint", "endpoint_override")
+    # The library tries three times before it gives up.
+    settings: dict[str, Any] = {"connect_timeout": min(5.0, options.timeout), "request_timeout": options.timeout / 3}
+    if endpoint:
+        scheme, separator, host = endpoint.rpartition("://")
+        settings |= {"endpoint_override": host.rstrip("/"), "scheme": scheme if separator else "https"}
+        if not separator and options.flag("aws_allow_http", "allow_http"):
+            settings["scheme"] = "http"
+    keys = {
+        "access_key": of("access_key_id"),
+        "secret_key": of("secret_access_key"),
+        "session_token": of("session_token", "token"),
+    }
+    if keys["access_key"]:
+        settings |= {name: value for name, value in keys.items() if value}
+    if region := of("region", "default_region"):
+        settings["region"] = region
+    elif endpoint:
+        settings["region"] = "us-east-1"
+    if options.flag("aws_skip_signature", "skip_signature", "s3.anonymous", "anonymous"):
+        settings["anonymous"] = True
+    virtual = options.flag("aws_virtual_hosted_style_request", "s3.force_virtual_addressing")
+    path_style = options.flag("s3.path_style_access", "aws_path_style_access")
+    if virtual or path_style is False:
+        settings["force_virtual_addressing"] = True
+    return pafs.S3FileSystem(**settings)
+
+
+def gcs(options: StorageOptions) -> pafs.FileSystem:
+    """Google's store."""
+
+    def of(*names: str) -> str | None:
+        return options.text(*(p + n for n in names for p in ("google_", "")))
+
+    settings: dict[str, Any] = {"retry_time_limit": timedelta(seconds=options.timeout)}
+    given = of("service_account_key", "service_account", "service_account_path", "application_credentials")
+    key = parse_key(given) if given else {}
+    anonymous = options.flag("google_skip_signature", "skip_signature", "anonymous", "gcs.anonymous")
+    if token := options.text("google_access_token", "gcs.oauth2.token", "token"):
+        expires = datetime.now(UTC) + timedelta(hours=1)
+        settings |= {"access_token": token, "credential_token_expiration": expires}
+    elif anonymous or key.get("disable_oauth"):
+        settings["anonymous"] = True
+    elif key:
+        token, expires = access_token(key, options.timeout)
+        settings |= {"access_token": token, "credential_token_expiration": expires}
+    endpoint = options.text("google_endpoint", "gcs.service.host", "gcs.endpoint", "endpoint") or key.get(
+        "gcs_base_url"
+    )
+    if endpoint:
+        scheme, separator, host = str(endpoint).rpartition("://")
+        settings |= {"endpoint_override": host.rstrip("/"), "scheme": scheme if separator else "https"}
+    return pafs.GcsFileSystem(**settings)
+
+
+def azure(options: StorageOptions, account: str) -> pafs.FileSystem:
+    """Azure's store; `account` is the storage account that the uri names."""
+
+    def of(*names: str) -> str | None:
+        return options.text(*(p + n for n in names for p in ("azure_storage_", "azure_", "", "adls.")))
+
+    settings: dict[str, Any] = {"account_name": of("account_name") or account}
+    given = {
+        "account_key": of("account_key", "access_key"),
+        "sas_token": of("sas_token", "sas_key"),
+        "tenant_id": of("tenant_id", "authority_id"),
+        "client_id": of("client_id"),
+        "client_secret": of("client_secret"),
+    }
+    settings |= {name: value for name, value in given.items() if value}
+    if endpoint := of("endpoint", "account_host"):
+        settings |= _azure_hosts(endpoint, settings["account_name"])
+    return pafs.AzureFileSystem(**settings)
+
+
+def _azure_hosts(endpoint: str, account: str) -> dict[str, str]:
+    """Where the services of an account are: its name leads the host, or is the first part of an emulator's path.
+
+    The file system puts it in its place itself: before an authority with a leading dot, after any other.
+    """
+    scheme, separator, host = endpoint.rstrip("/").rpartition("://")
+    host = host.removesuffix(f"/{account}")
+    host = host[len(account) :] if host.startswith(f"{account}.") else host
+    blob, dfs = host.replace(".dfs.", ".blob.", 1), host.replace(".blob.", ".dfs.", 1)
+    scheme = scheme if separator else "https"
+    return {"blob_storage_authority": blob, "dfs_storage_authority": dfs,
+            "blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}  # fmt: skip

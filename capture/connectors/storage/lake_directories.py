@@ -1,0 +1,239 @@
+"""The tables below a directory: a directory of tables becomes namespaces and names.
+
+A table's own directory is one table in schema `default`; a directory of tables gives each sub-directory that holds one,
+by its name, in schema `default`; nested directories give a dotted schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from capture.connectors.options import storage_options
+from capture.connectors.progress import report
+from capture.connectors.secrets import mask_uri
+from capture.connectors.storage.places import Place, Unreadable, open_place, reason, unknown_table
+from store.errors import NotFound, StatflightError, UpstreamError
+
+DEFAULT_SCHEMA: Final = "default"
+LOOKS: Final = 16  # directories or tables of a lake far away that are looked at at once
+MAX_DEPTH: Final = 8  # nested namespaces; also ends a loop of links
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What one directory holds, by plain name. A table is recognised from this alone."""
+
+    files: AbstractSet[str]
+    folders: AbstractSet[str]
+
+
+class _GcsFolders(AbstractSet[str]):
+    """The directories below a place in Google's store.
+
+    Its pyarrow file system lists a directory only where there is an object of just that name, which few writers leave.
+    Whether one is there takes a look at one name; to go through all means to list every object below, which is done
+    once.
+    """
+
+    def __init__(self, place: Place):
+        self._place = place
+        self._all: frozenset[str] | None = None
+
+    def __contains__(self, name: object) -> bool:
+        if self._all is None:
+            path = f"{self._place.path.rstrip('/')}/{name}"
+            found = self._place.file_system.get_file_info(path)
+            return bool(found.type == pafs.FileType.Directory)
+        return name in self._all
+
+    def __iter__(self) -> Iterator[str]:
+        if self._all is None:
+            below = self._place.file_system.get_file_info(pafs.FileSelector(self._place.path, recursive=True))
+            parts = ((info, self._place.relative(info.path).partition("/")) for info in below)
+            self._all = frozenset(
+                first for info, (first, slash, _) in parts if slash or info.type == pafs.FileType.Directory
+            )
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def folder_at(place: Place) -> tuple[list[pafs.FileInfo], AbstractSet[str]]:
+    """The files of a directory, and the names of the directories in it."""
+    system = place.file_system
+    at_google = system.type_name == "gcs"
+    entries = system.get_file_info(pafs.FileSelector(place.path, allow_not_found=at_google, recursive=False))
+    files = [entry for entry in entries if entry.type == pafs.FileType.File]
+    if not at_google:
+        return files, frozenset(entry.base_name for entry in entries if entry.type == pafs.FileType.Directory)
+    if not entries and system.get_file_info(place.path).type != pafs.FileType.Directory:
+        raise FileNotFoundError(place.name)  # which it says in words alone
+    return files, _GcsFolders(place)
+
+
+TableName = tuple[str, str]
+
+
+class Lake:
+    """The tables below a uri: `holds_table` tells a table's directory from others, which are looked into."""
+
+    def __init__(
+        self,
+        format: str,
+        uri: str,
+        options: Mapping[str, str],
+        holds_table: Callable[[Folder], bool],
+        schema_suffix: str = "",
+    ):
+        self.format = format
+        self._suffix = schema_suffix  # of the directories that stand for schemas, no part of their names
+        self.uri = mask_uri(uri)
+        self.options = options
+        self.storage = storage_options(options)
+        self.root = open_place(uri, options)
+        self._holds_table = holds_table
+        self._found: dict[TableName, Place] | None = None
+        self._ancestors: dict[str, Folder] = {}  # directories that are not tables, by path
+
+    @property
+    def tables_at_once(self) -> int:
+        """How many tables are worth a look at once."""
+        return 1 if self.root.is_local else LOOKS
+
+    def namespaces(self) -> list[str]:
+        """Schemas that hold a table, looked up anew.
+
+        Raises:
+            NotFound: The uri is not there, or holds no table.
+        """
+        self._found = self._walked()
+        return sorted({namespace for namespace, _ in self._found})
+
+    def names(self, namespace: str) -> list[str]:
+        if self._found is None:
+            self._found = self._walked()
+        return sorted(name for schema, name in self._found if schema == namespace)
+
+    def find(self, namespace: str, name: str) -> Place:
+        """The directory of a table: where its name says it is, else looked up anew."""
+        with self.reading():
+            if (place := self._direct(namespace, name)) is not None:
+                return place
+        self._found = self._walked()
+        if (found := self._found.get((namespace, name))) is None:
+            raise unknown_table(namespace, name, self.names(namespace))
+        return found
+
+    def _direct(self, namespace: str, name: str) -> Place | None:
+        """A table without a look at all others: a large lake far away takes long to list."""
+        parts = [*([] if namespace == DEFAULT_SCHEMA else namespace.split(".")), name]
+        if any(not part or part.startswith((".", "_")) or "/" in part for part in parts):
+            return None
+        place, folder = self.root, self._ancestor(self.root)
+        for depth, part in enumerate(parts, 1):
+            if folder is None or (place.path not in self._ancestors and self._holds_table(folder)):
+                break
+            marked = depth < len(parts) and self._suffix and f"{part}{self._suffix}" in folder.folders
+            place = place.below(f"{part}{self._suffix}" if marked else part)
+            folder = self._ancestor(place) if depth < len(parts) else self._look(place)
+        else:
+            return place if folder is not None and self._holds_table(folder) else None
+        return place if place is self.root and folder and (namespace, name) == (DEFAULT_SCHEMA, place.stem) else None
+
+    def _ancestor(self, place: Place) -> Folder | None:
+        """A directory of directories, as it was at the last walk: a large one takes long to list for each table."""
+        folder = self._ancestors.get(place.path)
+        if folder is None and (folder := self._look(place)) is not None and not self._holds_table(folder):
+            self._ancestors[place.path] = folder
+        return folder
+
+    def _look(self, place: Place) -> Folder | None:
+        """What a directory holds; None when it is none."""
+        try:
+            with self.reading():
+                files, folders = folder_at(place)
+        except NotFound:
+            return None
+        return Folder(frozenset(file.base_name for file in files), folders)
+
+    def _looks(self, places: Sequence[Place]) -> Iterator[Folder | None]:
+        """What directories hold, in their order; several at once where they are far away."""
+        if self.root.is_local or len(places) < 2:
+            yield from map(self._look, places)
+            return
+        with ThreadPoolExecutor(LOOKS, "lake") as pool:
+            for start in range(0, len(places), LOOKS * 8):  # so that whoever stops the walk need not wait for its end
+                yield from pool.map(self._look, places[start : start + LOOKS * 8])
+
+    def _walked(self) -> dict[TableName, Place]:
+        self._ancestors = {}
+        with self.reading():
+            return self._walk()
+
+    def _walk(self) -> dict[TableName, Place]:
+        top = self._look(self.root)
+        if top is None:
+            raise self.not_there()
+        if self._holds_table(top):
+            return {(DEFAULT_SCHEMA, self.root.stem): self.root}
+        found: dict[TableName, Place] = {}
+        pending: list[tuple[Place, tuple[str, ...], Folder]] = [(self.root, (), top)]
+        looked = 0  # directories
+        while pending:
+            place, parents, folder = pending.pop()
+            names = [name for name in sorted(folder.folders) if not name.startswith((".", "_"))]
+            inside = [place.below(name) for name in names]
+            for name, inner, held in zip(names, inside, self._looks(inside), strict=True):
+                report(f"{looked} directories, {len(found)} tables found")
+                looked += 1
+                if held is None:
+                    continue
+                if self._holds_table(held):
+                    schema = ".".join(parent.removesuffix(self._suffix) for parent in parents)
+                    found.setdefault((schema or DEFAULT_SCHEMA, name), inner)
+                elif len(parents) < MAX_DEPTH:
+                    pending.append((inner, (*parents, name), held))
+        if not found:
+            raise NotFound(
+                f'uri "{self.uri}" holds no {self.format} table, and neither does a directory below it',
+                params={"field": "uri"},
+            )
+        return found
+
+    def storage_of(self, place: Place) -> dict[str, str]:  # noqa: ARG002  a catalog may tell them apart
+        """The storage options that a table is read with."""
+        return self.storage
+
+    def not_there(self) -> NotFound:
+        return NotFound(f'uri "{self.uri}" is not there, or is no directory', params={"field": "uri"})
+
+    @contextmanager
+    def reading(self, what: str = "") -> Iterator[None]:
+        """Turns a file system's trouble into ours; `what` names the table or file when it is not the uri itself."""
+        subject = what or f'uri "{self.uri}"'
+        try:
+            yield
+        except StatflightError:
+            raise
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFound(f"{subject} is not there", params={"field": "uri"}) from None
+        except PermissionError as trouble:
+            raise Unreadable(f"{subject} may not be read ({self.reason(trouble)})") from None
+        except (OSError, pa.ArrowException) as trouble:
+            if isinstance(trouble, OSError) and trouble.errno in (20, 40, 36):  # no directory, link loop, name too long
+                raise NotFound(f"{subject} is not there", params={"field": "uri"}) from None
+            raise UpstreamError(f"{subject} cannot be reached ({self.reason(trouble)})") from None
+
+    def reason(self, trouble: BaseException, place: Place | None = None) -> str:
+        """A library's message without secrets and without this machine's paths."""
+        paths = [self.root.path, self.root.name] + ([place.path, place.name] if place else [])
+        return reason(trouble, self.options, *(path for path in paths if len(path) > 1))

@@ -1,0 +1,22 @@
+"""Connectors by format."""
+
+import sys
+
+import pytest
+
+from capture.connectors import BUILT_IN, connector_class, known_formats, open_connector
+from capture.connectors.spi import ConnectorConfig
+from store.errors import InvalidArgument
+
+
+def test_formats_are_known():
+    assert set(BUILT_IN) <= set(known_formats())
+    with pytest.raises(InvalidArgument, match=r'"detla" is unknown; known are .*delta.*did you mean "delta"'):
+        open_connector(ConnectorConfig("c", "detla", "/"))
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch):
+    monkeypatch.delitem(sys.modules, "capture.connectors.delta.connector", raising=False)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(InvalidArgument, match=r"deltalake.*pip install 'statflight\[delta\]'"):
+        connector_class("delta")
