@@ -16,8 +16,10 @@ from flight_server.control.access import Access
 from flight_server.control.auto_analyze import AutoAnalyze
 from flight_server.control.capture_plane import Captures, ResolvePlane
 from flight_server.control.lakes import Lakes
+from flight_server.control.leases import Leases
+from flight_server.control.publication import Publication
 from flight_server.control.publishing import Publishing
-from flight_server.control.task_queue import Dispatcher
+from flight_server.control.task_queue import TaskQueue
 from flight_server.control.watch import Watch
 from flight_server.reads.computed import register as register_computed
 from flight_server.reads.flight_files import HotFlights
@@ -79,18 +81,20 @@ class Service:
 
         self.jobs = JobStore(self.database, settings.lease_seconds)
         self.jobs.reclaim(everything=True)
-        self.dispatcher = Dispatcher(self.jobs, self.store, self.catalog)
-        self.lakes = Lakes(self.database, self.catalog, self.vault, self.dispatcher)
-        self.captures = Captures(self.catalog, self.jobs, self.records, self.lakes, self.dispatcher, self._engines)
-        self.dispatcher.payload_of_job = self.captures.payload_of_job
+        self.tasks = TaskQueue(self.catalog)
+        self.publication = Publication(self.jobs, self.store, self.catalog)
+        self.leases = Leases(self.tasks, self.jobs, self.database, self.publication)
+        self.lakes = Lakes(self.database, self.catalog, self.vault, self.tasks)
+        self.captures = Captures(self.catalog, self.jobs, self.records, self.lakes, self.tasks, self._engines)
+        self.leases.payload_of_job = self.captures.payload_of_job
         self.orchestrator = Orchestrator(ResolvePlane(self.captures), settings.sync_enabled)
         self.auto = AutoAnalyze(self, settings.auto_analyze, settings.auto_analyze_seconds)
         self.lakes.on_discovered = self.auto.look
-        self.watch = Watch(self.lakes, self.dispatcher, self._connected, self._watch_interval)
+        self.watch = Watch(self.lakes, self.tasks, self._connected, self._watch_interval)
         self.publishing = Publishing(self)
-        self.dispatcher.on_published = self._captured
+        self.publication.on_published = self._captured
         register_computed(
-            self.scanner.queries, engines=self._engines, functions=functions, live_jobs=self.dispatcher.live_jobs
+            self.scanner.queries, engines=self._engines, functions=functions, live_jobs=self.tasks.live_jobs
         )
 
     def start(self) -> None:
@@ -108,7 +112,7 @@ class Service:
         self.watch.stop()
         self.publishing.stop()
         self.ready.stop()
-        self.dispatcher.close()
+        self.tasks.close()
         self.hot.close()
         try:
             self.usage.flush(0)
@@ -124,7 +128,7 @@ class Service:
 
     def _engines(self) -> Sequence[Mapping[str, Any]]:
         """Rows of `sys.engines`: of the connected workers, else of a worker of this version."""
-        return self.dispatcher.engines() or _own_engines()
+        return self.leases.engines() or _own_engines()
 
     # What auto-analyze needs of its host.
 

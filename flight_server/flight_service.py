@@ -225,7 +225,7 @@ class StatflightServer(flight.FlightServerBase):
             rows = ingest.read_rows(request, reader, caller, self.service.policy, context.is_cancelled, directory)
             put = ingest.to_put(request, rows)
             if request.draft is not None:
-                self.service.dispatcher.add_to_draft(request.draft, put, request.whole)
+                self.service.leases.add_to_draft(request.draft, put, request.whole)
                 answer: dict[str, Any] = {"received": rows.num_rows}
             else:
                 counts = self.service.store.put([put], idempotency_key=request.idempotency_key)

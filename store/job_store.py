@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -48,7 +48,16 @@ class Lease:
 
 
 class JobStore:
-    def __init__(self, database: Database, lease_seconds: float = 120.0):
+    """The queue.
+
+    Args:
+        database: Where it is stored.
+        lease_seconds: How long a lease lasts without being renewed.
+        now: The time in UTC.
+    """
+
+    def __init__(self, database: Database, lease_seconds: float = 120.0, now: Callable[[], datetime] | None = None):
+        self.now = now or (lambda: datetime.now(UTC))
         self.database = database
         self.lease_seconds = lease_seconds
         self._commits = 0
@@ -82,7 +91,7 @@ class JobStore:
             if json.loads(known).get("missing_only") and not request.get("missing_only") and state != "RUNNING":
                 connection.execute("UPDATE jobs SET request = ? WHERE job_id = ?", [json.dumps(request), job_id])
             return str(job_id)
-        job_id, now = str(uuid.uuid4()), datetime.now(UTC)
+        job_id, now = str(uuid.uuid4()), self.now()
         connection.execute(
             "INSERT INTO jobs (job_id, state, table_key, table_catalog, table_schema, table_name, snapshot, mode,"
             " targets, request, dedupe, attempts, priority, queued_at, not_before, progress, degraded, stats_processed)"
@@ -95,7 +104,7 @@ class JobStore:
 
     def lease(self, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> Lease | None:
         """Hands out the next job that may run; tables in `busy_tables` are left alone, and priorities above `up_to`."""
-        now = datetime.now(UTC)
+        now = self.now()
         busy = list(busy_tables)
         limit = 2**31 if up_to is None else up_to
         commits, until = self._none.get(limit, (-1, now))
@@ -140,7 +149,7 @@ class JobStore:
             connection.execute(
                 "UPDATE jobs SET lease_until = ?, progress = coalesce(?, progress), message = coalesce(?, message)"
                 " WHERE job_id = ?",
-                [datetime.now(UTC) + timedelta(seconds=self.lease_seconds), progress, message, job_id],
+                [self.now() + timedelta(seconds=self.lease_seconds), progress, message, job_id],
             )
             return state == "RUNNING"
 
@@ -163,7 +172,7 @@ class JobStore:
         """Ends a try, inside the writer's transaction that publishes its rows; the job's state after it."""
         state = self.check(connection, job_id, token)
         attempts = connection.execute("SELECT attempts FROM jobs WHERE job_id = ?", [job_id]).fetchall()[0][0]
-        now = datetime.now(UTC)
+        now = self.now()
         not_before: datetime | None = None
         finished: datetime | None = now
         if state == "CANCELLING":
@@ -192,7 +201,7 @@ class JobStore:
                 " state = CASE WHEN state IN ('QUEUED', 'WAITING') THEN 'CANCELLED' ELSE 'CANCELLING' END,"
                 " finished_at = CASE WHEN state IN ('QUEUED', 'WAITING') THEN ? ELSE NULL END"
                 " WHERE job_id = ? AND state IN ('QUEUED', 'WAITING', 'RUNNING')",
-                [datetime.now(UTC), job_id],
+                [self.now(), job_id],
             )
 
         self.get(job_id)
@@ -203,7 +212,7 @@ class JobStore:
         """Puts jobs whose lease ran out back into the queue (all leased ones at a start); how many."""
 
         def run(connection: Connection) -> int:
-            now = datetime.now(UTC)
+            now = self.now()
             expired = "state IN ('RUNNING', 'CANCELLING')" + ("" if everything else " AND lease_until < ?")
             values = [] if everything else [now]
             connection.execute(
@@ -231,7 +240,7 @@ class JobStore:
         return bool(
             self.database.rows(
                 "SELECT 1 FROM jobs WHERE state IN ('RUNNING', 'CANCELLING') AND lease_until < ? LIMIT 1",
-                datetime.now(UTC),
+                self.now(),
             )
         )
 
@@ -250,7 +259,7 @@ class JobStore:
     def record_decisions(
         self, connection: Connection, table: TableEntry, correlation_id: str, decisions: Sequence[Mapping[str, Any]]
     ) -> None:
-        now = datetime.now(UTC)
+        now = self.now()
         rows = [
             [now, correlation_id, table.table_key, *table.name, d["snapshot_id"], d["target_kind"], d["storage_id"],
              d["outcome"], d["engine_id"] or None, d["detail"] or None, d["elapsed_ms"]]
@@ -260,7 +269,7 @@ class JobStore:
 
     def prune(self, days: int = KEPT_DAYS) -> None:
         """Forgets what ended and what was decided longer ago."""
-        before = datetime.now(UTC) - timedelta(days=days)
+        before = self.now() - timedelta(days=days)
 
         def run(connection: Connection) -> None:
             connection.execute(f"DELETE FROM jobs WHERE state IN {ENDED} AND finished_at < ?", [before])

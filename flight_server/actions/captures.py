@@ -62,7 +62,7 @@ def capture(call: Call, body: bytes) -> Results:
         wanted = [(snapshot_id, items[at].spec) for at, snapshot_id in pairs]
         started.append((pairs, service.captures.start(service.catalog.by_key(key), wanted, call.correlation_id)))
     for pairs, task in started:
-        results = (service.dispatcher.wait(task, None, call.is_cancelled) or {})["outcomes"]
+        results = (service.tasks.wait(task, None, call.is_cancelled) or {})["outcomes"]
         for (at, _), result in zip(pairs, results, strict=True):
             outcomes[at] = _merge_outcome(outcomes[at], result)
     for outcome in outcomes:

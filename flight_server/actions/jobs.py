@@ -27,7 +27,7 @@ from store.job_store import ENDED
 
 def _found(call: Call, job_id: str) -> dict[str, Any]:
     """A job of the queue, or work that somebody waits for."""
-    live = call.service.dispatcher.live_job(job_id)
+    live = call.service.tasks.live_job(job_id)
     if live is None:
         return call.service.jobs.get(job_id)
     live["targets"] = json.loads(live["targets"])
@@ -55,12 +55,12 @@ def get_job(call: Call, body: bytes) -> Results:
 @action('{"job_id"}', "Cancels a job; again, or of one that has ended, changes nothing")
 def cancel_job(call: Call, body: bytes) -> Results:
     job = _job(call, body, "capture.run")
-    if call.service.dispatcher.live_job(job["job_id"]) is not None:
-        call.service.dispatcher.cancel_task(job["job_id"])
+    if call.service.tasks.live_job(job["job_id"]) is not None:
+        call.service.tasks.cancel(job["job_id"])
         yield job | {"state": "CANCELLED" if job["state"] == "QUEUED" else "CANCELLING"}
         return
     yield call.service.jobs.cancel(job["job_id"])
-    call.service.dispatcher.notify()
+    call.service.tasks.notify()
 
 
 @action('{"job_id"}', "Waits until a job has ended")
@@ -70,7 +70,7 @@ def wait_job(call: Call, body: bytes) -> Results:
     while (job := _found(call, job_id))["state"] not in ENDED:
         if call.is_cancelled():
             raise Cancelled("the caller went away")
-        if call.service.dispatcher.closing:
+        if call.service.tasks.closing:
             raise ShuttingDown("the server is shutting down", hint="wait again once it is back")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.2)
@@ -82,7 +82,7 @@ def lease_job(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"worker_id": str, "kinds": list}, {"wait_seconds": float, "engines": list})
     call.service.access.require_worker(call.principal)
     wait = min(float(asked.get("wait_seconds") or 0.0), 60.0)
-    found = call.service.dispatcher.lease(
+    found = call.service.leases.lease(
         asked["worker_id"], check_leases(asked["kinds"]), wait, check_engines(asked.get("engines") or []),
         call.is_cancelled,
     )  # fmt: skip
@@ -94,7 +94,7 @@ def lease_job(call: Call, body: bytes) -> Results:
 def renew_lease(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"job_id": str, "lease_token": str}, {"progress": float, "message": str})
     call.service.access.require_worker(call.principal)
-    wanted = call.service.dispatcher.renew(
+    wanted = call.service.leases.renew(
         asked["job_id"], asked["lease_token"], asked.get("progress"), asked.get("message")
     )
     yield {"job_id": asked["job_id"], "wanted": wanted}
@@ -114,7 +114,7 @@ def declare_listing(call: Call, body: bytes) -> Results:
     if asked.get("base") is not None:
         base = check_object(asked["base"], {"snapshot_id": int, "mark": str}, {})
         listing = replace(listing, base_snapshot_id=base["snapshot_id"], base_mark=base["mark"])
-    accepted = call.service.dispatcher.declare_listing(asked["lease_token"], listing)
+    accepted = call.service.leases.declare_listing(asked["lease_token"], listing)
     yield {"job_id": asked["job_id"], "accepted": accepted}
 
 
@@ -131,9 +131,9 @@ def finish_job(call: Call, body: bytes) -> Results:
         "error": check_error(asked.get("error")),
     }  # fmt: skip
     call.service.access.require_worker(call.principal)
-    dispatcher, token = call.service.dispatcher, asked["lease_token"]
+    leases, token = call.service.leases, asked["lease_token"]
     for item in asked.pop("rows", None) or []:
         put, whole = ingest.inline(item, token, call.principal, call.service.policy, call.is_cancelled)
-        dispatcher.add_to_draft(token, put, whole)
-    state = dispatcher.finish(asked["job_id"], token, asked)
+        leases.add_to_draft(token, put, whole)
+    state = leases.finish(asked["job_id"], token, asked)
     yield {"job_id": asked["job_id"], "state": state}

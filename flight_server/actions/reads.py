@@ -64,7 +64,7 @@ def backup(call: Call, body: bytes) -> Results:
 def health(call: Call, body: bytes) -> Results:
     parse_body(body, {})
     yield {
-        "status": "draining" if call.service.dispatcher.closing else "ok", "version": release(),
+        "status": "draining" if call.service.tasks.closing else "ok", "version": release(),
         "uptime_ms": int((time.time() - call.service.started) * 1000), "jobs": call.service.jobs.counts(),
     }  # fmt: skip
 

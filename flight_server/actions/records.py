@@ -35,7 +35,7 @@ def delete_stats(call: Call, body: bytes) -> Results:
     table = call.service.access.table(asked["table"], call.principal, "stats.write")
     snapshot_id = None if snapshot is None else _snapshot_id(call, table, snapshot)
     yield {"deleted": call.service.store.delete(table, snapshot_id, target)}
-    call.service.dispatcher.on_published(table)
+    call.service.publication.on_published(table)
 
 
 @action('{"table"?, "dry_run": true}', "Deletes records of snapshots that the format itself has expired")
@@ -54,7 +54,7 @@ def expire(call: Call, body: bytes) -> Results:
         if expired or len(tables) == 1:
             yield {"table": table.full_name, "snapshots": expired, "dry_run": dry}
         if not dry:
-            service.dispatcher.on_published(table)
+            service.publication.on_published(table)
 
 
 @action('{"table", "snapshot", "target"}', "Content hash, generation and times of a record")

@@ -1,4 +1,4 @@
-"""What captures did since the server started, counted for metrics."""
+"""Counters of captures since the server started, for metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.stats_store import Put
 READ: Final = ("rows", "bytes")  # what engines tell as attributes `rows_read`, `bytes_read`
 
 
-class Tally:
+class CaptureCounters:
     """Counters, safe to be added to by many threads.
 
     Attributes:

@@ -12,7 +12,7 @@ from capture.orchestrator import Question
 from capture.spec import CaptureSpec
 from capture.spi import Mode
 from flight_server.control.lakes import Lakes
-from flight_server.control.task_queue import Dispatcher, Task
+from flight_server.control.task_queue import Task, TaskQueue
 from flight_server.reads.record_cache import Records
 from flight_server.wire.action_bodies import ALL
 from flight_server.wire.scan_request import CURRENT
@@ -35,16 +35,16 @@ class Captures:
         jobs: The durable queue.
         records: What is stored already.
         lakes: How each lake is reached.
-        dispatcher: The tasks of workers.
+        tasks: Work for workers.
         engines: Rows of `sys.engines`, best first.
     """
 
     def __init__(
-        self, catalog: Catalog, jobs: JobStore, records: Records, lakes: Lakes, dispatcher: Dispatcher,
+        self, catalog: Catalog, jobs: JobStore, records: Records, lakes: Lakes, tasks: TaskQueue,
         engines: Callable[[], Sequence[Mapping[str, Any]]],
     ):  # fmt: skip
         self.catalog, self.jobs, self.records = catalog, jobs, records
-        self.lakes, self.dispatcher, self.engines = lakes, dispatcher, engines
+        self.lakes, self.tasks, self.engines = lakes, tasks, engines
 
     def snapshots_of(self, snapshot: str | int, table: TableEntry) -> list[int]:
         """The snapshot ids that a request means; an id is taken as it is."""
@@ -76,7 +76,7 @@ class Captures:
         """Hands a capture that somebody waits for to the workers; `listed` while it runs among the jobs."""
         payload = self.payload(table, wanted, Mode.SYNC, correlation_id)
         light = self.is_light(table, [spec for _, spec in wanted])
-        return self.dispatcher.submit(Task("sync", payload, table.table_key, correlation_id, light, listed))
+        return self.tasks.submit(Task("sync", payload, table.table_key, correlation_id, light, listed))
 
     def is_light(self, table: TableEntry, specs: Sequence[CaptureSpec]) -> bool:
         """Whether engines that read metadata only are the first to take each of these."""
@@ -110,7 +110,7 @@ class Captures:
         targets = [spec.target.storage_id for _, spec in wanted]
         priority = LIGHT if self.is_light(table, [spec for _, spec in wanted]) else SCAN
         job_id = self.jobs.enqueue(table, str(snapshot), "ASYNC", request, targets, priority)
-        self.dispatcher.notify()
+        self.tasks.notify()
         return job_id
 
     def payload_of_job(self, lease: Lease) -> Mapping[str, Any]:
@@ -163,7 +163,7 @@ def answers(record: Mapping[str, Any], kinds: Collection[str]) -> bool:
 class _RunningTask:
     """A task as the orchestrator sees it."""
 
-    dispatcher: Dispatcher
+    tasks: TaskQueue
     task: Task
 
     def wait(self, seconds: float) -> bool:
@@ -202,7 +202,7 @@ class ResolvePlane:
     def start(self, questions: Sequence[Question]) -> _RunningTask:
         table = self.captures.catalog.by_key(questions[0].table_key)
         wanted = [(question.snapshot_id, question.spec) for question in questions]
-        return _RunningTask(self.captures.dispatcher, self.captures.start(table, wanted, "", listed=False))
+        return _RunningTask(self.captures.tasks, self.captures.start(table, wanted, "", listed=False))
 
     def follow_up(self, questions: Sequence[Question]) -> None:
         table = self.captures.catalog.by_key(questions[0].table_key)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from capture.connectors.secrets import mask, mask_uri
 from flight_server.auth.vault import Vault
-from flight_server.control.task_queue import Dispatcher, Task
+from flight_server.control.task_queue import Task, TaskQueue
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Connection, Database
 from store.errors import Conflict, InvalidArgument, NotFound, StatflightError, UpstreamError
@@ -32,8 +32,8 @@ class Lakes:
         on_discovered: Called after each discovery with the catalog and the tables found.
     """
 
-    def __init__(self, database: Database, catalog: Catalog, vault: Vault, dispatcher: Dispatcher):
-        self._database, self._catalog, self._vault, self._dispatcher = database, catalog, vault, dispatcher
+    def __init__(self, database: Database, catalog: Catalog, vault: Vault, tasks: TaskQueue):
+        self._database, self._catalog, self._vault, self._tasks = database, catalog, vault, tasks
         self._registering = threading.Lock()
         self.on_discovered: Callable[[str, Sequence[TableEntry]], object] = lambda *_: None
 
@@ -133,10 +133,10 @@ class Lakes:
         Raises:
             UpstreamError: The lake cannot be reached, no worker is connected, or nothing moved for IDLE_SECONDS.
         """
-        task = self._dispatcher.submit(look_task("control", operation, config, **arguments))
-        while (result := self._dispatcher.wait(task, IDLE_SECONDS, is_cancelled)) is None:
+        task = self._tasks.submit(look_task("control", operation, config, **arguments))
+        while (result := self._tasks.wait(task, IDLE_SECONDS, is_cancelled)) is None:
             if time.monotonic() - task.touched_at > IDLE_SECONDS:
-                self._dispatcher.abandon(task)
+                self._tasks.abandon(task)
                 raise UpstreamError(f"{operation} made no progress for {IDLE_SECONDS:.0f} s", code="TIMED_OUT")
         return result.get("result") or {}
 
@@ -171,7 +171,7 @@ class Lakes:
     def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
         """The connector's configuration, and a look at the whole lake that nobody waits for."""
         config = self.config(catalog)
-        return config, self._dispatcher.submit(look_task("watch", "discover", config, **self._scope(catalog)))
+        return config, self._tasks.submit(look_task("watch", "discover", config, **self._scope(catalog)))
 
     def store(
         self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool

@@ -172,11 +172,11 @@ class Publishing:
     # Both.
 
     def _run(self, payload: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> Mapping[str, Any]:
-        dispatcher = self._service.dispatcher
-        task = dispatcher.submit(Task("publish", payload))
-        result = dispatcher.wait(task, PUBLISH_SECONDS, is_cancelled)
+        tasks = self._service.tasks
+        task = tasks.submit(Task("publish", payload))
+        result = tasks.wait(task, PUBLISH_SECONDS, is_cancelled)
         if result is None:
-            dispatcher.abandon(task)
+            tasks.abandon(task)
             raise UpstreamError(f"publishing took more than {PUBLISH_SECONDS:.0f} s", code="TIMED_OUT")
         found: Mapping[str, Any] = result["result"]
         return found

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from flight_server.control.task_queue import Dispatcher, Task
+from flight_server.control.task_queue import Task, TaskQueue
 from store.errors import Conflict, NotFound, StatflightError
 
 log = logging.getLogger("statflight.server")
@@ -51,17 +51,17 @@ class Watch:
 
     Args:
         looks: Starts a look and stores what it finds.
-        dispatcher: Runs the tasks.
+        tasks: Runs the looks.
         catalogs: Names of the connected lakes.
         interval_of: Seconds between two looks at a lake, None where it is never looked at.
         clock: Seconds, monotonic.
     """
 
     def __init__(
-        self, looks: Looks, dispatcher: Dispatcher, catalogs: Callable[[], list[str]],
+        self, looks: Looks, tasks: TaskQueue, catalogs: Callable[[], list[str]],
         interval_of: Callable[[str], float | None], clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
-        self._looks, self._dispatcher, self._catalogs = looks, dispatcher, catalogs
+        self._looks, self._tasks, self._catalogs = looks, tasks, catalogs
         self._interval_of, self._clock = interval_of, clock
         self._lakes: dict[str, _Lake] = {}
         self._intervals: dict[str, float | None] = {}
@@ -128,14 +128,14 @@ class Watch:
                 self._looks.store(catalog, lake.config, (task.result or {}).get("result") or {}, whole=True)
                 self._tell(catalog, lake, "")
         elif task.token and now - max(task.touched_at, lake.started_at) > PATIENCE_SECONDS and not task.cancelled:
-            self._dispatcher.abandon(task)  # and waited for: one hanging look at a lake is enough
+            self._tasks.abandon(task)  # and waited for: one hanging look at a lake is enough
             reason = f"a look made no progress for {PATIENCE_SECONDS:.0f} s"
             self._looks.note(catalog, None, reason)
             self._tell(catalog, lake, reason)
 
     def _abandon(self, lake: _Lake) -> None:
         if lake.task is not None:
-            self._dispatcher.abandon(lake.task)
+            self._tasks.abandon(lake.task)
 
     def _tell(self, catalog: str, lake: _Lake, trouble: str) -> None:
         """Logs a trouble once, and its end."""

@@ -143,7 +143,7 @@ class Metrics:
 
     def health(self) -> tuple[int, bytes]:
         """Status and body of `/health`."""
-        draining = self._service.dispatcher.closing
+        draining = self._service.tasks.closing
         return 503 if draining else 200, json.dumps({"status": "draining" if draining else "ok"}).encode()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -203,13 +203,12 @@ class _ServiceCollector:
             yield from self._tables()
 
     def _queue(self) -> Iterator[Metric]:
-        dispatcher = self._service.dispatcher
         jobs = GaugeMetricFamily("statflight_jobs", "Jobs that there are", labels=["state"])
         counts = self._service.jobs.counts()
         for state in (*ACTIVE, *ENDED):
             jobs.add_metric([state], counts.get(state, 0))
         yield jobs
-        waiting, leases = dispatcher.depths()
+        waiting, leases = self._service.leases.depths()
         tasks = GaugeMetricFamily("statflight_tasks_waiting", "Work that no worker has taken yet", labels=["kind"])
         for kind, depth in waiting.items():
             tasks.add_metric([kind], depth)
@@ -217,7 +216,7 @@ class _ServiceCollector:
         yield GaugeMetricFamily("statflight_leases", "Leases that are held", value=leases)
 
     def _captures(self) -> Iterator[Metric]:
-        tally, answers = self._service.dispatcher.tally, self._service.orchestrator.outcomes.copy()
+        tally, answers = self._service.publication.counters, self._service.orchestrator.outcomes.copy()
         yield CounterMetricFamily("statflight_lease_expiries", "Leases that ran out", value=tally.lease_expiries)
         yield _counter("statflight_resolve_outcomes", "Answers of resolve", "outcome", answers)
         outcomes = CounterMetricFamily(

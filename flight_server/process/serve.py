@@ -69,7 +69,7 @@ def serve(settings: Settings) -> int:
         if settings.health_port is not None:
             from flight_server.process.health import Health
 
-            health = Health(lambda: not service.dispatcher.closing)
+            health = Health(lambda: not service.tasks.closing)
             log.info("health on %s:%s", host, health.listen(settings.host, settings.health_port))
         pages = start_pages(settings, service, guard, metrics)
     except InvalidArgument:
@@ -86,7 +86,7 @@ def serve(settings: Settings) -> int:
     service.start()
     workers = Upkeep({"starting workers": children.keep})
     upkeep = Upkeep({
-        "taking back leases": service.dispatcher.sweep, "counting reads": service.usage.flush,
+        "taking back leases": service.leases.sweep, "counting reads": service.usage.flush,
         "auto-analyze": service.auto.look_later,
     })  # fmt: skip
     swept = looked = time.monotonic()
@@ -117,7 +117,7 @@ def serve(settings: Settings) -> int:
 def _drain(listener: Listener, inner: WorkersEndpoint, service: Service, children: OwnWorkers) -> None:
     """Refuses what is new, lets streams finish, and leaves in any case once the deadline is over."""
     children.stop()  # first: they would be refused in the middle of their polls, and the log would be full of it
-    service.dispatcher.close()
+    service.tasks.close()
     late = threading.Timer(DRAIN_SECONDS, lambda: os._exit(0))
     late.daemon = True
     late.start()

@@ -10,7 +10,9 @@ import pytest
 
 from flight_server.auth.vault import Vault
 from flight_server.control.lakes import Lakes
-from flight_server.control.task_queue import Dispatcher
+from flight_server.control.leases import Leases
+from flight_server.control.publication import Publication
+from flight_server.control.task_queue import TaskQueue
 from store.catalog_store import Catalog
 from store.database import Database
 from store.errors import Cancelled, Conflict, NotFound, UpstreamError, to_json
@@ -34,8 +36,10 @@ class House:
         self.catalog = Catalog(self.database)
         self.vault = Vault(None)
         jobs = JobStore(self.database)
-        self.work = Dispatcher(jobs, DuckDBStatsStore(self.database, self.catalog), self.catalog)
-        self.lakes = Lakes(self.database, self.catalog, self.vault, self.work)
+        self.tasks = TaskQueue(self.catalog)
+        publication = Publication(jobs, DuckDBStatsStore(self.database, self.catalog), self.catalog)
+        self.work = Leases(self.tasks, jobs, self.database, publication)
+        self.lakes = Lakes(self.database, self.catalog, self.vault, self.tasks)
         self.found: dict[str, Any] = {"namespaces": ["s"], "tables": [table("t")], "errors": []}
         self.trouble: Exception | None = None
         self.asked: list[Any] = []
@@ -184,11 +188,11 @@ def test_looks_are_in_the_job_list_with_their_progress(house):
 
     def report(lease: dict[str, Any]) -> None:
         house.work.renew(lease["job_id"], lease["lease_token"], None, "40 directories, 3 tables found")
-        seen.extend(house.work.live_jobs())
+        seen.extend(house.tasks.live_jobs())
 
     house.before = report
     house.register()
     (job,) = seen
     assert (job["table_catalog"], job["mode"], job["state"]) == ("c", "LOOK", "RUNNING")
     assert job["message"] == "40 directories, 3 tables found"
-    assert house.work.live_jobs() == []
+    assert house.tasks.live_jobs() == []

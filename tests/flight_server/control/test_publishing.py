@@ -25,7 +25,7 @@ class House:
         self.asked: list[dict[str, Any]] = []
         self.answer: dict[str, Any] | StatflightError = {"location": "there", "columns": ["id"], "detail": ""}
         self.lakes = SimpleNamespace(config=lambda catalog: {"catalog": catalog, "options": {"publish": homes}})
-        self.dispatcher = SimpleNamespace(submit=self._submit, wait=lambda task, *_: task, abandon=lambda _: None)
+        self.tasks = SimpleNamespace(submit=self._submit, wait=lambda task, *_: task, abandon=lambda _: None)
         self.publishing = Publishing(self, clock=lambda: self.now)
 
         def register(connection: Any) -> TableEntry:

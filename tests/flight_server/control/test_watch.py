@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from flight_server.control.task_queue import Dispatcher, Task
+from flight_server.control.leases import Leases
+from flight_server.control.publication import Publication
+from flight_server.control.task_queue import Task, TaskQueue
 from flight_server.control.watch import PATIENCE_SECONDS, START_SECONDS, Watch
 from store.catalog_store import Catalog
 from store.database import Database
@@ -19,8 +21,8 @@ from store.stats_store import DuckDBStatsStore
 class Lakes:
     """Looks that the test ends by hand."""
 
-    def __init__(self, dispatcher: Dispatcher):
-        self.dispatcher = dispatcher
+    def __init__(self, tasks: TaskQueue):
+        self.tasks = tasks
         self.begun: list[str] = []
         self.stored: list[str] = []
         self.noted: list[tuple[str, str]] = []
@@ -30,7 +32,7 @@ class Lakes:
         if catalog in self.gone:
             raise NotFound("gone")
         self.begun.append(catalog)
-        return {"catalog": catalog}, self.dispatcher.submit(Task("watch", {}, catalog=catalog))
+        return {"catalog": catalog}, self.tasks.submit(Task("watch", {}, catalog=catalog))
 
     def store(self, catalog: str, config: dict[str, Any], found: Any, *, whole: bool) -> None:
         assert whole and config["catalog"] == catalog
@@ -45,21 +47,21 @@ class House:
         self.database = Database(":memory:")
         catalog = Catalog(self.database)
         jobs = JobStore(self.database)
-        self.dispatcher = Dispatcher(jobs, DuckDBStatsStore(self.database, catalog), catalog)
-        self.lakes, self.now, self.intervals = Lakes(self.dispatcher), 0.0, dict(intervals)
-        self.watch = Watch(
-            self.lakes, self.dispatcher, lambda: list(self.intervals), self.intervals.get, lambda: self.now
-        )
+        self.now, self.intervals = 0.0, dict(intervals)
+        self.tasks = TaskQueue(catalog, lambda: self.now)
+        publication = Publication(jobs, DuckDBStatsStore(self.database, catalog), catalog)
+        self.leases, self.lakes = Leases(self.tasks, jobs, self.database, publication), Lakes(self.tasks)
+        self.watch = Watch(self.lakes, self.tasks, lambda: list(self.intervals), self.intervals.get, lambda: self.now)
 
     def at(self, seconds: float) -> None:
         self.now = seconds
         self.watch.step()
 
     def lease(self) -> dict[str, Any] | None:
-        return self.dispatcher.lease("w", ["watch"], 0.0, [], lambda: False)
+        return self.leases.lease("w", ["watch"], 0.0, [], lambda: False)
 
     def finish(self, lease: dict[str, Any], **body: Any) -> None:
-        self.dispatcher.finish(lease["job_id"], lease["lease_token"], body or {"result": {}})
+        self.leases.finish(lease["job_id"], lease["lease_token"], body or {"result": {}})
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ def test_a_lake_that_hangs_or_fails_delays_no_other(house):
     assert sorted(house.lakes.begun) == ["a", "fails", "hangs"]
     for _ in range(3):
         lease = house.lease()
-        catalog = next(t.catalog for t in house.dispatcher._leased.values() if t.token == lease["lease_token"])
+        catalog = next(t.catalog for t in house.tasks.leased.values() if t.token == lease["lease_token"])
         if catalog == "a":
             house.finish(lease)
         elif catalog == "fails":
@@ -109,12 +111,11 @@ def test_a_lake_that_hangs_or_fails_delays_no_other(house):
     assert house.lakes.begun.count("hangs") == 1
 
 
-def test_a_look_without_progress_is_given_up_and_noted_once(house, monkeypatch):
+def test_a_look_without_progress_is_given_up_and_noted_once(house):
     house.at(0.0)
     house.at(START_SECONDS)
     house.lease()
-    (task,) = house.dispatcher._leased.values()
-    task.touched_at = 0.0
+    (task,) = house.tasks.leased.values()
     for seconds in (10.0, PATIENCE_SECONDS + 10.0, PATIENCE_SECONDS + 20.0):
         house.at(seconds)
     assert task.cancelled
@@ -134,7 +135,7 @@ def test_lakes_come_and_go(house):
 
 def test_never_is_never(house):
     house.intervals = {"a": None}
-    house.watch = Watch(house.lakes, house.dispatcher, lambda: ["a"], lambda _: None, lambda: house.now)
+    house.watch = Watch(house.lakes, house.tasks, lambda: ["a"], lambda _: None, lambda: house.now)
     for seconds in range(0, 1000, 100):
         house.at(seconds)
     assert house.lakes.begun == []

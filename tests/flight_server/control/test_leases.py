@@ -1,16 +1,18 @@
-"""Work for workers, without Flight: drafts, outcomes, lost leases, workers that die, the end."""
+"""Work for workers, without Flight and by a clock of its own: drafts, outcomes, lost leases, workers that die."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from flight_server.control.task_queue import MAX_LOST, Dispatcher, Task
+from flight_server.control.leases import GRACE_SECONDS, Leases
+from flight_server.control.publication import Publication
+from flight_server.control.task_queue import MAX_LOST, Task, TaskQueue
 from store import records
 from store.catalog_store import Catalog, TableEntry
 from store.database import Database
@@ -28,14 +30,20 @@ from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from store.targets import Target
 
+LEASE = 60.0  # seconds
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
 
 class House:
     def __init__(self) -> None:
         self.database = Database(":memory:")
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(self.database, self.catalog)
-        self.jobs = JobStore(self.database, lease_seconds=0.3)
-        self.work = Dispatcher(self.jobs, self.store, self.catalog)
+        self.seconds = 0.0  # of the clock
+        self.jobs = JobStore(self.database, LEASE, now=lambda: START + timedelta(seconds=self.seconds))
+        self.tasks = TaskQueue(self.catalog, clock=lambda: self.seconds)
+        self.publication = Publication(self.jobs, self.store, self.catalog)
+        self.work = Leases(self.tasks, self.jobs, self.database, self.publication)
         self.table: TableEntry = self.database.write(lambda c: self.catalog.register(c, ("c", "s", "t"), "id", "delta"))
         self.put(PutMode.UPSERT, 1)
 
@@ -81,7 +89,7 @@ def outcome(word: str = "CAPTURED", detail: str = "", **attributes: Any) -> dict
 def house() -> Iterator[House]:
     house = House()
     yield house
-    house.work.close()
+    house.tasks.close()
     house.database.close()
 
 
@@ -138,7 +146,7 @@ def test_a_lost_lease_takes_its_draft_along(house):
     job_id = house.queue()
     lost = house.lease()
     house.work.add_to_draft(lost["lease_token"], house.rows(7), False)
-    time.sleep(0.35)
+    house.seconds += LEASE + 1
     house.work.sweep()
     assert house.jobs.get(job_id)["state"] == "QUEUED"
     for late in (lambda: house.work.add_to_draft(lost["lease_token"], house.rows(7), False),
@@ -149,14 +157,14 @@ def test_a_lost_lease_takes_its_draft_along(house):
     house.work.add_to_draft(again["lease_token"], house.rows(8), False)
     assert house.finish(again, outcome()) == "SUCCEEDED"
     assert house.row_count() == 8
-    assert house.work.tally.lease_expiries == 1
+    assert house.publication.counters.lease_expiries == 1
 
 
 def test_a_renewed_lease_stays(house):
     job_id = house.queue()
     lease = house.lease()
     for _ in range(4):
-        time.sleep(0.12)
+        house.seconds += LEASE / 2
         assert house.work.renew(job_id, lease["lease_token"], 0.1, None)
         house.work.sweep()
     assert house.finish(lease, outcome()) == "SUCCEEDED"
@@ -323,7 +331,7 @@ def test_a_thread_for_light_jobs_leaves_scans_alone(house):
 
 def test_what_metadata_answers_is_waited_for_by_no_scan(house):
     scan, light = (
-        house.work.submit(Task("sync", requests(), house.table.table_key, light=told)) for told in (False, True)
+        house.tasks.submit(Task("sync", requests(), house.table.table_key, light=told)) for told in (False, True)
     )
     found = house.lease("light")
     assert (found["job_id"], found["kind"]) == (light.id, "sync")
@@ -332,7 +340,7 @@ def test_what_metadata_answers_is_waited_for_by_no_scan(house):
 
 
 def test_a_thread_for_scans_takes_light_ones_first(house):
-    scan, light = (house.work.submit(Task("sync", requests(), light=told)) for told in (False, True))
+    scan, light = (house.tasks.submit(Task("sync", requests(), light=told)) for told in (False, True))
     assert [house.lease("sync")["job_id"] for _ in range(2)] == [light.id, scan.id]
 
 
@@ -340,57 +348,57 @@ def test_a_thread_for_scans_takes_light_ones_first(house):
 
 
 def test_a_task_is_waited_for(house):
-    task = house.work.submit(Task("control", {"operation": "validate"}))
+    task = house.tasks.submit(Task("control", {"operation": "validate"}))
     lease = house.lease("control", timeout=1.0)
     assert lease["payload"] == {"operation": "validate"}
     house.finish(lease, result={"namespaces": ["a"]})
-    assert house.work.wait(task, 1.0)["result"] == {"namespaces": ["a"]}
+    assert house.tasks.wait(task, 1.0)["result"] == {"namespaces": ["a"]}
 
 
 def test_a_tasks_error_is_raised_to_who_waits(house):
-    task = house.work.submit(Task("control", {}))
+    task = house.tasks.submit(Task("control", {}))
     house.finish(house.lease("control"), error=to_json(NotFound("no lake")))
     with pytest.raises(NotFound, match="no lake"):
-        house.work.wait(task, 1.0)
+        house.tasks.wait(task, 1.0)
 
 
 def test_a_task_wants_as_many_outcomes_as_requests(house):
-    house.work.submit(Task("sync", requests(1, 2), house.table.table_key))
+    house.tasks.submit(Task("sync", requests(1, 2), house.table.table_key))
     with pytest.raises(InvalidField):
         house.finish(house.lease("sync"), outcome())
 
 
 def test_a_task_goes_to_another_worker_and_in_the_end_to_none(house):
-    task = house.work.submit(Task("sync", requests(), house.table.table_key))
+    task = house.tasks.submit(Task("sync", requests(), house.table.table_key))
     for _ in range(MAX_LOST):
         lease = house.lease("sync")
         house.work.add_to_draft(lease["lease_token"], house.rows(7), False)
-        time.sleep(0.35)
+        house.seconds += LEASE + 1
         house.work.sweep()
     assert house.lease("sync") is None
     with pytest.raises(UpstreamError) as lost:
-        house.work.wait(task, 1.0)
+        house.tasks.wait(task, 1.0)
     assert lost.value.code == "WORKER_LOST"
     assert house.row_count() == 1
 
 
 def test_a_caller_that_leaves_takes_its_task_along(house):
-    task = house.work.submit(Task("control", {}))
+    task = house.tasks.submit(Task("control", {}))
     with pytest.raises(Cancelled):
-        house.work.wait(task, 5.0, lambda: True)
+        house.tasks.wait(task, 5.0, lambda: True)
     assert house.lease("control") is None
 
 
 def test_a_caller_that_leaves_stops_the_worker(house):
-    task = house.work.submit(Task("control", {}))
+    task = house.tasks.submit(Task("control", {}))
     lease = house.lease("control")
-    house.work.abandon(task)
+    house.tasks.abandon(task)
     assert house.work.renew(task.id, lease["lease_token"], None, None) is False
 
 
 def test_a_table_in_work_is_left_alone_by_jobs(house):
     house.queue()
-    house.work.submit(Task("sync", requests(), house.table.table_key))
+    house.tasks.submit(Task("sync", requests(), house.table.table_key))
     sync = house.lease("sync")
     assert house.lease("job") is None
     house.finish(sync, outcome())
@@ -398,21 +406,29 @@ def test_a_table_in_work_is_left_alone_by_jobs(house):
 
 
 def test_work_wakes_who_waits(house):
+    """The clock stands still: nothing but the new task ends the wait."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(house.lease("control", timeout=5.0)))
     thread.start()
-    time.sleep(0.1)
-    started = time.monotonic()
-    house.work.submit(Task("control", {}))
-    thread.join(2)
-    assert found[0] and time.monotonic() - started < 1.0
+    house.tasks.submit(Task("control", {}))
+    thread.join(20)
+    assert found and found[0]["kind"] == "control"
+
+
+def test_a_task_that_no_worker_serves_is_refused_after_a_while(house):
+    task = house.tasks.submit(Task("control", {}))
+    house.seconds += GRACE_SECONDS + 1
+    with pytest.raises(UpstreamError) as refused:
+        house.tasks.wait(task, 5.0)
+    assert refused.value.code == "NO_WORKER"
+    assert house.lease("control") is None
 
 
 def test_the_end_is_told_to_all(house):
-    task = house.work.submit(Task("control", {}))
-    house.work.close()
-    for act in (lambda: house.lease("job"), lambda: house.work.submit(Task("control", {})),
-                lambda: house.work.wait(task, 1.0)):  # fmt: skip
+    task = house.tasks.submit(Task("control", {}))
+    house.tasks.close()
+    for act in (lambda: house.lease("job"), lambda: house.tasks.submit(Task("control", {})),
+                lambda: house.tasks.wait(task, 1.0)):  # fmt: skip
         with pytest.raises(ShuttingDown):
             act()
 
@@ -426,11 +442,11 @@ def jobs_of(house) -> list[dict[str, Any]]:
 
 
 def test_a_waited_capture_is_in_the_job_list_with_its_progress(house):
-    task = house.work.submit(Task("sync", requests(3), house.table.table_key))
-    assert house.work.live_job(task.id)["state"] == "QUEUED" and jobs_of(house) == []
+    task = house.tasks.submit(Task("sync", requests(3), house.table.table_key))
+    assert house.tasks.live_job(task.id)["state"] == "QUEUED" and jobs_of(house) == []
     lease = house.lease("sync")
     house.work.renew(task.id, lease["lease_token"], 0.4, "12 of 30 files")
-    live = house.work.live_job(task.id)
+    live = house.tasks.live_job(task.id)
     assert (live["state"], live["mode"], live["progress"], live["message"]) == (
         "RUNNING",
         "SYNC",
@@ -439,25 +455,25 @@ def test_a_waited_capture_is_in_the_job_list_with_its_progress(house):
     )
     assert (live["table_name"], live["targets"], live["snapshot"]) == ("t", f'["{Target.column(3).storage_id}"]', "1")
     house.finish(lease, outcome())
-    assert house.work.live_job(task.id) is None
+    assert house.tasks.live_job(task.id) is None
     assert jobs_of(house) == [] and house.lease("job") is None
 
 
 def test_the_capture_behind_a_resolve_is_not_listed(house):
-    task = house.work.submit(Task("sync", requests(3), house.table.table_key, listed=False))
-    assert house.work.live_job(task.id) is None
+    task = house.tasks.submit(Task("sync", requests(3), house.table.table_key, listed=False))
+    assert house.tasks.live_job(task.id) is None
 
 
 def test_a_waited_capture_can_be_cancelled(house):
-    task = house.work.submit(Task("sync", requests(), house.table.table_key))
+    task = house.tasks.submit(Task("sync", requests(), house.table.table_key))
     lease = house.lease("sync")
-    house.work.cancel_task(task.id)
+    house.tasks.cancel(task.id)
     with pytest.raises(Cancelled):
-        house.work.wait(task, 5.0)
-    assert house.work.live_job(task.id)["state"] == "CANCELLING"
+        house.tasks.wait(task, 5.0)
+    assert house.tasks.live_job(task.id)["state"] == "CANCELLING"
     assert house.work.renew(task.id, lease["lease_token"], None, None) is False
     house.finish(lease, error=to_json(UpstreamError("stopped")))
-    assert house.work.live_jobs() == []
+    assert house.tasks.live_jobs() == []
 
 
 # Failures that cannot pass.
@@ -471,8 +487,8 @@ def test_a_failure_that_cannot_pass_is_not_tried_again(house):
     trouble.retryable = False
     house.queue()
     assert house.finish(house.lease(), error=to_json(trouble)) == "FAILED"
-    task = house.work.submit(Task("control", {}))
+    task = house.tasks.submit(Task("control", {}))
     house.finish(house.lease("control"), error=to_json(trouble))
     with pytest.raises(UpstreamError) as told:
-        house.work.wait(task, 1.0)
+        house.tasks.wait(task, 1.0)
     assert told.value.retryable is False

@@ -1,0 +1,319 @@
+"""Leases: work in the hands of workers, over Flight.
+
+A worker asks for a lease of some kinds (`control`, `watch`: a look at a lake; `publish`: a publication; `sync`: a
+capture somebody waits for; `light`: one that metadata answers, waited for or durable; `job`: any durable one) and gets
+a token. Rows it puts under the token are a draft that nobody sees; finishing publishes the draft in one transaction. A
+lease that runs out takes its draft along.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flight_server.control.publication import HeldJob, Publication
+from flight_server.control.task_queue import LOOKS, Task, TaskQueue, lanes_of
+from flight_server.writes.drafts import Draft
+from store.database import Database
+from store.errors import (
+    Conflict,
+    InvalidArgument,
+    InvalidField,
+    ShuttingDown,
+    StatflightError,
+    UpstreamError,
+    from_json,
+)
+from store.file_listings import Listing, can_continue
+from store.job_store import LIGHT, JobStore, Lease
+from store.stats_store import Put
+
+log = logging.getLogger("statflight.server")
+
+GRACE_SECONDS: Final = 15.0  # that a worker is given to come (back), from the start or its last poll
+FORGET_SECONDS: Final = 60.0  # after its last poll a worker is forgotten
+PRUNE_SECONDS: Final = 3600.0
+_POLL_SECONDS: Final = 0.25
+
+
+@dataclass
+class _Worker:
+    kinds: frozenset[str]
+    last_seen: float
+    polling: int = 0
+    engines: Sequence[Mapping[str, Any]] = ()
+
+
+class Leases:
+    """Hands out tasks and durable jobs, and takes their ends.
+
+    Attributes:
+        payload_of_job: What the worker of a durable job is told; `requests` is empty where nothing is left to do.
+
+    Args:
+        tasks: Work that somebody waits for.
+        jobs: The durable queue.
+        database: For drafts too large for memory, and the listings that they continue.
+        publication: Ends captures.
+    """
+
+    def __init__(self, tasks: TaskQueue, jobs: JobStore, database: Database, publication: Publication):
+        self._tasks, self._jobs, self._database, self._publication = tasks, jobs, database, publication
+        self.payload_of_job: Callable[[Lease], Mapping[str, Any]] = lambda lease: lease.request
+        self._changed, self._clock = tasks.changed, tasks.clock
+        self._held: dict[str, HeldJob] = {}  # durable jobs by token
+        self._drafts: dict[str, Draft] = {}  # by token
+        self._workers: dict[str, _Worker] = {}
+        self._started = self._pruned = self._clock()
+        tasks.has_worker = self._has_worker
+
+    # Workers.
+
+    def _has_worker(self, lane: str) -> bool:
+        """Whether a worker serves a lane; a young server's own worker is given time to start."""
+        grace = self._clock() - GRACE_SECONDS
+        with self._changed:
+            return self._started > grace or any(
+                lane in lanes_of(w.kinds) and (w.polling or w.last_seen > grace) for w in self._workers.values()
+            )
+
+    def engines(self) -> list[Mapping[str, Any]]:
+        """Rows of `sys.engines` of the connected workers, each engine once."""
+        with self._changed:
+            return list({e["engine_id"]: e for w in self._workers.values() for e in w.engines}.values())
+
+    # Leases.
+
+    def lease(
+        self, worker_id: str, kinds: Sequence[str], timeout: float, engines: Sequence[Mapping[str, Any]],
+        is_cancelled: Callable[[], bool],
+    ) -> dict[str, Any] | None:  # fmt: skip
+        """Waits for the next piece of work.
+
+        Args:
+            worker_id: Who asks.
+            kinds: Kinds of leases, in the order they are looked at.
+            timeout: Seconds to wait.
+            engines: Rows of `sys.engines` of the worker; empty leaves those known.
+            is_cancelled: Whether the worker has gone away.
+
+        Returns:
+            The lease as `lease_job` answers it; None when there was no work within the timeout.
+
+        Raises:
+            ShuttingDown: The server ends.
+        """
+        deadline = self._clock() + timeout
+        with self._changed:
+            worker = self._workers.setdefault(worker_id, _Worker(frozenset(), 0.0))
+            worker.kinds |= frozenset(kinds)
+            worker.engines = engines or worker.engines
+            worker.polling += 1
+        try:
+            while not self._tasks.closing:
+                if (found := self._next(kinds)) is not None:
+                    return found
+                with self._changed:
+                    worker.last_seen = now = self._clock()
+                    if now >= deadline or is_cancelled():
+                        return None
+                    if not self._tasks.has_work(kinds):
+                        self._changed.wait(min(_POLL_SECONDS, deadline - now))
+            raise ShuttingDown("the server is shutting down")
+        finally:
+            with self._changed:
+                worker.polling -= 1
+                worker.last_seen = self._clock()
+
+    def _next(self, kinds: Sequence[str]) -> dict[str, Any] | None:
+        with self._changed:
+            if (task := self._tasks.take(kinds, self._jobs.lease_seconds)) is not None:
+                return {"job_id": task.id, "lease_token": task.token, "kind": task.kind,
+                        "lease_seconds": self._jobs.lease_seconds, "payload": task.payload}  # fmt: skip
+            busy = [task.table_key for task in self._tasks.leased.values() if task.table_key is not None]
+        if "job" in kinds:
+            lease = self._jobs.lease(busy)
+        elif "light" in kinds:
+            lease = self._jobs.lease(busy, up_to=LIGHT)
+        else:
+            return None
+        return None if lease is None else self._begin_job(lease)
+
+    def _begin_job(self, lease: Lease) -> dict[str, Any] | None:
+        with self._changed:
+            self._held[lease.token] = HeldJob(lease, since=self._clock())
+        try:
+            payload = self.payload_of_job(lease)
+        except StatflightError as trouble:  # its table or connector is gone
+            self._end_job(HeldJob(lease, since=self._clock()), [], str(trouble), retry=trouble.retryable)
+            return None
+        except Exception:  # never a job that nobody holds
+            log.exception("job %s cannot be begun", lease.job_id)
+            self._end_job(HeldJob(lease, since=self._clock()), [], "the job cannot be begun", retry=False)
+            return None
+        if not payload["requests"]:  # somebody else captured all of it since it was queued
+            held = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
+            self._end_job(HeldJob(lease, since=self._clock()), held, "", retry=False)
+            return None
+        with self._changed:
+            self._held[lease.token] = HeldJob(lease, payload["requests"], self._clock())
+        return {"job_id": lease.job_id, "lease_token": lease.token, "kind": "job",
+                "lease_seconds": self._jobs.lease_seconds, "payload": payload}  # fmt: skip
+
+    def renew(self, job_id: str, token: str, progress: float | None, message: str | None) -> bool:
+        """Prolongs a lease.
+
+        Args:
+            job_id: The task or job.
+            token: Of the lease.
+            progress: 0 to 1, None where it is not known.
+            message: A few words on how far it is.
+
+        Returns:
+            True while the work is wanted.
+
+        Raises:
+            Conflict: The lease is lost.
+        """
+        with self._changed:
+            task = self._tasks.leased.get(token)
+            if task is not None:
+                task.lease_until = self._clock() + self._jobs.lease_seconds
+                if (progress, message) not in ((None, None), (task.progress, task.message)):
+                    task.touched_at = self._clock()
+                    task.progress, task.message = progress, message or ""
+                return not task.cancelled
+        return self._jobs.renew(job_id, token, progress, message)
+
+    def add_to_draft(self, token: str, put: Put, whole: bool) -> None:
+        """Adds rows to the draft of a lease; `whole`: they are all there are at that snapshot.
+
+        Raises:
+            Conflict: The lease is lost.
+            InvalidArgument: No rows are put under a lease of this kind.
+        """
+        with self._changed:
+            if token not in self._tasks.leased and token not in self._held:
+                raise _lost()
+            if token in self._tasks.leased and self._tasks.leased[token].table_key is None:
+                raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
+            draft = self._drafts.setdefault(token, Draft(self._database.directory))
+        draft.add(put, whole)
+
+    def declare_listing(self, token: str, listing: Listing) -> bool:
+        """Takes how the files of a snapshot are going to be put; False when they cannot continue that base."""
+        with self._changed:
+            task, held = self._tasks.leased.get(token), self._held.get(token)
+            if task is None and held is None:
+                raise _lost()
+            table_key = task.table_key if task is not None else held.lease.table_key if held is not None else None
+            if table_key is None:
+                raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
+        if listing.base_snapshot_id is not None:
+            with self._database.reading() as cursor:
+                if not can_continue(cursor, table_key, listing):
+                    return False
+        with self._changed:
+            if token not in self._tasks.leased and token not in self._held:
+                raise _lost()
+            self._drafts.setdefault(token, Draft(self._database.directory)).declare(listing)
+        return True
+
+    def finish(self, job_id: str, token: str, body: Mapping[str, Any]) -> str:
+        """Publishes the draft of a lease with the outcome of the work, all in one transaction, and ends the lease.
+
+        Args:
+            job_id: The task or job.
+            token: Of the lease.
+            body: `outcomes`, `decisions`, `result`, `error`, `message`, `final`, as `finish_job` has checked them.
+
+        Returns:
+            The state of the job after it.
+
+        Raises:
+            Conflict: The lease is lost.
+            InvalidField: There are not as many outcomes as requests.
+            StatflightError: The store refuses the rows.
+        """
+        with self._changed:
+            task, held = self._tasks.leased.get(token), self._held.get(token)
+            asked = len(task.payload["requests"]) if task is not None and task.kind == "sync" else None
+            if asked not in (None, len(body.get("outcomes", []))) and not body.get("error"):
+                raise InvalidField("outcomes", "are not as many as the requests", expected=asked,
+                                   actual=len(body.get("outcomes", [])))  # fmt: skip
+            holds = task.id if task is not None else held.lease.job_id if held is not None else None
+            if holds != job_id:
+                raise _lost()
+            draft = self._drafts.pop(token, Draft())
+        outcomes, counters = body.get("outcomes", []), self._publication.counters
+        if task is not None:
+            if task.kind not in (*LOOKS, "publish"):
+                counters.ended(task.kind, self._clock() - task.leased_at, outcomes)
+            return self._end_task(task, draft, body)
+        assert held is not None
+        counters.ended("job", self._clock() - held.since, outcomes)
+        retry = not body.get("final", False) and (body.get("error") or {}).get("retryable", True)
+        return self._end_job(held, outcomes, body.get("message") or "", draft=draft,
+                             decisions=body.get("decisions", []), retry=retry)  # fmt: skip
+
+    def _end_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> str:
+        try:
+            if body.get("error"):
+                task.error = from_json(body["error"])
+            self._publication.publish_task(task, draft, body)
+            task.result = body
+        except StatflightError as trouble:
+            task.error = trouble
+            raise
+        except Exception:
+            task.error = UpstreamError("what was captured could not be stored", code="INTERNAL")
+            raise
+        finally:
+            with self._changed:
+                self._tasks.leased.pop(task.token, None)
+                task.done.set()
+                self._changed.notify_all()
+        return "SUCCEEDED"
+
+    def _end_job(self, held: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, **more: Any) -> str:
+        try:
+            return self._publication.end_job(held, outcomes, message, **more)
+        finally:
+            with self._changed:
+                self._held.pop(held.lease.token, None)
+                self._changed.notify_all()
+
+    # Housekeeping.
+
+    def sweep(self) -> None:
+        """Takes back leases that ran out; called now and then."""
+        now = self._clock()
+        with self._changed:
+            lost = self._tasks.take_back()
+            held = list(self._held.items())
+            known = self._tasks.leased.keys() | self._held.keys()
+            self._drafts = {token: draft for token, draft in self._drafts.items() if token in known}
+            self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - FORGET_SECONDS}
+            self._changed.notify_all()
+        if self._jobs.expired():
+            lost += self._jobs.reclaim()
+            for token, job in held:
+                if self._jobs.holder(job.lease.job_id) != token:
+                    with self._changed:
+                        self._held.pop(token, None)
+                        self._drafts.pop(token, None)
+        self._publication.counters.lost(lost)
+        if now - self._pruned > PRUNE_SECONDS:
+            self._pruned = now
+            self._jobs.prune()
+
+    def depths(self) -> tuple[dict[str, int], int]:
+        """How many tasks wait, by lane, and how many leases are held."""
+        with self._changed:
+            return self._tasks.depths(), len(self._tasks.leased) + len(self._held)
+
+
+def _lost() -> Conflict:
+    return Conflict("the lease is lost", code="LEASE_LOST", hint="drop what was captured and lease anew")

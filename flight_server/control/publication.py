@@ -1,0 +1,148 @@
+"""Publication: the end of a capture in one transaction: its rows, decisions and state, and what is tried again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flight_server.control.capture_counters import CaptureCounters
+from flight_server.control.task_queue import Task
+from flight_server.writes.drafts import Draft
+from store.catalog_store import Catalog, TableEntry
+from store.database import Connection
+from store.errors import Conflict, StatflightError
+from store.job_store import MAX_ATTEMPTS, JobStore, Lease
+from store.stats_store import DuckDBStatsStore
+from store.targets import Target
+
+log = logging.getLogger("statflight.server")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldJob:
+    """A durable job in a worker's hands, and the requests that its worker was told."""
+
+    lease: Lease
+    requests: Sequence[Mapping[str, Any]] = ()
+    since: float = 0.0  # by the queue's clock
+
+
+class Publication:
+    """Publishes drafts.
+
+    Attributes:
+        on_published: Called with each table whose statistics have changed.
+        counters: What captures did.
+    """
+
+    def __init__(self, jobs: JobStore, store: DuckDBStatsStore, catalog: Catalog):
+        self._jobs, self._store, self._catalog = jobs, store, catalog
+        self.on_published: Callable[[TableEntry], None] = lambda _: None
+        self.counters = CaptureCounters()
+
+    def publish_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> None:
+        """Publishes what a task captured, with its decisions.
+
+        Raises:
+            StatflightError: The store refuses the rows; nothing is stored then.
+        """
+        if task.table_key is None:
+            return
+        table = self._catalog.by_key(task.table_key)
+
+        def publish(connection: Connection) -> None:
+            draft.publish(connection, self._store, table)
+            self._jobs.record_decisions(connection, table, task.correlation_id, body.get("decisions", []))
+
+        self._store.database.write(publish)
+        if draft:
+            self.counters.published(draft.merged())
+        self.on_published(table)
+
+    def end_job(
+        self, held: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
+        draft: Draft | None = None, decisions: Sequence[Mapping[str, Any]] = (),
+    ) -> str:  # fmt: skip
+        """Ends a try. Of one that captured some, what may still be captured goes on as a job of its own: targets that
+        failed, and those that lack files. An engine takes the files it has from the store, and reads the others."""
+        lease = held.lease
+        table = self._catalog.by_key(lease.table_key)
+        captured = [o for o in outcomes if o["outcome"] == "CAPTURED"]
+        if lease.request.get("retry_of"):  # a retry that could read none of the files has failed
+            captured = [o for o in captured if not _lacks(o) or o["attributes"].get("files_read")]
+        failed = [o for o in outcomes if o["outcome"] != "CAPTURED" or _lacks(o)]
+        told = message or "; ".join(dict.fromkeys(o["detail"] for o in failed if o["detail"]))[:2000]
+        correlation_id = str(lease.request.get("correlation_id", ""))
+        again = retry and (not outcomes or any(map(_retryable, failed)))
+
+        def publish(connection: Connection) -> str:
+            rest = self._retry_rest(connection, held, table, outcomes) if captured and again else ""
+            state = self._jobs.finish_in(
+                connection, lease.job_id, lease.token, captured=len(captured), failed=len(failed), retry=again,
+                message="; ".join(filter(None, (told, rest))),
+                stats_processed=len({o["snapshot_id"] for o in captured}),
+            )  # fmt: skip
+            if state == "SUCCEEDED" and draft is not None:
+                draft.publish(connection, self._store, table)
+            self._jobs.record_decisions(connection, table, correlation_id, decisions)
+            return state
+
+        state = self._publish_job(lease, publish)
+        if state == "SUCCEEDED":
+            self.counters.published(draft.merged() if draft is not None else ())
+            self.on_published(table)
+        return state
+
+    def _publish_job(self, lease: Lease, publish: Callable[[Connection], str]) -> str:
+        """Runs the publication; rows that the store refuses end the job, so that it is not tried for ever."""
+        try:
+            return self._store.database.write(publish)
+        except Conflict:  # the lease is lost
+            raise
+        except Exception as trouble:
+            reason, again = "what was captured could not be stored", False
+            if isinstance(trouble, StatflightError):
+                reason, again = str(trouble), trouble.retryable
+                log.warning("what job %s captured is not stored: %s", lease.job_id, reason)
+            else:
+                log.exception("what job %s captured cannot be stored", lease.job_id)
+
+            def give_up(connection: Connection) -> str:
+                return self._jobs.finish_in(
+                    connection, lease.job_id, lease.token, captured=0, failed=1, retry=again, message=reason,
+                    stats_processed=0,
+                )  # fmt: skip
+
+            return self._store.database.write(give_up)
+
+    def _retry_rest(
+        self, connection: Connection, held: HeldJob, table: TableEntry, outcomes: Sequence[Mapping[str, Any]]
+    ) -> str:
+        """Queues what of a job was not captured and may be later, with its attempts; says so, or nothing."""
+        lease = held.lease
+        if lease.attempts >= MAX_ATTEMPTS or len(held.requests) != len(outcomes):
+            return ""
+        if self._jobs.check(connection, lease.job_id, lease.token) != "RUNNING":
+            return ""
+        rest = [r for r, o in zip(held.requests, outcomes, strict=True) if _retryable(o)]
+        if not rest:
+            return ""
+        request = {"requests": rest, "correlation_id": lease.request.get("correlation_id", ""),
+                   "retry_of": lease.job_id}  # fmt: skip
+        targets = [Target.parse(body["target"]).storage_id for body in rest]
+        job_id = self._jobs.enqueue_in(
+            connection, table, lease.snapshot, lease.mode, request, targets, attempts=lease.attempts
+        )
+        return f"{len(rest)} of {len(outcomes)} go on as job {job_id}"
+
+
+def _lacks(outcome: Mapping[str, Any]) -> bool:
+    """Whether a target was captured without some of its files."""
+    return outcome["outcome"] == "CAPTURED" and bool(outcome.get("attributes", {}).get("files_failed"))
+
+
+def _retryable(outcome: Mapping[str, Any]) -> bool:
+    may = outcome["outcome"] == "DEGRADED" or _lacks(outcome)
+    return may and outcome.get("attributes", {}).get("retryable") is not False
