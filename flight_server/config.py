@@ -378,3 +378,11 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     except ValueError as error:  # no TOML, or no UTF-8
         reason = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"is no TOML: {error}"
         raise InvalidArgument(f"{what} {path}: {reason}") from None
+
+
+def check_keys(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    """Refuses keys of a file's table that are not known; InvalidArgument names the nearest one that is."""
+    for key in given:
+        if key not in known:
+            hint = nearest(key, list(known)) or f"known: {', '.join(known)}"
+            raise InvalidArgument(f'{where} has an unknown key "{key}"', hint=hint)

@@ -20,7 +20,8 @@ import pyarrow.flight as flight
 from flight_server import actions
 from flight_server.app import Service
 from flight_server.auth.handshake import Greeting, NoHandshake, greet
-from flight_server.auth.tokens import Authenticator, Guard, Principal
+from flight_server.auth.principal import Principal
+from flight_server.auth.tokens import Authenticator, Guard
 from flight_server.process import audit_log
 from flight_server.sql.lazy import LazyEndpoint
 from flight_server.wire import flight_sql, scan_request, status

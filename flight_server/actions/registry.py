@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flight_server.app import Service
-from flight_server.auth.tokens import Principal
+from flight_server.auth.principal import Principal
 
 Results = Iterator[Any]  # JSON values, or bytes as they are
 Run = Callable[["Call", bytes], Results | list[Any]]

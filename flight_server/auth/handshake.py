@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from flight_server.auth.tokens import Principal, token_of
+from flight_server.auth.principal import Principal
+from flight_server.auth.tokens import token_of
 from flight_server.wire.status import to_flight
 
 Headers = Mapping[str, Sequence[str | bytes]]

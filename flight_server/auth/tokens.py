@@ -1,4 +1,4 @@
-"""Who calls and what they may: bearer tokens from a file, or signed by an identity provider.
+"""Bearer tokens: the token file and its renewal, and the principal that a token stands for.
 
 The token file holds hashes, so it is no secret by itself. No message here ever shows a token.
 """
@@ -8,73 +8,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import logging
 import re
-import threading
-import time
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from flight_server.config import read_toml
-from store.errors import InvalidArgument, InvalidField, Unauthenticated, nearest
-from store.names import join_name, matcher
+from flight_server.auth.oidc import Oidc
+from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, EVERYTHING, Principal, Scope
+from flight_server.config import check_keys, read_toml
+from store.errors import InvalidArgument, InvalidField, Unauthenticated
 
 log = logging.getLogger("statflight.server")
-
-
-class Scope(StrEnum):
-    READ = "stats.read"
-    WRITE = "stats.write"
-    CAPTURE = "capture.run"
-    ADMIN = "admin"
-
-
-ALL_SCOPES: Final = frozenset(map(str, Scope))
-EVERYTHING: Final = ("*",)
-
-
-@dataclass(frozen=True)
-class Principal:
-    """A caller: what it may do, and on which tables.
-
-    Attributes:
-        name: For logs.
-        scopes: Of `Scope`.
-        tables: Patterns of full table names as they are written (`lake.sales.orders`, `lake.sales."a.b"`); `*` is any
-            run of characters, dots too.
-    """
-
-    name: str
-    scopes: frozenset[str]
-    tables: tuple[str, ...] = EVERYTHING
-
-    def may(self, scope: str) -> bool:
-        return scope in self.scopes
-
-    @cached_property
-    def sees_all(self) -> bool:
-        return any(pattern.strip("*") == "" for pattern in self.tables if pattern)
-
-    def sees(self, catalog: str, schema: str, table: str) -> bool:
-        """Whether the table is visible. By its quoted name: a catalog called `lake.sales` is not in `lake`."""
-        if self.sees_all:
-            return True
-        return bool(matcher(self.tables).fullmatch(join_name(catalog, schema, table)))
-
-    def sees_catalog(self, catalog: str) -> bool:
-        """Whether whatever there may be in the catalog is visible: one pattern is its name and a star, or less."""
-        start = join_name(catalog, "s", "t").removesuffix("s.t")
-        stars = (pattern.rstrip("*") for pattern in self.tables if pattern.endswith("*"))
-        return any(start.startswith(prefix) for prefix in stars)
-
-
-ANONYMOUS: Final = Principal("anonymous", ALL_SCOPES)
 
 
 class _Verifier(Protocol):
@@ -83,7 +29,7 @@ class _Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Authenticator:
-    """Tells the principal of a bearer token; without entries and verifier everybody is `ANONYMOUS`.
+    """Finds the principal of a bearer token; without entries and verifier everybody is `ANONYMOUS`.
 
     Attributes:
         entries: SHA-256 digests of tokens, and whose they are.
@@ -191,7 +137,6 @@ def _digest(token: str) -> bytes:
 # The token file.
 
 _TOKEN_KEYS: Final = ("name", "sha256", "scopes", "tables")
-_OIDC_KEYS: Final = ("issuer", "jwks", "audience", "scopes_claim", "tables_claim")
 
 
 def load_tokens(path: Path | str) -> Authenticator:
@@ -201,12 +146,12 @@ def load_tokens(path: Path | str) -> Authenticator:
         InvalidArgument: No such file, no TOML, or an entry that is wrong; names entry and field.
     """
     body = read_toml(Path(path), "token file")
-    _check_keys(body, ("token", "oidc"), "the token file")
+    check_keys(body, ("token", "oidc"), "the token file")
     tokens, oidc = body.get("token", []), body.get("oidc")
     if not isinstance(tokens, list) or not all(isinstance(entry, dict) for entry in tokens):
-        raise InvalidField("token", "is no array of tables", expected="[[token]]", actual=type(tokens).__name__)
+        raise InvalidField("token", "must be an array of tables", expected="[[token]]", actual=type(tokens).__name__)
     if oidc is not None and not isinstance(oidc, dict):
-        raise InvalidField("oidc", "is no table", expected="[oidc]", actual=oidc)
+        raise InvalidField("oidc", "must be a table", expected="[oidc]", actual=oidc)
     if not tokens and oidc is None:
         raise InvalidArgument("the token file lets nobody in", hint="it needs a [[token]] or an [oidc]")
     entries = tuple(_entry(entry, number) for number, entry in enumerate(tokens, 1))
@@ -220,7 +165,7 @@ def load_tokens(path: Path | str) -> Authenticator:
 def _entry(entry: Mapping[str, Any], number: int) -> tuple[bytes, Principal]:
     name = entry.get("name")
     where = f'token {number} "{name}"' if isinstance(name, str) else f"token {number}"
-    _check_keys(entry, _TOKEN_KEYS, where)
+    check_keys(entry, _TOKEN_KEYS, where)
     if not isinstance(name, str) or not name.strip():
         raise InvalidField("name", "is missing", expected="a name for the logs", actual=name, where=where)
     digest = entry.get("sha256")
@@ -228,7 +173,7 @@ def _entry(entry: Mapping[str, Any], number: int) -> tuple[bytes, Principal]:
         # What stands there may be the token itself: it is not repeated.
         actual = f"{len(digest)} characters" if isinstance(digest, str) else "nothing of the kind"
         expected = "the SHA-256 of the token, 64 hexadecimal digits"
-        raise InvalidField("sha256", "is no hash", expected=expected, actual=actual, where=where)
+        raise InvalidField("sha256", "is not a hash", expected=expected, actual=actual, where=where)
     scopes = _texts(entry.get("scopes"), "scopes", where)
     for scope in scopes:
         if scope not in ALL_SCOPES:
@@ -239,196 +184,5 @@ def _entry(entry: Mapping[str, Any], number: int) -> tuple[bytes, Principal]:
 
 def _texts(value: Any, name: str, where: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(text, str) and text.strip() for text in value):
-        raise InvalidField(name, "is no array of texts", expected='["…"]', actual=value, where=where)
+        raise InvalidField(name, "must be an array of strings", expected='["…"]', actual=value, where=where)
     return [text.strip() for text in value]
-
-
-def _check_keys(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key in given:
-        if key not in known:
-            hint = nearest(key, list(known)) or f"known: {', '.join(known)}"
-            raise InvalidArgument(f'{where} has an unknown key "{key}"', hint=hint)
-
-
-# Identity providers.
-
-ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")  # public keys only: a shared secret could sign, too
-KEYS_FOR: Final = 600.0  # seconds until keys are fetched anew
-REFETCH_AFTER: Final = 30.0  # seconds between fetches, however many tokens name unknown keys
-LEEWAY: Final = 30  # seconds by which clocks may differ
-FETCH_WITHIN: Final = 5.0  # seconds
-MAX_KEYS_BYTES: Final = 1 << 20
-
-
-@dataclass(frozen=True)
-class Oidc:
-    """Checks signed tokens: signature, audience, times, and the issuer if one is named.
-
-    Attributes:
-        keys: The provider's public keys.
-        audience: Who the tokens must be for.
-        issuer: Who must have made them; anyone whose key is in `keys` if None.
-        scopes_claim: Where the scopes are: a text with blanks between, or an array. Unknown ones are left out.
-        tables_claim: Where the table patterns are; every table is visible if None, and none where a token lacks it.
-    """
-
-    keys: Keys
-    audience: str
-    issuer: str | None = None
-    scopes_claim: str = "scope"
-    tables_claim: str | None = None
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any], directory: Path) -> Oidc:
-        """From the `[oidc]` table; `directory` is where a relative file of keys is looked for.
-
-        Raises:
-            InvalidArgument: A key or value is wrong, or the file of keys cannot be read.
-        """
-        _check_keys(body, _OIDC_KEYS, "[oidc]")
-        for name, value in body.items():
-            if not isinstance(value, str) or not value.strip():
-                raise InvalidField(name, "is no text", expected="a text", actual=value, where="[oidc]")
-        try:
-            import jwt  # noqa: F401  only those with [oidc] need it
-        except ImportError:
-            raise InvalidArgument("[oidc] needs PyJWT", hint="pip install 'statflight[server]'") from None
-        issuer, jwks = body.get("issuer"), body.get("jwks")
-        if not issuer and not jwks:
-            raise InvalidField("issuer", "is missing", expected="issuer or jwks", actual="neither", where="[oidc]")
-        if "audience" not in body:
-            expected = "who the tokens are for"
-            raise InvalidField("audience", "is missing", expected=expected, actual="nothing", where="[oidc]")
-        claims = {name: body[name] for name in ("scopes_claim", "tables_claim") if name in body}
-        if issuer and not jwks and not _is_url(issuer):
-            raise InvalidField("issuer", "is no URL", expected="https://… or jwks", actual=issuer, where="[oidc]")
-        if jwks and not _is_url(jwks):
-            return cls(Keys.of_file(directory / jwks), body["audience"], issuer, **claims)
-        return cls(Keys(url=jwks, issuer=issuer), body["audience"], issuer, **claims)
-
-    def verify(self, token: str) -> Principal:
-        """The principal of a signed token; Unauthenticated if it is not good."""
-        import jwt
-
-        try:
-            key = self.keys.find(jwt.get_unverified_header(token).get("kid"))
-            if key is None:
-                raise Unauthenticated("the token is signed with a key that is not known")
-            claims = jwt.decode(
-                token,
-                key,
-                algorithms=list(ALGORITHMS),
-                audience=self.audience,
-                issuer=self.issuer,
-                leeway=LEEWAY,
-                options={"require": ["exp", "aud", *(["iss"] if self.issuer else [])]},
-            )
-        # Beside the library's own errors, what hostile JSON makes it stumble over.
-        except (jwt.PyJWTError, ValueError, TypeError, LookupError, RecursionError) as error:
-            reason = _REASONS.get(type(error).__name__, "it is not valid")
-            raise Unauthenticated(f"the token is not accepted: {reason}") from None
-        scopes = _claimed(claims.get(self.scopes_claim)) & ALL_SCOPES
-        tables = EVERYTHING if self.tables_claim is None else tuple(sorted(_claimed(claims.get(self.tables_claim))))
-        return Principal(str(claims.get("sub", "unnamed")), frozenset(scopes), tables)
-
-
-_REASONS: Final = {
-    "ExpiredSignatureError": "it has expired",
-    "ImmatureSignatureError": "it is not valid yet",
-    "InvalidAudienceError": "it is for another audience",
-    "InvalidIssuerError": "it is from another issuer",
-    "InvalidSignatureError": "its signature is wrong",
-    "InvalidAlgorithmError": "its algorithm is not allowed",
-    "MissingRequiredClaimError": "a claim is missing",
-}
-
-
-def _claimed(value: Any) -> set[str]:
-    if isinstance(value, str):
-        return set(value.split())
-    return {text for text in value if isinstance(text, str) and text} if isinstance(value, list) else set()
-
-
-def _is_url(text: str) -> bool:
-    return text.startswith(("https://", "http://"))
-
-
-class Keys:
-    """Public keys by their ids: from a file, or fetched from the provider and kept for a while."""
-
-    def __init__(
-        self, *, url: str | None = None, issuer: str | None = None, keys: Mapping[str | None, Any] | None = None
-    ):
-        self._url, self._issuer = url, issuer
-        self._keys = dict(keys or {})
-        self._fetched = float("-inf")
-        self._is_fixed = keys is not None
-        self._lock = threading.Lock()
-
-    @classmethod
-    def of_file(cls, path: Path) -> Keys:
-        try:
-            return cls(keys=_public_keys(json.loads(path.read_text("utf-8"))))
-        except OSError as error:
-            raise InvalidArgument(f"[oidc] jwks {path}: {error.strerror or 'cannot be read'}") from None
-        except ValueError as error:
-            raise InvalidArgument(f"[oidc] jwks {path}: is no set of public keys: {error}") from None
-
-    def find(self, key_id: str | None) -> Any:
-        """The key with this id, or the only key for a token that names none; None if there is no such key.
-
-        Raises:
-            Unauthenticated: The provider did not answer.
-        """
-        if self._is_fixed:
-            return self._find(key_id)
-        with self._lock:
-            age = time.monotonic() - self._fetched
-            if age > KEYS_FOR or (self._find(key_id) is None and age > REFETCH_AFTER):
-                self._fetch()
-            return self._find(key_id)
-
-    def _find(self, key_id: str | None) -> Any:
-        if key_id is None and len(self._keys) == 1:
-            return next(iter(self._keys.values()))
-        return self._keys.get(key_id)
-
-    def _fetch(self) -> None:
-        self._fetched = time.monotonic()  # before: a provider that is down is not asked for each token
-        try:
-            url = self._url
-            if url is None:
-                assert self._issuer is not None
-                url = _get(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")["jwks_uri"]
-            self._keys = _public_keys(_get(url))
-        except (OSError, ValueError, LookupError, TypeError):
-            if not self._keys:  # else the keys of last time do
-                raise Unauthenticated("the token cannot be checked: the identity provider did not answer") from None
-
-
-def _get(url: str) -> Any:
-    if not _is_url(url):
-        raise ValueError("no URL")
-    with urllib.request.urlopen(url, timeout=FETCH_WITHIN) as answer:  # noqa: S310  the scheme was checked
-        return json.loads(answer.read(MAX_KEYS_BYTES))
-
-
-def _public_keys(body: Any) -> dict[str | None, Any]:
-    """The keys of a JSON Web Key Set by id; those that are no public signing keys are left out."""
-    import jwt
-
-    if not isinstance(body, dict) or not isinstance(body.get("keys"), list):
-        raise ValueError("no keys in it")
-    keys: dict[str | None, Any] = {}
-    for number, raw in enumerate(body["keys"]):
-        if not isinstance(raw, dict) or raw.get("kty") not in ("RSA", "EC", "OKP") or raw.get("use", "sig") != "sig":
-            continue
-        try:
-            key = jwt.PyJWK.from_dict(raw)
-        except jwt.PyJWTError:
-            continue
-        if key.algorithm_name in ALGORITHMS:
-            keys[raw.get("kid", f"#{number}")] = key
-    if not keys:
-        raise ValueError(f"no public key for {', '.join(ALGORITHMS)}")
-    return keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flight_server.auth.tokens import Principal
+from flight_server.auth.principal import Principal
 from store.catalog_store import Catalog, TableEntry
 from store.errors import NotFound, PermissionDenied
 

@@ -45,7 +45,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 
 from flight_server.app import Service
-from flight_server.auth.tokens import Principal
+from flight_server.auth.principal import Principal
 from flight_server.control.capture_counters import READ
 from store.catalog_store import EXTERNAL
 from store.errors import InvalidArgument, Unauthenticated

@@ -10,7 +10,7 @@ import pyarrow as pa
 from flight_server.wire import scan_request
 
 if TYPE_CHECKING:
-    from flight_server.auth.tokens import Principal
+    from flight_server.auth.principal import Principal
     from flight_server.reads.scanner import Scanner
 
 

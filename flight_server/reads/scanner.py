@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from flight_server.auth.tokens import ANONYMOUS, Principal
+from flight_server.auth.principal import ANONYMOUS, Principal
 from flight_server.reads import adbc_statistics
 from flight_server.reads.flight_files import HotFlights
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys

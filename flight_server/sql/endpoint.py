@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from flight_server.auth.tokens import Principal
+from flight_server.auth.principal import Principal
 from flight_server.reads.streams import Stream
 from flight_server.sql import metadata, plan, pushdown
 from flight_server.sql.plan import NAIVE, Plan, Source

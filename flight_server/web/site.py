@@ -23,7 +23,8 @@ from store.errors import NotFound, PermissionDenied, StatflightError, Unauthenti
 
 if TYPE_CHECKING:
     from flight_server.app import Service
-    from flight_server.auth.tokens import Guard, Principal
+    from flight_server.auth.principal import Principal
+    from flight_server.auth.tokens import Guard
     from flight_server.process.metrics import Metrics
 
 log = logging.getLogger("statflight.server")

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from flight_server.auth.tokens import Principal
+from flight_server.auth.principal import Principal
 from flight_server.wire.scan_request import find_flight, parse_json, path_name, refuse_unknown_keys
 from store import records, target_ids
 from store.bounds import ZonePolicy

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from flight_server.actions import functions
 from flight_server.app import Service
-from flight_server.auth.tokens import ANONYMOUS
+from flight_server.auth.principal import ANONYMOUS
 from flight_server.config import Settings
 from flight_server.wire import scan_request
 from store import records

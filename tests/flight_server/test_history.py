@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flight_server.actions import ACTIONS, Call
-from flight_server.auth.tokens import ALL_SCOPES, Principal
+from flight_server.auth.principal import ALL_SCOPES, Principal
 from store.errors import NotFound
 from tests.flight_server.serving import command, put, read, rows, service_in
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flight_server.actions import ACTIONS, Call
-from flight_server.auth.tokens import ALL_SCOPES, Principal
+from flight_server.auth.principal import ALL_SCOPES, Principal
 from store import schemas, sketches
 from store.errors import InvalidArgument
 from store.sketches import murmur3

@@ -9,8 +9,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from flight_server.auth import tokens
-from flight_server.auth.tokens import ALL_SCOPES, ANONYMOUS, Authenticator, Principal, load_tokens
+from flight_server.auth import oidc as signed_tokens
+from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
+from flight_server.auth.tokens import Authenticator, load_tokens
 from store.errors import InvalidArgument, Unauthenticated
 
 
@@ -177,7 +178,7 @@ def make_key(kind):
     return ec.generate_private_key(ec.SECP256R1()) if kind == "ES256" else ed25519.Ed25519PrivateKey.generate()
 
 
-KEYS = {kind: make_key(kind) for kind in tokens.ALGORITHMS}
+KEYS = {kind: make_key(kind) for kind in signed_tokens.ALGORITHMS}
 STRANGER = make_key("ES256")
 
 
@@ -323,7 +324,9 @@ def test_keys_are_fetched_once(tmp_path, provider, named):
     expected = ["/keys"] if named == "jwks" else ["/.well-known/openid-configuration", "/keys"]
     assert asked == expected
     state["down"] = True
-    authenticator.oidc.keys._fetched -= 10_000  # the keys of last time do, as long as nothing better is there
+    authenticator.oidc.keys._client.jwk_set_cache.lifespan = (
+        -1.0
+    )  # the keys of last time do, as long as nothing better is there
     assert authenticator.authenticate(signed(iss=url)).name == "eve"
 
 

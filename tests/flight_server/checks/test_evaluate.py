@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.auth.tokens import ANONYMOUS
+from flight_server.auth.principal import ANONYMOUS
 from flight_server.checks import rules, suggest
 from flight_server.checks.evaluate import State, check
 from flight_server.present import check_results

@@ -12,7 +12,7 @@ import urllib.request
 import pyarrow as pa
 import pytest
 
-from flight_server.auth.tokens import ANONYMOUS
+from flight_server.auth.principal import ANONYMOUS
 from flight_server.process import audit_log
 from store.targets import Target
 from tests.flight_server.live_server import serving

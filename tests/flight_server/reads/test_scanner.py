@@ -8,7 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from flight_server.auth.tokens import ALL_SCOPES, ANONYMOUS, Principal
+from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.reads.streams import MAX_BATCH_BYTES, Stream
 from flight_server.wire import scan_request
 from flight_server.wire.scan_request import of_ticket

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flight_server.auth.tokens import ALL_SCOPES, Principal
+from flight_server.auth.principal import ALL_SCOPES, Principal
 from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import Slice, SliceCache, plan
 from store.lru import Bounded

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from flight_server.auth.tokens import ANONYMOUS
+from flight_server.auth.principal import ANONYMOUS
 from flight_server.writes.ingest import PutRequest, read_rows
 from store.bounds import REFUSE
 from store.errors import Cancelled, InvalidField

@@ -1,0 +1,61 @@
+"""The caller of a request: what it may do, and which tables it sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from store.names import join_name, matcher
+
+
+class Scope(StrEnum):
+    READ = "stats.read"
+    WRITE = "stats.write"
+    CAPTURE = "capture.run"
+    ADMIN = "admin"
+
+
+ALL_SCOPES: Final = frozenset(map(str, Scope))
+EVERYTHING: Final = ("*",)
+
+
+@dataclass(frozen=True)
+class Principal:
+    """A caller: what it may do, and on which tables.
+
+    Attributes:
+        name: For logs.
+        scopes: Of `Scope`.
+        tables: Patterns of full table names as they are written (`lake.sales.orders`, `lake.sales."a.b"`); `*` is any
+            run of characters, dots too.
+    """
+
+    name: str
+    scopes: frozenset[str]
+    tables: tuple[str, ...] = EVERYTHING
+
+    def may(self, scope: str) -> bool:
+        """Whether the caller has a scope."""
+        return scope in self.scopes
+
+    @cached_property
+    def sees_all(self) -> bool:
+        """Whether every table is visible."""
+        return any(pattern.strip("*") == "" for pattern in self.tables if pattern)
+
+    def sees(self, catalog: str, schema: str, table: str) -> bool:
+        """Whether the table is visible. By its quoted name: a catalog called `lake.sales` is not in `lake`."""
+        if self.sees_all:
+            return True
+        return bool(matcher(self.tables).fullmatch(join_name(catalog, schema, table)))
+
+    def sees_catalog(self, catalog: str) -> bool:
+        """Whether whatever there may be in the catalog is visible: one pattern is its name and a star, or less."""
+        start = join_name(catalog, "s", "t").removesuffix("s.t")
+        stars = (pattern.rstrip("*") for pattern in self.tables if pattern.endswith("*"))
+        return any(start.startswith(prefix) for prefix in stars)
+
+
+ANONYMOUS: Final = Principal("anonymous", ALL_SCOPES)
