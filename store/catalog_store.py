@@ -12,12 +12,18 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.current_rows import CurrentRows
 from store.database import Connection, Database, insert_rows
 from store.errors import InvalidArgument, NotFound, nearest
 from store.lru import Bounded
 from store.names import column_key, dotted_name, join_name, split_name
+from store.views import view
 
 EXTERNAL = "external"
 SIGHTED = 65_536  # snapshots that need not be looked up when they are put again
@@ -79,10 +85,18 @@ class SnapshotEntry:
     is_live: bool | None  # None: a put spoke of it, and its lake was not looked at since
 
 
-@dataclass(slots=True)
+@dataclass
 class _Entries:
     by_name: dict[tuple[str, str, str], TableEntry] = field(default_factory=dict)
     by_key: dict[int, TableEntry] = field(default_factory=dict)
+
+    @cached_property
+    def current(self) -> Mapping[int, int]:
+        return {t.table_key: t.current_snapshot_id for t in self.by_name.values() if t.current_snapshot_id is not None}
+
+    @cached_property
+    def any_dropped(self) -> bool:
+        return len(self.by_name) < len(self.by_key)
 
 
 class Catalog:
@@ -94,9 +108,12 @@ class Catalog:
         self._found: dict[int, str] = {}  # digest of what was found of a table the last time it was looked at
         self._sighted: Bounded[tuple[int, int], bool] = Bounded(SIGHTED)  # snapshots known with their schema
         self._next_key = 1
+        self.settling = CurrentRows()
         with database.reading() as cursor:
             self.reload(cursor)
         database.on_rollback.append(self.reload)
+        database.on_rollback.append(self.settling.forget)
+        database.before_commit.insert(0, self.settling.settle)
         database.on_commit.append(self._publish)
 
     # Reading, from memory.
@@ -152,6 +169,14 @@ class Catalog:
 
     def tables(self) -> list[TableEntry]:
         return list(self._seen.by_name.values())
+
+    def current_snapshots(self) -> Mapping[int, int]:
+        """Table key → current snapshot id of every table that has one, as was committed."""
+        return self._committed.current
+
+    def any_dropped(self) -> bool:
+        """Whether a table is kept that left its lake."""
+        return self._committed.any_dropped
 
     # Reading, from the file.
 
@@ -254,26 +279,38 @@ class Catalog:
         self, connection: Connection, name: tuple[str, str, str], table_id: str | None = None, format: str = EXTERNAL
     ) -> TableEntry:
         """The entry of a table, made when it is new."""
-        if entry := self._draft.by_name.get(name):
-            return entry
-        catalog, schema, table = name
-        made = table_id or table_uuid(*name)
-        entry = TableEntry(self._next_key, catalog, schema, table, made, format)
-        self._next_key += 1
-        connection.execute(
-            "INSERT INTO tables (table_key, table_catalog, table_schema, table_name, table_id, format, dropped, state,"
-            " discovered_at) VALUES (?, ?, ?, ?, ?, ?, false, 'ACTIVE', ?)",
-            [entry.table_key, catalog, schema, table, made, format, datetime.now(UTC)],
-        )
-        if (
-            format == EXTERNAL
-            and not connection.execute("SELECT count(*) FROM connectors WHERE catalog = ?", [catalog]).fetchall()[0][0]
-        ):
+        return self.register_all(connection, {name: table_id}, format)[name]
+
+    def register_all(
+        self, connection: Connection, names: Mapping[tuple[str, str, str], str | None], format: str = EXTERNAL
+    ) -> dict[tuple[str, str, str], TableEntry]:
+        """The entries of tables by name; those of new ones are made with the given ids."""
+        entries: dict[tuple[str, str, str], TableEntry] = {}
+        new = []
+        for name, table_id in names.items():
+            if (entry := self._draft.by_name.get(name)) is None:
+                entry = TableEntry(self._next_key, *name, table_id or table_uuid(*name), format)
+                self._next_key += 1
+                new.append(entry)
+            entries[name] = entry
+        if not new:
+            return entries
+        fields = ("table_key", "table_catalog", "table_schema", "table_name", "table_id", "format")
+        made = pa.table({field: [getattr(entry, field) for entry in new] for field in fields})
+        with view(connection, made=made):
             connection.execute(
-                "INSERT INTO connectors VALUES (?, ?, NULL, '{}', 'ACTIVE', NULL, NULL)", [catalog, EXTERNAL]
-            )
-        self._keep(entry)
-        return entry
+                f"INSERT INTO tables ({', '.join(fields)}, dropped, state, discovered_at)"
+                f" SELECT {', '.join(fields)}, false, 'ACTIVE', ? FROM made", [datetime.now(UTC)],
+            )  # fmt: skip
+            if format == EXTERNAL:
+                connection.execute(
+                    "INSERT INTO connectors (catalog, format, options, state)"
+                    " SELECT DISTINCT table_catalog, ?, '{}', 'ACTIVE' FROM made"
+                    " WHERE table_catalog NOT IN (SELECT catalog FROM connectors)", [EXTERNAL],
+                )  # fmt: skip
+        for entry in new:
+            self._keep(entry)
+        return entries
 
     def change(self, connection: Connection, entry: TableEntry, **changes: Any) -> TableEntry:
         """The entry with some fields changed, on disk and in memory."""
@@ -281,6 +318,8 @@ class Catalog:
         connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes.values(), entry.table_key])
         entry = replace(self._draft.by_key[entry.table_key], **changes)
         self._keep(entry)
+        if "current_snapshot_id" in changes:
+            self.settling.moved([entry.table_key])
         return entry
 
     def _keep(self, entry: TableEntry) -> None:
@@ -294,39 +333,81 @@ class Catalog:
         if not entry.dropped:
             draft.by_name[entry.name] = entry
 
-    def sight_external_snapshots(
-        self, connection: Connection, entry: TableEntry, snapshots: Mapping[int, str | None]
-    ) -> TableEntry:
-        """Registers snapshots that a put spoke of (id → schema hash); an external table's greatest id is current."""
-        self.database.touch(entry.table_key)
-        external = entry.format == EXTERNAL
-        unsure = {i: h for i, h in snapshots.items() if not self._sighted.get((entry.table_key, i))}
-        known = {} if not unsure else dict(
+    def sight_snapshots(self, connection: Connection, seen: pa.Table) -> None:
+        """Registers snapshots that a put has rows of; an external table's greatest id is its current snapshot.
+
+        Args:
+            connection: The writer's.
+            seen: table_key, snapshot_id, schema_hash (null where the rows have none), each table and snapshot once.
+        """
+        places = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True)
+        unsure = pa.array([self._sighted.get(place) is None for place in places], pa.bool_())
+        new = seen.filter(unsure)
+        if new.num_rows:
+            self._sight(connection, new)
+        greatest: dict[int, int] = {}
+        for key, snapshot_id in zip(seen["table_key"].to_pylist(), seen["snapshot_id"].to_pylist(), strict=True):
+            greatest[key] = max(greatest.get(key, snapshot_id), snapshot_id)
+        self.database.touch_all(greatest)
+        later = {}
+        for key, snapshot_id in greatest.items():
+            current = (entry := self._draft.by_key[key]).current_snapshot_id
+            if entry.format == EXTERNAL and (current is None or snapshot_id > current):
+                later[key] = snapshot_id
+        if later:
+            self._advance(connection, later)
+
+    def _sight(self, connection: Connection, seen: pa.Table) -> None:
+        external = [self._draft.by_key[key].format == EXTERNAL for key in seen["table_key"].to_pylist()]
+        seen = seen.append_column("is_external", pa.array(external, pa.bool_()))
+        with view(connection, seen=seen):
+            known = connection.sql(
+                "SELECT s.*, n.snapshot_id IS NOT NULL AS known, n.schema_hash IS NOT NULL AS hashed FROM seen s"
+                " LEFT JOIN snapshots n ON n.table_key = s.table_key AND n.snapshot_id = s.snapshot_id"
+            ).to_arrow_table()
+        with view(connection, known=known):
             connection.execute(
-                "SELECT snapshot_id, schema_hash FROM snapshots WHERE table_key = ?"
-                " AND snapshot_id IN (SELECT unnest(?::BIGINT[]))", [entry.table_key, list(unsure)],
+                # a connector's own snapshots come from the connector: whether it has this one it will tell
+                "INSERT INTO snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live) SELECT table_key,"
+                " snapshot_id, CASE WHEN is_external THEN snapshot_id ELSE -1 END, schema_hash,"
+                " CASE WHEN is_external THEN true END FROM known WHERE NOT known"
+            )
+            unhashed = pc.and_not(known["known"], known["hashed"])
+            gained = known.filter(pc.and_(unhashed, pc.is_valid(known["schema_hash"])))
+            if gained.num_rows:
+                connection.execute(
+                    "UPDATE snapshots SET schema_hash = k.schema_hash FROM known k WHERE k.known AND NOT k.hashed"
+                    " AND k.schema_hash IS NOT NULL AND snapshots.table_key = k.table_key"
+                    " AND snapshots.snapshot_id = k.snapshot_id"
+                )
+                self.settling.moved(gained["table_key"].to_pylist())
+        sure = known.filter(known["hashed"])
+        for place in zip(sure["table_key"].to_pylist(), sure["snapshot_id"].to_pylist(), strict=True):
+            self._sighted.put(place, True)
+        for key in known.filter(pc.invert(known["known"]))["table_key"].to_pylist():
+            self._found.pop(key, None)  # whether the lake has it the next look tells
+
+    def _advance(self, connection: Connection, later: Mapping[int, int]) -> None:
+        """Gives external tables a later current snapshot: table key → id, greater than any before."""
+        pairs = {"table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64())}
+        with view(connection, later=pa.table(pairs)):
+            # where the schema stays, the same rows answer, and are only labelled anew
+            moved = connection.execute(
+                "SELECT l.table_key FROM later l JOIN tables t ON t.table_key = l.table_key"
+                " LEFT JOIN snapshots o ON o.table_key = t.table_key AND o.snapshot_id = t.current_snapshot_id"
+                " LEFT JOIN snapshots n ON n.table_key = l.table_key AND n.snapshot_id = l.snapshot_id"
+                " WHERE t.current_snapshot_id IS NOT NULL AND n.schema_hash IS DISTINCT FROM o.schema_hash"
             ).fetchall()
-        )  # fmt: skip
-        for snapshot_id, schema_hash in unsure.items():
-            if known.get(snapshot_id) is not None:
-                self._sighted.put((entry.table_key, snapshot_id), True)
-            elif snapshot_id not in known:
-                self._found.pop(entry.table_key, None)  # whether the lake has it the next look tells
-                connection.execute(
-                    "INSERT INTO snapshots VALUES (?, ?, ?, NULL, NULL, NULL, NULL, ?, ?)",
-                    # a connector's own snapshots come from the connector: whether it has this one it will tell
-                    [entry.table_key, snapshot_id, snapshot_id if external else -1, schema_hash, external or None],
-                )
-            elif schema_hash is not None:
-                connection.execute(
-                    "UPDATE snapshots SET schema_hash = ? WHERE table_key = ? AND snapshot_id = ?",
-                    [schema_hash, entry.table_key, snapshot_id],
-                )
-        greatest = max(snapshots, default=None)
-        current = entry.current_snapshot_id
-        if external and greatest is not None and (current is None or greatest > current):
-            entry = self.change(connection, entry, current_snapshot_id=greatest)
-        return entry
+            connection.execute(
+                "UPDATE tables SET current_snapshot_id = l.snapshot_id FROM later l"
+                " WHERE tables.table_key = l.table_key"
+            )
+        changed = {key for (key,) in moved}
+        self.settling.moved(changed)
+        aged = (key for key in later if self._draft.by_key[key].current_snapshot_id is not None)
+        self.settling.aged([key for key in aged if key not in changed])
+        for key, snapshot_id in later.items():
+            self._keep(replace(self._draft.by_key[key], current_snapshot_id=snapshot_id))
 
     def assign_column_ids(
         self, connection: Connection, entry: TableEntry, names: Iterable[str], given: Mapping[str, int] | None = None
@@ -547,6 +628,7 @@ class Catalog:
                 [entry.table_key, [row[1] for row in new]],
             )
             insert_rows(connection, "snapshots", new)
+            self.settling.moved([entry.table_key])
         if (live := found.get("live_snapshot_ids")) is not None:
             connection.execute(
                 "UPDATE snapshots SET is_live = (snapshot_id IN (SELECT unnest(?::BIGINT[]))) WHERE table_key = ?"

@@ -7,14 +7,16 @@ as good for the next listing. A later capture that starts from a marked listing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-from store.database import BY_SPAN, OPEN_END, Connection
 from store.errors import UpstreamError
-from store.file_spans import positions, view
+from store.file_spans import positions
+from store.layout import BY_SPAN, OPEN_END, Connection
+from store.views import view
 
 FAMILIES: Final = ("stats.files", "stats.file_columns")
 
@@ -66,7 +68,7 @@ def continue_listing(connection: Connection, table_key: int, listing: Listing) -
                     f"UPDATE {BY_SPAN[family]} SET to_pos = {pos} WHERE table_key = {table_key}"
                     f" AND to_pos = {OPEN_END} AND file_path IN (SELECT path FROM removed)"
                 )
-        connection.execute("INSERT INTO file_snapshots VALUES (?, ?, ?, ?)",
+        connection.execute("INSERT INTO file_snapshots (table_key, family, snapshot_id, pos) VALUES (?, ?, ?, ?)",
                            [table_key, family, listing.snapshot_id, pos])  # fmt: skip
 
 
@@ -83,3 +85,8 @@ def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None 
         "DELETE FROM file_marks WHERE table_key = ? AND (snapshot_id = ? OR ?)",
         [table_key, snapshot_id, snapshot_id is None],
     )
+
+
+def forget_marks(connection: Connection, table_keys: Sequence[int]) -> None:
+    """`forget_mark` of all snapshots of many tables."""
+    connection.execute("DELETE FROM file_marks WHERE table_key IN (SELECT unnest(?::BIGINT[]))", [list(table_keys)])

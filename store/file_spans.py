@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from store.catalog_store import TableEntry
-from store.database import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, stored_columns
+from store.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, parts, stored_columns
 from store.targets import Target, TargetKind
+from store.views import view
 
 # The storage id of a row's target, by the rules of `store.targets`.
 STORAGE_ID = {
@@ -27,21 +28,6 @@ STORAGE_ID = {
     "stats.sketches": "{0}.storage_id",
     "file_sketches": "{0}.storage_id",
 }
-
-
-class view:  # noqa: N801  a context manager that reads like a function
-    """Arrow tables as views of a connection, by name, while the block runs."""
-
-    def __init__(self, connection: Connection, **tables: pa.Table):
-        self.connection, self.tables = connection, tables
-
-    def __enter__(self) -> None:
-        for name, table in self.tables.items():
-            self.connection.register(name, table)
-
-    def __exit__(self, *_: object) -> None:
-        for name in self.tables:
-            self.connection.unregister(name)
 
 
 def rows_of(flight: str, table: TableEntry, snapshot_id: int) -> tuple[str, list[Any]]:
@@ -81,43 +67,47 @@ def positions(connection: Connection, table_key: int, family: str) -> dict[int, 
     return dict(found.fetchall())
 
 
-def remove_at(
-    connection: Connection, family: str, table_key: int, doomed: pa.ChunkedArray, pos: int, last: int
-) -> None:
-    """Takes rows, named by rowid, out of the listing at `pos` alone: their spans are cut, or split around it."""
+def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scope: str) -> None:
+    """Takes rows, named by rowid, out of one listing of their table alone: their spans are cut, or split around it.
+
+    Args:
+        connection: The writer's, with a view `turn` that has the `table_key` of each table, the position of the listing
+            (`pos`) and that of the newest one (`last`).
+        family: A flight of `BY_SPAN`.
+        doomed: Row ids (int64).
+        scope: A condition on `table_key` that holds for all the rows, by which DuckDB skips row groups.
+    """
     if not len(doomed):
         return
     physical = BY_SPAN[family]
     columns = ", ".join(f'"{name}"' for name in ("table_key", *stored_columns(family), "generation", "created_at"))
     with view(connection, doomed=pa.table({"rid": doomed})):
-        among = f"table_key = {table_key} AND rowid IN (SELECT rid FROM doomed)"
-        if pos < last:
-            connection.execute(
-                f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT {pos + 1}, to_pos, {columns}"
-                f" FROM {physical} WHERE {among} AND to_pos > {pos + 1}"
-            )
-        connection.execute(f"DELETE FROM {physical} WHERE {among} AND from_pos = {pos}")
-        connection.execute(f"UPDATE {physical} SET to_pos = {pos} WHERE {among} AND from_pos < {pos}")
-
-
-def delete_rows(connection: Connection, physical: str, table_key: int, rowids: pa.ChunkedArray) -> None:
-    if len(rowids):
-        with view(connection, doomed=pa.table({"rid": rowids})):
-            # the key lets DuckDB skip row groups of other tables
-            connection.execute(
-                f"DELETE FROM {physical} WHERE table_key = {table_key} AND rowid IN (SELECT rid FROM doomed)"
-            )
+        among = f"{physical}.{scope} AND {physical}.rowid IN (SELECT rid FROM doomed)"
+        own = ", ".join(f"t.{name}" for name in columns.split(", "))
+        connection.execute(
+            f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.pos + 1, t.to_pos, {own}"
+            f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN turn w ON w.table_key = t.table_key"
+            " WHERE w.pos < w.last AND t.to_pos > w.pos + 1"
+        )
+        of_turn = f"FROM turn w WHERE w.table_key = {physical}.table_key AND {among}"
+        connection.execute(f"DELETE FROM {physical} USING turn w{of_turn.removeprefix('FROM turn w')}"
+                           f" AND {physical}.from_pos = w.pos")  # fmt: skip
+        connection.execute(f"UPDATE {physical} SET to_pos = w.pos {of_turn} AND {physical}.from_pos < w.pos")
 
 
 def delete_by_snapshot(
     connection: Connection, flight: str, table: TableEntry, snapshot_id: int | None, target: Target | None
 ) -> int:
+    """How many rows went."""
     condition, parameters = where_target(flight, target) if target else ("", [])
     where, values = "t.table_key = ?", [table.table_key]
     if snapshot_id is not None:
         where, values = where + " AND t.snapshot_id = ?", [*values, snapshot_id]
-    found = connection.execute(f"DELETE FROM {BY_SNAPSHOT[flight]} t WHERE {where}{condition}", [*values, *parameters])
-    return int(found.fetchall()[0][0])
+    deleted = 0
+    for physical in parts(flight):
+        found = connection.execute(f"DELETE FROM {physical} t WHERE {where}{condition}", [*values, *parameters])
+        deleted += int(found.fetchall()[0][0])
+    return deleted
 
 
 def delete_by_span(
@@ -138,7 +128,8 @@ def delete_by_span(
         doomed = connection.sql(f"SELECT rowid AS rid FROM {physical} t WHERE {held}", params=parameters or None)
         rowids = doomed.to_arrow_table()["rid"]
         deleted += len(rowids)
-        remove_at(connection, family, key, rowids, pos, last)
+        with view(connection, turn=pa.table({"table_key": [key], "pos": [pos], "last": [last]})):
+            remove_at(connection, family, rowids, f"table_key = {key}")
     if target is None and doomed_listings:
         connection.execute(
             "DELETE FROM file_snapshots WHERE table_key = ? AND family = ? AND pos IN (SELECT unnest(?::BIGINT[]))",

@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from store.database import Connection, Database
-from store.file_spans import view
+from store.views import view
 
 MOST_BYTES: Final = 1 << 20  # of a value: a larger one is no faster to find than its rows
 _IDLE: Final = 8  # prepared readers that are kept

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,8 +19,7 @@ from store.errors import Conflict, InvalidArgument
 from store.schemas import COSMETIC
 from store.targets import TargetKind
 
-if TYPE_CHECKING:
-    Codes = np.ndarray[Any, np.dtype[np.int64]]
+Codes: TypeAlias = npt.NDArray[np.int64]
 
 # Flight → the stored columns that, with table and snapshot, identify a record. `file_sketches` are the rows of
 # stats.sketches that speak of files: they are stored as the files are.
@@ -148,8 +148,15 @@ def split(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
         yield rows.slice(start, end - start)
 
 
-def once(flight: str, full_name: str, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The rows with each target once: the first of equal ones; InvalidArgument where two rows contradict."""
+def once(flight: str, name_of: Callable[[int], str], rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows with each target once: the first of equal ones; InvalidArgument where two rows contradict.
+
+    Args:
+        flight: The flight of the rows.
+        name_of: The full name of a row's table, by its number.
+        rows: All rows.
+        keys: The columns that name a target.
+    """
     numbers = codes(rows, keys)
     if (numbers[1:] > numbers[:-1]).all():  # sorted as captures come: no need to look further
         return rows
@@ -162,8 +169,8 @@ def once(flight: str, full_name: str, rows: pa.Table, keys: Sequence[str]) -> pa
     if differs.any():
         at = int(np.argmax(differs))
         raise InvalidArgument(
-            f'{flight}: two different rows for one target of "{full_name}": '
-            f"{told({key: rows[key][at].as_py() for key in keys})}",
+            f'{flight}: two different rows for one target of "{name_of(at)}": '
+            f"{told({key: rows[key][at].as_py() for key in keys if key != 'table_key'})}",
             hint="send each target once",
         )
     return rows.take(pa.array(np.sort(first)))
@@ -189,12 +196,10 @@ def told(value: object) -> str:
     return text if len(text) <= 100 else text[:100] + "…"
 
 
-def snapshots_of(rows: pa.Table) -> dict[int, str | None]:
-    """Snapshot id → a schema hash that the rows give for it, in order of appearance."""
+def snapshots_of(rows: pa.Table) -> pa.Table:
+    """table_key, snapshot_id and schema_hash of each snapshot of the rows, the hash being the first they give."""
     if "schema_hash" not in rows.column_names:
-        return dict.fromkeys(rows["snapshot_id"].unique().to_pylist())
-    found: dict[int, str | None] = {}
-    for part in split(rows.select(["snapshot_id", "schema_hash"]), ["snapshot_id", "schema_hash"]):
-        snapshot_id, schema_hash = part["snapshot_id"][0].as_py(), part["schema_hash"][0].as_py()
-        found[snapshot_id] = found.get(snapshot_id) or schema_hash
-    return found
+        pairs = rows.group_by(["table_key", "snapshot_id"], use_threads=False).aggregate([])
+        return pairs.append_column("schema_hash", pa.nulls(pairs.num_rows, pa.string()))
+    found = rows.group_by(["table_key", "snapshot_id"], use_threads=False).aggregate([("schema_hash", "first")])
+    return found.rename_columns(["table_key", "snapshot_id", "schema_hash"])

@@ -12,23 +12,27 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
-from store.database import BY_SNAPSHOT, Connection, Database, insert_rows, stored_columns
-from store.errors import Conflict, InvalidField, NotFound
-from store.file_listings import FAMILIES, forget_mark
+from store.column_names import ColumnNames
+from store.database import Connection, Database
+from store.errors import Conflict, NotFound
+from store.file_listings import FAMILIES, forget_mark, forget_marks
 from store.file_spans import STORAGE_ID, delete_by_snapshot, delete_by_span, rows_of, where_target
-from store.merge import Merge, SnapshotMerge, SpanMerge
-from store.names import dotted_name, join_name
-from store.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, digest, snapshots_of, split
+from store.layout import BY_SNAPSHOT, stored_columns
+from store.names import join_name
+from store.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Put, PutMode, codes, digest, snapshots_of
 from store.schemas import COSMETIC
+from store.snapshot_merge import SnapshotMerge
+from store.span_merge import SpanMerge, waves
 from store.targets import Target, TargetKind, storage_id
 
 __all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "StatsStore", "content_hash"]
@@ -113,6 +117,7 @@ class DuckDBStatsStore:
         self.database = database
         self.catalog = catalog
         self.require_registered_tables = require_registered_tables
+        self.columns = ColumnNames(catalog)
         self._generation = 0
 
     # Writing.
@@ -130,8 +135,7 @@ class DuckDBStatsStore:
         generation = self._next_generation()
         counts = Counts()
         for put in puts:
-            for merge in self._merges(connection, put):  # each sees what the one before it wrote
-                counts += merge.apply(connection, generation)
+            counts += self._store(connection, put, generation)  # each sees what the one before it wrote
         if idempotency_key is not None:
             now = datetime.now(UTC)
             connection.execute("DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?",
@@ -151,91 +155,61 @@ class DuckDBStatsStore:
             )
         return Counts(**json.loads(found[0][1]))
 
-    def _merges(self, connection: Connection, put: Put) -> Iterator[Merge]:
-        """What a put comes down to, table by table; new tables are registered on the way."""
-        for rows in split(put.rows, _TABLE):
-            if not rows.num_rows:
-                continue
-            name = (rows["table_catalog"][0].as_py(), rows["table_schema"][0].as_py(), rows["table_name"][0].as_py())
-            entry = self.catalog.find(name)
-            if entry is None and self.require_registered_tables:
-                raise NotFound(
-                    f'no table "{join_name(*name)}"',
-                    code="UNKNOWN_TABLE",
-                    hint="only registered tables may be put: connect its catalog first",
-                )
-            entry = entry or self.catalog.register(connection, name, _first(rows, "table_id"))
-            self.database.touch(entry.table_key)
-            yield from self._merges_of_table(connection, put, entry, rows)
-
-    def _merges_of_table(self, connection: Connection, put: Put, entry: TableEntry, rows: pa.Table) -> Iterator[Merge]:
-        flight = put.flight
-        if put.mode is PutMode.REPLACE_SNAPSHOT and flight in FAMILIES:
-            forget_mark(connection, entry.table_key)
-        if flight in ("stats.columns", "stats.file_columns"):
-            rows = self._with_column_ids(connection, entry, rows, flight)
-        snapshots = snapshots_of(rows)
-        entry = self.catalog.sight_external_snapshots(connection, entry, snapshots)
-        families = {flight: rows}
-        if flight == "stats.sketches":
+    def _store(self, connection: Connection, put: Put, generation: int) -> Counts:
+        """One put, whatever number of tables its rows are about."""
+        if not put.rows.num_rows:
+            return Counts()
+        rows = self._with_table_keys(connection, put.rows)
+        keys = rows["table_key"].unique().to_pylist()
+        if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES:
+            forget_marks(connection, keys)
+        if put.flight in ("stats.columns", "stats.file_columns"):
+            rows = self.columns.with_ids(connection, rows)
+            if put.flight == "stats.columns":
+                self.columns.note(connection, rows)
+        self.catalog.sight_snapshots(connection, snapshots_of(rows))
+        current = {key: self.catalog.by_key(key).current_snapshot_id for key in keys}
+        families = {put.flight: rows}
+        if put.flight == "stats.sketches":
             of_file = pc.fill_null(pc.equal(rows["target_kind"], "FILE"), False)
-            families = {"file_sketches": rows.filter(of_file), flight: rows.filter(pc.invert(of_file))}
+            families = {"file_sketches": rows.filter(of_file), put.flight: rows.filter(pc.invert(of_file))}
+        counts = Counts()
         for family, part in families.items():
             if part.num_rows and family in BY_SNAPSHOT:
-                yield SnapshotMerge(connection, put.mode, family, entry, part, list(snapshots_of(part)))
+                merge = SnapshotMerge(put.mode, family, part, self._name_of, current, self.catalog.settling)
+                counts += merge.apply(connection, generation)
             elif part.num_rows:
-                for listing in split(part, ["snapshot_id"]):
-                    yield SpanMerge(connection, put.mode, family, entry, listing, listing["snapshot_id"][0].as_py())
+                for wave in waves(part):
+                    spans = SpanMerge(put.mode, family, wave, self._name_of, self.catalog.settling)
+                    counts += spans.apply(connection, generation)
+        return counts
 
-    def _with_column_ids(self, connection: Connection, entry: TableEntry, rows: pa.Table, flight: str) -> pa.Table:
-        """Fills column ids from names, giving new names their id; notes names of external tables."""
-        if "column_name" not in rows.column_names:
-            return rows
-        if "column_id" not in rows.column_names:
-            rows = rows.append_column("column_id", pa.nulls(rows.num_rows, pa.int64()))
-        if rows["column_id"].null_count:
-            named = rows.filter(pc.and_(pc.is_null(rows["column_id"]), pc.is_valid(rows["column_name"])))
-            wanted = named["column_name"].unique().to_pylist()
-            if ambiguous := self.catalog.ambiguous_names(connection, entry, wanted):
-                raise InvalidField(
-                    "column_name", f'names two columns of "{entry.full_name}"', expected="a column_id beside the name",
-                    actual=ambiguous[0],
-                )  # fmt: skip
-            known = self.catalog.assign_column_ids(connection, entry, ())
-            known = {dotted_name(key): id for key, id in known.items() if '"' in key} | known
-            new = [name for name in wanted if name not in known]
-            ids = known | self.catalog.assign_column_ids(connection, entry, new)
-            names = pa.array(list(ids), pa.string())
-            found = pa.array(list(ids.values()), pa.int64()).take(pc.index_in(rows["column_name"], names))
-            at = rows.schema.get_field_index("column_id")
-            rows = rows.set_column(at, "column_id", pc.coalesce(rows["column_id"], found))
-        if entry.format == EXTERNAL and flight == "stats.columns":
-            self._note_columns(connection, entry, rows)
-        return rows
+    def _name_of(self, table_key: int) -> str:
+        return self.catalog.by_key(table_key).full_name
 
-    def _note_columns(self, connection: Connection, entry: TableEntry, rows: pa.Table) -> None:
-        """The columns of an external table are those that statistics speak of."""
-        known = {i for (i,) in connection.execute(
-            "SELECT column_id FROM table_columns WHERE table_key = ?", [entry.table_key]).fetchall()}  # fmt: skip
-        types = rows["logical_type"] if "logical_type" in rows.column_names else pa.nulls(rows.num_rows, pa.string())
-        names = pa.table({"id": rows["column_id"], "name": rows["column_name"], "type": types})
-        if known:
-            names = names.filter(pc.invert(pc.is_in(names["id"], pa.array(list(known), pa.int64()))))
-        fresh: dict[int, tuple[str, str | None]] = {}
-        for column_id, name, type in zip(*(names[c].to_pylist() for c in names.column_names), strict=True):
-            if name is not None and column_id not in fresh:
-                fresh[column_id] = (name, type)
-        if not fresh:
-            return
-        self.catalog.assign_column_ids(
-            connection, entry, [n for n, _ in fresh.values()], {n: i for i, (n, _) in fresh.items()}
-        )
-        start = len(known)
-        insert_rows(
-            connection,
-            "table_columns",
-            [[entry.table_key, n, t, start + at, "YES", i, None] for at, (i, (n, t)) in enumerate(fresh.items(), 1)],
-        )
+    def _with_table_keys(self, connection: Connection, rows: pa.Table) -> pa.Table:
+        """The rows with a column `table_key` (int64); tables that are new are registered."""
+        numbers = codes(rows, _TABLE)
+        distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        names = [tuple(row.values()) for row in rows.select(_TABLE).take(pa.array(first[order])).to_pylist()]
+        unknown = {name: None for name in names if self.catalog.find(name) is None}
+        if unknown and self.require_registered_tables:
+            raise NotFound(
+                f'no table "{join_name(*next(iter(unknown)))}"',
+                code="UNKNOWN_TABLE",
+                hint="only registered tables may be put: connect its catalog first",
+            )
+        if unknown:
+            ids = _first_of_each(rows, "table_id", numbers)
+            given = {name: ids.get(int(distinct[at])) for name, at in zip(names, order, strict=True)}
+            self.catalog.register_all(connection, {name: given[name] for name in unknown})
+        keys: Codes = np.empty(len(distinct), np.int64)
+        for name, at in zip(names, order, strict=True):
+            found = self.catalog.find(name)
+            assert found is not None
+            keys[at] = found.table_key
+        return rows.append_column("table_key", pa.array(keys[places]))
 
     def _next_generation(self) -> int:
         """Grows with every put, across restarts too: the wall clock in microseconds, never twice the same."""
@@ -319,6 +293,7 @@ class DuckDBStatsStore:
         self, connection: Connection, table: TableEntry, snapshot_id: int | None, target: Target | None = None
     ) -> int:
         self.database.touch(table.table_key)
+        self.catalog.settling.moved([table.table_key])
         forget_mark(connection, table.table_key, snapshot_id)
         deleted = 0
         flights = [*FLIGHT_OF.values(), "stats.file_columns", "stats.sketches", "file_sketches"]
@@ -355,11 +330,14 @@ class DuckDBStatsStore:
         return self.database.write(run)
 
 
-def _first(rows: pa.Table, name: str) -> Any:
-    """The first value of a column that is one."""
-    if name not in rows.column_names:
-        return None
-    return next((value for value in rows[name].unique().to_pylist() if value), None)
+def _first_of_each(rows: pa.Table, name: str, numbers: Codes) -> dict[int, Any]:
+    """Number → the first value of a column, not empty, among the rows of that number."""
+    if name not in rows.column_names or rows[name].null_count == rows.num_rows:
+        return {}
+    given = pc.fill_null(pc.greater(pc.utf8_length(rows[name]), 0), False).to_numpy()
+    distinct, first = np.unique(numbers[given], return_index=True)
+    values = rows[name].filter(pa.array(given)).take(pa.array(first)).to_pylist()
+    return dict(zip(distinct.tolist(), values, strict=True))
 
 
 def _plain(value: Any) -> Any:

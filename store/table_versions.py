@@ -37,6 +37,11 @@ class Changes:
         with self._lock:
             return self._generations.copy()
 
+    def steady(self) -> int | None:
+        """The epoch; None while a commit is under way. Two calls with the same answer: no commit came in between."""
+        with self._lock:
+            return None if self._committing else self.epoch
+
     def settled(self, table_key: int) -> int | None:
         """The table's generation; None while a commit that touches it is under way.
 

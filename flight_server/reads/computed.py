@@ -8,10 +8,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from flight_server.reads.catalog_sources import SOURCES
 from flight_server.reads.query import Queries
-from flight_server.reads.sources import SOURCES, Scope, Source, stats_source
+from flight_server.reads.scope import Scope, Source
+from flight_server.reads.stats_sources import stats_source
 from store import bounds, logical_types, sketches
-from store.database import STORED, Database
+from store.database import Database
+from store.layout import STORED
 from store.schemas import FLIGHTS, KEY, PROVENANCE
 
 BUCKETS: Final = 32
@@ -70,7 +73,7 @@ def _jobs(scope: Scope, live: Callable[[], Rows]) -> Source:
 def _flights(queries: Queries, scope: Scope) -> Iterator[dict[str, Any]]:
     """Each flight; the estimate counts the rows of all tables, so a limited scope gets none."""
     for flight in FLIGHTS.values():
-        estimate = queries.estimate(STORED[flight.name]) if flight.name in STORED and scope.keys is None else None
+        estimate = queries.estimate(flight.name) if flight.name in STORED and scope.keys is None else None
         yield {"name": flight.name, "column_count": len(flight.schema), "row_estimate": estimate,
                "writable": flight.writable, "description": flight.description}  # fmt: skip
 
@@ -91,13 +94,15 @@ def _expanded(
              "min", "max"]  # fmt: skip
     chosen = ", ".join(f'{columns.columns[name]} AS "{name}"' for name in names)
     sql = (
-        f"SELECT c.*, k.data FROM (SELECT s.table_key, {chosen} FROM {columns.sql}) c JOIN"
+        f"SELECT c.*, k.data FROM (SELECT s.table_key, {chosen} FROM {columns.sql} WHERE {columns.where}) c JOIN"
         " (SELECT s.table_key, s.snapshot_id, s.column_id, s.data"
         f" FROM {found.sql} WHERE s.role = ? AND s.target_kind = 'COLUMN') k ON k.table_key = c.table_key"
         " AND k.snapshot_id = c.snapshot_id AND k.column_id = c.column_id"
         " ORDER BY c.table_key, c.snapshot_id, c.column_id"
     )
     with database.reading() as cursor:
+        for name, table in {**columns.arrow, **found.arrow}.items():
+            cursor.register(name, table)
         records = cursor.sql(sql, params=[*columns.parameters, *found.parameters, role]).to_arrow_table().to_pylist()
     rows = []
     for record in records:

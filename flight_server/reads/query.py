@@ -10,12 +10,12 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flight_server.reads import known
-from flight_server.reads.single_snapshot import FLIGHTS as LONE_FLIGHTS
-from flight_server.reads.single_snapshot import LoneSnapshots
-from flight_server.reads.sources import SOURCES, Scope, Source, stats_source
+from flight_server.reads.catalog_sources import SOURCES
+from flight_server.reads.scope import Scope, Source
+from flight_server.reads.stats_sources import stats_source
 from flight_server.wire.scan_request import Part, ScanRequest
-from store.database import STORED, Connection, Database
+from store.database import Connection, Database
+from store.layout import BY_SNAPSHOT, STORED, parts
 from store.predicates import tree
 from store.schemas import Flight
 from store.stats_store import IDENTITY
@@ -34,36 +34,16 @@ class Queries:
     def __init__(self, database: Database, changes: Changes):
         self.database, self.changes = database, changes
         self.arrow_sources: dict[str, ArrowSource] = {}
-        self.lone = LoneSnapshots(database, changes)
         self._estimates: tuple[int, dict[str, int]] = (-1, {})  # rows by physical table, as of an epoch
 
     def start(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
         """The batches; what they are of is fixed once this returns."""
-        generation = self._lone(request, scope)
-        if generation is not None and scope.only is not None:
-            batches = self.begin(cursor, request, replace(scope, lone=True))
-            if self.changes.settled(scope.only.table_key) == generation:
+        if scope.epoch is not None:  # what is asked for is current: that is a plain filter
+            batches = self._query(cursor, request, replace(scope, pins=None, snapshot=None, current=True))
+            if self.changes.steady() == scope.epoch:
                 return batches
             del batches  # a cursor has one result at a time
-        return self.begin(cursor, request, scope)
-
-    def _lone(self, request: ScanRequest, scope: Scope) -> int | None:
-        """The generation of the one table asked about, if its only rows are those of the very snapshot asked for."""
-        name, table = request.flight.name, scope.only
-        if table is None or not scope.pins or name not in LONE_FLIGHTS:
-            return None
-        generation = self.changes.settled(table.table_key)
-        if generation is None:
-            return None
-        lone = self.lone.of(name, table.table_key, generation)
-        return generation if lone is not None and lone == scope.pins.get(table.table_key) else None
-
-    def begin(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
-        """The same without a look at whether the one table has rows of one snapshot alone."""
-        stored = known.stored_part(request, scope)
-        if stored is None:
-            return self._query(cursor, request, scope)
-        return (known.completed(batch, request, scope) for batch in self._query(cursor, stored, scope))
+        return self._query(cursor, request, scope)
 
     def _query(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
         source = self._source(request, scope)
@@ -107,14 +87,24 @@ class Queries:
         ordered = source.order and not sort_keys(request, scope) and self._small(request, scope)
         order = f" ORDER BY {source.order}" if ordered else ""
         limit = f" LIMIT {request.limit}" if request.limit is not None else ""
-        sql = f"SELECT {chosen} FROM {source.sql} WHERE {where}{order}{limit}"
+        if limit and source.base and source.join and not self._names_tables(request, source):
+            # the few rows first, then the names of their tables
+            inner = f"SELECT s.* FROM {source.base} WHERE {where}{order}{limit}"
+            sql = f"SELECT {chosen} FROM ({inner}) s{source.join}{order}"
+        else:
+            sql = f"SELECT {chosen} FROM {source.sql} WHERE {where}{order}{limit}"
         return _with_names(sql, parameters, source.names) if source.names else (sql, parameters)
 
+    def _names_tables(self, request: ScanRequest, source: Source) -> bool:
+        """Whether a condition is on a column of the row's table."""
+        used = (column.strip().lower() for column in tree.columns_of(request.node))
+        return any("t." in source.columns.get(column, "") for column in used)
+
     def _small(self, request: ScanRequest, scope: Scope) -> bool:
-        if scope.keys is not None or not request.flight.name.startswith("stats."):
+        name = request.flight.name
+        if scope.keys is not None or not name.startswith("stats."):
             return True
-        table = STORED.get(request.flight.name)
-        return table is None or self.estimate(table) <= ORDERED_UP_TO
+        return name not in STORED or self.estimate(name, only_current=scope.current) <= ORDERED_UP_TO
 
     def stored_rows(self, flight: Flight, keys: Collection[int] | None = None) -> dict[int, int]:
         """How many rows of a stored flight there are of each table that has any, by table key; of all snapshots."""
@@ -122,13 +112,14 @@ class Queries:
         sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} {among} GROUP BY 1 ORDER BY 1"
         return dict(self.database.rows(sql) if keys is None else self.database.rows(sql, list(keys)))
 
-    def estimate(self, table: str) -> int:
-        """Rows of a physical table of `STORED`, by DuckDB's own estimate."""
+    def estimate(self, flight: str, *, only_current: bool = False) -> int:
+        """Rows of a flight of `STORED`, by DuckDB's own estimate."""
         epoch = self.changes.epoch
         if epoch != self._estimates[0]:  # to ask for one takes as long as to ask for all
             rows = self.database.rows("SELECT table_name, estimated_size FROM duckdb_tables()")
             self._estimates = (epoch, dict(rows))
-        return self._estimates[1].get(table, 0)
+        tables = parts(flight) if flight in BY_SNAPSHOT else (STORED[flight],)
+        return sum(self._estimates[1].get(table, 0) for table in (tables[:1] if only_current else tables))
 
 
 def sort_keys(request: ScanRequest, scope: Scope) -> tuple[str, ...]:

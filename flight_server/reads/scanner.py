@@ -14,13 +14,14 @@ from flight_server.auth.principal import ANONYMOUS, Principal
 from flight_server.reads import adbc_statistics
 from flight_server.reads.flight_files import HotFlights
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
+from flight_server.reads.scope import Scope
 from flight_server.reads.slice_cache import NAMES, Slice, SliceCache, mark_of, one_batch
-from flight_server.reads.sources import Scope
 from flight_server.reads.streams import Stream, Streams, fits, never
 from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
 from store.catalog_store import Catalog, TableEntry
-from store.database import STORED, Database
+from store.database import Database
 from store.errors import InvalidArgument
+from store.layout import STORED
 from store.materialized import Packed
 from store.predicates import tree
 from store.schemas import FLIGHTS, Flight
@@ -52,22 +53,30 @@ class Scanner:
         """The request with "current" fixed to today's snapshot ids, for its ticket."""
         if request.snapshot != CURRENT or request.pins is not None:
             return request
-        return replace(request, pins=dict(self.scope(request, principal).pins or {}))
+        tables = self._tables(request, principal)
+        if tables is None:
+            return replace(request, pins=dict(self.catalog.current_snapshots()))
+        return replace(request, pins=_current(tables))
 
     def scope(self, request: ScanRequest, principal: Principal) -> Scope:
+        """Whose rows a request is about, and at which snapshots."""
+        epoch = self.changes.steady()
         tables = self._tables(request, principal)
-        keys = None if tables is None else [table.table_key for table in tables]
         only = tables[0] if tables is not None and len(tables) == 1 else None
+        scope = Scope(
+            None if tables is None else [table.table_key for table in tables],
+            allow_stale=request.allow_stale, only=only, any_dropped=self.catalog.any_dropped(),
+        )  # fmt: skip
         if request.snapshot is None:
-            return Scope(keys, only=only)
-        if request.pins is not None:
-            return Scope(keys, request.pins, request.allow_stale, only)
-        among = self.catalog.tables() if tables is None else tables
-        if request.snapshot == CURRENT:
-            pins = {t.table_key: t.current_snapshot_id for t in among if t.current_snapshot_id is not None}
-        else:
-            pins = {t.table_key: int(request.snapshot) for t in among}
-        return Scope(keys, pins, request.allow_stale, only)
+            return scope
+        if request.pins is None and request.snapshot == CURRENT:
+            return replace(scope, current=True)
+        if request.pins is None:
+            snapshot = int(request.snapshot)
+            is_current = only is not None and only.current_snapshot_id == snapshot
+            return replace(scope, snapshot=snapshot, epoch=epoch if is_current else None)
+        current = self.catalog.current_snapshots() if tables is None else _current(tables)
+        return replace(scope, pins=request.pins, epoch=epoch if request.pins == current else None)
 
     def _tables(self, request: ScanRequest, principal: Principal) -> list[TableEntry] | None:
         """The tables a request can be about: those its predicates name and its caller sees; None for all."""
@@ -175,7 +184,7 @@ class Scanner:
             return False
         if not request.flight.name.startswith("stats.") or request.snapshot not in (None, CURRENT):
             return False
-        return request.pins is None or request.pins == self.scope(replace(request, pins=None), principal).pins
+        return request.pins is None or request.pins == self.catalog.current_snapshots()
 
     def batches(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
         """A scan for the server itself, which takes no place among the streams."""
@@ -246,7 +255,7 @@ class Scanner:
         keys = {table.name: table.table_key for table in tables}
         whole = ScanRequest(flight)
         with self.database.reading() as cursor:
-            batches = list(self.queries.begin(cursor, whole, Scope(list(pins), pins)))
+            batches = list(self.queries.start(cursor, whole, Scope(list(pins), current=True)))
         if not (found := pa.Table.from_batches(batches, whole.schema)).num_rows:
             return
         batch = one_batch(found)  # table by table: a read of known tables is in order
@@ -263,8 +272,12 @@ class Scanner:
     ) -> pa.RecordBatch | None:
         """All rows of a table as one batch, or None where they have too many bytes."""
         whole = ScanRequest(flight)
-        pins = None if snapshot is None else {table.table_key: snapshot}
-        scope = Scope([table.table_key], pins, allow_stale, table)
+        epoch = self.changes.steady()
+        is_current = self.catalog.current_snapshots().get(table.table_key) == snapshot
+        scope = Scope(
+            [table.table_key], allow_stale=allow_stale, only=table, snapshot=snapshot,
+            epoch=epoch if is_current else None,
+        )  # fmt: skip
         batches, size = [], 0
         with self.database.reading() as cursor:
             for batch in self.queries.start(cursor, whole, scope):
@@ -328,6 +341,10 @@ class Scanner:
 
 
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
+
+
+def _current(tables: Sequence[TableEntry]) -> dict[int, int]:
+    return {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
 
 
 def _none(request: ScanRequest) -> pa.RecordBatch:

@@ -36,6 +36,7 @@ class Draft:
         for listing in self._listings.values():
             if listing.base_snapshot_id is not None:
                 continue_listing(connection, table.table_key, listing)
+                store.catalog.settling.listed([table.table_key])
         store.put_in(connection, self.merged())
         for listing in self._listings.values():
             mark_listing(connection, table.table_key, listing)

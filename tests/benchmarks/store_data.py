@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store import bounds, logical_types
-from store.database import OPEN_END, stored_columns
+from store.layout import OPEN_END, stored_columns
 
 COLUMNS = 20
 _TYPES = ("INT", "DOUBLE", "STRING", "TIMESTAMP", "DATE")

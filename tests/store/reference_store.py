@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from store.catalog_store import EXTERNAL, TableEntry, table_uuid
-from store.database import stored_columns
 from store.errors import Conflict, NotFound
+from store.layout import stored_columns
 from store.names import join_name
 from store.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, contradicts, cosmetic, digest, once, split
 from store.stats_store import Ids, Meta, Page, Texts, content_hash
@@ -99,7 +99,7 @@ class MemoryStatsStore:
         columns = stored_columns(family)
         given = [name for name in columns if name in rows.column_names]
         received, snapshot_id = rows.num_rows, rows["snapshot_id"][0].as_py()
-        rows = once(family, entry.full_name, rows.select(["snapshot_id", *given]), ("snapshot_id", *keys))
+        rows = once(family, lambda _: entry.full_name, rows.select(["snapshot_id", *given]), ("snapshot_id", *keys))
         fresh = [dict.fromkeys(columns) | row for row in rows.to_pylist()]
         _sight(state, entry, snapshot_id, next((h for row in fresh if (h := row.get("schema_hash"))), None))
         stored = state.records.setdefault((entry.table_key, snapshot_id, family), {})

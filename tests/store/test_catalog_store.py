@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from store.catalog_store import Catalog, table_uuid
@@ -129,13 +130,21 @@ def test_a_table_that_comes_back_has_its_statistics(catalog):
     assert not catalog.get("lake.s.t").dropped
 
 
+def sight(catalog, entry, snapshots):
+    """The entry after a put with rows of these snapshots (id → schema hash)."""
+    seen = {"table_key": [entry.table_key] * len(snapshots), "snapshot_id": list(snapshots),
+            "schema_hash": pa.array(snapshots.values(), pa.string())}  # fmt: skip
+    write(catalog, catalog.sight_snapshots, pa.table(seen))
+    return catalog.by_key(entry.table_key)
+
+
 def test_an_external_tables_greatest_snapshot_is_current(catalog):
     entry = write(catalog, catalog.register, ("c", "s", "t"))
     for ids, current in (({5: None}, 5), ({3: "h"}, 5), ({9: None, 7: None}, 9), ({0: None}, 9)):
-        entry = write(catalog, catalog.sight_external_snapshots, entry, ids)
+        entry = sight(catalog, entry, ids)
         assert entry.current_snapshot_id == current == reopened(catalog).get("c.s.t").current_snapshot_id
     assert [s.snapshot_id for s in catalog.snapshots(entry)] == [0, 3, 5, 7, 9]
-    entry = write(catalog, catalog.sight_external_snapshots, entry, {5: "late"})
+    entry = sight(catalog, entry, {5: "late"})
     assert [(s.snapshot_id, s.schema_hash) for s in catalog.snapshots(entry) if s.schema_hash] == [
         (3, "h"),
         (5, "late"),
@@ -144,7 +153,7 @@ def test_an_external_tables_greatest_snapshot_is_current(catalog):
 
 def test_a_put_does_not_move_the_current_snapshot_of_a_connectors_table(catalog):
     entry = discover(catalog, snapshots=(10, 20))
-    entry = write(catalog, catalog.sight_external_snapshots, entry, {99: None})
+    entry = sight(catalog, entry, {99: None})
     assert entry.current_snapshot_id == 20
     assert catalog.snapshot(entry, 99).is_live is None, "the lake was not looked at since"
     for live, expected in (([10, 20], False), ([10, 20, 99], True)):

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from store import database as layout
+from store import migrations as layout
 from store.catalog_store import Catalog
 from store.database import Database
 from store.errors import InvalidArgument, ShuttingDown

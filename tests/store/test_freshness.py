@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import freshness
@@ -31,6 +31,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         yield made
 
 
+@settings(deadline=None)
 @given(labels=st.lists(st.tuples(LABELS, ROWS), min_size=1, max_size=8), scalar=st.booleans())
 def test_usable_for_is_one_rule(connection, labels, scalar):
     names = [name for name in SCHEMA.names if scalar or name not in ("logical_type", "nan_count")]
@@ -46,6 +47,7 @@ def test_usable_for_is_one_rule(connection, labels, scalar):
     assert [value for (value,) in found] == whole
 
 
+@settings(deadline=None)
 @given(records=st.lists(PLACES, min_size=1, max_size=8), asked=PLACES)
 def test_freshness_is_one_rule(connection, records, asked):
     rows = [{"at": at, "snapshot_id": r.snapshot_id, "ordinal": r.ordinal, "schema_hash": r.schema_hash}

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store import merge
+from store import staged
 from store.catalog_store import Catalog
-from store.database import OPEN_END, Database
+from store.database import Database
 from store.errors import Conflict, NotFound, StatflightError
 from store.file_spans import rows_of
+from store.layout import OPEN_END
 from store.schemas import THETA
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
 from store.targets import Target, TargetKind
@@ -110,7 +111,7 @@ def test_expire_takes_what_the_format_no_longer_has(duck):
 
 
 def test_a_put_larger_than_a_piece_is_stored_whole(duck, monkeypatch):
-    monkeypatch.setattr(merge, "_PIECE_BYTES", 2000)
+    monkeypatch.setattr(staged, "_PIECE_BYTES", 2000)
     for mode, factor in (("create", 1), ("upsert", 2)):
         put(duck, "stats.columns", columns(*((i, i * factor) for i in range(1, 500))), mode)
         found = duck.database.rows("SELECT column_id, row_count FROM stats_columns ORDER BY ALL")

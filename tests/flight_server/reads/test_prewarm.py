@@ -10,7 +10,7 @@ import pytest
 from flight_server.app import Service
 from flight_server.reads import prewarm as readiness
 from flight_server.reads import scanner
-from flight_server.reads.sources import Scope
+from flight_server.reads.scope import Scope
 from flight_server.wire import scan_request
 from flight_server.wire.scan_request import ScanRequest
 from store.database import Connection, Database

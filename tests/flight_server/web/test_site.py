@@ -263,9 +263,9 @@ def large(tmp_path_factory):
 
         def copy(connection):
             key = "(SELECT min(table_key) FROM tables)"
-            for table in ("tables", "snapshots", "stats_tables", "stats_columns", "table_columns"):
+            for table in ("tables", "snapshots", "stats_tables_current", "stats_columns_current", "table_columns"):
                 named = ", format('table_{:05d}', i) AS table_name, 's' || i % 20 AS table_schema"
-                more = named if table == "tables" else ", i AS row_count" if table == "stats_tables" else ""
+                more = named if table == "tables" else ", i AS row_count" if table.startswith("stats_tables") else ""
                 connection.execute(
                     f"INSERT INTO {table} SELECT t.* REPLACE (t.table_key + 100 + i AS table_key{more})"
                     f" FROM {table} t, range({TABLES}) r(i) WHERE t.table_key = {key}"

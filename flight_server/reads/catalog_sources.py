@@ -1,0 +1,145 @@
+"""The sources of `information_schema` and `sys`: for each flight the FROM clause and the SQL of its columns.
+
+SQL text is made of this file's own words and the schema's own column names; whatever a caller says is a parameter.
+`s` is the row, `t` its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from flight_server.reads.scope import Scope, Source, limited_to
+from flight_server.reads.stats_sources import TABLE_COLUMNS
+from store.schemas import FLIGHTS
+
+_CONSTRAINT_NAME: Final = {
+    "constraint_catalog": "t.table_catalog", "constraint_schema": "t.table_schema", "constraint_name": "s.name",
+}  # fmt: skip
+_NAMES: Final = {name: f"t.{name}" for name in ("table_catalog", "table_schema", "table_name")}
+_CONSTRAINTS: Final = "table_constraints s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}"
+
+
+def _plain(sql: str, columns: Mapping[str, str], order: str = "") -> Callable[[Scope], Source]:
+    """A source that names `{scope}`, the condition on table keys, once."""
+
+    def source(scope: Scope) -> Source:
+        parameters: list[Any] = []
+        return Source(sql.replace("{scope}", limited_to("t", scope, parameters)), parameters, columns, order)
+
+    return source
+
+
+def _snapshots(scope: Scope) -> Source:
+    parameters: list[Any] = []
+    captured = " UNION ".join(
+        f"SELECT table_key, snapshot_id FROM {table} c WHERE {limited_to('c', scope, parameters)}"
+        for table in ("stats_tables", "stats_columns", "stats_expressions", "stats_column_groups", "file_snapshots")
+    )
+    condition = limited_to("t", scope, parameters)
+    sql = (
+        f"snapshots s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped LEFT JOIN ({captured}) c"
+        " ON c.table_key = s.table_key AND c.snapshot_id = s.snapshot_id"
+    )
+    columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.snapshots"].schema.names
+                                if name not in TABLE_COLUMNS}  # fmt: skip
+    columns["is_current"] = "(s.snapshot_id = t.current_snapshot_id)"
+    columns["captured"] = "(c.snapshot_id IS NOT NULL)"
+    where = f"{condition} AND (s.is_live OR c.snapshot_id IS NOT NULL)"
+    return Source(sql, parameters, columns, "s.table_key, s.ordinal", where)
+
+
+def _tables(scope: Scope) -> Source:
+    parameters: list[Any] = []
+    columns = _NAMES | {name: f"t.{name}" for name in FLIGHTS["sys.tables"].schema.names}
+    columns["snapshot_id"] = "t.current_snapshot_id"
+    return Source(
+        "tables t", parameters, columns, "t.table_key", f"NOT t.dropped AND {limited_to('t', scope, parameters)}"
+    )
+
+
+def _publications(scope: Scope) -> Source:
+    """The newest publications; STALE once the table is at another snapshot than theirs or the one that they made."""
+    parameters: list[Any] = []
+    columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.publications"].schema.names
+                               if name not in TABLE_COLUMNS}  # fmt: skip
+    columns["state"] = (
+        "CASE WHEN s.state = 'CURRENT' AND s.snapshot_id IS DISTINCT FROM t.current_snapshot_id"
+        " AND s.made_snapshot_id IS DISTINCT FROM t.current_snapshot_id THEN 'STALE'"
+        " ELSE s.state END"
+    )
+    among = limited_to("t", scope, parameters)
+    sql = f"publications s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {among}"
+    return Source(sql, parameters, columns, "s.table_key, s.home")
+
+
+def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[Scope], Source]:
+    """A flight whose columns are those of a table of the same shape, that names its table in columns of its own."""
+    columns = {name: f's."{name}"' for name in FLIGHTS[flight].schema.names} | changed
+    keyed = "table_name" in columns
+
+    def source(scope: Scope) -> Source:
+        parameters: list[Any] = []
+        condition = limited_to("s", scope, parameters) if keyed else "true"
+        return Source(f"{table} s", parameters, columns, order, condition)
+
+    return source
+
+
+def _connectors(scope: Scope) -> Source:
+    """The connectors of the scope's tables; all where it is not limited, those without tables too."""
+    parameters: list[Any] = []
+    condition = "true"
+    if scope.keys is not None:
+        condition = f"s.catalog IN (SELECT t.table_catalog FROM tables t WHERE {limited_to('t', scope, parameters)})"
+    columns = {name: f's."{name}"' for name in FLIGHTS["sys.connectors"].schema.names}
+    return Source("connectors s", parameters, columns, "s.catalog", condition)
+
+
+SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
+    "information_schema.schemata": _plain(
+        "(SELECT DISTINCT t.table_catalog, t.table_schema FROM tables t WHERE NOT t.dropped AND {scope}) s",
+        {"catalog_name": "s.table_catalog", "schema_name": "s.table_schema"},
+        "s.table_catalog, s.table_schema"),
+    "information_schema.tables": _plain(
+        "(SELECT * FROM tables t WHERE NOT t.dropped AND {scope}) t", _NAMES | {"table_type": "'BASE TABLE'"},
+        "t.table_key"),
+    "information_schema.columns": _plain(
+        "table_columns s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}",
+        _NAMES | {name: f"s.{name}" for name in ("column_name", "data_type", "ordinal_position", "is_nullable",
+                                                 "column_id")}
+        | {"column_path": "coalesce(s.column_path, CASE WHEN NOT contains(s.column_name, '.')"
+                          " THEN [s.column_name] END)"},
+        "t.table_key, s.ordinal_position"),
+    "information_schema.table_constraints": _plain(
+        "(SELECT DISTINCT table_key, kind, name FROM table_constraints) s JOIN tables t ON t.table_key = s.table_key"
+        " AND NOT t.dropped AND {scope}",
+        _CONSTRAINT_NAME | _NAMES | {"constraint_type": "s.kind", "is_deferrable": "'NO'",
+                                     "initially_deferred": "'NO'", "enforced": "'NO'"}, "t.table_key, s.name"),
+    "information_schema.key_column_usage": _plain(
+        _CONSTRAINTS + " AND s.kind IN ('PRIMARY KEY', 'UNIQUE', 'FOREIGN KEY')",
+        _CONSTRAINT_NAME | _NAMES | {"column_name": "s.column_name", "ordinal_position": "s.ordinal_position",
+                                     "position_in_unique_constraint": "NULL::BIGINT"},
+        "t.table_key, s.name, s.ordinal_position"),
+    "information_schema.referential_constraints": _plain(
+        _CONSTRAINTS + " AND s.kind = 'FOREIGN KEY'",
+        _CONSTRAINT_NAME | dict.fromkeys(FLIGHTS["information_schema.referential_constraints"].schema.names[3:],
+                                         "NULL::VARCHAR")),
+    "information_schema.check_constraints": _plain(
+        "(SELECT DISTINCT table_key, kind, name, clause FROM table_constraints) s JOIN tables t"
+        " ON t.table_key = s.table_key AND NOT t.dropped AND {scope} AND s.kind = 'CHECK'",
+        _CONSTRAINT_NAME | {"check_clause": "s.clause"}, "t.table_key, s.name"),
+    "information_schema.constraint_column_usage": _plain(
+        _CONSTRAINTS + " AND s.column_name IS NOT NULL", _NAMES | {"column_name": "s.column_name"} | _CONSTRAINT_NAME,
+        "t.table_key, s.name, s.ordinal_position"),
+    "information_schema.constraint_table_usage": _plain(
+        "(SELECT DISTINCT table_key, kind, name FROM table_constraints) s JOIN tables t ON t.table_key = s.table_key"
+        " AND NOT t.dropped AND {scope}", _NAMES | _CONSTRAINT_NAME, "t.table_key, s.name"),
+    "sys.tables": _tables,
+    "sys.publications": _publications,
+    "sys.snapshots": _snapshots,
+    "sys.capture_jobs": _own("sys.capture_jobs", "jobs", "s.queued_at, s.job_id"),
+    "sys.capture_decisions": _own("sys.capture_decisions", "capture_decisions", "s.decided_at"),
+    "sys.column_usage": _own("sys.column_usage", "column_usage", "s.table_key, s.column_name"),
+    "sys.connectors": _connectors,
+}  # fmt: skip

@@ -1,0 +1,212 @@
+"""The sources of the stored `stats.*` flights: for each way of asking, the rows that answer and how fresh they are.
+
+SQL text is made of this file's own words and the schema's own column names; whatever a caller says is a parameter.
+`s` is the row, `t` its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any, Final
+
+from flight_server.reads.scope import Scope, Source, limited_to, pins_of
+from store.freshness import freshness_sql, rank_sql, stored_freshness_sql, usable_for_sql
+from store.layout import BY_SNAPSHOT, BY_SPAN, PARTED, STORED, parts, stored_columns
+from store.schemas import Flight
+from store.stats_store import IDENTITY
+
+TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
+
+
+def stats_source(flight: Flight, scope: Scope, used: Set[str] | None = None) -> Source:
+    """The rows of a stored `stats.*` flight, each with its freshness for what the scope asks.
+
+    Args:
+        flight: A flight of `STORED`.
+        scope: Whose rows, at which snapshots.
+        used: The columns that the query names, None for all; the caller heeds `names` where it gives them.
+    """
+    name = flight.name
+    if name == "stats.sketches":
+        return _sketches(flight, scope)
+    if scope.current and name in PARTED:
+        return _plain(flight, scope, used, f"{parts(name)[0]} s", labelled=True)
+    if scope.current or scope.is_stored:
+        return _plain(flight, scope, used, f"{STORED[name]} s", labelled=False)
+    inner, parameters = (_by_snapshot if name in BY_SNAPSHOT else _by_span)(name, scope)
+    source = _named(flight, inner, parameters, scope)
+    source.columns = dict(source.columns) | {"usable_for": usable_for_sql("s.freshness", "s", flight.schema.names)}
+    source.order = _order(name, "s")
+    return source
+
+
+def _order(name: str, with_snapshot: str) -> str:
+    return ", ".join(["s.table_key", f"{with_snapshot}.snapshot_id", *(f's."{column}"' for column in IDENTITY[name])])
+
+
+def _plain(flight: Flight, scope: Scope, used: Set[str] | None, base: str, *, labelled: bool) -> Source:
+    """Rows that need no choice: all stored ones, or those that answer for the current snapshots (`labelled` where they
+    have their labels with them). No subquery, and no more joins than the columns need."""
+    parameters: list[Any] = []
+    conditions, at = [], "s"
+    if flight.name in BY_SPAN:
+        at = "c"
+        base += (
+            f" JOIN file_snapshots c ON c.family = '{flight.name}' AND c.table_key = s.table_key"
+            " AND c.pos >= s.from_pos AND c.pos < s.to_pos"
+        )
+    if scope.current:
+        conditions.append(f"{at}.freshness IS NOT NULL" if scope.allow_stale else f"{at}.freshness <> 'STALE'")
+    columns = {name: f's."{name}"' for name in flight.schema.names} | {"snapshot_id": f"{at}.snapshot_id"}
+    only = scope.only if used is not None else None
+    current, names, join = "t.current_snapshot_id", (), ""  # type: str, tuple[str, ...], str
+    labels = {"freshness", "usable_for"} if not scope.current else set()
+    if only is not None:
+        current = "NULL" if only.current_snapshot_id is None else str(int(only.current_snapshot_id))
+        columns |= {name: f":t{number}" for number, name in enumerate(TABLE_COLUMNS)}
+        names = (only.table_catalog, only.table_schema, only.table_name, only.table_id)
+        conditions.append(f"s.table_key = {int(only.table_key)}")
+    else:
+        conditions.append(limited_to("s", scope, parameters))
+        if scope.any_dropped:
+            conditions.append("s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)")
+        if used is None or used & {*TABLE_COLUMNS, *labels}:
+            join = " JOIN tables t ON t.table_key = s.table_key"
+            columns |= TABLE_COLUMNS
+    if not labelled:
+        label = f"{at}.freshness" if scope.current else stored_freshness_sql(f"{at}.snapshot_id", current)
+        columns |= {"freshness": label, "usable_for": usable_for_sql(label, "s", flight.schema.names)}
+    plain_base = base if at == "s" else ""
+    where = " AND ".join(condition for condition in conditions if condition != "true") or "true"
+    order = _order(flight.name, at)
+    return Source(base + join, parameters, columns, order, where, names=names, base=plain_base, join=join)
+
+
+def _named(flight: Flight, inner: str, parameters: list[Any], scope: Scope) -> Source:
+    """The rows `s` of a subquery with the names of their tables."""
+    columns = {name: f's."{name}"' for name in flight.schema.names}
+    if (only := scope.only) is None:
+        sql = f"({inner}) s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped"
+        return Source(sql, parameters, columns | TABLE_COLUMNS, arrow=pins_of(scope))
+    names = ", ".join(f'?::VARCHAR AS "{name}"' for name in TABLE_COLUMNS)
+    values = [only.table_catalog, only.table_schema, only.table_name, only.table_id]
+    return Source(f"(SELECT *, {names} FROM ({inner})) s", values + parameters, columns, arrow=pins_of(scope))
+
+
+# A choice among versions: pinned snapshots, and sketches.
+
+
+def _asked(scope: Scope) -> str:
+    """Subquery: table_key, snapshot_id, ordinal, schema_hash of the snapshot asked for of each table."""
+    columns = "n.table_key, n.snapshot_id, n.ordinal, n.schema_hash"
+    if scope.current:
+        return (
+            f"(SELECT {columns} FROM tables p JOIN snapshots n ON n.table_key = p.table_key"
+            " AND n.snapshot_id = p.current_snapshot_id)"
+        )
+    if scope.snapshot is not None:
+        return f"(SELECT {columns} FROM snapshots n WHERE n.snapshot_id = {int(scope.snapshot)})"
+    joined = "n.table_key = p.table_key AND n.snapshot_id = p.snapshot_id"
+    return f"(SELECT {columns} FROM pins p JOIN snapshots n ON {joined})"
+
+
+def _choice(row: str, hash_: str, scope: Scope) -> tuple[str, str, str]:
+    """SQL of the freshness, of whether the row may answer, and of the order with the best first."""
+    label = freshness_sql(row, hash_, "n.ordinal", "a")
+    valid = f"({label}) IS NOT NULL" if scope.allow_stale else f"({label}) <> 'STALE'"
+    return label, valid, rank_sql(row, hash_, "n.ordinal", "a")
+
+
+def _hash(name: str, row: str) -> str:
+    return f"coalesce({row}.schema_hash, n.schema_hash)" if "schema_hash" in stored_columns(name) else "n.schema_hash"
+
+
+def _best_rows(name: str, scope: Scope, condition: str) -> str:
+    """Of each target of the tables in the condition (on `r`), the row that answers, with its freshness."""
+    label, valid, best = _choice("r", _hash(name, "r"), scope)
+    identity = "".join(f', r."{column}"' for column in IDENTITY[name])
+    return (
+        f"SELECT r.*, {label} AS freshness FROM {BY_SNAPSHOT[name]} r JOIN {_asked(scope)} a"
+        " ON a.table_key = r.table_key JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
+        f" WHERE {condition} AND {valid}"
+        f" QUALIFY row_number() OVER (PARTITION BY r.table_key{identity} ORDER BY {best}) = 1"
+    )
+
+
+def _by_snapshot(name: str, scope: Scope) -> tuple[str, list[Any]]:
+    """Rows of pinned snapshots. Of a table that has a record of every target at the very snapshot, these are a plain
+    filter; a choice is made among the versions of the others alone."""
+    parameters: list[Any] = []
+    if name not in PARTED or scope.only is not None:
+        return _best_rows(name, scope, limited_to("r", scope, parameters)), parameters
+    among = limited_to("r", scope, parameters)
+    if scope.snapshot is not None:
+        asked, exact = "", f"r.snapshot_id = {int(scope.snapshot)}"  # by which DuckDB skips row groups
+    else:
+        asked, exact = "JOIN pins p ON p.table_key = r.table_key AND p.snapshot_id = r.snapshot_id", "true"
+    # tables with a record of each target that answers for the current snapshot have nothing to inherit
+    lacking = (
+        f"SELECT a.table_key FROM {_asked(scope)} a JOIN tables x ON x.table_key = a.table_key"
+        " LEFT JOIN snapshots c ON c.table_key = x.table_key AND c.snapshot_id = x.current_snapshot_id"
+        f" LEFT JOIN (SELECT r.table_key, count(*) AS size FROM {BY_SNAPSHOT[name]} r {asked} WHERE {exact}"
+        " GROUP BY ALL) e ON e.table_key = a.table_key"
+        f" LEFT JOIN (SELECT table_key, count(*) AS size FROM {parts(name)[0]} GROUP BY ALL) k"
+        " ON k.table_key = a.table_key WHERE c.ordinal IS NULL OR a.ordinal > c.ordinal"
+        " OR coalesce(e.size, 0) <> coalesce(k.size, 0)"
+    )
+    inherited = _best_rows(name, scope, "r.table_key IN (SELECT table_key FROM lacking)")
+    return (
+        f"WITH lacking AS MATERIALIZED ({lacking})"
+        f" SELECT r.*, 'EXACT' AS freshness FROM {BY_SNAPSHOT[name]} r {asked} WHERE {exact}"
+        f" AND {among} AND r.table_key NOT IN (SELECT table_key FROM lacking) UNION ALL"
+        f" SELECT * FROM ({inherited}) r WHERE {limited_to('r', scope, parameters)}",
+        parameters,
+    )
+
+
+def _by_span(name: str, scope: Scope) -> tuple[str, list[Any]]:
+    """Rows of files: of every listing, or of the one listing that answers for the snapshot asked for."""
+    parameters: list[Any] = []
+    listings = f"SELECT f.table_key, f.snapshot_id, f.pos FROM file_snapshots f WHERE f.family = '{name}'"
+    if scope.current:
+        fresh = "IS NOT NULL" if scope.allow_stale else "<> 'STALE'"
+        listings += f" AND f.freshness {fresh}"
+    elif scope.is_stored:
+        listings += f" AND {limited_to('f', scope, parameters)}"
+    else:
+        label, valid, best = _choice("f", "n.schema_hash", scope)
+        listings = (
+            f"SELECT f.table_key, f.snapshot_id, f.pos, {label} AS freshness"
+            f" FROM file_snapshots f JOIN {_asked(scope)} a ON a.table_key = f.table_key JOIN snapshots n"
+            " ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
+            f" WHERE f.family = '{name}' AND {valid}"
+            f" QUALIFY row_number() OVER (PARTITION BY f.table_key ORDER BY {best}) = 1"
+        )
+    condition = limited_to("r", scope, parameters)
+    columns = ", ".join(f'r."{column}"' for column in stored_columns(name))
+    label = "" if scope.current or scope.is_stored else ", c.freshness"
+    return (
+        f"SELECT r.table_key, c.snapshot_id{label}, {columns} FROM {BY_SPAN[name]} r JOIN ({listings}) c"
+        " ON c.table_key = r.table_key AND c.pos >= r.from_pos AND c.pos < r.to_pos"
+        f" WHERE {condition}",
+        parameters,
+    )
+
+
+def _sketches(flight: Flight, scope: Scope) -> Source:
+    """Sketches of columns, expressions and groups, and those of files, as one."""
+    names = ", ".join(f'"{name}"' for name in stored_columns("stats.sketches"))
+    selects, parameters = [], []  # type: list[str], list[Any]
+    for family in ("stats.sketches", "file_sketches"):
+        own: list[Any] = []
+        if family == "file_sketches":
+            inner, own = _by_span(family, scope)
+        elif scope.is_stored:
+            inner = f"SELECT * FROM stats_sketches r WHERE {limited_to('r', scope, own)}"
+        else:
+            inner = _best_rows(family, scope, limited_to("r", scope, own))
+        selects.append(f"SELECT table_key, snapshot_id, {names} FROM ({inner})")
+        parameters += own
+    source = _named(flight, " UNION ALL ".join(selects), parameters, scope)
+    source.order = "s.table_key, s.snapshot_id, s.target_kind = 'FILE' DESC, s.storage_id, s.column_id, s.role"
+    return source

@@ -1,0 +1,120 @@
+"""The ids of columns that a put names, and the columns of tables that only puts speak of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.catalog_store import EXTERNAL, Catalog
+from store.errors import InvalidField
+from store.layout import Connection
+from store.names import dotted_name
+from store.puts import codes
+from store.views import view
+
+
+class ColumnNames:
+    """Column ids by name, for rows of any number of tables with `table_key`."""
+
+    def __init__(self, catalog: Catalog):
+        self._catalog = catalog
+
+    def with_ids(self, connection: Connection, rows: pa.Table) -> pa.Table:
+        """The rows with every column id filled in from the name; a name that is new gets the next free id.
+
+        Raises:
+            InvalidField: A row has no id, and its name is that of two columns.
+        """
+        if "column_name" not in rows.column_names:
+            return rows
+        if "column_id" not in rows.column_names:
+            rows = rows.append_column("column_id", pa.nulls(rows.num_rows, pa.int64()))
+        lacking = pc.and_(pc.is_null(rows["column_id"]), pc.is_valid(rows["column_name"]))
+        if not pc.any(lacking).as_py():
+            return rows
+        named = rows.filter(lacking).select(["table_key", "column_name"])
+        numbers = codes(named, named.column_names)
+        _, first, places = np.unique(numbers, return_index=True, return_inverse=True)
+        wanted = named.take(pa.array(first)).append_column("first", pa.array(first))
+        self._refuse_ambiguous(connection, wanted)
+        ids = np.array(self._assigned(connection, wanted), np.int64)
+        filled = np.zeros(rows.num_rows, np.int64)
+        filled[lacking.to_numpy()] = ids[places]
+        found = pc.if_else(lacking, pa.array(filled), rows["column_id"])
+        return rows.set_column(rows.schema.get_field_index("column_id"), "column_id", found)
+
+    def _refuse_ambiguous(self, connection: Connection, wanted: pa.Table) -> None:
+        with view(connection, wanted=wanted):
+            found = connection.execute(
+                "SELECT w.table_key, w.column_name FROM wanted w JOIN table_columns c ON c.table_key = w.table_key"
+                " AND c.column_name = w.column_name GROUP BY ALL HAVING count(DISTINCT c.column_id) > 1 ORDER BY ALL"
+            ).fetchall()
+        if found:
+            raise InvalidField(
+                "column_name", f'is the name of two columns of "{self._catalog.by_key(found[0][0]).full_name}"',
+                expected="a column_id beside the name", actual=found[0][1],
+            )  # fmt: skip
+
+    def _assigned(self, connection: Connection, wanted: pa.Table) -> list[int]:
+        """The id of each (table_key, column_name), in order; new ones are given in the order of `first`."""
+        with view(connection, wanted=wanted):
+            known = connection.execute(
+                "SELECT i.table_key, i.column_name, i.column_id FROM column_ids i SEMI JOIN wanted w"
+                " ON w.table_key = i.table_key"
+            ).fetchall()
+        ids: dict[int, dict[str, int]] = {}
+        for key, name, column_id in known:
+            ids.setdefault(key, {})[name] = column_id
+        for by_name in ids.values():  # a dotted name may be that of one part
+            by_name |= {dotted_name(key): id for key, id in by_name.items() if '"' in key} | by_name
+        keys, names = wanted["table_key"].to_pylist(), wanted["column_name"].to_pylist()
+        new: list[tuple[int, str, int]] = []
+        for at in np.argsort(wanted["first"].to_numpy()):
+            by_name = ids.setdefault(keys[at], {})
+            if names[at] not in by_name:
+                by_name[names[at]] = max(by_name.values(), default=0) + 1
+                new.append((keys[at], names[at], by_name[names[at]]))
+        if new:
+            made = pa.table(dict(zip(("table_key", "column_name", "column_id"), zip(*new, strict=True), strict=True)))
+            with view(connection, made=made):
+                connection.execute("INSERT INTO column_ids SELECT table_key, column_name, column_id FROM made")
+        return [ids[key][name] for key, name in zip(keys, names, strict=True)]
+
+    def note(self, connection: Connection, rows: pa.Table) -> None:
+        """Adds the columns that rows of `stats.columns` speak of to those of external tables."""
+        external = [k for k in rows["table_key"].unique().to_pylist() if self._catalog.by_key(k).format == EXTERNAL]
+        if not external or "column_name" not in rows.column_names:
+            return
+        if "logical_type" not in rows.column_names:
+            rows = rows.append_column("logical_type", pa.nulls(rows.num_rows, pa.string()))
+        rows = rows.select(["table_key", "column_id", "column_name", "logical_type"])
+        rows = rows.filter(pc.is_valid(rows["column_name"]))
+        _, first = np.unique(codes(rows, ["table_key", "column_id"]), return_index=True)
+        names = rows.take(pa.array(np.sort(first)))
+        names = names.append_column("row_no", pa.array(np.arange(names.num_rows)))
+        with view(connection, names=names, external=pa.table({"key": pa.array(external, pa.int64())})):
+            connection.execute(
+                "CREATE OR REPLACE TEMP TABLE noted AS SELECT n.* FROM names n"
+                " SEMI JOIN external x ON x.key = n.table_key"
+                " ANTI JOIN table_columns c ON c.table_key = n.table_key AND c.column_id = n.column_id"
+            )
+        connection.execute(
+            "INSERT INTO table_columns (table_key, column_name, data_type, ordinal_position, is_nullable, column_id)"
+            " SELECT n.table_key, n.column_name, n.logical_type, coalesce(c.known, 0)"
+            " + row_number() OVER (PARTITION BY n.table_key ORDER BY n.row_no), 'YES', n.column_id FROM noted n"
+            " LEFT JOIN (SELECT table_key, count(DISTINCT column_id) AS known FROM table_columns GROUP BY table_key) c"
+            " ON c.table_key = n.table_key"
+        )
+        connection.execute(
+            "CREATE OR REPLACE TEMP TABLE renamed AS SELECT * FROM (SELECT table_key, column_name,"
+            " arg_max(column_id, row_no) AS column_id FROM noted GROUP BY ALL) n ANTI JOIN column_ids i"
+            " ON i.table_key = n.table_key AND i.column_name = n.column_name AND i.column_id = n.column_id"
+        )
+        connection.execute(
+            "DELETE FROM column_ids USING renamed r WHERE column_ids.table_key = r.table_key"
+            " AND column_ids.column_name = r.column_name"
+        )
+        connection.execute("INSERT INTO column_ids SELECT table_key, column_name, column_id FROM renamed")
+        connection.execute("DROP TABLE noted")
+        connection.execute("DROP TABLE renamed")

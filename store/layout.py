@@ -1,0 +1,143 @@
+"""The tables of the DuckDB file: how the rows of each flight lie in it.
+
+Rows of most flights are kept once for each snapshot. Those of `PARTED` lie in two tables: `…_current` has the row that
+answers for each target at the current snapshot of its table, with its freshness and what it is usable for, so that a
+scan of what is current is a plain filter; `…_history` has all others. A view with the flight's name shows both
+(`store.current_rows` moves rows between them). Rows of files are kept once for as long as they do not change: they hold
+for the file listings at positions from_pos <= pos < to_pos (`store.file_spans`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import duckdb
+import pyarrow as pa
+
+from store.schemas import DELETE_FILE, FLIGHTS, KEY
+
+Connection: TypeAlias = duckdb.DuckDBPyConnection
+
+OPEN_END = 2**62  # `to_pos` of a row that the newest file listing still holds
+
+# Flight → the table or view with all of its stored rows.
+BY_SNAPSHOT = {
+    "stats.tables": "stats_tables",
+    "stats.columns": "stats_columns",
+    "stats.expressions": "stats_expressions",
+    "stats.column_groups": "stats_column_groups",
+    "stats.sketches": "stats_sketches",
+}
+BY_SPAN = {"stats.files": "stats_files", "stats.file_columns": "stats_file_columns", "file_sketches": "file_sketches"}
+STORED = BY_SNAPSHOT | BY_SPAN
+PARTED: Final = ("stats.tables", "stats.columns", "stats.expressions", "stats.column_groups")
+LABELS: Final = ("freshness", "usable_for")  # that end a `…_current` table
+
+SQL_TYPES = {
+    pa.string(): "VARCHAR",
+    pa.int64(): "BIGINT",
+    pa.int32(): "INTEGER",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.binary(): "BLOB",
+    pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
+    pa.list_(pa.int64()): "BIGINT[]",
+    pa.list_(pa.string()): "VARCHAR[]",
+    pa.list_(DELETE_FILE): "STRUCT(file_path VARCHAR, file_content VARCHAR, content_offset BIGINT,"
+    " content_size BIGINT)[]",
+}
+
+_CATALOG = """
+CREATE TABLE settings (name VARCHAR, value VARCHAR);
+CREATE TABLE connectors (catalog VARCHAR, format VARCHAR, uri VARCHAR, options VARCHAR, state VARCHAR,
+    last_seen_at TIMESTAMPTZ, last_error VARCHAR);
+CREATE TABLE tables (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
+    table_id VARCHAR, format VARCHAR, location VARCHAR, current_snapshot_id BIGINT, dropped BOOLEAN,
+    partition_keys VARCHAR[], properties VARCHAR, state VARCHAR, last_error VARCHAR, discovered_at TIMESTAMPTZ,
+    checked_at TIMESTAMPTZ);
+CREATE TABLE schemas (table_key BIGINT, schema_hash VARCHAR, columns VARCHAR);
+CREATE TABLE table_columns (table_key BIGINT, column_name VARCHAR, data_type VARCHAR, ordinal_position BIGINT,
+    is_nullable VARCHAR, column_id BIGINT, column_path VARCHAR[]);
+CREATE TABLE column_ids (table_key BIGINT, column_name VARCHAR, column_id BIGINT);
+CREATE TABLE table_constraints (table_key BIGINT, kind VARCHAR, name VARCHAR, ordinal_position BIGINT,
+    column_name VARCHAR, clause VARCHAR);
+CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, parent_snapshot_id BIGINT,
+    sequence_number BIGINT, committed_at TIMESTAMPTZ, operation VARCHAR, schema_hash VARCHAR, is_live BOOLEAN);
+CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT,
+    freshness VARCHAR);
+CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR);
+CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR, location VARCHAR,
+    columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR, made_snapshot_id BIGINT);
+CREATE TABLE idempotency (key VARCHAR, content_hash VARCHAR, answer VARCHAR, stored_at TIMESTAMPTZ);
+CREATE TABLE jobs (job_id VARCHAR, state VARCHAR, table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,
+    table_name VARCHAR, snapshot VARCHAR, mode VARCHAR, targets VARCHAR, request VARCHAR, dedupe VARCHAR,
+    attempts BIGINT, priority BIGINT, queued_at TIMESTAMPTZ, started_at TIMESTAMPTZ, finished_at TIMESTAMPTZ,
+    not_before TIMESTAMPTZ, lease_until TIMESTAMPTZ, lease_token VARCHAR, progress DOUBLE, degraded BOOLEAN,
+    stats_processed BIGINT, message VARCHAR);
+CREATE TABLE capture_decisions (decided_at TIMESTAMPTZ, correlation_id VARCHAR, table_key BIGINT,
+    table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR, snapshot_id BIGINT, target_kind VARCHAR,
+    storage_id VARCHAR, outcome VARCHAR, engine_id VARCHAR, detail VARCHAR, elapsed_ms DOUBLE);
+CREATE TABLE column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
+    column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ);
+CREATE TABLE packed (flight VARCHAR, table_key BIGINT, snapshot_id BIGINT, data BLOB USING COMPRESSION uncompressed);
+"""
+
+
+def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Appends rows, of all columns and one type in each, in one statement: `executemany` takes a millisecond a row."""
+    if rows:
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        connection.execute(f"INSERT INTO {table} SELECT {', '.join(['unnest(?)'] * len(columns))}", columns)
+
+
+def stored_columns(flight: str) -> dict[str, pa.DataType]:
+    """The columns that a flight's physical table holds after its key: payload, then recorded provenance."""
+    schema = FLIGHTS["stats.sketches" if flight == "file_sketches" else flight].schema
+    names = [n for n in schema.names if n not in KEY and n not in ("freshness", "usable_for")]
+    return {name: schema.field(name).type for name in names}
+
+
+def parts(flight: str) -> tuple[str, ...]:
+    """The physical tables that hold the rows of a flight of `BY_SNAPSHOT`: of a parted one current, then history."""
+    table = BY_SNAPSHOT[flight]
+    return (f"{table}_current", f"{table}_history") if flight in PARTED else (table,)
+
+
+def row_columns(flight: str) -> list[str]:
+    """The quoted columns of every row of a flight of `BY_SNAPSHOT`, in one order, labels not among them."""
+    return ["table_key", "snapshot_id", *(f'"{name}"' for name in stored_columns(flight)), "generation", "created_at"]
+
+
+def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
+    """CREATE TABLE of a flight's rows; `leading` and `more` are columns before and after the flight's own."""
+    columns = []
+    for name, type in stored_columns(flight).items():
+        # sketches do not compress: trying to costs 3 to 5 times the write
+        extra = " USING COMPRESSION uncompressed" if name == "data" else ""
+        columns.append(f'"{name}" {SQL_TYPES[type]}{extra}')
+    return f"CREATE TABLE {table} (table_key BIGINT, {leading}, {', '.join(columns)}, generation BIGINT, " \
+           f"created_at TIMESTAMPTZ{more});"  # fmt: skip
+
+
+def current_ddl(flight: str) -> list[str]:
+    """The statements that make the `…_current` table of a parted flight and the view over both of its tables."""
+    current, history = parts(flight)
+    columns = ", ".join(row_columns(flight))
+    labels = "".join(f", {name} VARCHAR" for name in LABELS)
+    return [
+        ddl(flight, current, "snapshot_id BIGINT", labels),
+        f"CREATE VIEW {BY_SNAPSHOT[flight]} AS"
+        f" SELECT {columns} FROM {current} UNION ALL SELECT {columns} FROM {history}",
+    ]
+
+
+def create(connection: Connection, version: int) -> None:
+    """The tables of an empty file."""
+    statements = [_CATALOG, ddl("stats.sketches", "stats_sketches", "snapshot_id BIGINT")]
+    for flight in PARTED:
+        statements += [ddl(flight, parts(flight)[1], "snapshot_id BIGINT"), *current_ddl(flight)]
+    statements += [ddl(flight, table, "from_pos BIGINT, to_pos BIGINT") for flight, table in BY_SPAN.items()]
+    statements.append(f"INSERT INTO settings VALUES ('schema_version', '{version}')")
+    for statement in statements:
+        connection.execute(statement)

@@ -1,0 +1,111 @@
+"""Migrations of the DuckDB file: each step brings a stored database from one layout to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from store.current_rows import refresh, refresh_listings
+from store.errors import InvalidArgument
+from store.layout import PARTED, SQL_TYPES, Connection, create, current_ddl, parts
+from store.schemas import DELETES, MOMENTS
+
+VERSION = 6  # of the layout
+
+
+def _add_column_usage(connection: Connection) -> None:
+    """Layout 2. Servers made the table themselves before it was part of the layout: what they counted stays."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,"
+        " table_name VARCHAR, column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ)"
+    )
+
+
+def _add_file_marks(connection: Connection) -> None:
+    """Layout 3. Listings put before have no mark: the next capture of a table puts all its files once more."""
+    connection.execute("CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR)")
+
+
+def _add_packed(connection: Connection) -> None:
+    """Layout 4. The values are made from the rows."""
+    connection.execute(
+        "CREATE TABLE packed (flight VARCHAR, table_key BIGINT, snapshot_id BIGINT,"
+        " data BLOB USING COMPRESSION uncompressed)"
+    )
+
+
+def _add_moments(connection: Connection) -> None:
+    """Layout 5. What was stored before has null in the new columns until it is captured again."""
+    scalar = {name: SQL_TYPES[type] for name, type in MOMENTS.items()}
+    tables = ("stats_columns", "stats_file_columns", "stats_expressions", "stats_column_groups")
+    added = dict.fromkeys(tables, scalar)
+    added["stats_files"] = {name: SQL_TYPES[type] for name, type in DELETES.items()}
+    added["table_columns"] = {"column_path": "VARCHAR[]"}
+    added["tables"] = {
+        "partition_keys": "VARCHAR[]", "properties": "VARCHAR", "state": "VARCHAR", "last_error": "VARCHAR",
+        "discovered_at": "TIMESTAMPTZ", "checked_at": "TIMESTAMPTZ",
+    }  # fmt: skip
+    for table, columns in added.items():
+        for name, type in columns.items():
+            connection.execute(f'ALTER TABLE {table} ADD COLUMN "{name}" {type}')
+    connection.execute("UPDATE tables SET state = 'ACTIVE'")
+    connection.execute(
+        "CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR,"
+        " location VARCHAR, columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR, made_snapshot_id BIGINT)"
+    )
+
+
+def _part_current(connection: Connection) -> None:
+    """Layout 6. Rows that answer for the current snapshot move to tables of their own."""
+    for flight in PARTED:
+        history = parts(flight)[1]
+        connection.execute(f"ALTER TABLE {history.removesuffix('_history')} RENAME TO {history}")
+        for statement in current_ddl(flight):
+            connection.execute(statement)
+    connection.execute("ALTER TABLE file_snapshots ADD COLUMN freshness VARCHAR")
+    keys = [key for (key,) in connection.execute("SELECT table_key FROM tables").fetchall()]
+    refresh(connection, keys)
+    refresh_listings(connection, keys)
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {
+    1: _add_column_usage, 2: _add_file_marks, 3: _add_packed, 4: _add_moments, 5: _part_current,
+}  # fmt: skip
+"""Version → what brings a file of that version to the next one."""
+
+
+def migrate(connection: Connection, name: str) -> None:
+    """Brings a file to the newest layout, in one transaction: all steps or none.
+
+    Raises:
+        InvalidArgument: A newer statflight wrote the file, or something else did.
+    """
+    tables = {table for (table,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    connection.execute("BEGIN")
+    try:
+        if not tables:
+            create(connection, VERSION)
+        elif not {"settings", "snapshots", "stats_sketches"} <= tables:
+            raise InvalidArgument(
+                f'database "{name}": it holds tables that are not of statflight',
+                code="DATABASE", hint="name another file with --db",
+            )  # fmt: skip
+        else:
+            _migrate_from(connection)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _migrate_from(connection: Connection) -> None:
+    found = connection.execute("SELECT value FROM settings WHERE name = 'schema_version'").fetchall()
+    version = int(found[0][0]) if found else 0
+    if version > VERSION:
+        raise InvalidArgument(
+            f"the database was written by a newer statflight (layout {version}, this one knows {VERSION})",
+            code="DATABASE", hint="install that version or newer, or name another file with --db",
+        )  # fmt: skip
+    for step in range(version, VERSION):
+        MIGRATIONS[step](connection)
+    if version < VERSION:
+        connection.execute("UPDATE settings SET value = ? WHERE name = 'schema_version'", [str(VERSION)])

@@ -1,0 +1,174 @@
+"""Merging the rows of a put, of any number of tables, into flights whose rows are kept once for each snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.current_rows import CurrentRows
+from store.file_spans import STORAGE_ID
+from store.freshness import EXACT, USABLE_COLUMNS, usable_for_sql
+from store.layout import BY_SNAPSHOT, LABELS, PARTED, Connection, parts, row_columns, stored_columns
+from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes
+from store.staged import NONE, NameOf, Staged, within
+from store.views import view
+
+
+class SnapshotMerge:
+    """A put of rows; `apply` writes only what differs.
+
+    Args:
+        flight: A flight of `BY_SNAPSHOT`.
+        rows: With `table_key` and `snapshot_id`.
+        current: Table key → current snapshot of each table.
+    """
+
+    def __init__(
+        self, mode: PutMode, flight: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
+        settling: CurrentRows,
+    ):  # fmt: skip
+        self.mode, self.flight, self.current, self.settling = mode, flight, current, settling
+        self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
+        self.tables = parts(flight)
+        self.is_parted = flight in PARTED
+
+    def apply(self, connection: Connection, generation: int) -> Counts:
+        """Raises Conflict where mode `create` meets another record."""
+        staged = self.staged
+        found = self._found(connection)
+        other = found.filter(pc.invert(found["same"]))
+        if self.mode is PutMode.CREATE and other.num_rows:
+            first = other.slice(0, 1).to_pylist()[0]
+            staged.refuse(connection, self.tables[first["part"]], first["row_no"], first["rid"])
+        settled = found if self.mode is PutMode.FILL else found.filter(found["same"])
+        fresh = staged.without(settled["row_no"])
+        replaced = 0
+        if self.mode is not PutMode.FILL:
+            replaced = other.num_rows
+            self._delete(connection, other)
+        if self.mode is PutMode.REPLACE_SNAPSHOT:
+            self._delete_absent(connection, found)
+        self._insert(connection, fresh, generation)
+        if self.mode is PutMode.REPLACE_SNAPSHOT and self.flight != "stats.sketches":
+            self._drop_orphaned_sketches(connection)
+        return Counts(staged.received, fresh.num_rows - replaced, settled.num_rows, replaced)
+
+    def _stored(self, scope: str) -> str:
+        """Subquery of the stored rows: `part`, `rid` and all columns."""
+        columns = ", ".join(row_columns(self.flight))
+        each = (f"{number} AS part, rowid AS rid, {columns} FROM {table}" for number, table in enumerate(self.tables))
+        return " UNION ALL ".join(f"SELECT {select} WHERE {scope}" for select in each)
+
+    def _found(self, connection: Connection) -> pa.Table:
+        scope = self.staged.scope(snapshots=True)
+        if not connection.execute(f"SELECT 1 FROM ({self._stored(scope)}) LIMIT 1").fetchall():
+            return pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
+        keep = "true" if self.mode is PutMode.CAPTURE else None
+        return self.staged.matches(connection, self._stored(scope), ("part",), keep_complete=keep)
+
+    def _delete(self, connection: Connection, doomed: pa.Table) -> None:
+        """Deletes rows by `part` and `rid`."""
+        for number, table in enumerate(self.tables):
+            rids = doomed.filter(pc.equal(doomed["part"], number)).select(["rid"]) if doomed.num_rows else doomed
+            if rids.num_rows:
+                with view(connection, doomed=rids):
+                    connection.execute(
+                        f"DELETE FROM {table} WHERE {self.staged.scope()} AND rowid IN (SELECT rid FROM doomed)"
+                    )
+
+    def _delete_absent(self, connection: Connection, found: pa.Table) -> None:
+        """Deletes what is stored at the snapshots of the put and not in it; of sketches, only those of targets that
+        are not."""
+        among = ""
+        if self.flight == "stats.sketches":  # a target that stays keeps the sketches the new set lacks
+            among = (
+                " AND NOT EXISTS (SELECT 1 FROM staged s WHERE s.table_key = t.table_key"
+                " AND s.storage_id = t.storage_id AND s.snapshot_id = t.snapshot_id)"
+            )
+        stored = self._stored(self.staged.scope(snapshots=True))
+        with view(connection, kept=found.select(["part", "rid"]), staged=self.staged.rows):
+            absent = connection.sql(
+                f"SELECT t.part, t.rid, t.table_key FROM ({stored}) t SEMI JOIN staged p ON p.table_key = t.table_key"
+                " AND p.snapshot_id = t.snapshot_id WHERE NOT EXISTS (SELECT 1 FROM kept k WHERE k.part = t.part"
+                f" AND k.rid = t.rid){among}"
+            ).to_arrow_table()
+        self._delete(connection, absent)
+        if self.is_parted:  # an older row may answer now
+            self.settling.moved(absent.filter(pc.equal(absent["part"], 0))["table_key"].unique().to_pylist())
+
+    def _insert(self, connection: Connection, fresh: pa.Table, generation: int) -> None:
+        staged, key = self.staged, {"table_key": "s.table_key", "snapshot_id": "s.snapshot_id"}
+        if not fresh.num_rows:
+            return
+        if not self.is_parted:
+            staged.insert(connection, self.tables[0], fresh, generation, key)
+            return
+        current, history = self.tables
+        answers = self._is_current(fresh)
+        now, then = fresh.filter(answers), fresh.filter(pc.invert(answers))
+        if now.num_rows:
+            self._retire(connection, now)
+            stored = stored_columns(self.flight)
+            lacking = [name for name in USABLE_COLUMNS if name in stored and name not in fresh.column_names]
+            nothing = "".join(f', NULL AS "{name}"' for name in lacking)
+            use = usable_for_sql(f"'{EXACT}'", "s", stored)
+            labels = dict(zip(LABELS, (f"'{EXACT}'", use), strict=True))
+            staged.insert(connection, current, now, generation, key | labels, f"(SELECT *{nothing} FROM staged) s")
+        if then.num_rows:
+            staged.insert(connection, history, then, generation, key)
+            self._tell_settling(connection, then)
+
+    def _is_current(self, rows: pa.Table) -> pa.Array:
+        """Whether each row is of the current snapshot of its table."""
+        numbers = codes(rows, ["table_key", "snapshot_id"])
+        _, first, places = np.unique(numbers, return_index=True, return_inverse=True)
+        pairs = rows.select(["table_key", "snapshot_id"]).take(pa.array(first)).to_pylist()
+        return pa.array(np.array([self.current.get(p["table_key"]) == p["snapshot_id"] for p in pairs])[places])
+
+    def _target_columns(self) -> list[str]:
+        return ["table_key", *IDENTITY[self.flight]]
+
+    def _retire(self, connection: Connection, now: pa.Table) -> None:
+        """Moves the rows that answered for the targets of these rows to history."""
+        current, history = self.tables
+        columns = ", ".join(row_columns(self.flight))
+        scope = within("table_key", now["table_key"])
+        keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
+        with view(connection, staged=now.select(self._target_columns())):
+            doomed = connection.sql(
+                f"SELECT c.rid FROM (SELECT rowid AS rid, * FROM {current} WHERE {scope}) c"
+                f" SEMI JOIN staged s ON {keys}"
+            ).to_arrow_table()
+        if doomed.num_rows:
+            with view(connection, doomed=doomed):
+                among = f"{scope} AND rowid IN (SELECT rid FROM doomed)"
+                connection.execute(f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {among}")
+                connection.execute(f"DELETE FROM {current} WHERE {among}")
+
+    def _tell_settling(self, connection: Connection, then: pa.Table) -> None:
+        """Names the tables in which rows of older snapshots may answer: those of targets without an exact row."""
+        scope = within("table_key", then["table_key"])
+        keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
+        with view(connection, staged=then.select(self._target_columns())):
+            found = connection.execute(
+                f"SELECT DISTINCT s.table_key FROM staged s ANTI JOIN (SELECT c.* FROM {self.tables[0]} c JOIN tables x"
+                f" ON x.table_key = c.table_key AND x.current_snapshot_id = c.snapshot_id WHERE c.{scope}) c ON {keys}"
+            ).fetchall()
+        self.settling.moved([key for (key,) in found])
+
+    def _drop_orphaned_sketches(self, connection: Connection) -> None:
+        """Sketches of targets that the new set lacks go; those of targets that stay are carried over."""
+        kind = next(str(kind) for kind, flight in FLIGHT_OF.items() if flight == self.flight)
+        scope = f"{self.staged.scope(snapshots=True)} AND target_kind = '{kind}'"
+        if not connection.execute(f"SELECT 1 FROM {BY_SNAPSHOT['stats.sketches']} WHERE {scope} LIMIT 1").fetchall():
+            return
+        with view(connection, staged=self.staged.rows.select([*self.staged.keys])):
+            connection.execute(
+                f"DELETE FROM stats_sketches WHERE {scope}"
+                " AND (table_key, snapshot_id) IN (SELECT (s.table_key, s.snapshot_id) FROM staged s)"
+                " AND (table_key, storage_id, snapshot_id) NOT IN"
+                f" (SELECT (s.table_key, {STORAGE_ID[self.flight].format('s')}, s.snapshot_id) FROM staged s)"
+            )

@@ -1,0 +1,140 @@
+"""The rows of a put on their way into a physical table: each target once, compared with what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from store.layout import Connection, stored_columns
+from store.puts import IDENTITY, contradicts, cosmetic, once
+from store.views import view
+
+NONE = pa.chunked_array([], pa.int64())
+_ROW_GROUP = 122_880  # rows that DuckDB stores together
+_PIECE_BYTES = 256 << 20  # copied at a time
+_LITERALS = 16  # values that a condition lists one by one
+
+NameOf = Callable[[int], str]
+"""The full name of a table, by its key."""
+
+
+class Staged:
+    """Rows of a flight for any number of tables, as `table_key`, `snapshot_id` and the stored columns they have.
+
+    Args:
+        flight: The flight, or `file_sketches`.
+        rows: The rows, with `table_key` and `snapshot_id` (both int64) among their columns.
+        name_of: For messages.
+        leading: The key columns before the flight's own identity: `snapshot_id` where rows are kept for each.
+    """
+
+    def __init__(self, flight: str, rows: pa.Table, name_of: NameOf, leading: Sequence[str] = ()):
+        self.flight, self.name_of, self.received = flight, name_of, rows.num_rows
+        self.columns = stored_columns(flight)
+        self.keys = ("table_key", *leading, *IDENTITY[flight])
+        self.given = [name for name in self.columns if name in rows.column_names]
+        self.content = [name for name in self.columns if name not in cosmetic(flight) and name not in self.keys]
+        chosen = rows.select(["table_key", "snapshot_id", *self.given])
+        self.rows = once(flight, lambda row: name_of(rows["table_key"][row].as_py()), chosen, self.keys)
+
+    def scope(self, snapshots: bool = False) -> str:
+        """A condition that holds for all stored rows these can match, by which DuckDB skips row groups."""
+        found = within("table_key", self.rows["table_key"])
+        return f"{found} AND {within('snapshot_id', self.rows['snapshot_id'])}" if snapshots else found
+
+    def matches(
+        self, connection: Connection, stored: str, more: Sequence[str] = (), *, keep_complete: str | None = None
+    ) -> pa.Table:
+        """row_no, rid, same, and `more` columns, of each staged row that has a stored one of its target.
+
+        Args:
+            connection: The writer's.
+            stored: Subquery of stored rows with `rid` and all stored columns.
+            more: Columns of the subquery that are wanted too.
+            keep_complete: SQL of whether, of stored row `t`, a COMPLETE one counts as the same as a PARTIAL staged one.
+        """
+        same = " AND ".join(
+            f's."{n}" IS NOT DISTINCT FROM t."{n}"' if n in self.given else f't."{n}" IS NULL' for n in self.content
+        )
+        if keep_complete and (partial := self._is_partial()):
+            same = f"({same or 'true'}) OR ({keep_complete} AND {partial.format('s')} AND NOT {partial.format('t')})"
+        wanted = "".join(f", t.{name}" for name in more)
+        with view(connection, staged=self.numbered):
+            return connection.sql(
+                f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{wanted} FROM staged s"
+                f" JOIN ({stored}) t ON {self.same_target('s', 't')}"
+            ).to_arrow_table()
+
+    def same_target(self, staged: str, stored: str) -> str:
+        """SQL of whether a staged and a stored row are about one target."""
+        terms = []
+        for key in self.keys:
+            if key not in self.rows.column_names:
+                terms.append(f'{stored}."{key}" IS NULL')
+            elif self.flight == "file_sketches" and key == "column_id":  # null where a sketch is of a whole file
+                terms.append(f'{staged}."{key}" IS NOT DISTINCT FROM {stored}."{key}"')
+            else:
+                terms.append(f'{staged}."{key}" = {stored}."{key}"')
+        return " AND ".join(terms)
+
+    def _is_partial(self) -> str | None:
+        """SQL of whether a row is of a part of the values, of an alias to be filled in; None where all are whole."""
+        if self.flight.endswith("sketches"):
+            word = "coalesce(json_extract_string({0}.params, '$.completeness') = 'PARTIAL', false)"
+            return word if "params" in self.given else None
+        return "coalesce({0}.completeness <> 'COMPLETE', true)" if "completeness" in self.given else None
+
+    @property
+    def numbered(self) -> pa.Table:
+        """The rows with `row_no` (int64) as the last column."""
+        return self.rows.append_column("row_no", pa.array(np.arange(self.rows.num_rows)))
+
+    def refuse(self, connection: Connection, table: str, row_no: int, rowid: int) -> None:
+        """Raises the Conflict of one row."""
+        new = dict.fromkeys(self.columns) | self.rows.slice(row_no, 1).to_pylist()[0]
+        found = connection.sql(f"SELECT * FROM {table} WHERE rowid = {int(rowid)}").to_arrow_table().to_pylist()[0]
+        stored = {name: found[name] for name in self.columns}
+        keys = [key for key in self.keys if key != "table_key"]
+        raise contradicts(self.flight, self.name_of(new["table_key"]), keys, stored, new)
+
+    def without(self, row_numbers: pa.ChunkedArray) -> pa.Table:
+        """The rows but those of these numbers."""
+        if not len(row_numbers):
+            return self.rows
+        keep = np.ones(self.rows.num_rows, np.bool_)
+        keep[row_numbers.to_numpy()] = False
+        return self.rows.filter(pa.array(keep))
+
+    def insert(
+        self, connection: Connection, table: str, rows: pa.Table, generation: int, more: Mapping[str, str],
+        source: str = "staged s",
+    ) -> None:  # fmt: skip
+        """Appends rows; `more` are columns besides the flight's own and their SQL, `s` is the row."""
+        names = ", ".join([*more, *(f'"{name}"' for name in self.given), "generation", "created_at"])
+        values = ", ".join([*more.values(), *(f's."{name}"' for name in self.given), str(generation), "now()"])
+        for piece in _pieces(rows):
+            with view(connection, staged=piece):
+                connection.execute(f"INSERT INTO {table} ({names}) SELECT {values} FROM {source}")
+
+
+def within(column: str, values: pa.ChunkedArray) -> str:
+    """A condition that holds for all the values (int64, at least one): a list where they are few, else their range."""
+    distinct = values.unique()
+    if len(distinct) <= _LITERALS:
+        return f"{column} IN ({', '.join(str(value) for value in distinct.to_pylist())})"
+    numbers = distinct.to_numpy(zero_copy_only=False)
+    return f"{column} BETWEEN {int(numbers.min())} AND {int(numbers.max())}"
+
+
+def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+    """The rows in large pieces of one chunk each.
+
+    DuckDB stores a chunk of whole row groups as it comes; smaller ones it first copies together, at twice the cost.
+    """
+    step = max(1, _PIECE_BYTES * rows.num_rows // max(1, rows.nbytes))
+    if step > _ROW_GROUP:
+        step -= step % _ROW_GROUP
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step).combine_chunks()

@@ -1,0 +1,172 @@
+"""Which rows answer for the current snapshot: after any history, those that a look at all rows would choose."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store import freshness
+from store.catalog_store import Catalog
+from store.database import Database
+from store.errors import Conflict
+from store.freshness import At
+from store.stats_store import DuckDBStatsStore, Put, PutMode
+from store.targets import Target
+from tests.store.contract import NAME, put, rows
+from tests.store.layout_1 import build
+
+LAKE = ("lake", "s", "t")
+HASHES = st.sampled_from(["x", "y", None])
+
+
+@pytest.fixture(scope="module")
+def store():
+    database = Database(":memory:")
+    yield DuckDBStatsStore(database, Catalog(database))
+    database.close()
+
+
+def chosen(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+    """(table key, column, snapshot, freshness, usable_for) of the rows that answer, by looking at all of them."""
+    places = {(k, s): (o, h) for k, s, o, h in store.database.rows(
+        "SELECT table_key, snapshot_id, ordinal, schema_hash FROM snapshots")}  # fmt: skip
+    current = dict(store.database.rows(
+        "SELECT table_key, current_snapshot_id FROM tables WHERE current_snapshot_id IS NOT NULL"))  # fmt: skip
+    names = ("table_key", "column_id", "snapshot_id", "schema_hash", *freshness.USABLE_COLUMNS)
+    best: dict[tuple[int, int], tuple[Any, ...]] = {}
+    for values in store.database.rows(f"SELECT {', '.join(names)} FROM stats_columns"):
+        row = dict(zip(names, values, strict=True))
+        key = row["table_key"]
+        if key not in current:
+            continue
+        ordinal, hash_ = places[key, row["snapshot_id"]]
+        record = At(row["snapshot_id"], ordinal, row["schema_hash"] or hash_)
+        asked = At(current[key], *places[key, current[key]])
+        if (label := freshness.freshness(record, asked)) is None:
+            continue
+        found = (freshness.rank(record, asked), row["snapshot_id"], label, freshness.usable_for(label, row))
+        target = (key, row["column_id"])
+        best[target] = max(best.get(target, found), found)
+    return sorted((*target, *found[1:]) for target, found in best.items())
+
+
+def kept(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+    return store.database.rows(
+        "SELECT table_key, column_id, snapshot_id, freshness, usable_for FROM stats_columns_current ORDER BY ALL"
+    )
+
+
+def chosen_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+    found: dict[tuple[int, str], tuple[Any, ...]] = {}
+    for key, family, snapshot, ordinal, hash_, current, at, current_hash in store.database.rows(
+        "SELECT f.table_key, f.family, f.snapshot_id, n.ordinal, n.schema_hash, c.snapshot_id, c.ordinal, c.schema_hash"
+        " FROM file_snapshots f JOIN snapshots n USING (table_key, snapshot_id) JOIN tables t USING (table_key)"
+        " JOIN snapshots c ON c.table_key = t.table_key AND c.snapshot_id = t.current_snapshot_id"
+    ):
+        record, asked = At(snapshot, ordinal, hash_), At(current, at, current_hash)
+        if label := freshness.freshness(record, asked):
+            this = (freshness.rank(record, asked), snapshot, label)
+            found[key, family] = max(found.get((key, family), this), this)
+    return sorted((*place, *this[1:]) for place, this in found.items())
+
+
+def kept_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
+    return store.database.rows(
+        "SELECT table_key, family, snapshot_id, freshness FROM file_snapshots WHERE freshness IS NOT NULL ORDER BY ALL"
+    )
+
+
+ROW = st.fixed_dictionaries({
+    "column_id": st.integers(1, 3), "schema_hash": HASHES, "completeness": st.sampled_from(["COMPLETE", "PARTIAL"]),
+    "row_count": st.integers(0, 2), "logical_type": st.sampled_from(["INT", "DOUBLE"]),
+})  # fmt: skip
+CONTENT = st.lists(ROW, min_size=1, max_size=4, unique_by=lambda row: row["column_id"])
+NAMES = st.sampled_from([NAME, LAKE])
+MODES = st.sampled_from(["create", "upsert", "replace_snapshot", "fill", "capture"])
+STEP = st.one_of(
+    st.tuples(st.just("put"), st.lists(st.tuples(NAMES, st.integers(1, 4), CONTENT), min_size=1, max_size=3,
+                                       unique_by=lambda part: part[:2]), MODES),
+    st.tuples(st.just("files"), NAMES, st.integers(1, 4), st.integers(0, 2)),
+    st.tuples(st.just("look"), st.integers(1, 4), st.lists(st.tuples(st.integers(1, 5), HASHES), max_size=3,
+                                                          unique_by=lambda each: each[0])),
+    st.tuples(st.just("delete"), NAMES, st.integers(0, 4), st.integers(0, 3)),
+)  # fmt: skip
+
+
+def look(store: DuckDBStatsStore, current: int, snapshots: Any) -> None:
+    """A discovery of the lake's table, whose snapshots may come in another order than their ids."""
+    found = {
+        "schema": "s", "name": "t", "table_id": "t", "location": "l", "schema_hash": "x", "schemas": {"x": []},
+        "current_snapshot_id": current,
+        "snapshots": [{"snapshot_id": s, "ordinal": 10 - s if s == 5 else s, "parent_snapshot_id": None,
+                       "sequence_number": None, "committed_at": None, "operation": None, "schema_hash": h}
+                      for s, h in {current: "x", **dict(snapshots)}.items()],
+    }  # fmt: skip
+    store.database.write(lambda c: store.catalog.discovered(c, "lake", "iceberg", found, ()))
+
+
+def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
+    match step:
+        case "put", parts, mode:
+            tables = [rows("stats.columns", *content, name=name, snapshot=s) for name, s, content in parts]
+            with contextlib.suppress(Conflict):
+                store.put([Put("stats.columns", table, PutMode(mode)) for table in tables])
+        case "files", name, snapshot, count:
+            given = [{"file_path": "f", "row_count": count}]
+            put(store, "stats.files", rows("stats.files", *given, name=name, snapshot=snapshot), "upsert")
+        case "look", current, snapshots:
+            look(store, current, snapshots)
+        case "delete", name, snapshot, column:
+            if table := store.catalog.find(name):
+                store.delete(table, snapshot or None, Target.column(column) if column else None)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(STEP, min_size=1, max_size=7))
+def test_any_history_leaves_the_rows_that_answer(store, steps):
+    def clear(connection):
+        for table in ("stats_columns_current", "stats_columns_history", "stats_files", "file_snapshots", "snapshots",
+                      "tables"):  # fmt: skip
+            connection.execute(f"DELETE FROM {table}")
+        store.catalog.reload(connection)
+
+    store.database.write(clear)
+    for step in steps:
+        apply(store, step)
+        assert kept(store) == chosen(store), step
+        assert kept_listings(store) == chosen_listings(store), step
+        doubled = store.database.rows(
+            "SELECT table_key, snapshot_id, column_id FROM stats_columns GROUP BY ALL HAVING count(*) > 1"
+        )
+        assert not doubled
+
+
+def test_many_tables_at_once_each_have_their_own(store):
+    given = [rows("stats.columns", {"column_id": 1, "row_count": n}, name=("many", "s", f"t{n}"), snapshot=s)
+             for s in (1, 2) for n in range(40)]  # fmt: skip
+    store.put([Put("stats.columns", table) for table in given])
+    assert kept(store) == chosen(store)
+    assert sum(row[2] == 2 for row in kept(store)) >= 40
+
+
+def test_a_stored_database_is_parted_as_it_is_opened(tmp_path):
+    database = Database(build(tmp_path / "old.db"))
+    made = DuckDBStatsStore(database, Catalog(database))
+    assert kept(made) == chosen(made) != []
+    assert kept_listings(made) == chosen_listings(made) != []
+    database.close()
+
+
+def test_a_refused_put_settles_nothing(store):
+    put(store, "stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 1}, name=("r", "s", "t")))
+    before = kept(store)
+    with pytest.raises(Conflict):
+        store.put([
+            Put("stats.columns", rows("stats.columns", {"column_id": 2}, name=("r", "s", "t"), snapshot=2)),
+            Put("stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 2}, name=("r", "s", "t"))),
+        ])  # fmt: skip
+    assert kept(store) == before
