@@ -45,6 +45,8 @@ COMMANDS = {
     "capture": Entry(LAKE, "capturing:capture", "Capture statistics of tables and their columns."),
     "resolve": Entry(LAKE, "capturing:resolve", "Statistics from the store, or captured within a budget."),
     "publish": Entry(LAKE, "publishing:publish", "Write statistics where other engines find them."),
+    "explain": Entry(LAKE, "explaining:explain", "Plan a query of Spark without and with published statistics."),
+    "emit": Entry(LAKE, "emitting:emit", "Send profiles to OpenLineage, DataHub or OpenMetadata."),
     "expire": Entry(LAKE, "keeping:expire", "Delete statistics of snapshots that the lake has expired."),
     "ls": Entry(READ, "browsing:ls", "List tables with their rows, sizes and age."),
     "show": Entry(READ, "reading:show", "The statistics of tables, a line for each column."),

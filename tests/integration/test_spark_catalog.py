@@ -209,3 +209,32 @@ def test_a_hive_metastore_keeps_them_for_other_sessions(tmp_path):
     assert "num_of_bins" in facts["histogram"]
     (plan,) = hive(settings, "EXPLAIN COST SELECT * FROM events WHERE id < 15")
     assert "rowCount=16" in plan[0] or "rowCount=15" in plan[0]
+
+
+def test_explain_shows_both_plans_and_the_truth(tmp_path):
+    lake = tmp_path / "lake"
+    for name, content in {
+        "fact": pa.table({"k": pa.array([i % 100 for i in range(5000)], pa.int64()), "z": range(5000)}),
+        "dim": pa.table({"id": pa.array(range(100), pa.int64()), "label": [f"l{i % 4}" for i in range(100)]}),
+    }.items():  # fmt: skip
+        (lake / name).mkdir(parents=True)
+        pq.write_table(content, lake / name / "part.parquet")
+    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
+        client.timeout = 300.0
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake)})
+        client.act("discover", {"catalog": "lake"})
+        targets = [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": i} for i in (1, 2))]
+        requests = [{"table": f"lake.default.{name}", "target": t} for name in ("fact", "dim") for t in targets]
+        assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
+        done = subprocess.run(
+            [sys.executable, "-m", "flight_server.cli", "explain", "--spark", "local[1]", "--run", "--server",
+             server.uri, "SELECT * FROM fact JOIN dim ON k = id WHERE label = 'l1' AND z < 500"],
+            capture_output=True, text=True, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    without, _, after = done.stdout.partition("with published statistics")
+    assert "?" in without and "Scan fact" in without
+    assert re.search(r"5,000 +\S+ \S+ +5,000 +1\.0× .*Scan fact", after), done.stdout
+    assert "spark_catalog.default.fact.z: used, with histogram" in after
+    assert "spark_catalog.default.dim.label: used, without histogram" in after
+    assert "registered for this session alone" in after and "spark.sql.cbo.enabled is false" in after

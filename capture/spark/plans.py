@@ -1,0 +1,165 @@
+"""Spark's plans of a query, with the rows and sizes that its optimizer estimates, and the rows there really are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+COST_BASED: Final = ("spark.sql.cbo.enabled", "spark.sql.cbo.planStats.enabled", "spark.sql.cbo.joinReorder.enabled")
+_IDS: Final = re.compile(r"#\d+L?")
+_WIDTH: Final = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of an optimized plan.
+
+    Attributes:
+        depth: 0 for the root.
+        kind: Class of the operator, such as Join, Filter, LogicalRelation.
+        rows: Estimated rows, None where Spark has no estimate.
+        plan: The JVM's own plan, for `true_rows`.
+    """
+
+    depth: int
+    kind: str
+    text: str
+    rows: int | None
+    size_bytes: int
+    plan: Any = field(repr=False, compare=False, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A query as Spark would run it: the operators of the optimized plan from the root down, and the physical joins."""
+
+    operators: tuple[Operator, ...]
+    joins: tuple[str, ...]
+    physical: str
+
+    @property
+    def shape(self) -> str:
+        """The order of scans and the strategies of joins: equal for plans that run alike."""
+        scans = [operator.text for operator in self.operators if operator.kind == "LogicalRelation"]
+        return " ".join([*self.joins, *scans])
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTable:
+    """A relation of a query, and what Spark's catalog holds about it.
+
+    Attributes:
+        name: As the catalog names it; empty for a relation without an entry there.
+        row_count: Published row count; None when there is none.
+        columns: Columns that the query compares or joins → `used`, or the reason why nothing is known of them.
+        reason: Why Spark uses no statistics of the table; empty when it does.
+    """
+
+    name: str
+    row_count: int | None
+    size_bytes: int
+    columns: dict[str, str]
+    reason: str = ""
+
+
+@contextmanager
+def cost_based(session: Any, on: bool) -> Iterator[None]:
+    """Switches Spark's cost-based optimizer on or off within the block."""
+    before = {name: session.conf.get(name) for name in COST_BASED}
+    try:
+        for name in COST_BASED:
+            session.conf.set(name, str(on).lower())
+        yield
+    finally:
+        for name, value in before.items():
+            session.conf.set(name, value)
+
+
+def plan_of(session: Any, sql: str, *, with_statistics: bool) -> Plan:
+    """Plans a query with the statistics of the catalog, or as if there were none but file sizes."""
+    with cost_based(session, with_statistics):
+        execution = session.sql(sql)._jdf.queryExecution()
+        operators = tuple(_operators(session, execution.optimizedPlan(), 0))
+        physical = str(execution.executedPlan().toString())
+    joins = tuple(re.findall(r"\b(BroadcastHashJoin|SortMergeJoin|ShuffledHashJoin|BroadcastNestedLoopJoin"
+                             r"|CartesianProduct)\b", physical))  # fmt: skip
+    return Plan(operators, joins, physical)
+
+
+def true_rows(session: Any, operator: Operator) -> int:
+    """Rows that an operator really puts out, counted by running the query up to it."""
+    dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, operator.plan)
+    return int(dataset.count())
+
+
+def used_tables(session: Any, plan: Plan) -> list[UsedTable]:
+    """The tables of a plan, with the statistics that the optimizer has of the columns the query compares."""
+    compared = {
+        name
+        for operator in plan.operators if operator.kind in ("Filter", "Join", "Aggregate")
+        for name in re.findall(r"[A-Za-z_]\w*", operator.text)
+    }  # fmt: skip
+    found = []
+    for operator in plan.operators:
+        if operator.kind != "LogicalRelation":
+            continue
+        entry = operator.plan.catalogTable()
+        size = operator.size_bytes
+        if not entry.isDefined():
+            found.append(UsedTable("", None, size, {}, "is read by its path: only a registered table has statistics"))
+            continue
+        table = entry.get()
+        name = str(table.identifier().unquotedString())
+        stats = table.stats()
+        names = [str(n) for n in _seq(session, table.schema().fieldNames())]
+        wanted = [column for column in names if column in compared]
+        if not stats.isDefined() or not stats.get().rowCount().isDefined():
+            found.append(UsedTable(name, None, size, {}, "has no row count in the catalog: publish --to spark"))
+            continue
+        held = session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(stats.get().colStats())
+        columns = {column: _of_column(held, column) for column in wanted}
+        found.append(UsedTable(name, int(str(stats.get().rowCount().get())), size, columns))
+    return found
+
+
+def broadcast_threshold(session: Any) -> int:
+    """Bytes up to which Spark broadcasts a table."""
+    text = str(session.conf.get("spark.sql.autoBroadcastJoinThreshold"))
+    return int(session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))
+
+
+def _of_column(held: Any, column: str) -> str:
+    found = held.get(column)
+    if found is None:
+        return "no statistics in the catalog"
+    if not found.distinctCount().isDefined():
+        return "used, without a number of distinct values"
+    return "used, with histogram" if found.histogram().isDefined() else "used, without histogram"
+
+
+def _operators(session: Any, plan: Any, depth: int) -> Iterator[Operator]:
+    stats = plan.stats()
+    rows = stats.rowCount()
+    kind = str(plan.getClass().getSimpleName())
+    yield Operator(
+        depth, kind, _text(plan, kind), int(str(rows.get())) if rows.isDefined() else None,
+        int(str(stats.sizeInBytes())), plan,
+    )  # fmt: skip
+    for child in _seq(session, plan.children()):
+        yield from _operators(session, child, depth + 1)
+
+
+def _text(plan: Any, kind: str) -> str:
+    if kind == "LogicalRelation" and plan.catalogTable().isDefined():
+        return f"Scan {plan.catalogTable().get().identifier().table()}"
+    text = _IDS.sub("", str(plan.simpleString(25)))
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+def _seq(session: Any, values: Any) -> Sequence[Any]:
+    if not hasattr(values, "iterator"):
+        return list(values)  # a Java array
+    return list(session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(values))

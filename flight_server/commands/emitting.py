@@ -1,0 +1,142 @@
+"""`statflight emit`: profiles of tables for data catalogs, printed as JSON or sent to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from flight_server.commands.common import (
+    SERVER,
+    Server,
+    TableNames,
+    TlsRoots,
+    Token,
+    check_targets,
+    connect,
+    expand,
+    for_each,
+)
+from flight_server.commands.output import CommandError, misuse, say, tell
+
+if TYPE_CHECKING:
+    from flight_server.client import StatsClient
+    from flight_server.present.profiles import Profile
+
+TIMEOUT_SECONDS: Final = 30.0
+TOKEN_VARIABLE: Final = "STATFLIGHT_EMIT_TOKEN"  # noqa: S105  the name of a variable
+
+
+def emit(
+    tables: TableNames,
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="openlineage, datahub or openmetadata.")],
+    url: Annotated[str | None, typer.Option("--url", help="Where to send them; without, they are printed.")] = None,
+    with_values: Annotated[
+        bool, typer.Option("--with-values", help="Most common values too (DataHub): they are data, and may be secret.")
+    ] = False,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:
+    """Emit a profile of each table that the targets stand for; a bearer token for the URL is read from
+    STATFLIGHT_EMIT_TOKEN."""
+    from flight_server.present.profiles import FORMATS
+
+    if to not in FORMATS:
+        misuse(f"--to {to!r}: must be one of {', '.join(FORMATS)}")
+    if url is not None and urlsplit(url).scheme not in ("http", "https"):
+        misuse(f"--url {url!r}: must be http:// or https://")
+    if with_values and to != "datahub":
+        misuse(f"--with-values: {to} has no place for values")
+    targets = check_targets(tables)
+    with connect(server, token, tls_roots) as client:
+
+        def write(name: str) -> None:
+            profile = profile_of(client, name, with_values)
+            document = FORMATS[to](profile, datetime.now(UTC))
+            if url is None:
+                tell(json.dumps(document, ensure_ascii=False))
+            else:
+                _send(to, url.rstrip("/"), profile, document)
+                say(f"{name}: sent")
+
+        names, missing = expand(client, targets)
+        if for_each(names, write) or missing:
+            raise typer.Exit(1)
+
+
+def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Profile:
+    """The statistics of a table at its current snapshot.
+
+    Raises:
+        CommandError: Nothing is stored of it.
+    """
+    from flight_server.present.profiles import Profile
+
+    def rows(flight: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = client.read_table(flight, name, snapshot="current").to_pylist()
+        return found
+
+    columns = rows("stats.columns")
+    if not columns:
+        raise CommandError(f"{name}: no statistics are stored; capture it first")
+    (table,) = client.read_table("sys.tables", name).to_pylist()
+    record = next(iter(rows("stats.tables")), {})
+    quantiles: dict[str, dict[float, str]] = {}
+    for row in rows("stats.quantiles"):
+        if row["value"] is not None:
+            quantiles.setdefault(row["column_name"], {})[row["quantile"]] = row["value"]
+    return Profile(
+        table, record, columns, quantiles, _by_column(rows("stats.histograms")),
+        _by_column(rows("stats.most_common_values")) if with_values else {},
+    )  # fmt: skip
+
+
+def _by_column(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["column_name"], []).append(row)
+    return found
+
+
+def _send(to: str, url: str, profile: Profile, document: Mapping[str, Any]) -> None:
+    match to:
+        case "openlineage":
+            _request("POST", f"{url}/api/v1/lineage", document)
+        case "datahub":
+            _request("POST", f"{url}/aspects?action=ingestProposal", document)
+        case _:
+            found = _request("GET", f"{url}/api/v1/tables/name/{quote(profile.name, safe='')}")
+            if "id" not in found:
+                raise CommandError(f"{url}: answered without an id for {profile.name}")
+            _request("PUT", f"{url}/api/v1/tables/{quote(str(found['id']), safe='')}/tableProfile", document)
+
+
+def _request(method: str, url: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json", "User-Agent": "statflight"}
+    if secret := os.environ.get(TOKEN_VARIABLE, "").strip():
+        headers["Authorization"] = f"Bearer {secret}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310  http or https, checked
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310  as above
+            content = answer.read()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            text = refusal.read(300).decode("utf-8", "replace").strip()
+        raise CommandError(f"{host} answered {refusal.code} to {method}: {text or refusal.reason}") from None
+    except (urllib.error.URLError, TimeoutError, OSError) as trouble:
+        raise CommandError(f"{host} cannot be reached: {getattr(trouble, 'reason', trouble)}") from None
+    try:
+        found = json.loads(content or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

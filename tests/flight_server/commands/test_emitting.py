@@ -1,0 +1,183 @@
+"""`statflight emit`: documents for data catalogs, printed or sent over loopback."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from flight_server import cli
+from flight_server.present.profiles import Profile, datahub, openlineage, openmetadata
+from tests.flight_server.fake_server import FakeServer
+
+KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 7}
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+COLUMNS = [
+    KEY | {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 10, "null_count": 2, "ndv": 8.0,
+           "min": "0", "max": "9", "mean": 4.5, "stddev": 3.0, "max_width_bytes": 8},
+    KEY | {"column_id": 2, "column_name": "name", "logical_type": "STRING", "row_count": 10, "null_count": None,
+           "ndv": None, "min": "a", "max": "z", "max_width_bytes": 12, "mean": None, "stddev": None},
+    KEY | {"column_id": 3, "column_name": "ratio", "logical_type": "DOUBLE", "row_count": 10, "null_count": 0,
+           "ndv": 3.2, "min": "-Infinity", "max": "1.5", "max_width_bytes": 8, "mean": None, "stddev": None},
+]  # fmt: skip
+TABLE = KEY | {"format": "delta", "location": "s3://bucket/lake/t"}
+RECORD = KEY | {"row_count": 10, "data_file_count": 2, "total_size_bytes": 99}
+BUCKETS = [KEY | {"column_name": "id", "bucket": i, "lower": str(i * 5), "upper": str(i * 5 + 4), "row_count": 4.0}
+           for i in range(2)]  # fmt: skip
+COMMON = [KEY | {"column_name": "name", "rank": 1, "value": "secret", "count": 5}]
+
+
+def profile(**changed) -> Profile:
+    told = {"table": TABLE, "record": RECORD, "columns": COLUMNS, "quantiles": {"id": {0.25: "2", 0.5: "4"}},
+            "histograms": {"id": BUCKETS}}  # fmt: skip
+    return Profile(**(told | changed))
+
+
+def test_openlineage_has_numbers_only():
+    event = openlineage(profile(), NOW)
+    assert event["eventTime"] == "2026-01-02T03:04:05.678Z"
+    dataset = event["dataset"]
+    assert (dataset["namespace"], dataset["name"]) == ("s3://bucket", "lake/t")
+    facet = dataset["facets"]["dataQualityMetrics"]
+    assert (facet["rowCount"], facet["bytes"], facet["fileCount"]) == (10, 99, 2)
+    assert facet["columnMetrics"] == {
+        "id": {"nullCount": 2, "distinctCount": 8, "count": 10, "min": 0, "max": 9,
+               "quantiles": {"0.25": 2, "0.5": 4}},
+        "name": {"count": 10}, "ratio": {"nullCount": 0, "distinctCount": 3, "count": 10, "max": 1.5},
+    }  # fmt: skip
+    assert dataset["facets"]["version"]["datasetVersion"] == "7"
+    local = openlineage(profile(table=TABLE | {"location": "/lake/t"}), NOW)["dataset"]
+    assert (local["namespace"], local["name"]) == ("file", "/lake/t")
+
+
+def test_datahub_takes_everything_and_values_only_when_asked():
+    proposal = datahub(profile(), NOW)["proposal"]
+    assert proposal["entityUrn"] == "urn:li:dataset:(urn:li:dataPlatform:delta-lake,lake.s.t,PROD)"
+    value = json.loads(proposal["aspect"]["value"])
+    assert (value["rowCount"], value["columnCount"], value["sizeInBytes"]) == (10, 3, 99)
+    first, second, _ = value["fieldProfiles"]
+    assert first == {
+        "fieldPath": "id", "uniqueCount": 8, "uniqueProportion": 0.8, "nullCount": 2, "nullProportion": 0.2, "min": "0",
+        "max": "9", "mean": "4.5", "stdev": "3.0", "median": "4",
+        "quantiles": [{"quantile": "0.25", "value": "2"}, {"quantile": "0.5", "value": "4"}],
+        "histogram": {"boundaries": ["0", "4", "9"], "heights": [4.0, 4.0]},
+    }  # fmt: skip
+    assert second == {"fieldPath": "name", "min": "a", "max": "z"}
+    asked = json.loads(datahub(profile(common={"name": COMMON}), NOW)["proposal"]["aspect"]["value"])
+    assert asked["fieldProfiles"][1]["distinctValueFrequencies"] == [{"value": "secret", "frequency": 5}]
+
+
+def test_openmetadata_has_no_key_that_it_would_refuse():
+    body = openmetadata(profile(), NOW)
+    at = int(NOW.timestamp() * 1000)
+    assert body["tableProfile"] == {"timestamp": at, "rowCount": 10, "columnCount": 3, "sizeInByte": 99}
+    known = {"name", "timestamp", "valuesCount", "nullCount", "nullProportion", "distinctCount", "distinctProportion",
+             "min", "max", "minLength", "maxLength", "mean", "median", "firstQuartile", "thirdQuartile",
+             "histogram"}  # fmt: skip
+    assert all(set(column) <= known and column["timestamp"] == at for column in body["columnProfile"])
+    first, second, third = body["columnProfile"]
+    assert (first["min"], first["max"], first["median"], first["firstQuartile"]) == (0, 9, 4, 2)
+    assert "min" not in second and second["maxLength"] == 12 and "min" not in third and third["max"] == 1.5
+
+
+@pytest.fixture
+def server():
+    with FakeServer() as found:
+        found.rows("information_schema.tables", {k: KEY[k] for k in KEY if k != "snapshot_id"} | {"table_type": "B"})
+        found.rows("sys.tables", TABLE)
+        found.rows("stats.tables", RECORD)
+        found.rows("stats.columns", *COLUMNS)
+        found.rows("stats.quantiles", KEY | {"column_name": "id", "quantile": 0.5, "value": "4"})
+        found.rows("stats.most_common_values", *COMMON)
+        yield found
+
+
+@pytest.fixture
+def run(server, monkeypatch, capsys):
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setenv("STATFLIGHT_SERVER", server.uri)
+        monkeypatch.setattr(sys, "argv", ["statflight", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out, err = capsys.readouterr()
+        return left.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def catalog():
+    """A data catalog over loopback: what it was sent, and how it answers."""
+    sent, answer = [], {"status": 200}
+
+    class Handler(BaseHTTPRequestHandler):
+        def _serve(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            sent.append((self.command, self.path, self.headers.get("Authorization"), json.loads(body or b"null")))
+            content = json.dumps({"id": "4711"} if answer["status"] == 200 else {"error": "no"}).encode()
+            self.send_response(answer["status"])
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = _serve
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", sent, answer
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_without_a_url_the_document_is_printed(run):
+    status, out, _ = run("emit", "lake.s.t", "--to", "openlineage")
+    assert status == 0 and json.loads(out)["dataset"]["facets"]["dataQualityMetrics"]["rowCount"] == 10
+    assert "secret" not in run("emit", "lake.s.t", "--to", "datahub")[1]
+    assert "secret" in run("emit", "lake.s.t", "--to", "datahub", "--with-values")[1]
+
+
+@pytest.mark.parametrize(
+    ("to", "calls"),
+    [
+        ("openlineage", [("POST", "/api/v1/lineage")]),
+        ("datahub", [("POST", "/aspects?action=ingestProposal")]),
+        ("openmetadata", [("GET", "/api/v1/tables/name/lake.s.t"), ("PUT", "/api/v1/tables/4711/tableProfile")]),
+    ],
+)
+def test_with_a_url_it_is_sent(run, catalog, monkeypatch, to, calls):
+    url, sent, _ = catalog
+    monkeypatch.setenv("STATFLIGHT_EMIT_TOKEN", "hush")
+    status, out, err = run("emit", "lake.s.t", "--to", to, "--url", url)
+    assert (status, out) == (0, "") and "lake.s.t: sent" in err
+    assert [call[:2] for call in sent] == calls and all(call[2] == "Bearer hush" for call in sent)
+
+
+def test_a_catalog_that_refuses(run, catalog):
+    url, _, answer = catalog
+    answer["status"] = 403
+    status, _, err = run("emit", "lake.s.t", "--to", "datahub", "--url", url)
+    assert status == 1 and "answered 403" in err and "Traceback" not in err
+    assert "cannot be reached" in run("emit", "lake.s.t", "--to", "datahub", "--url", "http://127.0.0.1:1")[2]
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [["--to", "elsewhere"], ["--to", "datahub", "--url", "ftp://x"], ["--to", "openlineage", "--with-values"], []],
+    ids=str,
+)
+def test_misuse(run, mistake):
+    assert run("emit", "lake.s.t", *mistake)[0] == 2
+
+
+def test_nothing_stored(run, server):
+    server.rows("stats.columns")
+    status, _, err = run("emit", "lake.s.t", "--to", "datahub")
+    assert status == 1 and "capture it first" in err
