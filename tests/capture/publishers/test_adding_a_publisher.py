@@ -1,0 +1,43 @@
+"""The example of `capture/ADDING_A_PUBLISHER.md`, assembled from its blocks, passes the contract."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import capture
+from tests.capture.publishers import parquet_tables
+from tests.capture.publishers.contract import PublisherContract, Table, rows
+
+DOCUMENT = (Path(capture.__file__).parent / "ADDING_A_PUBLISHER.md").read_text()
+
+
+@pytest.fixture
+def note(monkeypatch):
+    """The home `note`, registered as an entry point would."""
+    blocks = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.M | re.S)
+    module = type("Module", (), {})
+    space: dict = {"__name__": "my_package"}
+    exec(compile("\n".join(blocks), "ADDING_A_PUBLISHER.md", "exec"), space)
+    module.NotePublisher = space["NotePublisher"]
+    monkeypatch.setitem(__import__("sys").modules, "my_package", module)
+    homes = {"note": re.search(r'^note = "(.*)"$', DOCUMENT, re.M)[1]}
+    monkeypatch.setattr("capture.publishers.known_homes", lambda: homes)
+
+
+class TestContract(PublisherContract):
+    @pytest.fixture
+    def table(self, tmp_path: Path, note) -> Table:
+        return parquet_tables.built("note", tmp_path, rows(0, 150))
+
+    def build(self, root: Path) -> Table:
+        raise AssertionError("the fixture builds it")
+
+    append = staticmethod(parquet_tables.append)
+    count = staticmethod(parquet_tables.count)
+
+
+def test_it_has_five_steps():
+    assert re.findall(r"^## (\d)", DOCUMENT, re.M) == list("12345")
