@@ -160,6 +160,6 @@ def _text(plan: Any, kind: str) -> str:
 
 
 def _seq(session: Any, values: Any) -> Sequence[Any]:
-    if not hasattr(values, "iterator"):
-        return list(values)  # a Java array
+    if type(values).__name__ == "JavaArray":
+        return list(values)
     return list(session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(values))
