@@ -3,51 +3,68 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from capture.compute.readers.base import materialised
 from capture.compute.readers.tasks import open_task
+from capture.connectors.progress import report
 from capture.connectors.spi import Connector, ScanTask
 from store.errors import UpstreamError
 
 Partial = TypeVar("Partial")
 
 AT_ONCE: Final = max(2, (os.cpu_count() or 2))  # files
+AHEAD: Final = 4 * AT_ONCE  # files that are read or wait to be
 
 
 def scan(
     connector: Connector, namespace: str, name: str, snapshot_id: int, ids: Mapping[str, int],
-    read: Callable[[Mapping[str, pa.ChunkedArray]], Partial], merge: Callable[[Partial], None],
+    read: Callable[[str, pa.ChunkedArray], Partial], merge: Callable[[str, Partial], None],
 ) -> None:  # fmt: skip
-    """Reads the live rows of some columns, file by file.
+    """Reads the live rows of some columns, a few files at a time and of each one column after the other.
 
     Args:
         ids: Column name → column id, of the columns to read.
-        read: Makes a partial result of one file's columns; runs in several threads.
-        merge: Takes each partial result, in the order of the files.
+        read: Makes a partial result of a column's values in one file; runs in several threads.
+        merge: Takes each partial result with the name of its column.
 
     Raises:
         UpstreamError: A file or one of the columns cannot be read.
+        Cancelled: The result is not wanted any more.
     """
-    wanted = frozenset(ids)
-    tasks = connector.plan_files(namespace, name, snapshot_id, ids, wanted)
-    with ThreadPoolExecutor(AT_ONCE, "publish-scan") as pool:
-        for partial in pool.map(lambda task: read(_columns(task, sorted(wanted))), tasks):
-            merge(partial)
+
+    def of_file(task: ScanTask) -> list[tuple[str, Partial]]:
+        return [(column, read(column, values)) for column, values in _columns(task, ids)]
+
+    pending: deque[Future[list[tuple[str, Partial]]]] = deque()
+    done = 0
+    pool = ThreadPoolExecutor(AT_ONCE, "publish-scan")
+    try:
+        tasks = iter(connector.plan_files(namespace, name, snapshot_id, ids, frozenset(ids)))
+        while True:
+            pending.extend(pool.submit(of_file, task) for task in islice(tasks, AHEAD - len(pending)))
+            if not pending:
+                return
+            for column, partial in pending.popleft().result():
+                merge(column, partial)
+            done += 1
+            report(f"{done} files read")
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _columns(task: ScanTask, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+def _columns(task: ScanTask, names: Container[str]) -> Iterator[tuple[str, pa.ChunkedArray]]:
     reader = open_task(task)
     try:
-        found: dict[str, pa.ChunkedArray] = {}
         for column in reader.columns([c for c in task.columns if c.name in names]):
             if column.values is None:
                 raise UpstreamError(f'file "{task.file_path}", column "{column.column.name}": {column.error}')
-            found[column.column.name] = materialised(column)
-        return found
+            yield column.column.name, materialised(column)
     finally:
         reader.close()

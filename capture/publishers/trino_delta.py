@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -113,13 +112,13 @@ class TrinoDeltaPublisher(Publisher):
         types = {column.name: column.logical_type for column in columns}
         found = {name: (HyperLogLog(), 0) for name in types}
 
-        def read(values: Mapping[str, pa.ChunkedArray]) -> dict[str, tuple[HyperLogLog, int]]:
-            return {name: _of_file(column, types[name]) for name, column in values.items()}
+        def read(name: str, values: pa.ChunkedArray) -> tuple[HyperLogLog, int]:
+            return _of_file(values, types[name])
 
-        def merge(partial: dict[str, tuple[HyperLogLog, int]]) -> None:
-            for name, (sketch, size) in partial.items():
-                found[name][0].merge(sketch)
-                found[name] = found[name][0], found[name][1] + size
+        def merge(name: str, partial: tuple[HyperLogLog, int]) -> None:
+            sketch, size = found[name]
+            sketch.merge(partial[0])
+            found[name] = sketch, size + partial[1]
 
         of = self.statistics
         ids = {column.name: column.column_id for column in columns}

@@ -229,8 +229,13 @@ class Worker:
 
     def _publish(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
-        config = payload["connector"]
-        with hand.connectors.opened(config) as connector, (self.spark or Spark()).held() as session:
+        config, keeper = payload["connector"], hand.keeper
+        assert keeper is not None
+        with (
+            hand.connectors.opened(config) as connector,
+            (self.spark or Spark()).held() as session,
+            reporting(lambda message: keeper.progress(None, message)),
+        ):
             return {"result": publish_table(self.server, connector, resolve(config["options"]), payload, session)}
 
     # Capturing.

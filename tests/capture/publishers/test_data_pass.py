@@ -1,0 +1,60 @@
+"""The pass over a table's values: every file once, few at a time, and stopped when nobody wants the result."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from capture.connectors.parquet.connector import ParquetConnector
+from capture.connectors.progress import reporting
+from capture.connectors.spi import ConnectorConfig
+from capture.publishers.data_pass import AHEAD, scan
+from store.errors import Cancelled, UpstreamError
+
+FILES = 3 * AHEAD
+
+
+@pytest.fixture
+def lake(tmp_path):
+    (tmp_path / "t").mkdir()
+    for number in range(FILES):
+        pq.write_table(pa.table({"x": [number] * 10, "y": ["a"] * 10}), tmp_path / f"t/part-{number:03}.parquet")
+    connector = ParquetConnector(ConnectorConfig("c", "parquet", str(tmp_path)))
+    return connector, connector.enumerate_snapshots("default", "t").current_snapshot_id
+
+
+def test_every_row_once(lake):
+    connector, snapshot = lake
+    found = {"x": 0, "y": 0}
+
+    def merge(name: str, part: int) -> None:
+        found[name] += part
+
+    scan(connector, "default", "t", snapshot, {"x": 1, "y": 2},
+         lambda name, values: pc.sum(values).as_py() if name == "x" else len(values), merge)  # fmt: skip
+    assert found == {"x": 10 * sum(range(FILES)), "y": 10 * FILES}
+
+
+def test_progress_is_told_and_a_cancel_heard(lake):
+    connector, snapshot = lake
+    told, merged = [], []
+
+    def listen(message: str) -> None:
+        told.append(message)
+        if len(told) == 3:
+            raise Cancelled("the job was cancelled")
+
+    with reporting(listen), pytest.raises(Cancelled):
+        scan(connector, "default", "t", snapshot, {"x": 1}, lambda *_: 1, lambda *_: merged.append(1))
+    assert told == ["1 files read", "2 files read", "3 files read"] and len(merged) == 3
+
+
+def test_a_damaged_file_ends_it(lake, tmp_path):
+    connector, snapshot = lake
+    tasks = list(connector.plan_files("default", "t", snapshot, {"x": 1}, frozenset({"x"})))
+    (tmp_path / "t/part-005.parquet").write_bytes(b"PAR1 no more")
+    connector.plan_files = lambda *_: iter(tasks)
+    with pytest.raises(UpstreamError, match=r"part-005\.parquet"):
+        scan(connector, "default", "t", snapshot, {"x": 1}, lambda *_: 1, lambda *_: None)
