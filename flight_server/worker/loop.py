@@ -27,8 +27,10 @@ from capture.engines import described
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spi import CaptureRequest, CaptureResult, CaptureSpec, Decision, Mode, Outcome, TableHandle
-from flight_server.worker.connection import DraftSink, LeaseKeeper, Server, first_line
+from flight_server.worker.connection import Server, first_line
+from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.lake_inspection import inspect
+from flight_server.worker.lease_keeper import LeaseKeeper
 from flight_server.worker.publishing import publish_table
 from store.errors import InvalidArgument, StatflightError, UpstreamError, may_pass, to_json
 

@@ -22,7 +22,8 @@ from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.storage import immutable_cache
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
-from flight_server.worker.connection import DraftSink, Server
+from flight_server.worker.connection import Server
+from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.loop import Worker
 from tests.flight_server.live_server import Client, serving
 

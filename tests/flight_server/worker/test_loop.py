@@ -17,7 +17,8 @@ import pytest
 from capture.registry import Registry
 from flight_server.config import CHILD_VARIABLE
 from flight_server.worker import loop as module
-from flight_server.worker.connection import DraftSink, LeaseKeeper
+from flight_server.worker.draft_sink import DraftSink
+from flight_server.worker.lease_keeper import LeaseKeeper
 from flight_server.worker.loop import Connectors, Worker
 from store.errors import Cancelled, InvalidArgument
 

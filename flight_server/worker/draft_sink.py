@@ -1,0 +1,86 @@
+"""The sink of a worker's captures: rows go into the draft of a lease, few of them with the outcome."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from capture.spi import Listing, TableHandle
+from flight_server.worker.connection import Server, first_line
+from flight_server.worker.lease_keeper import LeaseKeeper
+from store.errors import Cancelled, InvalidArgument, UpstreamError
+
+INLINE_BYTES: Final = 1 << 20  # of rows that go with the outcome
+_NAME: Final = ("table_catalog", "table_schema", "table_name")
+
+
+class DraftSink:
+    """Puts rows under a lease. Few rows wait until the end and go with the outcome, in one call."""
+
+    def __init__(self, server: Server, keeper: LeaseKeeper):
+        self.server, self.keeper = server, keeper
+        self._held: dict[tuple[str, bool, bool], list[pa.Table]] = {}  # flight, extra, whole
+        self._bytes = 0
+
+    def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+        self.keeper.touched = time.monotonic()
+        if rows.num_rows or whole:
+            self._held.setdefault((flight, extra, whole), []).append(rows)
+            self._bytes += rows.nbytes
+            if self._bytes > INLINE_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        held, self._held, self._bytes = self._held, {}, 0
+        for (name, extra, whole), parts in held.items():
+            command = {"table": name, "draft": self.keeper.lease["lease_token"], "extra": extra, "whole": whole}
+            try:
+                self.server.put(command, pa.concat_tables(parts, promote_options="default"))
+            except pa.ArrowInvalid as refusal:
+                if "LEASE_LOST" in str(refusal):
+                    self.keeper.unwanted.set()
+                    raise Cancelled("the lease is lost") from None
+                raise InvalidArgument(f"what was captured for {name} is refused: {first_line(refusal)}") from None
+            except (pa.ArrowException, OSError) as trouble:
+                raise UpstreamError(f"the server could not be reached: {first_line(trouble)}") from None
+
+    def inline(self) -> list[dict[str, Any]]:
+        """The rows not sent yet, for `finish_job`."""
+        items = []
+        for (name, extra, whole), parts in self._held.items():
+            rows = pa.concat_tables(parts, promote_options="default")
+            stream = pa.BufferOutputStream()
+            with pa.ipc.new_stream(stream, rows.schema) as writer:
+                writer.write_table(rows)
+            text = base64.b64encode(stream.getvalue()).decode()
+            items.append({"table": name, "extra": extra, "whole": whole, "ipc": text})
+        return items
+
+    def list_files(self, table: TableHandle, listing: Listing) -> bool:
+        self.keeper.touched = time.monotonic()
+        body: dict[str, Any] = {"job_id": self.keeper.lease["job_id"], "lease_token": self.keeper.lease["lease_token"],
+                                "snapshot_id": table.snapshot_id, "mark": listing.mark}  # fmt: skip
+        if listing.base_snapshot_id is not None:
+            body["base"] = {"snapshot_id": listing.base_snapshot_id, "mark": listing.base_mark}
+            body["removed"] = list(listing.removed)
+        try:
+            (answer,) = self.server.act("declare_listing", body)
+            return bool(answer["accepted"])
+        except (pa.ArrowException, OSError, ValueError):  # then all rows are put, which tells what is wrong if anything
+            return False
+
+    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+        self.keeper.touched = time.monotonic()
+        predicates = [{"column": column, "op": "EQ", "values": [table.key[column]]} for column in _NAME]
+        command: dict[str, Any] = {"table": flight, "predicates": predicates, "snapshot": table.snapshot_id,
+                                   "allow_stale": True}  # fmt: skip
+        if columns is not None:
+            command["columns"] = list(columns)
+        return self.server.get(command)
+
+    def progress(self, share: float, message: str = "") -> None:
+        self.keeper.progress(share, message)
