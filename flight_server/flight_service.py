@@ -24,7 +24,7 @@ from flight_server.auth.principal import Principal
 from flight_server.auth.tokens import Authenticator, Guard
 from flight_server.process import audit_log
 from flight_server.sql.lazy import LazyEndpoint
-from flight_server.wire import flight_sql, scan_request, status
+from flight_server.wire import flight_sql, scan_request, status, tickets
 from flight_server.writes import ingest
 from store.errors import InvalidArgument, StatflightError, Unauthenticated, Unimplemented
 from store.schemas import FLIGHTS
@@ -187,7 +187,7 @@ class StatflightServer(flight.FlightServerBase):
                 name = flight_sql.FAMILY
                 schema, answer = self._sql.get().get(ticket.ticket, caller, context.is_cancelled)
             else:
-                request = scan_request.of_ticket(ticket.ticket, headers.get("x-query-id"))
+                request = tickets.of_ticket(ticket.ticket, headers.get("x-query-id"))
                 name, schema = request.flight.name, request.schema
                 answer = self.service.scanner.read(request, caller, context.is_cancelled)
                 self.service.note_read(request)
@@ -296,7 +296,7 @@ class StatflightServer(flight.FlightServerBase):
 
     def _info(self, descriptor: flight.FlightDescriptor, *parts: scan_request.ScanRequest) -> flight.FlightInfo:
         """Endpoints of the parts; their order is that of the rows, unless the rows were dealt out by hash."""
-        endpoints = [flight.FlightEndpoint(scan_request.to_ticket(part), []) for part in parts]
+        endpoints = [flight.FlightEndpoint(tickets.to_ticket(part), []) for part in parts]
         ordered = not any(part.part is not None and part.part.modulus > 1 for part in parts)
         return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -22,7 +20,6 @@ from store.predicates.tree import Node
 from store.schemas import FLIGHTS, Flight
 
 MAX_COMMAND_BYTES: Final = 8 << 20
-TICKET_VERSION: Final = 0x01
 COMMAND_VERSION: Final = 1
 CURRENT: Final = "current"
 FORMATS: Final = ("ARROW_IPC", "ROWS")
@@ -152,13 +149,13 @@ def path_name(descriptor: flight.FlightDescriptor) -> str:
 _remembered: Bounded[bytes, ScanRequest] = Bounded(REMEMBERED_BYTES)
 
 
-def _remember(data: bytes, request: ScanRequest) -> ScanRequest:
+def remember(data: bytes, request: ScanRequest) -> ScanRequest:
     if len(data) <= REMEMBERED_UP_TO:
         _remembered.put(data, request, 8192 + 16 * len(data))
     return request
 
 
-def _recall(data: bytes, header_query_id: str | None) -> ScanRequest | None:
+def recall(data: bytes, header_query_id: str | None) -> ScanRequest | None:
     """The meaning of bytes that were understood before; the query id is checked anew."""
     found = _remembered.get(data)
     if found is None:
@@ -167,87 +164,27 @@ def _recall(data: bytes, header_query_id: str | None) -> ScanRequest | None:
     return found.asked_as(check_query_id(own, header_query_id))
 
 
-def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
-    """A ticket of GetFlightInfo, or a JSON command in its place."""
-    _check_size(ticket, "ticket")
-    if known := _recall(ticket, header_query_id):
-        return _unparted(known)
-    if ticket[:1] == b"{" or not ticket:
-        return _unparted(of_command(ticket, header_query_id))
-    if ticket[0] != TICKET_VERSION or len(ticket) < 5:
-        raise InvalidArgument(
-            "the ticket is of an unknown version or no ticket", hint="ask GetFlightInfo for a new one"
-        )
-    body = ticket[5:]
-    if struct.pack("<I", zlib.crc32(body)) != ticket[1:5]:
-        raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one")
-    try:
-        inflater = zlib.decompressobj()
-        plain = inflater.decompress(body, MAX_COMMAND_BYTES)
-        command = _loads(plain)
-        pins, part = command.pop("pins", None), command.pop("part", None)
-        fixed = None if pins is None else {_count(key): _count(snapshot) for key, snapshot in pins}
-        share = None if part is None else _part(part)
-    except (zlib.error, ValueError, AttributeError, TypeError, RecursionError):
-        raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one") from None
-    request = _unparted(of_json(command, header_query_id))
-    return _remember(ticket, replace(request, pins=fixed, part=share))
-
-
-def _part(values: Any) -> Part:
-    low, high, residue, modulus = values
-    part = Part(None if low is None else _count(low), None if high is None else _count(high), residue, modulus)
-    if not 0 <= _count(residue) < _count(modulus) <= MAX_PARTITIONS:
-        raise ValueError
-    return part
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError
-    return value
-
-
-def _unparted(request: ScanRequest) -> ScanRequest:
-    if request.partitions > 1:
-        raise InvalidField(
-            "partitions", "is for GetFlightInfo", expected="a ticket of one of its endpoints", actual=request.partitions
-        )
-    return request
-
-
-def to_ticket(request: ScanRequest) -> flight.Ticket:
-    command = dict(request.command or {"table": request.flight.name})
-    command.pop("partitions", None)
-    if request.pins is not None:
-        command["pins"] = [list(pair) for pair in request.pins.items()]
-    if (part := request.part) is not None:
-        command["part"] = [part.low, part.high, part.residue, part.modulus]
-    body = zlib.compress(json.dumps(command).encode(), 1)
-    return flight.Ticket(bytes([TICKET_VERSION]) + struct.pack("<I", zlib.crc32(body)) + body)
-
-
 def of_command(command: bytes, header_query_id: str | None = None) -> ScanRequest:
     """A JSON command, or one of another protocol: those have control characters in them, and JSON has none."""
-    _check_size(command, "command")
-    if known := _recall(command, header_query_id):
+    check_size(command, "command")
+    if known := recall(command, header_query_id):
         return known
     if command[:1] == b"{" or not _CONTROL.search(command):
-        return _remember(command, of_json(parse_json(command, "command"), header_query_id))
+        return remember(command, of_json(parse_json(command, "command"), header_query_id))
     from flight_server.wire import floecat
 
     return of_json(floecat.to_command(command, header_query_id), header_query_id)
 
 
 def parse_json(data: bytes, what: str) -> Any:
-    _check_size(data, what)
+    check_size(data, what)
     try:
-        return _loads(data)
+        return loads(data)
     except (ValueError, RecursionError):
         raise InvalidArgument(f"the {what} is no JSON", hint="send a UTF-8 JSON object") from None
 
 
-def _loads(data: bytes) -> Any:
+def loads(data: bytes) -> Any:
     """ValueError also where a text has half of a surrogate pair: no column holds it, and it goes over no wire."""
     value = json.loads(data.decode())
     if _SURROGATE.search(data):
@@ -348,6 +285,6 @@ def _snapshot(value: Any) -> str | int | None:
     return value
 
 
-def _check_size(data: bytes, what: str) -> None:
+def check_size(data: bytes, what: str) -> None:
     if len(data) > MAX_COMMAND_BYTES:
         raise InvalidArgument(f"the {what} has {len(data)} bytes; at most {MAX_COMMAND_BYTES} are taken")

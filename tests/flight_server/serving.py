@@ -14,7 +14,7 @@ from flight_server.actions import functions
 from flight_server.app import Service
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.config import Settings
-from flight_server.wire import scan_request
+from flight_server.wire import tickets
 from store import records
 from store.schemas import FLIGHTS
 from store.stats_store import Put, PutMode
@@ -54,4 +54,4 @@ def command(table: str | None = None, flight: str = "stats.columns", **more: Any
 
 
 def read(service: Service, data: bytes, principal: Any = ANONYMOUS) -> pa.Table:
-    return service.scanner.table(scan_request.of_ticket(data), principal)
+    return service.scanner.table(tickets.of_ticket(data), principal)

@@ -11,7 +11,7 @@ from flight_server.app import Service
 from flight_server.reads import prewarm as readiness
 from flight_server.reads import scanner
 from flight_server.reads.scope import Scope
-from flight_server.wire import scan_request
+from flight_server.wire import tickets
 from flight_server.wire.scan_request import ScanRequest
 from store.database import Connection, Database
 from store.schemas import FLIGHTS
@@ -34,7 +34,7 @@ def filled(directory: Path, *asked: str) -> None:
 
 def ask(service: Service, name: str) -> int:
     data = command(name, **CURRENT)
-    service.note_read(scan_request.of_ticket(data))
+    service.note_read(tickets.of_ticket(data))
     return read(service, data).num_rows
 
 

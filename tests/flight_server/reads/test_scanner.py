@@ -11,7 +11,7 @@ import pytest
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.reads.streams import MAX_BATCH_BYTES, Stream
 from flight_server.wire import scan_request
-from flight_server.wire.scan_request import of_ticket
+from flight_server.wire.tickets import of_ticket, to_ticket
 from store.errors import ResourceExhausted
 from tests.flight_server.serving import command, put, read, rows, service_in
 
@@ -35,8 +35,8 @@ def service(tmp_path_factory):
 def parts_of(service, data: bytes, principal=ANONYMOUS):
     request = service.scanner.pin(scan_request.of_command(data), principal)
     parts = service.scanner.parts(request, principal)
-    tickets = [scan_request.to_ticket(part).ticket for part in parts]
-    return parts, [service.scanner.table(scan_request.of_ticket(ticket), principal) for ticket in tickets]
+    tickets = [to_ticket(part).ticket for part in parts]
+    return parts, [service.scanner.table(of_ticket(ticket), principal) for ticket in tickets]
 
 
 def keyed(table: pa.Table) -> list[tuple]:
@@ -102,7 +102,7 @@ def test_rows_as_text(service):
 def wait_until_hot(service, data: bytes) -> Stream:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        request = scan_request.of_ticket(data)
+        request = of_ticket(data)
         if service.hot.get(request) is not None:
             answer = service.scanner.read(request, ANONYMOUS)
             assert isinstance(answer, Stream)
@@ -119,7 +119,7 @@ def test_a_whole_flight_is_kept_ready_until_the_next_put(service, more):
     assert hot.to_pylist() == cold.to_pylist()
     put(service, rows("t0", 1, [1], file_path="f000", row_count=-0 + len(more) + 5000), "stats.file_columns")
     assert 5000 + len(more) in read(service, data)["row_count"].to_pylist()
-    assert service.hot.get(scan_request.of_ticket(data)) is None
+    assert service.hot.get(of_ticket(data)) is None
 
 
 def test_a_flight_kept_ready_is_not_for_callers_who_see_less(service):
@@ -132,7 +132,7 @@ def test_a_flight_kept_ready_is_not_for_callers_who_see_less(service):
 def test_batches_have_at_most_four_mebibytes(service):
     long = "x" * 100_000
     put(service, rows("wide", 1, range(1, 200), min=long, max=long + "y", logical_type="STRING"))
-    answer = service.scanner.read(scan_request.of_ticket(command("wide")), ANONYMOUS)
+    answer = service.scanner.read(of_ticket(command("wide")), ANONYMOUS)
     sizes = [batch.nbytes for batch in answer]
     assert sum(sizes) > 30 << 20
     assert max(sizes) <= MAX_BATCH_BYTES

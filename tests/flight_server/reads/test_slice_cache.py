@@ -97,9 +97,9 @@ ANYBODY = Principal("anybody", ALL_SCOPES)
 
 
 def _request(data):
-    from flight_server.wire import scan_request
+    from flight_server.wire import tickets
 
-    return scan_request.of_ticket(data)
+    return tickets.of_ticket(data)
 
 
 def test_a_put_is_seen_by_whoever_asks_after_its_acknowledgement(service):

@@ -12,7 +12,8 @@ import pyarrow.flight as flight
 import pytest
 
 from flight_server.wire import scan_request
-from flight_server.wire.scan_request import Part, of_command, of_descriptor, of_ticket, to_ticket
+from flight_server.wire.scan_request import Part, of_command, of_descriptor
+from flight_server.wire.tickets import of_ticket, to_ticket
 from store.errors import InvalidArgument, NotFound, StatflightError
 
 COMMAND = {

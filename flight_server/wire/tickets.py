@@ -1,0 +1,91 @@
+"""Tickets: a scan request as opaque bytes that GetFlightInfo hands out and DoGet takes back.
+
+A ticket is a version byte, a checksum, and the compressed JSON command with what "current" meant and which share of the
+rows it is for. To save a round trip, DoGet takes the JSON command itself too.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow.flight as flight
+
+from flight_server.wire.scan_request import (
+    MAX_COMMAND_BYTES,
+    MAX_PARTITIONS,
+    Part,
+    ScanRequest,
+    check_size,
+    loads,
+    of_command,
+    of_json,
+    recall,
+    remember,
+)
+from store.errors import InvalidArgument, InvalidField
+
+TICKET_VERSION: Final = 0x01
+
+
+def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
+    """A ticket of GetFlightInfo, or a JSON command in its place."""
+    check_size(ticket, "ticket")
+    if known := recall(ticket, header_query_id):
+        return _unparted(known)
+    if ticket[:1] == b"{" or not ticket:
+        return _unparted(of_command(ticket, header_query_id))
+    if ticket[0] != TICKET_VERSION or len(ticket) < 5:
+        raise InvalidArgument(
+            "the ticket is of an unknown version or no ticket", hint="ask GetFlightInfo for a new one"
+        )
+    body = ticket[5:]
+    if struct.pack("<I", zlib.crc32(body)) != ticket[1:5]:
+        raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one")
+    try:
+        inflater = zlib.decompressobj()
+        plain = inflater.decompress(body, MAX_COMMAND_BYTES)
+        command = loads(plain)
+        pins, part = command.pop("pins", None), command.pop("part", None)
+        fixed = None if pins is None else {_count(key): _count(snapshot) for key, snapshot in pins}
+        share = None if part is None else _part(part)
+    except (zlib.error, ValueError, AttributeError, TypeError, RecursionError):
+        raise InvalidArgument("the ticket is damaged", hint="ask GetFlightInfo for a new one") from None
+    request = _unparted(of_json(command, header_query_id))
+    return remember(ticket, replace(request, pins=fixed, part=share))
+
+
+def _part(values: Any) -> Part:
+    low, high, residue, modulus = values
+    part = Part(None if low is None else _count(low), None if high is None else _count(high), residue, modulus)
+    if not 0 <= _count(residue) < _count(modulus) <= MAX_PARTITIONS:
+        raise ValueError
+    return part
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError
+    return value
+
+
+def _unparted(request: ScanRequest) -> ScanRequest:
+    if request.partitions > 1:
+        raise InvalidField(
+            "partitions", "is for GetFlightInfo", expected="a ticket of one of its endpoints", actual=request.partitions
+        )
+    return request
+
+
+def to_ticket(request: ScanRequest) -> flight.Ticket:
+    command = dict(request.command or {"table": request.flight.name})
+    command.pop("partitions", None)
+    if request.pins is not None:
+        command["pins"] = [list(pair) for pair in request.pins.items()]
+    if (part := request.part) is not None:
+        command["part"] = [part.low, part.high, part.residue, part.modulus]
+    body = zlib.compress(json.dumps(command).encode(), 1)
+    return flight.Ticket(bytes([TICKET_VERSION]) + struct.pack("<I", zlib.crc32(body)) + body)
