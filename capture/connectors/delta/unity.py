@@ -12,38 +12,29 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from capture.connectors.options import storage_options, timeout_of
 from capture.connectors.retry import retried
 from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.spi import Constraint
+from capture.connectors.storage.http import NotJson, Refused, Unanswered, ask_json
 from capture.connectors.storage.lake_directories import LOOKS
 from capture.connectors.storage.places import Place, Unreadable, first_line, open_place, reason, unknown_table
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 API: Final = "/api/2.1/unity-catalog"
 _LEASE: Final = 600  # seconds for which credentials are used again at most; catalogs give them for an hour
-_MAX_ANSWER: Final = 64 * 1024 * 1024
-
-
-class _NoRedirect(HTTPRedirectHandler):
-    """A redirect would hand the token to another host."""
-
-    def redirect_request(self, *args: Any, **named: Any) -> None:  # noqa: ARG002  the signature of the base
-        return None
 
 
 class UnityCatalog:
-    """The Delta tables of one catalog, with the interface of `layout.Lake`."""
+    """The Delta tables of one catalog, with the interface of `lake_directories.Lake`."""
 
     def __init__(self, uri: str, options: Mapping[str, str]):
         found = re.fullmatch(r"uc://(?P<host>[^/@\s?#]+)/(?P<catalog>[^/\s?#]+)/?", uri, re.IGNORECASE)
         if found is None:
             raise InvalidArgument(
-                f"uri: {mask_uri(uri)!r} is no Unity Catalog",
+                f"uri: {mask_uri(uri)!r} is not a Unity Catalog",
                 hint="expected uc://host/catalog",
                 params={"field": "uri"},
             )
@@ -53,7 +44,6 @@ class UnityCatalog:
         plain = str(options.get("unity_allow_http_url", options.get("allow_http", ""))).lower() in ("true", "1")
         self._base = f"http{'' if plain else 's'}://{found['host']}{API}"
         self._token = options.get("token") or options.get("unity_access_token") or options.get("bearer_token")
-        self._opener = build_opener(_NoRedirect)
         self._timeout = timeout_of(options)
         own = {"token", "bearer_token"}
         self._storage = {
@@ -85,7 +75,7 @@ class UnityCatalog:
         table = self._table(namespace, name)
         location = table.get("storage_location")
         if not isinstance(location, str) or not location:
-            raise Unreadable(f'table "{namespace}.{name}": the catalog does not tell its storage location')
+            raise Unreadable(f'table "{namespace}.{name}": the catalog has no storage location for it')
         storage = dict(self._storage)
         if re.match(r"[a-zA-Z0-9]+://", location) and not location.lower().startswith("file:"):
             storage |= self._credentials(str(table.get("table_id", "")))
@@ -146,43 +136,39 @@ class UnityCatalog:
             token = str(following)
 
     def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """The answer, tried again where that may help."""
         return retried(lambda: self._asked(path, body), _may_recover)
 
     def _asked(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "statflight"}
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
-        request = Request(f"{self._base}/{path}", data, headers)  # noqa: S310  http or https by construction
         try:
-            with self._opener.open(request, timeout=self._timeout) as response:
-                answer = json.loads(response.read(_MAX_ANSWER))
-        except HTTPError as trouble:
-            with trouble:
-                raise self._refused(trouble.code) from None
-        except (URLError, OSError) as trouble:
-            if isinstance(trouble, TimeoutError) or isinstance(getattr(trouble, "reason", None), TimeoutError):
+            return ask_json(f"{self._base}/{path}", timeout_seconds=self._timeout, headers=headers, data=data)
+        except Refused as refusal:
+            raise self._refused(refusal) from None
+        except Unanswered as trouble:
+            if trouble.timed_out:
                 raise _TimedOut(f'catalog "{self.uri}" did not answer within {self._timeout:g} s') from None
             text = redact(first_line(trouble), self.options)
             raise UpstreamError(f'catalog "{self.uri}" cannot be reached ({text})') from None
-        except ValueError:
-            raise Unreadable(f'catalog "{self.uri}" does not answer in JSON; is it a Unity Catalog?') from None
-        if not isinstance(answer, Mapping):
-            raise Unreadable(f'catalog "{self.uri}" answers no JSON object; is it a Unity Catalog?')
-        return answer
+        except NotJson as trouble:
+            raise Unreadable(f'catalog "{self.uri}": {trouble}; is it a Unity Catalog?') from None
 
-    def _refused(self, status: int) -> UpstreamError | NotFound:
+    def _refused(self, refusal: Refused) -> UpstreamError | NotFound:
+        status = refusal.status
         if status == 404:
-            return NotFound(f'uri "{self.uri}": the catalog or table is not there', params={"field": "uri"})
+            return NotFound(f'uri "{self.uri}": the catalog or table does not exist', params={"field": "uri"})
         if status in (401, 403):
             return Unreadable(f'catalog "{self.uri}" refuses the token ({status})', hint="set the option token")
-        if status == 429 or status >= 500:
+        if refusal.may_pass:
             return UpstreamError(f'catalog "{self.uri}" answers {status}')
         return Unreadable(f'catalog "{self.uri}" answers {status}')
 
 
 class _TimedOut(UpstreamError):
-    """Retryable, but by whoever asked."""
+    """A timeout: the caller may retry, we do not."""
 
 
 def _may_recover(trouble: Exception) -> bool:

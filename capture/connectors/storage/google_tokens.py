@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
 
 from capture.connectors.retry import retried
+from capture.connectors.storage.http import HttpError, Refused, ask_json
 from store.errors import InvalidArgument, UpstreamError
 
 SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -48,7 +47,7 @@ def parse_key(text: str) -> Mapping[str, Any]:
         ) from None
     if not isinstance(held, dict) or not (held.get("disable_oauth") or held.get("private_key")):
         raise InvalidArgument(
-            "options: this is no key of a Google service account, which has a private_key", params={"field": "options"}
+            "options: not the key of a Google service account: it has no private_key", params={"field": "options"}
         )
     return held
 
@@ -68,36 +67,33 @@ def access_token(key: Mapping[str, Any], timeout: float) -> Token:
     with _lock:
         token = _held.get(name)
         if token is None or (token[1] - datetime.now(UTC)).total_seconds() < _SPARE:
-            token = _held[name] = retried(lambda: _asked(key, timeout), _may_recover)
+            if not str(key.get("token_uri") or "https://").startswith(("https://", "http://")):
+                raise InvalidArgument("options: the key's token_uri must be a web address", params={"field": "options"})
+            try:
+                token = _held[name] = retried(lambda: _asked(key, timeout), _may_recover)
+            except (HttpError, ValueError, KeyError, TypeError) as trouble:
+                raise _refused(trouble) from None
         return token
 
 
-class _Unwell(UpstreamError):
-    """Google answers that it is not well, which another try may mend."""
-
-
 def _may_recover(trouble: Exception) -> bool:
-    return isinstance(trouble, _Unwell)
+    return isinstance(trouble, Refused) and trouble.may_pass
 
 
 def _asked(key: Mapping[str, Any], timeout: float) -> Token:
     home = str(key.get("token_uri") or "https://oauth2.googleapis.com/token")
-    if not home.startswith(("https://", "http://")):
-        raise InvalidArgument("options: the key's token_uri is no web address", params={"field": "options"})
     body = urlencode({"grant_type": _GRANT, "assertion": _assertion(key, home)}).encode()
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    try:
-        with urlopen(Request(home, body, headers), timeout=timeout) as response:  # noqa: S310  checked above
-            answer = json.loads(response.read(1 << 20))
-            return str(answer["access_token"]), datetime.fromtimestamp(time.time() + int(answer["expires_in"]), UTC)
-    except HTTPError as refusal:
-        with refusal:
-            message = f"Google gives no token for the service account's key ({refusal.code})"
-        if refusal.code < 500 and refusal.code != 429:
-            raise InvalidArgument(f"options: {message}", params={"field": "options"}) from None
-        raise _Unwell(message) from None
-    except (OSError, ValueError, KeyError, TypeError) as trouble:
-        raise UpstreamError(f"Google gives no token for the service account's key ({type(trouble).__name__})") from None
+    answer = ask_json(home, timeout_seconds=timeout, headers=headers, data=body)
+    return str(answer["access_token"]), datetime.fromtimestamp(time.time() + int(answer["expires_in"]), UTC)
+
+
+def _refused(trouble: Exception) -> InvalidArgument | UpstreamError:
+    told = str(trouble.status) if isinstance(trouble, Refused) else type(trouble).__name__
+    message = f"Google gives no token for the service account's key ({told})"
+    if isinstance(trouble, Refused) and not trouble.may_pass:
+        return InvalidArgument(f"options: {message}", params={"field": "options"})
+    return UpstreamError(message)
 
 
 def _assertion(key: Mapping[str, Any], home: str) -> str:

@@ -1,0 +1,95 @@
+"""JSON over HTTP: one request to a catalog or token service, and what may go wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+MAX_ANSWER_BYTES: Final = 64 << 20
+
+
+class HttpError(Exception):
+    """A request without a usable answer."""
+
+
+class Refused(HttpError):
+    """The service answered with an error.
+
+    Attributes:
+        status: The HTTP status.
+    """
+
+    def __init__(self, status: int):
+        super().__init__(f"status {status}")
+        self.status = status
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether another try may help: the service is busy or unwell."""
+        return self.status == 429 or self.status >= 500
+
+
+class Unanswered(HttpError):
+    """The service was not reached, or did not answer in time.
+
+    Attributes:
+        timed_out: Whether it was waited for in vain.
+    """
+
+    def __init__(self, reason: str, *, timed_out: bool = False):
+        super().__init__(reason)
+        self.timed_out = timed_out
+
+
+class NotJson(HttpError):
+    """The answer is not a JSON object."""
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirect would hand the credentials to another host."""
+
+    def redirect_request(self, *args: Any, **named: Any) -> None:  # noqa: ARG002  the signature of the base
+        return None
+
+
+_OPENER: Final = build_opener(_NoRedirect)
+
+
+def ask_json(
+    url: str, *, timeout_seconds: float, headers: Mapping[str, str] | None = None, data: bytes | None = None
+) -> Mapping[str, Any]:
+    """The JSON object that a service answers.
+
+    Args:
+        url: An http or https address.
+        timeout_seconds: How long to wait for the connection, and for each part of the answer.
+        headers: Sent beside `User-Agent`.
+        data: The body of a POST; None for a GET.
+
+    Raises:
+        Refused: The service answers with an error, a redirect among them.
+        Unanswered: It cannot be reached or does not answer in time.
+        NotJson: It answers something else.
+        ValueError: The address is neither http nor https.
+    """
+    if not url.startswith(("https://", "http://")):
+        raise ValueError(f"not a web address: {url!r}")
+    request = Request(url, data, {"User-Agent": "statflight"} | dict(headers or {}))  # noqa: S310  checked above
+    try:
+        with _OPENER.open(request, timeout=timeout_seconds) as response:
+            answer = json.loads(response.read(MAX_ANSWER_BYTES))
+    except HTTPError as refusal:
+        with refusal:
+            raise Refused(refusal.code) from None
+    except (URLError, OSError) as trouble:
+        cause = getattr(trouble, "reason", None)
+        timed_out = isinstance(trouble, TimeoutError) or isinstance(cause, TimeoutError)
+        raise Unanswered(str(trouble), timed_out=timed_out) from None
+    except ValueError:
+        raise NotJson("the answer is not JSON") from None
+    if not isinstance(answer, Mapping):
+        raise NotJson("the answer is not a JSON object")
+    return answer

@@ -1,0 +1,85 @@
+"""One JSON request: answers, refusals, redirects, silence."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+
+import pytest
+
+from capture.connectors.storage.http import NotJson, Refused, Unanswered, ask_json
+
+
+class Service(BaseHTTPRequestHandler):
+    asked: ClassVar[list[tuple[str, str | None, bytes]]] = []
+
+    def do_GET(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.asked.append((self.path, self.headers.get("Authorization"), body))
+        status = int(self.path.strip("/").split("-")[0])
+        answers = {"text": b"hello", "list": b"[1]", "cut": b'{"a": '}
+        answer = answers.get(self.path.partition("-")[2], json.dumps({"is": self.path}).encode())
+        self.send_response(status)
+        if status == 302:
+            self.send_header("Location", "/200")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_POST = do_GET
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def service():
+    Service.asked.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_an_answer(service):
+    assert ask_json(f"{service}/200", timeout_seconds=5, headers={"Authorization": "Bearer t"}) == {"is": "/200"}
+    assert ask_json(f"{service}/201", timeout_seconds=5, data=b"x=1") == {"is": "/201"}
+    assert Service.asked == [("/200", "Bearer t", b""), ("/201", None, b"x=1")]
+
+
+@pytest.mark.parametrize(("status", "may_pass"), [(400, False), (403, False), (429, True), (503, True)])
+def test_a_refusal_has_its_status(service, status, may_pass):
+    with pytest.raises(Refused) as refusal:
+        ask_json(f"{service}/{status}", timeout_seconds=5)
+    assert (refusal.value.status, refusal.value.may_pass) == (status, may_pass)
+
+
+def test_a_redirect_is_not_followed(service):
+    with pytest.raises(Refused, match="302"):
+        ask_json(f"{service}/302", timeout_seconds=5, headers={"Authorization": "Bearer t"})
+    assert len(Service.asked) == 1
+
+
+@pytest.mark.parametrize("kind", ["text", "list", "cut"])
+def test_what_is_not_a_json_object_is_refused(service, kind):
+    with pytest.raises(NotJson):
+        ask_json(f"{service}/200-{kind}", timeout_seconds=5)
+
+
+def test_silence_is_a_timeout_and_a_closed_port_is_none():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(Unanswered) as trouble:
+            ask_json(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_seconds=0.05)
+        assert trouble.value.timed_out
+        port = silent.getsockname()[1]
+    with pytest.raises(Unanswered) as trouble:
+        ask_json(f"http://127.0.0.1:{port}/", timeout_seconds=5)
+    assert not trouble.value.timed_out
+    with pytest.raises(ValueError, match="not a web address"):
+        ask_json("file:///etc/passwd", timeout_seconds=5)
