@@ -44,7 +44,7 @@ Decoder = Callable[[bytes | None], tuple[Any, bool]]
 
 
 def decoder(leaf: Leaf, cut: int, *, upper: bool) -> Decoder:
-    """What turns the bounds of a column into values as pyiceberg holds them, and tells whether each is exact.
+    """Makes a decoder of bounds: from bytes to a value as pyiceberg has it, and whether it is exact.
 
     Args:
         leaf: The column. A bound is of its type or of the one it was promoted from.
@@ -83,7 +83,7 @@ def _decoded(raw: bytes, leaf: Leaf, cut: int, upper: bool) -> tuple[Any, bool]:
             micros, rest = divmod(value, 1000)
             return micros + (1 if upper and rest else 0), not rest
         if isinstance(type, FloatType | DoubleType) and value != value:
-            return None, False  # NaN is no bound: old writers let it in
+            return None, False  # NaN does not count as a bound: old writers let it in
         return value, True
     except (ValueError, TypeError, ArithmeticError, struct.error):
         return None, False
@@ -106,7 +106,7 @@ def decode_all(raw: pa.Array, leaf: Leaf, cut: int) -> tuple[pa.Array, pa.Array]
         return None
     numbers = np.frombuffer(b"" if not len(whole) else whole.buffers()[2], stored)[whole.offset :][: len(whole)]
     if stored.kind == "f":
-        missing = missing | np.isnan(numbers)  # NaN is no bound: old writers let it in
+        missing = missing | np.isnan(numbers)  # NaN does not count as a bound: old writers let it in
     values = pa.array(numbers, mask=missing)
     if isinstance(leaf.type, DateType | TimestampType | TimestamptzType):
         values = values.cast(to_arrow(leaf.logical))

@@ -1,4 +1,4 @@
-"""Where Iceberg tables are found: a directory, one metadata file, or a catalog that pyiceberg knows."""
+"""Sources of Iceberg tables: a directory, one metadata file, or a catalog that pyiceberg opens."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _METADATA = re.compile(r"v?(?P<number>\d+).*\.metadata\.json(?:\.gz)?")
 _VERSION = re.compile(r"v(?P<number>\d+)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _MAX_DEPTH = 8
 PARSED = 8
-"""How many tables' metadata stays parsed."""
+"""Tables whose metadata stays parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Directory:
                     return folder.below(_newest(named, names)).name
         numbered = [(int(match["number"]), name) for name in names if (match := _METADATA.fullmatch(name))]
         if not numbered:
-            raise Unreadable("its directory holds no metadata file")
+            raise Unreadable("its directory has no metadata file")
         return folder.below(max(numbered)[1]).name
 
 
@@ -197,7 +197,7 @@ class OneFile:
 
     def namespaces(self) -> list[str]:
         if not self._io.new_input_here(self._location).exists():
-            raise NotFound(f'uri "{mask_uri(self._location)}" is no metadata file', params={"field": "uri"})
+            raise NotFound(f'uri "{mask_uri(self._location)}" is not a metadata file', params={"field": "uri"})
         return ["default"]
 
     def names(self, namespace: str) -> list[str]:
@@ -321,7 +321,7 @@ def _check_aws_credentials(properties: Mapping[str, str]) -> None:
 def _check_sqlite(uri: str) -> None:
     path = uri.partition(":///")[2].partition("?")[0]
     if uri.startswith("sqlite") and path and not path.startswith(":memory:") and not Path(path).exists():
-        raise NotFound(f'uri "{uri}" is no SQLite file', params={"field": "uri"})
+        raise NotFound(f'uri "{uri}" is not a SQLite file', params={"field": "uri"})
 
 
 def _only_catalog(uri: str) -> str:

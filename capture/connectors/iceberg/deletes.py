@@ -120,7 +120,7 @@ class DeleteIndex:
         return {self._io.resolve(path): part for path, part in zip(encoded.dictionary.to_pylist(), split, strict=False)}
 
     def layout(self, delete: Entry) -> FileLayout:
-        """Where the columns of an equality delete file are."""
+        """Paths of the columns in an equality delete file."""
         if delete.location not in self._layouts:
             with open_parquet(self._io, delete) as held:
                 self._layouts[delete.location] = FileLayout.of(held.schema_arrow, self._metadata)
@@ -185,7 +185,7 @@ class EqualityCounter:
 
 
 def matching(keys: Sequence[pa.Array], deleted: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Which rows of `keys` are among the rows of `deleted`; a null equals a null, as a NaN does a NaN."""
+    """Mask of the rows of `keys` that are among the rows of `deleted`; a null equals a null, as a NaN does a NaN."""
     rows: Rows = np.zeros(len(keys[0]), np.int64)
     found: npt.NDArray[np.bool_] = np.ones(len(keys[0]), np.bool_)
     gone: Rows = np.zeros(len(deleted[0]), np.int64)

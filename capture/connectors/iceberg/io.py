@@ -65,7 +65,7 @@ class LakeIO(FileIO):
         self._inner: dict[str, FileIO] = {}
 
     def resolve(self, location: str) -> str:
-        """Where a path of the metadata is now: a plain path when it is local."""
+        """The present place of a path of the metadata: a plain path when it is local."""
         return plain_path(self._rewrite(location))
 
     def new_input(self, location: str) -> InputFile:
@@ -77,7 +77,7 @@ class LakeIO(FileIO):
         return _MetadataInput(found) if location.endswith(_SUFFIXES) else found
 
     def lost_on_commit(self, location: str) -> list[str]:
-        """What a metadata file says that pyiceberg's model does not hold, so that a commit by it would lose it."""
+        """Contents of a metadata file that pyiceberg's model leaves out, so that a commit by it would lose them."""
         content = self._read(location)
         document = json.loads(content)
         blobs = [blob for held in document.get("statistics") or () for blob in held.get("blob-metadata") or ()]

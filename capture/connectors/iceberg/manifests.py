@@ -109,7 +109,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a manifest says of one column in each of some files. `known`: whether it says anything at all."""
+    """Metrics of one column in each of some files. `known`: where a file has any."""
 
     known: pa.Array
     nulls: pa.Array
@@ -177,7 +177,7 @@ class Manifests:
         return self._decode(manifest)[0] if found is None else found
 
     def columns(self, manifest: ManifestFile) -> tuple[Columns, ...]:
-        """What a data manifest says of columns, block by block as `files` has them."""
+        """Metrics of the columns of a data manifest, block by block as in `files`."""
         key = self.key(manifest)
         found: tuple[Columns, ...] | None = self._columns.get(key) or COLUMNS.get(key)
         return self._decode(manifest)[1] if found is None else found
@@ -271,7 +271,7 @@ class _Block:
     """Collects data files."""
 
     paths: list[str] = field(default_factory=list)
-    told: list[tuple[int, int, int, str, int]] = field(default_factory=list)
+    facts: list[tuple[int, int, int, str, int]] = field(default_factory=list)
     partitions: dict[tuple[Any, ...], int] = field(default_factory=dict)
     known_ids: frozenset[int] = frozenset()
     maps: tuple[_Maps, ...] = field(default_factory=lambda: tuple(_Maps() for _ in range(5)))
@@ -280,13 +280,13 @@ class _Block:
         self.known_ids = known_ids
         partition = self.partitions.setdefault(_values(file[_PARTITION]), len(self.partitions))
         for held, at in zip(self.maps, (_NULLS, _NANS, _LOWER, _UPPER, _VALUES), strict=True):
-            if (told := file[at]) is not None:
-                held.add(len(self.paths), told)
+            if (entries := file[at]) is not None:
+                held.add(len(self.paths), entries)
         self.paths.append(file[_PATH])
-        self.told.append((file[_ROWS], file[_SIZE], sequence, file[_FORMAT], partition))
+        self.facts.append((file[_ROWS], file[_SIZE], sequence, file[_FORMAT], partition))
 
     def files(self, io: LakeIO, spec_id: int) -> Files:
-        rows, sizes, sequences, formats, partition_of = zip(*self.told, strict=True)
+        rows, sizes, sequences, formats, partition_of = zip(*self.facts, strict=True)
         paths = pa.array(self.paths, pa.string())
         resolved = [io.resolve(path) for path in self.paths]
         return Files(
@@ -321,7 +321,7 @@ class _Block:
 
 
 def _any(count: int, kinds: Sequence[Sequence[Any] | None]) -> Any:
-    """Where any of some columns has a value."""
+    """Mask of the rows in which any of some columns has a value."""
     known: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
     for values in kinds:
         if values is None:
@@ -339,12 +339,12 @@ class _Maps:
     def __init__(self) -> None:
         self._groups: dict[tuple[int, ...], tuple[list[int], list[Sequence[Any]]]] = {}
 
-    def add(self, row: int, told: Mapping[int, Any]) -> None:
-        flat: Sequence[Any] = told._contents if isinstance(told, LazyDict) else ()
+    def add(self, row: int, entries: Mapping[int, Any]) -> None:
+        flat: Sequence[Any] = entries._contents if isinstance(entries, LazyDict) else ()
         if len(flat) == 1:  # as it came from the file, keys and values in turn
             keys, values = tuple(flat[0][::2]), flat[0][1::2]
         else:
-            keys, values = tuple(told), tuple(told.values())
+            keys, values = tuple(entries), tuple(entries.values())
         group = self._groups.get(keys)
         if group is None:
             group = self._groups[keys] = [], []
@@ -359,9 +359,9 @@ class _Maps:
                 if len(rows) == count:
                     found[field_id] = column
                     continue
-                told = found.setdefault(field_id, [None] * count)
+                sparse = found.setdefault(field_id, [None] * count)
                 for row, value in zip(rows, column, strict=True):
-                    told[row] = value
+                    sparse[row] = value
         return found
 
 

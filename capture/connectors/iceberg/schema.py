@@ -201,14 +201,14 @@ def partition_json(spec: PartitionSpec, schema: IcebergSchema, partition: tuple[
     """A partition as JSON: numbers of whole fields, other values as canonical text; None when there are no fields."""
     if not spec.fields:
         return None
-    told: dict[str, str | int | None] = {}
+    values: dict[str, str | int | None] = {}
     for part, value in zip(spec.fields, partition, strict=False):
         try:
             logical = logical_text(part.transform.result_type(schema.find_type(part.source_id)))
         except ValueError:  # the source column was dropped since
             logical = "VARIANT"
-        told[part.name] = None if value is None else _partition_value(value, logical)
-    return json.dumps(told, ensure_ascii=False)
+        values[part.name] = None if value is None else _partition_value(value, logical)
+    return json.dumps(values, ensure_ascii=False)
 
 
 def _partition_value(value: Any, logical: str) -> str | int:
@@ -251,7 +251,7 @@ def _number(value: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """Where the fields of one data or delete file are: field id → key of its path (`store.names.column_key`)."""
+    """Paths of the fields in one data or delete file: field id → key of its path (`store.names.column_key`)."""
 
     paths: Mapping[int, str] = field(default_factory=dict)
 

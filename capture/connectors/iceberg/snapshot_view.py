@@ -175,7 +175,7 @@ class SnapshotView:
 
     @cached_property
     def _shape(self) -> str:
-        """What the rows of a file depend on besides its manifest."""
+        """Digest of what the rows of a file depend on besides its manifest."""
         properties = {k: v for k, v in self._metadata.properties.items() if k.startswith("write.metadata.metrics.")}
         specs = [spec.model_dump_json() for _, spec in sorted(self._specs.items())]
         return _digest(self._schema.model_dump_json(), specs, sorted(properties.items()))
@@ -350,7 +350,7 @@ class SnapshotView:
         )
 
     def _layout(self, entry: Entry) -> FileLayout:
-        """Where the columns of a data file are; the schema of each file is read once, and of many alike one is kept."""
+        """Paths of the columns in a data file. The schema of each file is read once, and equal ones are kept once."""
         key = ("schema", self._scope, entry.location, entry.size)
         name: bytes | None = FILES.get(key)
         schema: pa.Schema | None = None if name is None else FILES.get(("schema", name))
@@ -367,7 +367,7 @@ class SnapshotView:
         return self._layouts[name]
 
     def _scan_columns(self, entry: Entry, layout: FileLayout, wanted: Sequence[Leaf]) -> tuple[ScanColumn, ...]:
-        """Where each column comes from: the file, its partition, the default, else it is null."""
+        """Sources of columns: the file, else its partition, else the default, else null."""
         identity = identity_values(self._specs[entry.spec_id], entry.partition)
         columns = []
         for leaf in wanted:
@@ -398,7 +398,7 @@ class _OnlyValue(NamedTuple):
 
 
 def _after_deletes(count: int | None, rows: int, live: int) -> int | None:
-    """What a count over all rows of a file says of the live ones: none stays none, and all stays all."""
+    """A count over all rows of a file, for its live rows: none stays none, and all stays all."""
     if count is None:
         return None
     if not live or not count:

@@ -122,10 +122,10 @@ def _counts(fragments: Sequence[Fragment], counts: Sequence[int]) -> pa.Array:
 
 def analyzed_version(config: Mapping[str, str]) -> int | None:
     """The version that Spark's ANALYZE computed the statistics of a config at; None where there are none to trust."""
-    told = _told(config)
-    if told.get("version") != ENVELOPE_VERSION or told.get("complete", "true").lower() != "true":
+    entries = _entries(config)
+    if entries.get("version") != ENVELOPE_VERSION or entries.get("complete", "true").lower() != "true":
         return None
-    return _number(told.get("computedAtVersion")) if told.get("schemaHash") else None
+    return _number(entries.get("computedAtVersion")) if entries.get("schemaHash") else None
 
 
 def analyzed_columns(
@@ -143,20 +143,20 @@ def analyzed_columns(
     Returns:
         Rows of COLUMN_SCHEMA; None where the statistics contradict that version.
     """
-    told = _told(config)
-    if told.get("numRows", str(rows)) != str(rows) or told["schemaHash"] != schema_hash(schema):
+    entries = _entries(config)
+    if entries.get("numRows", str(rows)) != str(rows) or entries["schemaHash"] != schema_hash(schema):
         return None
-    found = [row for column in wanted if (row := _analyzed(told, column, rows, ids)) is not None]
+    found = [row for column in wanted if (row := _analyzed(entries, column, rows, ids)) is not None]
     return pa.Table.from_pylist(found, COLUMN_SCHEMA) if found else None
 
 
-def _told(config: Mapping[str, str]) -> dict[str, str]:
+def _entries(config: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)}
 
 
-def _analyzed(told: Mapping[str, str], column: Column, rows: int, ids: ColumnIds) -> dict[str, Any] | None:
+def _analyzed(entries: Mapping[str, str], column: Column, rows: int, ids: ColumnIds) -> dict[str, Any] | None:
     prefix = f"column.{column.name}."
-    stat = {name.removeprefix(prefix): value for name, value in told.items() if name.startswith(prefix)}
+    stat = {name.removeprefix(prefix): value for name, value in entries.items() if name.startswith(prefix)}
     version = _number(stat.get("version"))
     column_id = column.id_in(ids)
     if column_id is None or version is None or version > COLUMN_VERSION:

@@ -35,7 +35,7 @@ def parse_analyzed(text: str) -> Analyzed:
     """Reads a statistics file of either form; keys it does not know are passed over.
 
     Raises:
-        ValueError: This is no statistics file.
+        ValueError: It is not a statistics file.
     """
     held = json.loads(text)
     if not isinstance(held, dict):
@@ -67,11 +67,11 @@ def analyzed_rows(analyzed: Analyzed, columns: Sequence[Column], ids: ColumnIds,
 
 
 def _row(analyzed: Analyzed, column: Column, ids: ColumnIds, rows: int | None) -> dict[str, Any] | None:
-    told, column_id = _of_column(analyzed, column), column.id_in(ids)
-    if told is None or column_id is None:
+    entry, column_id = _of_column(analyzed, column), column.id_in(ids)
+    if entry is None or column_id is None:
         return None
     distinct, nulls, width, widest = (
-        _count(told.get(name)) for name in ("distinctCount", "nullCount", "avgLen", "maxLen")
+        _count(entry.get(name)) for name in ("distinctCount", "nullCount", "avgLen", "maxLen")
     )
     return {
         "column_id": column_id,
@@ -83,22 +83,22 @@ def _row(analyzed: Analyzed, column: Column, ids: ColumnIds, rows: int | None) -
         "ndv_exact": None if distinct is None else False,  # engines count with a sketch
         "avg_width_bytes": None if width is None else float(width),
         "max_width_bytes": widest,
-    } | _bounds(told, column.logical_type)
+    } | _bounds(entry, column.logical_type)
 
 
 def _of_column(analyzed: Analyzed, column: Column) -> Mapping[str, Any] | None:
     """By name, which must not be another column's: Java's form has the field id too. Leaves of structs have none."""
     if len(column.path) > 1:
         return None
-    told = analyzed.columns.get(column.name)
-    if told is None:
+    entry = analyzed.columns.get(column.name)
+    if entry is None:
         return None
-    field_id = _count(told.get("colId"))
-    return told if field_id is None or column.field_id in (None, field_id + 1) else None
+    field_id = _count(entry.get("colId"))
+    return entry if field_id is None or column.field_id in (None, field_id + 1) else None
 
 
-def _bounds(told: Mapping[str, Any], logical_type: str) -> dict[str, Any]:
-    low, high = (canonical(told.get(side), logical_type) for side in ("min", "max"))
+def _bounds(entry: Mapping[str, Any], logical_type: str) -> dict[str, Any]:
+    low, high = (canonical(entry.get(side), logical_type) for side in ("min", "max"))
     if low is not None and high is not None and bounds.compare(low, high, parse(logical_type)) > 0:
         return {}
     return {
@@ -117,13 +117,13 @@ def canonical(text: Any, logical_type: str) -> str | None:
     kind = parse(logical_type)
     if text is None or not kind.orderable or kind.kind is Kind.TIMESTAMPTZ:
         return None
-    told = str(text).lower() if isinstance(text, bool) else str(text)
-    if kind.kind is Kind.BINARY or told == "NaN":
+    entry = str(text).lower() if isinstance(text, bool) else str(text)
+    if kind.kind is Kind.BINARY or entry == "NaN":
         return None  # of a binary no text form is agreed on, and beside NaN the greatest number is unknown
     if kind.kind is Kind.TIMESTAMP:
-        told = told.strip().replace(" ", "T")
+        entry = entry.strip().replace(" ", "T")
     try:
-        return bounds.canonical(told, kind)
+        return bounds.canonical(entry, kind)
     except ValueError:
         return None
 

@@ -19,7 +19,7 @@ _FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 
 def kept_characters(options: Mapping[str, str], name: str) -> int | None:
-    """How many characters of a text the writer keeps in bounds; None: all of them."""
+    """Characters of a text that the writer keeps in bounds; None for all of them."""
     mode = str(options.get(f"fields.{name}.stats-mode", options.get("metadata.stats-mode", ""))).strip().lower()
     if mode == "full":
         return None
@@ -28,7 +28,7 @@ def kept_characters(options: Mapping[str, str], name: str) -> int | None:
 
 
 def bound_array(values: Sequence[Any], logical_type: str, *, upper: bool, cut: bool) -> pa.Array | None:
-    """Typed bounds out of what the library decodes. NaN is no bound; None where the type has no order.
+    """Typed bounds out of what the library decodes. NaN does not count; None where the type has no order.
 
     Args:
         values: One bound per file.

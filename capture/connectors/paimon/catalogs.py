@@ -1,4 +1,4 @@
-"""Where Paimon's tables are: directories, or the rows of a JDBC catalog in SQLite.
+"""Sources of Paimon tables: directories, or the rows of a JDBC catalog in SQLite.
 
 A catalog is read by SQL of ours and never opened by the library, which would make its tables where there are none.
 """
@@ -25,7 +25,7 @@ _DEFAULT_KEY: Final = "jdbc"
 
 
 class Catalog(Protocol):
-    """What `layout.Lake` offers and the JDBC catalog too."""
+    """The interface that `storage.places.Lake` and the JDBC catalog share."""
 
     def namespaces(self) -> list[str]: ...
 
@@ -96,10 +96,10 @@ class JdbcCatalog:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         if not self._file.is_file():
-            raise NotFound(f'uri "{self.uri}" is not there', params={"field": "uri"})
+            raise NotFound(f'uri "{self.uri}" does not exist', params={"field": "uri"})
         try:
             yield
         except sqlite3.Error as trouble:
             if "no such table" in str(trouble):
-                raise NotFound(f'uri "{self.uri}" holds no Paimon catalog', params={"field": "uri"}) from None
+                raise NotFound(f'uri "{self.uri}" has no Paimon catalog', params={"field": "uri"}) from None
             raise UpstreamError(f'uri "{self.uri}" cannot be read ({self.reason(trouble)})') from None

@@ -39,7 +39,7 @@ def open_table(place: Place) -> Any:
     file_io.filesystem = place.file_system
     held = SchemaManager(file_io, place.name).latest()
     if held is None:
-        raise Unreadable("there is no schema")
+        raise Unreadable("it has no schema")
     from pypaimon.common.identifier import Identifier
 
     return FileStoreTable(file_io, Identifier("default", "table"), place.name, held)
@@ -55,7 +55,7 @@ def quiet() -> Iterator[None]:
 
 
 def snapshot_ids(table: Any) -> list[int]:
-    """Of the snapshots that are there, as their files are named."""
+    """Ids of the existing snapshots, by the names of their files."""
     manager = table.snapshot_manager()
     if not table.file_io.exists(manager.snapshot_dir):
         return []

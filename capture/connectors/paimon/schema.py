@@ -13,13 +13,13 @@ from store.logical_types import from_arrow
 
 
 def beyond_micros(field: Any) -> bool:
-    """Whether values have digits that the library drops."""
+    """True if the type has digits beyond microseconds, which the library drops."""
     precision = re.match(r"TIMESTAMP(?:_LTZ)?\((\d+)\)", str(getattr(field.type, "type", "")).upper())
     return precision is not None and int(precision[1]) > 6
 
 
 def reads_as(was: Any, now: Any) -> bool:
-    """Whether bounds of a type an older file has are bounds of the type the column has now."""
+    """True if bounds of an older file's type are bounds of the type that the column has now."""
     if not isinstance(was, AtomicType) or not isinstance(now, AtomicType):
         return False
     before, after = was.type.upper(), now.type.upper()

@@ -44,7 +44,7 @@ class File:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every row of the file is live."""
+        """True if every row of the file is live."""
         return bool(self.live == self.meta.row_count)
 
     @property

@@ -37,7 +37,7 @@ Fields = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a manifest says of one column of a file; `kept` is how many characters of a text it keeps."""
+    """Manifest statistics of one column of a file; `kept`: the characters of a text that a bound keeps."""
 
     nulls: int | None = None
     low: Any = None
@@ -49,7 +49,7 @@ class _Known:
 
 
 class _InFile(NamedTuple):
-    """Where a column is in a file: the key of its path, and whether its bounds there are bounds of its type now."""
+    """The place of a column in a file: the key of its path, and whether its bounds there are bounds of its type now."""
 
     key: str
     reads: bool
@@ -111,7 +111,7 @@ class ColumnStatistics:
         return {entry.file.file_name: _FileStats(entry.file) for entry in entries}
 
     def _is_kept(self, fields: Fields, file: File) -> bool:
-        """Whether values of the file are values of the table: merging may make values that are in no file."""
+        """True if values of the file are values of the table: merging may make values that are in no file."""
         return file.live is not None or fields[0].name in self._table.primary_keys or not self._folds
 
     @cached_property
@@ -216,7 +216,7 @@ class ColumnStatistics:
         )
 
     def _place_in(self, schema_id: int, fields: Fields) -> _InFile | None:
-        """Where files of a schema have a column; None where they lack it."""
+        """The place of a column in files of a schema; None where they lack it."""
         names: list[str] = []
         type: Any = RowType(False, self._schema(schema_id).fields)
         for field in fields:
@@ -272,7 +272,7 @@ def _decoded(row: Any, at: int) -> Any:
 
 
 def _nulls(count: int | None, file: File) -> int | None:
-    """Of all rows of the file; where some are gone only none is still none, and all are all."""
+    """A null count over all rows of a file, for its live rows: none stays none, and all stays all."""
     if count is None or file.is_whole or count == 0:
         return count
     return file.live if count == file.meta.row_count else None

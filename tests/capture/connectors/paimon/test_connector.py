@@ -193,7 +193,7 @@ def test_a_jdbc_catalog(tmp_path):
         connect(uri)
     with pytest.raises(InvalidArgument, match="jdbc:sqlite"):
         connect("jdbc:mysql://host/db", warehouse="w")
-    with pytest.raises(NotFound, match="is not there"):
+    with pytest.raises(NotFound, match="does not exist"):
         connect(f"{uri}.lost", warehouse=str(tmp_path)).list_namespaces()
     assert not (tmp_path / "catalog.sqlite.lost").exists()
     sqlite3.connect(tmp_path / "other.db").close()
