@@ -251,10 +251,6 @@ class Settings:
                 f"a server on {self.host} serves the network: it must have tokens and TLS",
                 hint="give --auth FILE (and --tls-cert, --tls-key), or --insecure if that is meant",
             )
-        if self.health_port is not None:
-            from flight_server.process.health import check_installed
-
-            check_installed()
 
 
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {

@@ -1,10 +1,11 @@
-"""The house's one direction, store ← capture ← flight_server, and how little the client needs."""
+"""Directions of imports between storeys and rooms, no circles, and how little the client needs."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,96 @@ def test_a_storey_never_imports_a_higher_one(place):
         if name in STOREYS[place + 1 :]
     }
     assert not climbs
+
+
+# Rooms of flight_server. A room may import itself and those named here; files that lie flat are rooms by their name.
+BASE = {"config"}
+REQUESTS = BASE | {"wire", "conditions", "auth"}
+DATA = REQUESTS | {"reads", "writes"}
+APP = DATA | {"control", "app"}
+ROOMS = {
+    "config": set(),
+    "wire": BASE,
+    "conditions": BASE,
+    "auth": BASE | {"wire"},  # the handshake answers with a status
+    "reads": REQUESTS,
+    "writes": REQUESTS,
+    "control": DATA,
+    "worker": REQUESTS,
+    "app": APP,
+    "actions": APP,
+    "sql": APP,
+    "flight_service": APP | {"actions", "sql", "process"},  # process: the audit log
+    "process": APP | {"actions", "sql", "web", "worker", "flight_service"},
+}
+STILL_THERE = {("wire", "reads")}  # the plan of a slice, which a request carries
+
+
+def modules() -> dict[str, Path]:
+    """Module name → file, of all three storeys."""
+    found = {}
+    for storey in STOREYS:
+        for file in (ROOT / storey).rglob("*.py"):
+            parts = file.relative_to(ROOT).with_suffix("").parts
+            if "public" not in parts:
+                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def edges(file: Path, known: Collection[str]) -> set[str]:
+    """The modules of the project that a file imports when it runs, inside of functions too."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for_types = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
+        for statement in block.body
+        for node in ast.walk(statement)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inner & set(known)) or {node.module}
+    return found & set(known)
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    files = modules()
+    return {name: edges(file, files) - {name} for name, file in files.items()}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_a_room_imports_only_those_below_it(graph):
+    climbs = {
+        (room(name), room(other), f"{name} imports {other}")
+        for name, others in graph.items()
+        for other in others
+        if name.startswith("flight_server.") and other.startswith("flight_server.")
+        if room(name) in ROOMS and room(other) not in ROOMS[room(name)] | {room(name)}
+    }
+    assert {text for one, other, text in climbs if (one, other) not in STILL_THERE} == set()
+    assert {(one, other) for one, other, _ in climbs} == STILL_THERE  # one that is gone is to be struck off
+
+
+def test_the_rooms_that_are_held_exist(graph):
+    assert set(ROOMS) <= {room(name) for name in graph if name.startswith("flight_server.")}
+
+
+def test_no_modules_import_each_other_in_a_circle(graph):
+    """Strikes off, again and again, what imports nothing that is left: what stays is in a circle, or leads to one."""
+    left = {name: set(others) for name, others in graph.items()}
+    while free := {name for name, others in left.items() if not others}:
+        left = {name: others - free for name, others in left.items() if name not in free}
+    assert left == {}
 
 
 def loaded_by(module: str, *packages: str) -> set[str]:

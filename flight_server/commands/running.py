@@ -93,6 +93,10 @@ def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
     try:
         settings = load(config, flags)
         settings.check()
+        if settings.health_port is not None:
+            from flight_server.process.health import check_installed
+
+            check_installed()
     except InvalidArgument as error:
         misuse(str(error))
     return settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from capture.engines import default_engines
 from capture.registry import Registry
 from capture.spark.session import Spark
+from flight_server.config import CHILD_VARIABLE
 from flight_server.process.log import configure
 from flight_server.process.runtime import die_with_parent, import_pandas_early
 from flight_server.process.signals import Signals
@@ -46,3 +48,7 @@ def run_worker(
     # threads are in long polls or in the middle of work whose lease will lapse: nothing is lost by leaving
     sys.stderr.flush()
     os._exit(0 if told or parent_pid is not None else 1)
+
+
+if __name__ == "__main__":  # started by `statflight serve`; the arguments come in a variable, out of the process list
+    sys.exit(run_worker(**json.loads(os.environ.pop(CHILD_VARIABLE))))

@@ -68,7 +68,7 @@ class OwnWorkers:
         output, written = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "flight_server.worker"], stdin=subprocess.DEVNULL, stdout=written,
+                [sys.executable, "-m", "flight_server.process.run_worker"], stdin=subprocess.DEVNULL, stdout=written,
                 stderr=written, env=os.environ | {CHILD_VARIABLE: json.dumps(arguments)},
             )  # fmt: skip
         finally:

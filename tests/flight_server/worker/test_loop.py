@@ -236,7 +236,7 @@ def test_few_rows_go_with_the_outcome():
 
 def test_a_worker_ends_whose_server_died_before_it_began():
     told = {"server_uri": "grpc://127.0.0.1:1", "control_only": True, "parent_pid": os.getppid()}
-    command = [sys.executable, "-m", "flight_server.worker"]
+    command = [sys.executable, "-m", "flight_server.process.run_worker"]
     with subprocess.Popen(command, env=os.environ | {CHILD_VARIABLE: json.dumps(told)}) as orphan:
         try:
             assert orphan.wait(60) == 0
