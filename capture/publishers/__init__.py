@@ -20,7 +20,7 @@ OPTION: Final = "publish"  # of a connector: the homes that its tables are publi
 BUILT_IN: Final = {
     "glue": "capture.publishers.glue:GluePublisher",
     "hive": "capture.publishers.hive:HivePublisher",
-    "iceberg": "capture.publishers.iceberg_puffin:IcebergPublisher",
+    "iceberg": "capture.publishers.iceberg:IcebergPublisher",
     "lance": "capture.publishers.lance:LancePublisher",
     "paimon": "capture.publishers.paimon:PaimonPublisher",
     "spark": "capture.publishers.spark_catalog:SparkCatalogPublisher",
@@ -32,7 +32,7 @@ _OURS: Final = ("capture", "store")
 @lru_cache(maxsize=1)
 def known_homes() -> dict[str, str]:
     """Home → `module:class` of its publisher."""
-    return BUILT_IN | {point.name: point.value for point in entry_points(group=GROUP)}
+    return {point.name: point.value for point in entry_points(group=GROUP)} | BUILT_IN
 
 
 def check_home(home: str) -> str:

@@ -1,104 +1,194 @@
-"""Publishing NDV sketches to Iceberg: a Puffin file that the table's metadata names for a snapshot."""
+"""`iceberg`: theta sketches in a Puffin file that the table's metadata names for a snapshot.
+
+A snapshot has one such file: blobs of others, and of columns that are not published, are carried over into the new one.
+"""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+import contextlib
+from functools import cached_property
+from typing import Any, ClassVar
 
+import pyarrow as pa
+
+from capture.connectors.iceberg.catalogs import LoadedTable
 from capture.connectors.iceberg.puffin import Blob, read_if_any, write
-from capture.connectors.storage.places import unknown_snapshot
-from store.errors import Conflict, InvalidArgument
+from capture.connectors.storage.places import Place, open_place, unknown_snapshot
+from capture.publishers.files import MARK, sweep, unique_name
+from capture.publishers.iceberg_commits import Statistics, UnknownState, commit_statistics
+from capture.publishers.publishing import ORPHAN_SECONDS
+from capture.publishers.spi import Draft, Held, Publisher
+from store.errors import Conflict, StatflightError
 from store.schemas import THETA
 
-
-class Publisher(Protocol):
-    """What publishing needs of the Iceberg connector."""
-
-    def load(self, namespace: str, name: str) -> Any: ...
-
-    def reading(self, namespace: str, name: str) -> AbstractContextManager[None]: ...
+_ONE_FILE = (".metadata.json", ".metadata.json.gz")
 
 
-def publish(
-    connector: Publisher,
-    namespace: str,
-    name: str,
-    snapshot_id: int,
-    sketches: Sequence[tuple[int, bytes, float]],
-) -> dict[str, Any]:
-    """Writes theta sketches as a Puffin file beside the table's metadata and registers it for the snapshot.
+class IcebergPublisher(Publisher):
+    home: ClassVar[str] = "iceberg"
+    formats: ClassVar[frozenset[str]] = frozenset({"iceberg"})
+    sketches: ClassVar[frozenset[str]] = frozenset({"NDV"})
 
-    Args:
-        connector: An `IcebergConnector`.
-        namespace: The table's schema.
-        name: The table.
-        snapshot_id: The snapshot the sketches were computed for.
-        sketches: Per column its field id, the compact theta sketch and the number of distinct values.
+    orphan_seconds: ClassVar[float] = ORPHAN_SECONDS
 
-    Returns:
-        What was written: path, snapshot_id, size_bytes, columns.
+    def prepare(self) -> Draft:
+        of = self.statistics
+        with self._reading():
+            loaded = self._load()
+            snapshot = loaded.metadata.snapshot_by_id(of.snapshot_id)
+            if snapshot is None:
+                raise unknown_snapshot(of.namespace, of.name, of.snapshot_id)
+            left_out, distinct, ours = dict(of.left_out), {}, []
+            for column in sorted(of.columns, key=lambda column: column.column_id):
+                if column.theta is None or column.distinct is None:
+                    left_out[column.name] = "no NDV sketch is stored"
+                    continue
+                distinct[column.name] = column.distinct
+                ours.append(Blob(
+                    THETA, (column.column_id,), of.snapshot_id, snapshot.sequence_number or 0, column.theta,
+                    {"ndv": str(column.distinct)},
+                ))  # fmt: skip
+            held = self._held_blobs(loaded)
+            replaced = {blob.fields for blob in ours}
+            blobs = [*ours, *(blob for blob in held if blob.type != THETA or blob.fields not in replaced)]
+            listed = self._listed(loaded)
+            known = {(blob.type, blob.fields) for blob in blobs}
+            if lost := sorted({type for type, fields in listed if (type, fields) not in known}):
+                raise Conflict(
+                    f'iceberg: statistics of type {", ".join(lost)} of table "{loaded}" cannot be read, so that this '
+                    "publication would lose them",
+                )  # fmt: skip
+            location = f"{loaded.metadata.location.rstrip('/')}/metadata"
+            return Draft(
+                of.snapshot_id, location, distinct, left_out, (loaded, blobs, {THETA, *(type for type, _ in listed)}),
+                is_held=bool(ours) and held == blobs,
+            )  # fmt: skip
 
-    Raises:
-        InvalidArgument: The table is kept by no catalog, so nothing can be committed to it, or no sketch is given.
-        NotFound: The table or the snapshot is not there.
-        Conflict: The commit would lose statistics of another writer.
-    """
-    with connector.reading(namespace, name):
-        loaded = connector.load(namespace, name)
-        if loaded.handle is None:
-            raise InvalidArgument(
-                f'publish to iceberg: table "{namespace}.{name}" is a directory without a catalog, so nothing can be '
-                "committed to it; expected a table of a SQL, REST or Glue catalog"
+    def write(self, draft: Draft) -> int | None:
+        loaded, blobs, types = draft.content
+        with self._reading():
+            self._sweep(loaded)
+            content, footer_size = write(blobs)
+            path = f"{draft.location}/{unique_name(f'{draft.snapshot_id}-', '.stats')}"
+            with loaded.io.new_output(path).create() as stream:
+                stream.write(content)
+            entry = _entry(
+                draft.snapshot_id, path, len(content), footer_size, [blob for blob in blobs if blob.type in types]
             )
-        if not sketches:
-            raise InvalidArgument(f'publish to iceberg: no theta sketch of table "{namespace}.{name}" is stored')
-        if lost := [] if loaded.server_commits else loaded.io.lost_on_commit(loaded.location):
-            raise Conflict(
-                f'publish to iceberg: the metadata of table "{namespace}.{name}" holds {", ".join(lost)}, which this '
-                "commit would lose"
-            )
-        snapshot = loaded.metadata.snapshot_by_id(snapshot_id)
-        if snapshot is None:
-            raise unknown_snapshot(namespace, name, snapshot_id)
-        sequence = snapshot.sequence_number or 0
-        ours = [
-            Blob(THETA, (column_id,), snapshot_id, sequence, data, {"ndv": str(round(ndv))})
-            for column_id, data, ndv in sorted(sketches, key=lambda sketch: sketch[0])
-        ]
-        return _commit(loaded, snapshot_id, [*ours, *_kept(loaded, snapshot_id, {blob.fields for blob in ours})])
+            try:
+                commit_statistics(loaded, draft.snapshot_id, entry, self._folder)
+            except UnknownState:
+                if self._names(path):
+                    return None
+                raise
+            except Exception:
+                with contextlib.suppress(Exception):
+                    loaded.io.delete(path)
+                raise
+        return None
+
+    def read(self) -> Held | None:
+        with self._reading():
+            loaded = self._load()
+            found = self._entry_of(loaded)
+            if found is None:
+                return None
+            names = {column.column_id: column.name for column in self.statistics.columns}
+            distinct = {}
+            for blob in found.blob_metadata:
+                field_id = blob.fields[0]
+                name = names.get(field_id) or loaded.metadata.schema().find_column_name(field_id) or f"#{field_id}"
+                ndv = (blob.properties or {}).get("ndv")
+                distinct[name] = None if ndv is None else round(float(ndv))
+            return Held(self.statistics.snapshot_id, found.statistics_path, distinct)
+
+    def withdraw(self) -> bool:
+        with self._reading():
+            loaded = self._load()
+            found = self._entry_of(loaded)
+            if found is None or MARK not in found.statistics_path.rpartition("/")[2]:
+                return False
+            commit_statistics(loaded, self.statistics.snapshot_id, None, self._folder)
+        return True
+
+    def _entry_of(self, loaded: LoadedTable) -> Any:
+        statistics = loaded.metadata.statistics
+        return next((held for held in statistics if held.snapshot_id == self.statistics.snapshot_id), None)
+
+    def _held_blobs(self, loaded: LoadedTable) -> list[Blob]:
+        found = self._entry_of(loaded)
+        return [] if found is None else read_if_any(loaded.io, found.statistics_path)
+
+    def _listed(self, loaded: LoadedTable) -> set[tuple[str, tuple[int, ...]]]:
+        """Type and fields of the blobs that the metadata lists for the snapshot; of a REST catalog those alone that
+        pyiceberg's model knows."""
+        if loaded.server_commits:
+            found = self._entry_of(loaded)
+            return set() if found is None else {(blob.type, tuple(blob.fields)) for blob in found.blob_metadata}
+        entries = loaded.io.read_document(loaded.location).get("statistics") or ()
+        return {
+            (str(blob["type"]), tuple(blob["fields"]))
+            for entry in entries if entry.get("snapshot-id") == self.statistics.snapshot_id
+            for blob in entry.get("blob-metadata") or ()
+        }  # fmt: skip
+
+    def _names(self, path: str) -> bool:
+        """Whether the table's metadata names a statistics file, as far as the catalog answers."""
+        try:
+            return any(held.statistics_path == path for held in self._load().metadata.statistics)
+        except StatflightError:
+            return False
+
+    def _sweep(self, loaded: LoadedTable) -> None:
+        """Deletes statistics files of ours that a killed publication, or a newer one, left behind."""
+
+        def named() -> set[str]:
+            return {held.statistics_path.rpartition("/")[2] for held in loaded.metadata.statistics}
+
+        with contextlib.suppress(StatflightError, OSError, pa.ArrowException, ValueError):
+            options = {**self.destination.config.options, **loaded.io.properties}
+            folder = open_place(f"{loaded.io.resolve(loaded.metadata.location).rstrip('/')}/metadata", options)
+            sweep(folder, named, older_than=self.orphan_seconds)
+
+    @cached_property
+    def _folder(self) -> Place | None:
+        """`metadata/` of a table that is a directory, where its metadata was found; else None."""
+        config = self.destination.config
+        if config.uri.endswith(_ONE_FILE):
+            return None
+        location = self._load().location.rpartition("/")[0]
+        return open_place(location, config.options)
+
+    def _load(self) -> LoadedTable:
+        connector: Any = self.destination.connector
+        loaded: LoadedTable = connector.load(self.statistics.namespace, self.statistics.name)
+        return loaded
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        connector: Any = self.destination.connector
+        return _keeping(connector.reading(self.statistics.namespace, self.statistics.name))
 
 
-def _kept(loaded: Any, snapshot_id: int, replaced: set[tuple[int, ...]]) -> list[Blob]:
-    """Blobs that a statistics file of the snapshot holds for other columns: a snapshot has but one such file."""
-    return [
-        blob
-        for statistics in loaded.metadata.statistics
-        if statistics.snapshot_id == snapshot_id
-        for blob in read_if_any(loaded.io, statistics.statistics_path)
-        if blob.type != THETA or blob.fields not in replaced
-    ]
+@contextlib.contextmanager
+def _keeping(translated: contextlib.AbstractContextManager[None]) -> Any:
+    """Lets an operating system's refusal pass as it is, which the connector would call unreadable."""
+    refusal: PermissionError | None = None
+    with translated:
+        try:
+            yield
+        except PermissionError as denied:
+            refusal = denied
+    if refusal is not None:
+        raise refusal
 
 
-def _commit(loaded: Any, snapshot_id: int, blobs: Sequence[Blob]) -> dict[str, Any]:
-    from pyiceberg.table.statistics import StatisticsFile
-
-    content, footer_size = write(blobs)
-    path = f"{loaded.metadata.location.rstrip('/')}/metadata/{snapshot_id}-{uuid.uuid4()}.stats"
-    with loaded.io.new_output(path).create() as stream:
-        stream.write(content)
-    listed = [blob for blob in blobs if blob.type == THETA]
-    statistics = StatisticsFile.model_validate({
-        "snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": len(content),
+def _entry(snapshot_id: int, path: str, size: int, footer_size: int, listed: list[Blob]) -> Statistics:
+    return {
+        "snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": size,
         "file-footer-size-in-bytes": footer_size,
         "blob-metadata": [
-            {"type": THETA, "snapshot-id": blob.snapshot_id, "sequence-number": blob.sequence_number,
+            {"type": blob.type, "snapshot-id": blob.snapshot_id, "sequence-number": blob.sequence_number,
              "fields": list(blob.fields), "properties": dict(blob.properties)}
             for blob in listed
         ],
-    })  # fmt: skip
-    with loaded.handle.update_statistics() as update:
-        update.set_statistics(statistics)
-    columns = [column_id for blob in listed for column_id in blob.fields]
-    return {"path": path, "snapshot_id": snapshot_id, "size_bytes": len(content), "columns": columns}
+    }  # fmt: skip

@@ -5,10 +5,11 @@
 | REST catalog | `set-statistics` / `remove-statistics`: the server writes the metadata |
 | SQL catalog | a metadata file, and the row that points to it is changed if it still points to the one before |
 | directory on a local disk | the next metadata file, created exclusively, then `version-hint.text` where there is one |
-| Glue, Hive and others | pyiceberg's own commit |
+| Glue catalog | a metadata file, and the table's parameter, under the version id it was read with |
+| Hive and others | pyiceberg's own commit |
 
-The metadata file of the second and third is edited as JSON: format v3, types and blobs that pyiceberg's model does not
-know stay as they are.
+The metadata file of all but the first and the last is edited as JSON: format v3, types and blobs that pyiceberg's model
+does not know stay as they are.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ Statistics = Mapping[str, Any]
 
 _NAME: Final = re.compile(r"(?P<v>v?)(?P<number>\d+)(?P<rest>.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _HINT: Final = "version-hint.text"
+_GLUE_ENTRY: Final = ("Name", "Description", "Owner", "Retention", "StorageDescriptor", "PartitionKeys", "TableType",
+                      "ViewOriginalText", "ViewExpandedText", "TargetTable")  # fmt: skip
 _LOG_ENTRIES: Final = 100  # default of write.metadata.previous-versions-max
 
 
@@ -63,9 +66,11 @@ def commit_statistics(loaded: LoadedTable, snapshot_id: int, entry: Statistics |
             )  # fmt: skip
         _commit_to_directory(loaded, folder, _edited(loaded, snapshot_id, entry))
         return
-    engine = getattr(loaded.handle.catalog, "engine", None)
+    engine, glue = (getattr(loaded.handle.catalog, client, None) for client in ("engine", "glue"))
     if engine is not None:
         _commit_to_sql(loaded, engine, _edited(loaded, snapshot_id, entry))
+    elif glue is not None:
+        _commit_to_glue(loaded, glue, _edited(loaded, snapshot_id, entry))
     else:
         _commit_by_library(loaded, snapshot_id, entry)
 
@@ -112,12 +117,7 @@ def _commit_to_sql(loaded: LoadedTable, engine: Any, document: bytes) -> None:
     from sqlalchemy.exc import SQLAlchemyError
 
     assert loaded.handle is not None
-    old = loaded.location
-    found = _NAME.fullmatch(old.rpartition("/")[2])
-    number = int(found["number"]) + 1 if found else 1
-    new = f"{old.rpartition('/')[0]}/{number:05d}-{uuid.uuid4()}.metadata.json"
-    with loaded.io.new_output(new).create() as stream:
-        stream.write(document)
+    old, new = loaded.location, _write_next(loaded, document)
     *namespace, name = loaded.handle.name()
     statement = (
         update(IcebergTables)
@@ -143,6 +143,49 @@ def _commit_to_sql(loaded: LoadedTable, engine: Any, document: bytes) -> None:
     if changed != 1:
         _forget(loaded, new)
         raise LostRace(f'iceberg: table "{loaded}" was changed by another writer')
+
+
+def _commit_to_glue(loaded: LoadedTable, glue: Any, document: bytes) -> None:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    assert loaded.handle is not None
+    database, name = loaded.handle.name()
+    try:
+        held = glue.get_table(DatabaseName=database, Name=name)["Table"]
+        if held.get("Parameters", {}).get("metadata_location") != loaded.location:
+            raise LostRace(f'iceberg: table "{loaded}" was changed by another writer')
+    except (ClientError, BotoCoreError):
+        raise UpstreamError("iceberg: Glue does not answer for the table") from None
+    new = _write_next(loaded, document)
+    entry = {key: held[key] for key in _GLUE_ENTRY if key in held}
+    entry["Parameters"] = held["Parameters"] | {
+        "metadata_location": new, "previous_metadata_location": loaded.location,
+    }  # fmt: skip
+    version = {"VersionId": held["VersionId"]} if held.get("VersionId") else {}
+    try:
+        glue.update_table(DatabaseName=database, TableInput=entry, SkipArchive=True, **version)
+    except ClientError as trouble:
+        code = trouble.response.get("Error", {}).get("Code", "")
+        if trouble.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500) >= 500:
+            raise UnknownState("iceberg: Glue failed and did not say whether it took the commit") from None
+        _forget(loaded, new)
+        if code == "ConcurrentModificationException":
+            raise LostRace(f'iceberg: table "{loaded}" was changed by another writer') from None
+        if code.startswith("AccessDenied"):
+            raise PermissionError from None
+        raise UpstreamError(f"iceberg: Glue refused the commit ({code})") from None
+    except BotoCoreError:
+        raise UnknownState("iceberg: Glue failed and did not say whether it took the commit") from None
+
+
+def _write_next(loaded: LoadedTable, document: bytes) -> str:
+    """Writes the next metadata file, which nothing names yet; its location."""
+    folder, _, name = loaded.location.rpartition("/")
+    found = _NAME.fullmatch(name)
+    location = f"{folder}/{int(found['number']) + 1 if found else 1:05d}-{uuid.uuid4()}.metadata.json"
+    with loaded.io.new_output(location).create() as stream:
+        stream.write(document)
+    return location
 
 
 def _commit_by_library(loaded: LoadedTable, snapshot_id: int, entry: Statistics | None) -> None:

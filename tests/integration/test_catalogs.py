@@ -6,13 +6,17 @@ import json
 import time
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 from datasketches import update_theta_sketch
 
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
-from capture.publishers import iceberg
+from capture.connectors.storage.places import open_place
+from capture.publishers.iceberg import IcebergPublisher
+from capture.publishers.spi import ColumnStatistics, Destination, LostRace, TableStatistics
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+from tests.capture.connectors.iceberg_tables import publish_thetas
 from tests.integration.aws_server import KEY, SECRET, process
 from tests.integration.test_object_stores import ROWS, walk
 
@@ -234,6 +238,41 @@ def test_publish_to_glue_and_read_back(aws):
     catalog.create_table((namespace, "points"), ROWS.schema).append(ROWS)
     connector = open_connector(ConnectorConfig("c", "iceberg", "glue://", options))
     _publish(connector, namespace, "points")
+    table = catalog.load_table((namespace, "points"))
+    assert table.metadata.metadata_log and table.scan().to_arrow().num_rows == ROWS.num_rows
+    assert not _beside(table, ".stats") - {held.statistics_path for held in table.metadata.statistics}
+
+
+def test_a_lost_race_in_glue_leaves_no_file(aws):
+    pytest.importorskip("boto3")
+    from pyiceberg.catalog import load_catalog
+
+    options = {**aws.iceberg, **aws.glue, "warehouse": f"s3://{aws.bucket}/wh"}
+    namespace = f"r{aws.bucket[5:]}"
+    catalog = load_catalog("c", type="glue", **options)
+    catalog.create_namespace(namespace)
+    catalog.create_table((namespace, "points"), ROWS.schema).append(ROWS)
+    config = ConnectorConfig("c", "iceberg", "glue://", options)
+    connector = open_connector(config)
+    current = connector.enumerate_snapshots(namespace, "points").current_snapshot_id
+    columns = (ColumnStatistics(1, "id", "INT", ndv=5.0, theta=b"x"),)
+    publisher = IcebergPublisher(Destination(connector, config), TableStatistics(namespace, "points", current, columns))
+    draft = publisher.prepare()
+    catalog.load_table((namespace, "points")).append(ROWS)
+    table = catalog.load_table((namespace, "points"))
+    before = _beside(table, "")
+    with pytest.raises(LostRace):
+        publisher.write(draft)
+    assert _beside(table, "") == before
+    connector.close()
+
+
+def _beside(table, ending: str) -> set[str]:
+    """Files beside a table's metadata, by their full names."""
+    folder = table.metadata_location.rpartition("/")[0]
+    place = open_place(folder, table.io.properties)
+    found = place.file_system.get_file_info(pafs.FileSelector(place.path))
+    return {f"{folder}/{info.base_name}" for info in found if info.base_name.endswith(ending)}
 
 
 def test_glue_without_credentials_or_server_is_one_clear_reason(aws, monkeypatch):
@@ -257,8 +296,8 @@ def _publish(connector, namespace: str, name: str) -> None:
     for value in range(100):
         theta.update(value)
     data = theta.compact().serialize()
-    written = iceberg.publish(connector, namespace, name, current, [(1, data, 100.0)])
-    assert written["columns"] == [1]
+    written = publish_thetas(connector, namespace, name, current, [(1, data, 100.0)])
+    assert written.columns == ("c1",)
     native = connector.capture_snapshot_target_stats(namespace, name, current, {"id": 1, "label": 2})
     assert [(column, kept) for column, _, _, kept, _ in native.sketches] == [(1, data)]
     connector.close()

@@ -19,13 +19,13 @@ from capture.connectors.spi import ConnectorConfig
 from capture.publishers import publisher_class
 from capture.publishers.publishing import publish
 from store.errors import UpstreamError
-from tests.capture.publishers import test_iceberg_puffin, test_lance, test_paimon, test_trino_delta
+from tests.capture.publishers import test_iceberg, test_lance, test_paimon, test_trino_delta
 from tests.capture.publishers.contract import Table, rows
 from tests.integration.aws_server import process
 from tests.integration.test_catalogs import _REST, Rest
 
 CONTRACTS = {
-    "iceberg": test_iceberg_puffin.TestContract, "lance": test_lance.TestContract,
+    "iceberg": test_iceberg.TestContract, "lance": test_lance.TestContract,
     "paimon": test_paimon.TestContract, "trino": test_trino_delta.TestContract,
 }  # fmt: skip
 KILLS = 6

@@ -14,9 +14,14 @@ from pyiceberg.types import LongType, NestedField
 
 from capture.connectors.iceberg.connector import IcebergConnector
 from capture.connectors.spi import ConnectorConfig
-from capture.publishers import iceberg
 from store.sketches.theta import theta
-from tests.capture.connectors.iceberg_tables import commit_deletes, data_paths, deletion_vectors, simple_table
+from tests.capture.connectors.iceberg_tables import (
+    commit_deletes,
+    data_paths,
+    deletion_vectors,
+    publish_thetas,
+    simple_table,
+)
 from tests.flight_server.live_server import Client, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
@@ -101,7 +106,7 @@ def test_sketches_that_spark_registers_later_are_taken_over(tmp_path):
         capture_table(client, name)
         assert column(client)["ndv"] is None
         data = theta(np.arange(1, 101, dtype=np.uint64) << np.uint64(50))
-        iceberg.publish(connector, "db", "t", table.current_snapshot().snapshot_id, [(1, data, 100)])
+        publish_thetas(connector, "db", "t", table.current_snapshot().snapshot_id, [(1, data, 100)])
         connector.close()
         capture_table(client, name)
         row = column(client)

@@ -6,6 +6,7 @@ import json
 import struct
 import uuid
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ from pyiceberg.manifest import (
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
+
+from capture.publishers.iceberg import IcebergPublisher
+from capture.publishers.publishing import publish
+from capture.publishers.spi import ColumnStatistics, Destination, Publication, TableStatistics
 
 POSITION_SCHEMA = pa.schema([
     pa.field("file_path", pa.string(), False, {b"PARQUET:field_id": b"2147483546"}),
@@ -209,3 +214,12 @@ def simple_table(root: Path, schema: Schema, *parts: pa.Table, name: str = "db.t
         table.append(part)
     catalog.close()
     return table
+
+
+def publish_thetas(
+    connector: Any, namespace: str, name: str, snapshot_id: int, sketches: Sequence[tuple[int, bytes, float]]
+) -> Publication:
+    """Publishes theta sketches (field id, bytes, distinct values) for a snapshot."""
+    columns = tuple(ColumnStatistics(i, f"c{i}", "INT", ndv=float(ndv), theta=data) for i, data, ndv in sketches)
+    statistics = TableStatistics(namespace, name, snapshot_id, columns)
+    return publish(IcebergPublisher(Destination(connector, connector._config), statistics))

@@ -47,7 +47,6 @@ from capture.connectors.iceberg.deletes import matching, parse_vector
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Unreadable
-from capture.publishers import iceberg
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from store.sketches.theta import theta
 from tests.capture.connectors import iceberg_tables as built
@@ -636,7 +635,7 @@ def test_publishing_would_not_lose_foreign_statistics(tmp_path, table):
     connector = sql(tmp_path)
     assert stats(connector, namespace="db").row_count == 150
     with pytest.raises(StatflightError, match="presto-sum-data-size-bytes-v1"):
-        iceberg.publish(connector, "db", "t", current(connector, "db"), [(1, b"theta", 5)])
+        built.publish_thetas(connector, "db", "t", current(connector, "db"), [(1, b"theta", 5)])
     connector.close()
 
 
@@ -647,8 +646,8 @@ def sketch(count: int) -> bytes:
 def test_sketches_of_the_snapshot_are_its_ndv(tmp_path, table):
     connector = sql(tmp_path)
     snapshot = current(connector, "db")
-    iceberg.publish(connector, "db", "t", snapshot, [(1, sketch(150), 150), (2, sketch(7), 7)])
-    iceberg.publish(connector, "db", "t", snapshot, [(2, sketch(90_000), 90_000), (3, b"not a sketch", 121)])
+    built.publish_thetas(connector, "db", "t", snapshot, [(1, sketch(150), 150), (2, sketch(7), 7)])
+    built.publish_thetas(connector, "db", "t", snapshot, [(2, sketch(90_000), 90_000), (3, b"not a sketch", 121)])
     native = stats(connector, namespace="db")
     assert {(id, role, data, params["ndv"]) for id, role, _, data, params in native.sketches} == {
         (1, "NDV", sketch(150), "150"), (2, "NDV", sketch(90_000), "90000"),
@@ -666,7 +665,7 @@ def test_sketches_of_the_snapshot_are_its_ndv(tmp_path, table):
 def test_a_blob_carried_over_from_an_older_snapshot_is_not_the_newer_ones(tmp_path, table):
     connector = sql(tmp_path)
     older, newer = built_snapshots(connector)
-    iceberg.publish(connector, "db", "t", newer, [(1, sketch(150), 150)])
+    built.publish_thetas(connector, "db", "t", newer, [(1, sketch(150), 150)])
     table.refresh()
     (held,) = table.metadata.statistics
     document = held.model_dump(by_alias=True)
