@@ -372,7 +372,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     except OSError as error:
         raise InvalidArgument(f"{what} {path}: {error.strerror or 'cannot be read'}") from None
     except ValueError as error:  # no TOML, or no UTF-8
-        reason = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"is no TOML: {error}"
+        reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"is not TOML: {error}"
         raise InvalidArgument(f"{what} {path}: {reason}") from None
 
 

@@ -16,10 +16,10 @@ def register_connector(call: Call, body: bytes) -> Results:
     )
     options = config.get("options") or {}
     if "." in config["catalog"] or not config["catalog"].strip():
-        raise InvalidField("catalog", "is no name", expected="a name without dots", actual=config["catalog"])
+        raise InvalidField("catalog", "is not a name", expected="a name without dots", actual=config["catalog"])
     for name, value in options.items():
         if not isinstance(value, str):
-            raise InvalidField(f"options.{name}", "is no text", expected="text", actual=value)
+            raise InvalidField(f"options.{name}", "must be a string", expected="text", actual=value)
     homes_of(options)
     call.service.access.require_catalog(call.principal, config["catalog"])
     lake = {name: config[name] for name in ("catalog", "format", "uri")} | {"options": options}

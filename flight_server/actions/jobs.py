@@ -109,7 +109,7 @@ def declare_listing(call: Call, body: bytes) -> Results:
     call.service.access.require_worker(call.principal)
     removed = asked.get("removed") or []
     if not all(isinstance(path, str) for path in removed):
-        raise InvalidField("removed", "are no paths", expected="a list of texts", actual=removed)
+        raise InvalidField("removed", "must be paths", expected="a list of texts", actual=removed)
     listing = Listing(int(check_snapshot(asked["snapshot_id"])), asked["mark"], removed=tuple(removed))
     if asked.get("base") is not None:
         base = check_object(asked["base"], {"snapshot_id": int, "mark": str}, {})

@@ -33,7 +33,7 @@ def check_object(body: Any, required: Mapping[str, type], optional: Mapping[str,
     """As `parse_body`, of what is read already."""
     if not isinstance(body, dict):
         takes = ", ".join([*required, *optional]) or "no keys"
-        raise InvalidArgument("the body is no JSON object", hint=f"it takes {takes}")
+        raise InvalidArgument("the body must be a JSON object", hint=f"it takes {takes}")
     refuse_unknown_keys(body, (*required, *optional), "body")
     for name, type_ in (dict(required) | dict(optional)).items():
         value = body.get(name)
@@ -106,11 +106,11 @@ def _item(item: Any, where: str, capture: bool) -> CaptureItem:
 
 def check_table_name(table: Any, where: str = "body") -> str:
     if not isinstance(table, str):
-        raise InvalidField(f"{where}.table", "is missing or no text", expected="catalog.schema.table", actual=table)
+        raise InvalidField(f"{where}.table", "must be a string", expected="catalog.schema.table", actual=table)
     try:
         split_name(table)
     except ValueError:
-        reason = "is no full table name"
+        reason = "is not a full table name"
         raise InvalidField(f"{where}.table", reason, expected="catalog.schema.table", actual=table) from None
     return table
 
@@ -120,7 +120,7 @@ def check_snapshot(value: Any, where: str = "body", allow_all: bool = False) -> 
         return str(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         expected = '"current", "all" or an id' if allow_all else '"current" or an id'
-        raise InvalidField(f"{where}.snapshot", "is no snapshot", expected=expected, actual=value)
+        raise InvalidField(f"{where}.snapshot", "is not a snapshot", expected=expected, actual=value)
     return value
 
 
@@ -151,7 +151,7 @@ def check_engines(engines: list[Any]) -> list[dict[str, Any]]:
         rows = [{name: engine.get(name) for name in schema.names} for engine in engines]
         told = pa.Table.from_pylist(rows, schema).to_pylist()
     except (AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException):
-        raise InvalidField("engines", "are no rows of sys.engines", expected="its columns", actual=engines) from None
+        raise InvalidField("engines", "must be rows of sys.engines", expected="its columns", actual=engines) from None
     if not all(engine["engine_id"] for engine in told):
         raise InvalidField("engines", "one has no engine_id", expected="engine_id", actual=engines)
     return told
@@ -177,14 +177,14 @@ def check_error(error: Any) -> dict[str, Any] | None:
         if not isinstance(value, type_) and (value is not None or name == "message"):
             raise InvalidField(f"error.{name}", "is missing or of the wrong type", expected=_told(type_), actual=value)
     if not re.fullmatch("[A-Z][A-Z_]{0,63}", error.get("code") or "UPSTREAM"):
-        raise InvalidField("error.code", "is no code", expected="capitals", actual=error["code"])
+        raise InvalidField("error.code", "is not a code", expected="capitals", actual=error["code"])
     return {name: value for name, value in error.items() if value is not None}
 
 
 def _told_by_worker(item: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
     """The object with each of these keys; those that may be absent are null, an absent detail is empty."""
     if not isinstance(item, dict):
-        raise InvalidField(where, "is no object", expected=", ".join(fields), actual=item)
+        raise InvalidField(where, "must be an object", expected=", ".join(fields), actual=item)
     for name, type_ in fields.items():
         value = item.get(name)
         fits = _is_number(value) if type_ is float else isinstance(value, type_) and not isinstance(value, bool)

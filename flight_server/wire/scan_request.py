@@ -143,7 +143,7 @@ def path_name(descriptor: flight.FlightDescriptor) -> str:
     try:
         return ".".join(part.decode() for part in descriptor.path)
     except UnicodeDecodeError:
-        raise InvalidArgument("the descriptor's path is no UTF-8") from None
+        raise InvalidArgument("the descriptor's path is not valid UTF-8") from None
 
 
 _remembered: Bounded[bytes, ScanRequest] = Bounded(REMEMBERED_BYTES)
@@ -181,7 +181,7 @@ def parse_json(data: bytes, what: str) -> Any:
     try:
         return loads(data)
     except (ValueError, RecursionError):
-        raise InvalidArgument(f"the {what} is no JSON", hint="send a UTF-8 JSON object") from None
+        raise InvalidArgument(f"the {what} is not JSON", hint="send a UTF-8 JSON object") from None
 
 
 def loads(data: bytes) -> Any:
@@ -195,22 +195,22 @@ def loads(data: bytes) -> Any:
 def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
     """The JSON command of the contract; every key is checked before the table is looked up."""
     if not isinstance(body, dict):
-        raise InvalidArgument("the command is no JSON object", hint='such as {"table": "stats.columns"}')
+        raise InvalidArgument("the command must be a JSON object", hint='such as {"table": "stats.columns"}')
     refuse_unknown_keys(body, COMMAND_KEYS, "command")
     name = body.get("table")
     if not isinstance(name, str):
-        raise InvalidField("table", "is missing or no text", expected="the name of a flight", actual=name)
+        raise InvalidField("table", "must be a string", expected="the name of a flight", actual=name)
     columns = body.get("columns")
     if columns is not None and (not isinstance(columns, list) or not all(isinstance(c, str) for c in columns)):
-        raise InvalidField("columns", "is no list of names", expected='["ndv"]', actual=columns)
+        raise InvalidField("columns", "must be a list of names", expected='["ndv"]', actual=columns)
     node = _tree(body)
     snapshot = _snapshot(body.get("snapshot"))
     allow_stale = body.get("allow_stale", False)
     if not isinstance(allow_stale, bool):
-        raise InvalidField("allow_stale", "is no truth value", expected="true | false", actual=allow_stale)
+        raise InvalidField("allow_stale", "must be true or false", expected="true | false", actual=allow_stale)
     limit = body.get("limit")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT):
-        raise InvalidField("limit", "is no count", expected="an integer ≥ 0", actual=limit)
+        raise InvalidField("limit", "must be an integer ≥ 0", expected="an integer ≥ 0", actual=limit)
     strict = body.get("strict", False)
     if not isinstance(strict, bool):
         raise InvalidField("strict", "must be true or false", expected="true | false", actual=strict)
@@ -222,7 +222,7 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
         raise InvalidField("version", "is unknown", expected=COMMAND_VERSION, actual=version)
     partitions = body.get("partitions", 1)
     if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
-        raise InvalidField("partitions", "is no count", expected=f"1 to {MAX_PARTITIONS}", actual=partitions)
+        raise InvalidField("partitions", "must be an integer", expected=f"1 to {MAX_PARTITIONS}", actual=partitions)
     query_id = check_query_id(body.get("query_id"), header_query_id)
     found = find_flight(name)
     if snapshot is not None and not name.startswith("stats."):
@@ -237,7 +237,7 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
 
 def check_query_id(query_id: Any, header: str | None) -> str | None:
     if query_id is not None and not isinstance(query_id, str):
-        raise InvalidField("query_id", "is no text", expected="text", actual=query_id)
+        raise InvalidField("query_id", "must be a string", expected="text", actual=query_id)
     if query_id and header and query_id != header:
         raise InvalidField("query_id", "differs from the header x-query-id", expected=header, actual=query_id)
     return query_id or header
@@ -281,7 +281,7 @@ def _snapshot(value: Any) -> str | int | None:
     if value is None or value == CURRENT:
         return value
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise InvalidField("snapshot", "is no snapshot", expected='"current" or an id', actual=value)
+        raise InvalidField("snapshot", "is not a snapshot", expected='"current" or an id', actual=value)
     return value
 
 

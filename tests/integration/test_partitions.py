@@ -181,7 +181,7 @@ def test_a_job_of_a_partition(client, lake, server):
 @pytest.mark.parametrize(
     ("action", "more", "field"),
     [
-        ("capture", {"partitions": "day=1"}, r"requests\[0\].partitions: is no list"),
+        ("capture", {"partitions": "day=1"}, r"requests\[0\].partitions: must be a list"),
         ("capture", {"partitions": [{"day": []}]}, r"requests\[0\].partitions\[0\].day: is no value"),
         ("capture", {"target": {"kind": "FILE", "file_path": "x"}}, r"requests\[0\].target: has no partitions"),
         ("capture", {"sampling": "RANDOM_ROW_GROUP"}, r"requests\[0\].sampling: is not for partitions"),
