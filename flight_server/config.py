@@ -26,7 +26,7 @@ DEFAULT_PORT: Final = 8815
 
 
 class ZonedTimestamps(StrEnum):
-    """What becomes of a zoned bound of a TIMESTAMP, which has no zone."""
+    """Treatment of a zoned bound of a TIMESTAMP, which has no zone."""
 
     REFUSE = "REFUSE"
     CONVERT = "CONVERT_TO_SESSION_ZONE"
@@ -148,7 +148,7 @@ def _spark(value: Any) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a server, worker or client is told from outside.
+    """Settings of a server, worker or client.
 
     Attributes:
         db: The DuckDB file.
@@ -227,7 +227,7 @@ class Settings:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach the host that is listened on."""
+        """True when only this machine can reach the host."""
         if self.host.lower() == "localhost":
             return True
         try:

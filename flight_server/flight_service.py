@@ -37,7 +37,7 @@ WRITTEN: Final = pa.ipc.IpcWriteOptions()  # as it is by default, without a look
 
 
 class _Headers:
-    """What the headers of one call say; its correlation id goes back."""
+    """The headers of one call; its correlation id goes back with the answer."""
 
     __slots__ = ("_headers", "caller", "correlation_id")
 
@@ -57,10 +57,10 @@ class _Headers:
 
 
 class _Arrivals(flight.ServerMiddlewareFactory):
-    """The headers of each call until its method takes them, which it does next, in the same thread.
+    """Headers of calls on their way to the method, which takes them next, in the same thread.
 
-    No middleware is made of them: it would be come back to with the answer's headers, with the end of the call and to
-    be freed, and each time the thread waits for its turn in Python.
+    We create no per-call middleware: Flight would re-enter Python three more times (headers sent, call completed,
+    destructor), each waiting for the GIL.
     """
 
     def __init__(self, authenticator: Authenticator | Guard) -> None:
@@ -78,14 +78,14 @@ class _Arrivals(flight.ServerMiddlewareFactory):
 
 
 class _Answering:
-    """Turns what goes wrong while a call is answered into its status, and tells log and metrics.
+    """Maps errors of a call to their status, and counts and logs them.
 
     Args:
-        metrics: Where calls are counted.
-        context: Of the call.
-        headers: Of the call.
-        method: Of Flight.
-        action: Its name, where the method is DoAction.
+        metrics: Counts the calls.
+        context: Flight's context of the call.
+        headers: Headers of the call.
+        method: Name of the RPC, such as DoGet.
+        action: Name of the action of a DoAction, else empty.
         begun: The call was counted before.
     """
 

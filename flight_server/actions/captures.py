@@ -92,7 +92,7 @@ def _outcome(outcome: str, detail: str, **more: Any) -> dict[str, Any]:
 
 
 def _merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Of several snapshots of one request, the outcome that says what went wrong."""
+    """The outcome of a request over several snapshots: the first that is not CAPTURED."""
     told = _outcome(result["outcome"], result["detail"], engine_id=result["engine_id"], attributes=result["attributes"])
     return told if sofar is None or sofar["outcome"] == "CAPTURED" else sofar
 

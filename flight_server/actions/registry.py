@@ -1,4 +1,4 @@
-"""What an action is, and which there are."""
+"""The registry of actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = Callable[["Call", bytes], Results | list[Any]]
 
 @dataclass(frozen=True)
 class Call:
-    """What an action may know of its caller."""
+    """The context of one call of an action."""
 
     service: Service
     principal: Principal

@@ -1,1 +1,1 @@
-"""Who calls, and what they may do."""
+"""Callers and permissions."""

@@ -37,22 +37,22 @@ class Principal:
     tables: tuple[str, ...] = EVERYTHING
 
     def may(self, scope: str) -> bool:
-        """Whether the caller has a scope."""
+        """True when the caller has a scope."""
         return scope in self.scopes
 
     @cached_property
     def sees_all(self) -> bool:
-        """Whether every table is visible."""
+        """True when every table is visible."""
         return any(pattern.strip("*") == "" for pattern in self.tables if pattern)
 
     def sees(self, catalog: str, schema: str, table: str) -> bool:
-        """Whether the table is visible. By its quoted name: a catalog called `lake.sales` is not in `lake`."""
+        """True when the table is visible, by its quoted name: a catalog called `lake.sales` is not in `lake`."""
         if self.sees_all:
             return True
         return bool(matcher(self.tables).fullmatch(join_name(catalog, schema, table)))
 
     def sees_catalog(self, catalog: str) -> bool:
-        """Whether whatever there may be in the catalog is visible: one pattern is its name and a star, or less."""
+        """True when every possible table of the catalog is visible: a pattern is its name and a star, or wider."""
         start = join_name(catalog, "s", "t").removesuffix("s.t")
         stars = (pattern.rstrip("*") for pattern in self.tables if pattern.endswith("*"))
         return any(start.startswith(prefix) for prefix in stars)

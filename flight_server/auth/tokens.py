@@ -43,7 +43,7 @@ class Authenticator:
 
     @classmethod
     def open(cls) -> Authenticator:
-        """Of a server without a token file."""
+        """The authenticator of a server without a token file."""
         return cls(is_open=True)
 
     def with_internal(self, token: str, name: str = "internal") -> Authenticator:

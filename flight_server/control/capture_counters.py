@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from store.stats_store import Put
 
-READ: Final = ("rows", "bytes")  # what engines tell as attributes `rows_read`, `bytes_read`
+READ: Final = ("rows", "bytes")  # attributes of outcomes: `rows_read`, `bytes_read`
 
 
 class CaptureCounters:

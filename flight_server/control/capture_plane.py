@@ -56,7 +56,7 @@ class Captures:
         return [int(snapshot)]
 
     def payload(self, table: TableEntry, wanted: Sequence[Pinned], mode: Mode, correlation_id: str) -> dict[str, Any]:
-        """What a worker needs to capture: connector, table, schemas, column ids, and the requests as JSON."""
+        """Payload of a capture for a worker: connector, table, schemas, column ids, and the requests as JSON."""
         by_id = {s.snapshot_id: s.schema_hash for s in self.catalog.snapshots(table)}
         snapshots = {}
         for snapshot_id in dict.fromkeys(snapshot_id for snapshot_id, _ in wanted):
@@ -79,7 +79,7 @@ class Captures:
         return self.tasks.submit(Task("sync", payload, table.table_key, correlation_id, light, listed))
 
     def is_light(self, table: TableEntry, specs: Sequence[CaptureSpec]) -> bool:
-        """Whether engines that read metadata only are the first to take each of these."""
+        """True when engines that read metadata only are the first to take each of these."""
         engines = self.engines()
         able = (takers(engines, table.format, spec) for spec in specs)
         return all(not rows or rows[0]["priority"] >= NATIVE_PRIORITY for rows in able)
@@ -151,7 +151,7 @@ _FIELDS_OF = {
 
 
 def answers(record: Mapping[str, Any], kinds: Collection[str]) -> bool:
-    """Whether a record holds the kinds asked for. An engine computes all there is, of texts no histogram."""
+    """True when a record holds the kinds asked for. An engine computes all there is, of texts no histogram."""
     if "HISTOGRAM" in kinds and parse_type(record.get("logical_type") or "STRING").kind not in NUMERIC:
         return False
     if record.get("producer") == "ENGINE_COMPUTED":

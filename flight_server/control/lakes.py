@@ -95,7 +95,7 @@ class Lakes:
         return shown | ({"tables": tables} if discover else {})
 
     def _check_taken(self, config: Mapping[str, Any], replace: bool) -> bool:
-        """Whether the catalog is connected to this very lake; Conflict where it is another, unless replaced."""
+        """True when the catalog is connected to this very lake; Conflict when to another, unless replaced."""
         try:
             known = self._catalog.connector(config["catalog"])
         except NotFound:
@@ -211,7 +211,7 @@ class Lakes:
         self._database.write(run)
 
     def _scope(self, catalog: str | None, only: Sequence[str] | None = None, full: bool = False) -> dict[str, Any]:
-        """What a `discover` task is told of the tables known: their snapshots need not be listed again."""
+        """Arguments of a `discover` task: known snapshots, which need not be listed again."""
         rows = [] if full or catalog is None else self._database.rows(
             "SELECT t.table_schema, t.table_name, list(s.snapshot_id) FROM tables t JOIN snapshots s"
             " ON s.table_key = t.table_key WHERE t.table_catalog = ? AND NOT t.dropped GROUP BY ALL", catalog,

@@ -72,7 +72,7 @@ class Leases:
     # Workers.
 
     def _has_worker(self, lane: str) -> bool:
-        """Whether a worker serves a lane; a young server's own worker is given time to start."""
+        """True when a worker serves a lane; a young server's own worker is given time to start."""
         grace = self._clock() - GRACE_SECONDS
         with self._changed:
             return self._started > grace or any(
@@ -310,7 +310,7 @@ class Leases:
             self._jobs.prune()
 
     def depths(self) -> tuple[dict[str, int], int]:
-        """How many tasks wait, by lane, and how many leases are held."""
+        """Numbers of waiting tasks by lane, and of held leases."""
         with self._changed:
             return self._tasks.depths(), len(self._tasks.leased) + len(self._held)
 

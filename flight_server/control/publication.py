@@ -139,7 +139,7 @@ class Publication:
 
 
 def _lacks(outcome: Mapping[str, Any]) -> bool:
-    """Whether a target was captured without some of its files."""
+    """True when a target was captured without some of its files."""
     return outcome["outcome"] == "CAPTURED" and bool(outcome.get("attributes", {}).get("files_failed"))
 
 

@@ -205,7 +205,7 @@ class TaskQueue:
         return None
 
     def has_work(self, kinds: Sequence[str]) -> bool:
-        """Whether a task waits that leases of these kinds serve."""
+        """True when a task waits that leases of these kinds serve."""
         return any(self._waiting[lane] for lane in lanes_of(kinds))
 
     def take_back(self) -> int:
@@ -227,7 +227,7 @@ class TaskQueue:
         return len(late)
 
     def depths(self) -> dict[str, int]:
-        """How many tasks wait, by lane."""
+        """Numbers of waiting tasks by lane."""
         return {lane: len(tasks) for lane, tasks in self._waiting.items()}
 
     # The job list.

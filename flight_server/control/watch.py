@@ -28,7 +28,7 @@ _TICK_SECONDS: Final = 0.25
 
 
 class Looks(Protocol):
-    """What the watch needs of `control.lakes.Lakes`."""
+    """The part of `control.lakes.Lakes` that the watch needs."""
 
     def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]: ...
 

@@ -39,7 +39,7 @@ def refusal(method: str, caller: str, correlation_id: str, code: str, message: s
 
 
 def of_body(body: bytes) -> dict[str, Any]:
-    """What a line tells of an action's body, which has been read without complaint."""
+    """Fields of an event from an action's body, which has been validated before."""
     try:
         keys = json.loads(body) if body else {}
     except (ValueError, RecursionError):

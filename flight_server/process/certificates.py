@@ -45,7 +45,7 @@ def with_tls(settings: Settings) -> Settings:
 
 
 def _is_good(cert: Path, key: Path) -> bool:
-    """Whether there is a pair that is valid for some time yet."""
+    """True when the pair exists and stays valid for RENEW_DAYS."""
     from cryptography import x509
 
     try:

@@ -1,4 +1,4 @@
-"""What a server does now and then besides answering: steps of which each may fail alone."""
+"""Periodic work of a server: steps that run in turn and fail independently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 log = logging.getLogger("statflight.server")
 
 
-class Upkeep:
+class Housekeeping:
     """Steps by name, done in turn. One that fails takes no other along, and is tried again the next time.
 
     The log hears of a failure once, not every time: again when another kind of error takes its place, or when the step

@@ -1,4 +1,4 @@
-"""Where clients connect: the address, its TLS files, and their renewal without a stream being cut.
+"""The public address: its TLS files, and their renewal without a stream being cut.
 
 pyarrow's Flight server is told its certificate once, when it starts. Neither gRPC's own reloading of certificates nor a
 second server at the same port can be had through it (Arrow turns SO_REUSEPORT off). So a renewal is a succession: the
@@ -99,7 +99,7 @@ class Listener:
 
 
 def _stamps(settings: Settings) -> tuple[tuple[int, int] | None, ...]:
-    """What changes with the TLS files; links are followed, as those that Kubernetes renews."""
+    """Stamps that change with the TLS files; links are followed, such as those that Kubernetes renews."""
     found: list[tuple[int, int] | None] = []
     for path in (settings.tls_cert, settings.tls_key, settings.tls_client_ca):
         try:
@@ -111,7 +111,7 @@ def _stamps(settings: Settings) -> tuple[tuple[int, int] | None, ...]:
 
 
 def tls_options(settings: Settings) -> dict[str, Any]:
-    """What a Flight server is told of TLS; empty without.
+    """TLS options of a Flight server; empty without TLS.
 
     Raises:
         InvalidArgument: A file cannot be read, or they do not belong together.

@@ -185,7 +185,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _ServiceCollector:
-    """What is looked up when somebody asks."""
+    """Metrics that are computed at each scrape."""
 
     def __init__(self, service: Service):
         self._service = service

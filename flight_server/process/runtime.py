@@ -1,4 +1,4 @@
-"""What a process of this project changes for all of itself, each with its reason and its off switch.
+"""Process-wide changes, each with its reason and its off switch.
 
 The variable STATFLIGHT_KEEP names changes that are not to be made, such as `STATFLIGHT_KEEP=pandas,tracebacks`.
 """

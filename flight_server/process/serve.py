@@ -19,7 +19,7 @@ from flight_server.auth.tokens import Guard
 from flight_server.config import Settings
 from flight_server.flight_service import StatflightServer
 from flight_server.process.certificates import with_tls
-from flight_server.process.housekeeping import Upkeep
+from flight_server.process.housekeeping import Housekeeping
 from flight_server.process.listener import Listener, tls_options
 from flight_server.process.log import configure
 from flight_server.process.runtime import freeze_garbage, hush_tracebacks, leave_pandas_out, realign_buffers
@@ -84,8 +84,8 @@ def serve(settings: Settings) -> int:
     inner = WorkersEndpoint(start, listener, settings.host)
     children = OwnWorkers(settings, inner.uri, internal)
     service.start()
-    workers = Upkeep({"starting workers": children.keep})
-    upkeep = Upkeep({
+    workers = Housekeeping({"starting workers": children.keep})
+    upkeep = Housekeeping({
         "taking back leases": service.leases.sweep, "counting reads": service.usage.flush,
         "auto-analyze": service.auto.look_later,
     })  # fmt: skip

@@ -1,4 +1,4 @@
-"""The server's own workers: where they connect, their processes, and what these write."""
+"""The server's own workers: their address, their processes, their output."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ STOP_SECONDS: Final = 5.0
 
 
 class WorkersEndpoint:
-    """Where the server's own workers connect: its address, or a socket in a directory of its own where that has TLS,
-    for they have no client certificate, and the server's own need not be for the name they would call it by."""
+    """The address for the server's own workers: the public one, or, where that has TLS, a socket in a directory of its
+    own; for they have no client certificate, and the server's own need not be for the name they would call it by."""
 
     def __init__(self, start: Start, listener: Listener, host: str):
         self.uri = f"grpc://{_reachable(host)}:{listener.server.port}"

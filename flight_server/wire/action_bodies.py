@@ -52,7 +52,7 @@ def check_object(body: Any, required: Mapping[str, type], optional: Mapping[str,
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is one that a float holds; JSON knows greater ones, and Python's reads NaN."""
+    """True for numbers that a float can hold; JSON allows greater ones, and Python's reader NaN."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 

@@ -82,7 +82,7 @@ class Message:
 
 
 def is_command(data: bytes) -> bool:
-    """Whether the bytes are an `Any`, as all commands of Flight SQL are."""
+    """True when the bytes are an `Any`, as all commands of Flight SQL are."""
     return data[:1] == b"\x0a" and _GOOGLE in data[2:24]
 
 

@@ -75,8 +75,8 @@ class Connectors:
             connector.close()
 
 
-class _Hand:
-    """One thread of a worker: the kinds it serves, and what it is at."""
+class _Slot:
+    """A thread of a worker: the kinds of leases it serves, its open connectors, its current lease."""
 
     def __init__(self, kinds: Sequence[str]):
         self.kinds = tuple(kinds)
@@ -100,23 +100,23 @@ class Worker:
         self.stopping = threading.Event()
         self.left_behind = 0
         self._engines = described(registry.engines)
-        self._hands: list[_Hand] = []
-        self._watching: dict[str, _Hand] = {}  # by catalog; its connector stays open between two looks
+        self._slots: list[_Slot] = []
+        self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
 
     def start(self, roles: Sequence[Sequence[str]]) -> None:
         for kinds in roles:
-            hand = _Hand(kinds)
-            self._hands.append(hand)
-            threading.Thread(target=self._run, args=(hand,), daemon=True, name="-".join(kinds)).start()
+            slot = _Slot(kinds)
+            self._slots.append(slot)
+            threading.Thread(target=self._run, args=(slot,), daemon=True, name="-".join(kinds)).start()
 
     def look_after(self) -> None:
         """Replaces threads that hang; called now and then. Too many of them, and the worker stops altogether."""
-        for hand in list(self._hands):
-            keeper = hand.keeper
+        for slot in list(self._slots):
+            keeper = slot.keeper
             if keeper is None or time.monotonic() - keeper.touched < self.stall_seconds:
                 continue
-            hand.abandoned = True
-            self._hands.remove(hand)
+            slot.abandoned = True
+            self._slots.remove(slot)
             keeper.stop()
             self.left_behind += 1
             trouble = UpstreamError(f"no sign of life for {self.stall_seconds:.0f} s", code="STALLED")
@@ -124,23 +124,23 @@ class Worker:
             self._finish(keeper.lease, {"error": to_json(trouble), "message": str(trouble)})
             if self.left_behind > MAX_LEFT_BEHIND:
                 self.stopping.set()
-            elif hand.kinds:
-                self.start([hand.kinds])
+            elif slot.kinds:
+                self.start([slot.kinds])
 
     def run(self, kinds: Sequence[str]) -> None:
         """Leases and works in this thread until told to stop."""
-        hand = _Hand(kinds)
-        self._hands.append(hand)
-        self._run(hand)
+        slot = _Slot(kinds)
+        self._slots.append(slot)
+        self._run(slot)
 
-    def _run(self, hand: _Hand) -> None:
+    def _run(self, slot: _Slot) -> None:
         """Whatever happens in the work, the thread goes on. A server that is away is waited for."""
         away = 0.0
-        while not (self.stopping.is_set() or hand.abandoned):
+        while not (self.stopping.is_set() or slot.abandoned):
             try:
                 leases = self.server.act(
                     "lease_job",
-                    {"worker_id": self.id, "kinds": list(hand.kinds), "wait_seconds": WAIT_SECONDS,
+                    {"worker_id": self.id, "kinds": list(slot.kinds), "wait_seconds": WAIT_SECONDS,
                      "engines": self._engines},
                     timeout=WAIT_SECONDS + 30,
                 )  # fmt: skip
@@ -149,7 +149,7 @@ class Worker:
                     if lease["kind"] == "watch":
                         self._watch(lease)
                     else:
-                        self._work(hand, lease)
+                        self._work(slot, lease)
             except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as refusal:
                 log.error("the server refuses this worker: %s", first_line(refusal))
                 self.stopping.set()
@@ -164,25 +164,25 @@ class Worker:
     def _watch(self, lease: Mapping[str, Any]) -> None:
         """Looks at a lake in a thread of the lake's own, so that one that hangs delays no other."""
         catalog = lease["payload"]["connector"]["catalog"]
-        hand = self._watching.get(catalog)
-        if hand is None or hand.abandoned or hand.keeper is not None:
-            hand = _Hand(())
-            self._watching[catalog] = hand
-        if hand not in self._hands:
-            self._hands.append(hand)
-        hand.keeper = LeaseKeeper(self.server, lease)  # from now on the hand is taken
-        threading.Thread(target=self._work, args=(hand, lease), daemon=True, name=f"watch-{catalog}").start()
+        slot = self._watching.get(catalog)
+        if slot is None or slot.abandoned or slot.keeper is not None:
+            slot = _Slot(())
+            self._watching[catalog] = slot
+        if slot not in self._slots:
+            self._slots.append(slot)
+        slot.keeper = LeaseKeeper(self.server, lease)  # the slot is taken from here on
+        threading.Thread(target=self._work, args=(slot, lease), daemon=True, name=f"watch-{catalog}").start()
 
-    def _work(self, hand: _Hand, lease: Mapping[str, Any]) -> None:
+    def _work(self, slot: _Slot, lease: Mapping[str, Any]) -> None:
         body: dict[str, Any] = {}
-        if hand.keeper is None:
-            hand.keeper = LeaseKeeper(self.server, lease)
-        keeper = hand.keeper
+        if slot.keeper is None:
+            slot.keeper = LeaseKeeper(self.server, lease)
+        keeper = slot.keeper
         keeper.start()
         try:
             works = {"control": self._inspect, "watch": self._inspect, "publish": self._publish}
             work = works.get(lease["kind"], self._capture)
-            body = work(hand, lease)
+            body = work(slot, lease)
         except StatflightError as trouble:
             body = {"error": to_json(trouble), "message": str(trouble)}
         except BaseException as trouble:  # a bug, a library's surprise or panic: the job hears of it, the log too
@@ -192,8 +192,8 @@ class Worker:
             body = {"error": to_json(reason), "message": str(reason)}
         finally:
             keeper.stop()
-            hand.keeper = None
-        if not hand.abandoned:
+            slot.keeper = None
+        if not slot.abandoned:
             self._finish(lease, body)
 
     def _finish(self, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
@@ -218,23 +218,23 @@ class Worker:
 
     # Looking at a lake.
 
-    def _inspect(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
-        payload, keeper = lease["payload"], hand.keeper
+    def _inspect(self, slot: _Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
+        payload, keeper = lease["payload"], slot.keeper
         assert keeper is not None
         with (
-            hand.connectors.opened(payload["connector"]) as connector,
+            slot.connectors.opened(payload["connector"]) as connector,
             reporting(lambda message: keeper.progress(None, message)),
         ):
             return {"result": inspect(connector, payload, keeper.progress)}
 
     # Publishing.
 
-    def _publish(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
+    def _publish(self, slot: _Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
-        config, keeper = payload["connector"], hand.keeper
+        config, keeper = payload["connector"], slot.keeper
         assert keeper is not None
         with (
-            hand.connectors.opened(config) as connector,
+            slot.connectors.opened(config) as connector,
             (self.spark or Spark()).held() as session,
             reporting(lambda message: keeper.progress(None, message)),
         ):
@@ -242,11 +242,11 @@ class Worker:
 
     # Capturing.
 
-    def _capture(self, hand: _Hand, lease: Mapping[str, Any]) -> dict[str, Any]:
+    def _capture(self, slot: _Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
-        assert hand.keeper is not None
-        sink = DraftSink(self.server, hand.keeper)
-        with hand.connectors.opened(payload["connector"]) as connector:
+        assert slot.keeper is not None
+        sink = DraftSink(self.server, slot.keeper)
+        with slot.connectors.opened(payload["connector"]) as connector:
             known = payload["snapshots"].items()
             handles = {int(i): _handle(payload, int(i), columns, connector) for i, columns in known}
             requests = [_request(payload, body, handles[body["snapshot_id"]]) for body in payload["requests"]]

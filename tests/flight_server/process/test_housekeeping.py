@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from flight_server.process.housekeeping import Upkeep
+from flight_server.process.housekeeping import Housekeeping
 
 
 class Step:
@@ -29,13 +29,13 @@ def told(caplog):
 def test_a_step_that_fails_takes_no_other_along(told):
     first, second = Step(), Step()
     first.trouble = RuntimeError("disk full")
-    Upkeep({"first": first, "second": second}).run()
+    Housekeeping({"first": first, "second": second}).run()
     assert (first.calls, second.calls) == (1, 1)
 
 
 def test_a_failure_is_told_once_and_its_end(told, caplog):
     step = Step()
-    upkeep = Upkeep({"sweep": step})
+    upkeep = Housekeeping({"sweep": step})
     upkeep.run()
     step.trouble = RuntimeError("disk full")
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_a_failure_is_told_once_and_its_end(told, caplog):
 
 def test_another_trouble_is_news(told):
     step = Step()
-    upkeep = Upkeep({"sweep": step})
+    upkeep = Housekeeping({"sweep": step})
     for trouble in (RuntimeError("a"), OSError("b"), OSError("c")):
         step.trouble = trouble
         upkeep.run()
