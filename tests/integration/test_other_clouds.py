@@ -193,7 +193,7 @@ def test_the_key_of_a_service_account_signs_for_a_token(objects, tmp_path, given
             assert "PRIVATE" not in str(refused.value)
             with pytest.raises(InvalidArgument, match="cannot sign"):
                 open_connector(config(key | {"private_key": "no key"}))
-            with pytest.raises(InvalidArgument, match="no key of a Google service account"):
+            with pytest.raises(InvalidArgument, match="not the key of a Google service account"):
                 open_connector(config({"type": "authorized_user"}))
             nobody = {**options, "google_skip_signature": "true"}
             with pytest.raises(StatflightError, match=r"gs://lake/parquet"):
