@@ -22,16 +22,19 @@ from flight_server.sql import metadata, plan, pushdown
 from flight_server.sql.plan import NAIVE, Plan, Source
 from flight_server.sql.pushdown import Slot
 from flight_server.sql.sandbox import Sandbox
+from flight_server.sql.whole_columns import WholeColumns
 from flight_server.wire import flight_sql
 from flight_server.wire.flight_sql import Message
 from flight_server.wire.scan_request import ScanRequest
 from store.errors import InvalidArgument, NotFound, ResourceExhausted
 from store.lru import Bounded
+from store.predicates import tree
 
 if TYPE_CHECKING:
     from flight_server.app import Service
 
 MAX_SOURCE_BYTES: Final = 256 << 20  # of the rows of one flight that a statement reads
+SMALL_ROWS: Final = 16_384  # of an answer that is made of whole columns
 MAX_PARAMETER_BYTES: Final = 1 << 20
 _PLANS_BYTES: Final = 16 << 20
 _PREPARED_BYTES: Final = 32 << 20
@@ -62,6 +65,7 @@ class SqlEndpoint:
     def __init__(self, service: Service, release: str):
         self._service, self._release = service, release
         self._sandbox = Sandbox()
+        self._whole = WholeColumns(lambda: service.changes.epoch, service.settings.cache_bytes)
         self._plans: Bounded[str, _Planned] = Bounded(_PLANS_BYTES)
         self._prepared: Bounded[bytes, _Prepared] = Bounded(_PREPARED_BYTES)
         self._running: dict[tuple[str, bytes], list[threading.Event]] = {}
@@ -177,6 +181,8 @@ class SqlEndpoint:
         if made.direct is not None:
             (source,) = made.sources
             request = _request(source, values, _limit(made.direct.limit, values))
+            if (kept := self._filtered(request, source, caller, is_cancelled)) is not None:
+                return kept.rename_columns(schema.names)
             answer = self._service.scanner.read(request, caller, is_cancelled)
             self._service.note_read(request)
             if isinstance(answer, pa.Table):
@@ -190,22 +196,63 @@ class SqlEndpoint:
         rows = self._sandbox.rows(cursor, made.sql, given, tables, schema)
         return self._service.streams.run(cursor, lambda: rows, schema, is_cancelled)
 
+    def _filtered(
+        self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool]
+    ) -> pa.Table | None:
+        """A small answer out of whole columns, where they are kept and the condition is on numbers and truths."""
+        used = tuple({*source.columns, *(name.strip().lower() for name in tree.columns_of(request.node))})
+        if request.node is None or not all(_is_plain(request, name) for name in tree.columns_of(request.node)):
+            return None
+        wide = replace(source, columns=tuple(name for name in request.flight.schema.names if name in used))
+        whole = self._whole_columns(replace(request, columns=wide.columns, limit=None), wide, caller, is_cancelled)
+        if whole is None:
+            return None
+        kept = tree.to_arrow(request.node, request.flight.schema)
+        rows = [pa.Table.from_batches([batch.take(kept(batch))]) for batch in whole.to_batches()]
+        found = pa.concat_tables([whole.schema.empty_table(), *rows]).slice(0, request.limit)
+        if found.num_rows > SMALL_ROWS:
+            return None
+        return found.select(list(source.columns)).cast(plan.naive(_schema_of(source)))
+
+    def _whole_columns(
+        self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool]
+    ) -> pa.Table | None:
+        """The columns of all rows of a flight, where they are kept or worth it."""
+        if not caller.sees_all or request.flight.family != "stats" or _is_of_tables(request):
+            return None
+        key = (request.flight.name, source.table.snapshot, source.columns)
+        whole = replace(request, node=None)
+        return self._whole.get(key, lambda most: self._read(whole, source, caller, is_cancelled, most))
+
     def _rows(
         self, source: Source, values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
     ) -> pa.Table:
         """The rows of a flight that a statement reads, with naive instants."""
         request = _request(source, values, None)
+        if (kept := self._whole_columns(request, source, caller, is_cancelled)) is not None:
+            return kept
+        found = self._read(request, source, caller, is_cancelled, MAX_SOURCE_BYTES)
+        if found is None:
+            raise ResourceExhausted(
+                f"the statement reads more than {MAX_SOURCE_BYTES >> 20} MiB of {source.table.flight.name}",
+                hint="narrow it by WHERE, or read the flight itself",
+            )
+        return found
+
+    def _read(
+        self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool], most: int
+    ) -> pa.Table | None:
+        """The rows of a scan with naive instants; None where they have more bytes than that."""
         schema = plan.naive(_schema_of(source))
         answer = self._service.scanner.read(request, caller, is_cancelled)
         self._service.note_read(request)
         batches, size = [], 0
         for batch in answer.to_batches() if isinstance(answer, pa.Table) else answer:
             size += batch.nbytes
-            if size > MAX_SOURCE_BYTES:
-                raise ResourceExhausted(
-                    f"the statement reads more than {MAX_SOURCE_BYTES >> 20} MiB of {source.table.flight.name}",
-                    hint="narrow it by WHERE, or read the flight itself",
-                )
+            if size > most:
+                if isinstance(answer, Stream):
+                    answer.close()
+                return None
             batches.append(_shown(batch, schema))
         return pa.Table.from_batches(batches, schema)
 
@@ -273,6 +320,16 @@ def _request(source: Source, values: Sequence[Any], limit: int | None) -> ScanRe
     return ScanRequest(
         source.table.flight, source.columns, pushdown.bind(source.node, values), source.table.snapshot, limit=limit
     )
+
+
+def _is_plain(request: ScanRequest, name: str) -> bool:
+    type_ = request.flight.schema.field(name).type
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_))
+
+
+def _is_of_tables(request: ScanRequest) -> bool:
+    """Whether the request names tables: then a scan reads no more than theirs."""
+    return any(tree.equal_values(request.node, name) is not None for name in ("table_name", "table_schema"))
 
 
 def _limit(limit: int | Slot | None, values: Sequence[Any]) -> int | None:

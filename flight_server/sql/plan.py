@@ -6,6 +6,7 @@ nothing left for DuckDB: the plan is `direct`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,8 @@ from flight_server.sql.pushdown import Slot
 from store.errors import NotFound, nearest
 from store.predicates.tree import Node
 from store.schemas import FLIGHTS, Flight
+
+log = logging.getLogger("statflight.server")
 
 CATALOG: Final = "statflight"
 STORED_SCHEMA: Final = "stats_all"  # every stored row, where `stats` has the current ones
@@ -101,7 +104,15 @@ def make(sql: str) -> Plan:
         InvalidArgument: It is not taken; the message says which part.
         NotFound: It names a table that is not there.
     """
-    statement = language.parse(sql)
+    try:
+        return _make(language.parse(sql))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as trouble:
+        # sqlglot takes some statements that are not SQL, and stumbles over its own trees of them.
+        log.info("a statement cannot be planned: %r", trouble)
+        raise language.refusal("the statement cannot be read") from None
+
+
+def _make(statement: exp.Select) -> Plan:
     common = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
     found = [(node, table) for node in statement.find_all(exp.Table) if (table := _table(node, common)) is not None]
     wanted, star = _names(statement)

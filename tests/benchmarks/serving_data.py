@@ -24,8 +24,8 @@ def _scalars(rows: int, seed: int) -> dict[str, pa.Array]:
     return {
         "logical_type": pa.array(["INT", "INT", "DOUBLE", "INT", "INT"]).take(pa.array(np.arange(rows) % 2)),
         "row_count": pa.array(random.integers(10**6, 10**7, rows)),
-        "null_count": pa.array(random.integers(0, 10**6, rows)),
-        "ndv": pa.array(random.random(rows) * 1e6),
+        "null_count": pa.array(random.integers(0, 10**4, rows)),
+        "ndv": pa.array(random.random(rows) * 9e5),
         "min": pa.array(low).cast(pa.string()),
         "max": pa.array(low + 10**9).cast(pa.string()),
         "avg_width_bytes": pa.array(np.full(rows, 8.0)),

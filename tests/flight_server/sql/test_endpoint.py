@@ -103,6 +103,23 @@ def test_the_rows_of_a_condition_do_not_depend_on_how_it_is_run(live_client):
         assert sorted(ids(live_client, where)) == sorted(ids(live_client, f"{where} AND column_name LIKE 'c%'")), where
 
 
+def test_columns_of_all_tables_are_as_new_as_any_other_read(live_client):
+    """Asked again they are kept, and after a write read anew."""
+    one, two = (
+        "SELECT column_name AS n, ndv FROM stats_all.columns WHERE ndv = {}",
+        "SELECT count(*) FROM stats_all.columns WHERE ndv = {}",
+    )
+    for ndv in (1e6 + 1, 1e6 + 2):
+        for _ in range(4):
+            assert query(live_client, one.format(ndv)).num_rows == 0
+            assert query(live_client, two.format(ndv)).to_pylist() == [{"count_star()": 0}]
+        row = KEY | {"column_id": int(ndv), "column_name": f"n{ndv}", "ndv": ndv, "table_name": "u"}
+        live_client.put("stats.columns", pa.Table.from_pylist([row]))
+        for _ in range(4):
+            assert query(live_client, one.format(ndv)).to_pylist() == [{"n": f"n{ndv}", "ndv": ndv}]
+            assert query(live_client, two.format(ndv)).to_pylist() == [{"count_star()": 1}]
+
+
 def test_mistakes_are_told_in_one_line(live_client):
     for sql, code, mention in (
         ("SELECT nvd FROM stats.columns", "UNKNOWN_COLUMN", 'did you mean "ndv"'), ("SELECT 1 FROM stats.colums", "UNKNOWN_TABLE", "stats.columns"),

@@ -1,0 +1,65 @@
+"""Columns of whole flights, kept for statements that ask for all tables at once: those of dashboards, again and again.
+
+A set of columns is kept once it is read for the second time while nothing is written, until the next write, within a
+budget. Texts are dictionaries: they repeat, and DuckDB groups and compares their codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.lru import Bounded
+
+MAX_BYTES: Final = 64 << 20  # of all that is kept
+_REMEMBERED: Final = 1024  # sets of columns that were asked for once
+Key: TypeAlias = tuple[str, str | None, tuple[str, ...]]
+"""Flight, snapshot, columns."""
+
+
+class WholeColumns:
+    """Columns of flights as of the newest commit.
+
+    Args:
+        epoch: the number of the newest commit.
+        most_bytes: the budget; 0 keeps nothing.
+    """
+
+    def __init__(self, epoch: Callable[[], int], most_bytes: int):
+        self._epoch = epoch
+        self._kept: Bounded[Key, tuple[int, pa.Table]] = Bounded(min(most_bytes, MAX_BYTES))
+        self._asked: Bounded[Key, int] = Bounded(_REMEMBERED)
+
+    def get(self, key: Key, read: Callable[[int], pa.Table | None]) -> pa.Table | None:
+        """The columns; None where they are asked for the first time, or are too large.
+
+        Args:
+            key: the columns wanted.
+            read: reads them, unless they have more bytes than it is given.
+        """
+        epoch = self._epoch()
+        found = self._kept.get(key)
+        if found is not None and found[0] == epoch:
+            return found[1]
+        if self._asked.get(key) != epoch:
+            self._asked.put(key, epoch)
+            return None
+        table = read(self._kept.limit)
+        if table is None:
+            self._asked.put(key, -1)
+            return None
+        encoded = pa.table([_encoded(column) for column in table.columns], names=table.column_names)
+        if self._epoch() == epoch:
+            self._kept.put(key, (epoch, encoded), encoded.nbytes)
+        return encoded
+
+
+def _encoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_string(column.type):
+        return column
+    encoded = pc.dictionary_encode(column).unify_dictionaries()
+    few = encoded.num_chunks == 0 or len(encoded.chunk(0).dictionary) <= len(column) // 4
+    return encoded if few else column

@@ -1,0 +1,108 @@
+"""Mutated statements against one server: each is answered or refused in a line, and none reads anything but flights."""
+
+# ruff: noqa: E501  statements are read more easily on one line
+
+from __future__ import annotations
+
+import random
+import re
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from flight_server.wire.flight_sql import write_any
+from tests.flight_server.live_server import Client
+from tests.flight_server.sql.test_plan import REFUSED, TAKEN
+
+SECRET = "a line that is in no flight"
+SEEDS = [
+    *TAKEN, *(sql for sql in REFUSED if len(sql) < 500 and "read" not in sql), *TAKEN, "SELECT * FROM stats.columns WHERE column_name = ? AND ndv IN (1, 2.5)",
+    "WITH x AS (SELECT table_name, max(ndv) m FROM stats.columns GROUP BY 1) SELECT * FROM x JOIN stats.tables USING (table_name)",
+    "SELECT * FROM read_text('{secret}')", "COPY (SELECT 1) TO '{secret}.out'", "SELECT content FROM '{secret}'", "ATTACH '{secret}' AS x",
+]  # fmt: skip
+WORDS = [
+    "SELECT", "FROM", "stats.columns", "stats_all.files", "'{secret}'", "read_text('{secret}')", "glob('/*')", "*", "(", ")", ",", ";", "--", "/*",
+    "'", '"', "?", "$1", "NULL", "1", "-1", "1e400", "WHERE", "OR 1 = 1", "UNION", "JOIN", "ON", "ndv", "CAST(", "AS", "::", "INTERVAL", "CASE", "END",
+    "getenv('HOME')", "duckdb_settings()", "pragma_version()", "\x00", "é", "LIMIT", "OFFSET", "GROUP BY", "HAVING", "OVER ()", "COLUMNS(*)", "[", "{", "}",
+]  # fmt: skip
+
+
+NAMES = [
+    "ndv",
+    "column_name",
+    "column_id",
+    "stats.columns",
+    "stats_all.tables",
+    "1",
+    "'x'",
+    "NULL",
+    "count(*)",
+    "upper('a')",
+    "a.ndv",
+    "(1 + 1)",
+    "TRUE",
+]
+POOL = sorted({word for sql in SEEDS for word in re.findall(r"[\w.]+|'[^']*'|[^\w\s]", sql)})
+
+
+def mutant(chance: random.Random) -> str:
+    """A statement with another word or two, which is often taken; or with any damage."""
+    sql = chance.choice(SEEDS)
+    if chance.random() < 0.7:
+        words = re.findall(r"[\w.]+|'[^']*'|\s+|[^\w\s]", sql)
+        for _ in range(chance.randint(1, 2)):
+            places = [at for at, word in enumerate(words) if re.fullmatch(r"[\w.]+|'[^']*'", word)]
+            if places:
+                words[chance.choice(places)] = chance.choice(NAMES if chance.random() < 0.8 else POOL)
+        return "".join(words)
+    for _ in range(chance.randint(1, 4)):
+        at, to = sorted(chance.randint(0, len(sql)) for _ in range(2))
+        match chance.randint(0, 4):
+            case 0:
+                sql = sql[:at] + " " + chance.choice(WORDS) + " " + sql[at:]
+            case 1:
+                sql = sql[:at] + sql[to:]
+            case 2:
+                sql = (
+                    sql[:at] + chr(chance.choice([chance.randint(32, 126), chance.randint(0, 0x2FFF)])) + sql[at + 1 :]
+                )
+            case 3:
+                other = chance.choice(SEEDS)
+                sql = sql[:at] + other[chance.randint(0, len(other)) :]
+            case _:
+                sql = sql[:to] + sql[at:to] + sql[to:]
+    return sql
+
+
+def hold(client: Client, secret: str, count: int, seed: int) -> tuple[int, int]:
+    """Sends mutants; how many were answered and how many refused."""
+    chance, answered, refused = random.Random(seed), 0, 0
+    client.timeout = 20.0
+    for _ in range(count):
+        sql = mutant(chance).replace("{secret}", secret)
+        try:
+            found = client.get(write_any("CommandStatementQuery", (1, sql.encode("utf-8", "replace"))))
+        except (pa.ArrowException, flight.FlightError) as refusal:
+            refused += 1
+            message = str(refusal)
+            assert not isinstance(refusal, flight.FlightInternalError), (sql, message)
+            assert "[" in message and "Traceback" not in message and SECRET not in message, (sql, message)
+        else:
+            answered += 1
+            assert SECRET not in str(found.slice(0, 100).to_pylist()), sql
+    return answered, refused
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret.csv"
+    path.write_text(SECRET)
+    return path
+
+
+def test_mutants(live_client, secret):
+    answered, refused = hold(live_client, str(secret), 400, 1)
+    assert answered > 8 and refused > 100
+    assert [path.name for path in secret.parent.iterdir()] == ["secret.csv"]
+    assert live_client.get(write_any("CommandStatementQuery", (1, b"SELECT 1"))).num_rows == 1
