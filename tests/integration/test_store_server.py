@@ -9,6 +9,8 @@ import sys
 import pyarrow as pa
 import pytest
 
+from store.database import Database
+from store.errors import InvalidArgument
 from tests.integration.store_server import (
     KEY,
     STATFLIGHT,
@@ -106,3 +108,16 @@ def test_twenty_backups_under_load_lose_nothing(tmp_path):
             for publisher, least in zip(publishers, before[number], strict=True):
                 found = Client(copy.uri).get("stats.columns", predicates=of_table(publisher.table_name))
                 assert (check_whole(found) or 0) >= least
+
+
+def test_a_database_in_use_is_refused(tmp_path):
+    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "d.db")], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(InvalidArgument, match=r'"d\.db": another process holds it'):
+            Database(tmp_path / "d.db")
+    finally:
+        holder.communicate(b"")

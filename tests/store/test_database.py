@@ -154,22 +154,6 @@ def test_closed_is_closed(tmp_path):
 # Opening.
 
 
-def test_a_database_in_use_is_refused(tmp_path):
-    import subprocess
-    import sys
-
-    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
-    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "d.db")], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE)  # fmt: skip
-    try:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        with pytest.raises(InvalidArgument, match=r'"d\.db": another process holds it'):
-            Database(tmp_path / "d.db")
-    finally:
-        holder.communicate(b"")
-
-
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 1000)
     with pytest.raises(InvalidArgument, match="cannot be opened as a database"):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from capture.registry import Registry
-from flight_server.config import CHILD_VARIABLE
 from flight_server.worker import loop as module
 from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.lease_keeper import LeaseKeeper
@@ -232,13 +227,3 @@ def test_few_rows_go_with_the_outcome():
     (item,) = sink.inline()
     assert (item["table"], item["extra"], item["whole"]) == ("stats.columns", False, False)
     assert not server.calls
-
-
-def test_a_worker_ends_whose_server_died_before_it_began():
-    told = {"server_uri": "grpc://127.0.0.1:1", "control_only": True, "parent_pid": os.getppid()}
-    command = [sys.executable, "-m", "flight_server.process.run_worker"]
-    with subprocess.Popen(command, env=os.environ | {CHILD_VARIABLE: json.dumps(told)}) as orphan:
-        try:
-            assert orphan.wait(60) == 0
-        finally:
-            orphan.kill()

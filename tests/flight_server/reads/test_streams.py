@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import gc
-import json
 import threading
 import time
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.flight as flight
 import pytest
 
 from flight_server.reads.streams import MAX_BATCH_BYTES, Streams, never, pieces
 from store.database import Database
 from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
-from tests.flight_server.live_server import serving
 
 SCHEMA = pa.schema([("n", pa.int64())])
 ENDLESS = "SELECT a.range AS n FROM range(10000000) a, range(10000000) b WHERE (a.range + b.range) % 7 = 1"
@@ -164,78 +160,3 @@ def test_batches_are_cut_to_size():
     assert max(part.nbytes for part in parts) <= MAX_BATCH_BYTES
     one = pa.RecordBatch.from_pydict({"data": [b"x" * (MAX_BATCH_BYTES + 1)]})
     assert [part.num_rows for part in pieces(one)] == [1]
-
-
-# Over the wire.
-
-FILES, COLUMNS = 1500, 100
-NO_PROBE = [("grpc.http2.bdp_probe", 0)]
-"""Keeps a client from widening its window: on a busy machine it may otherwise hold the whole stream, unread."""
-
-
-def _many_rows(table: str) -> pa.Table:
-    count = FILES * COLUMNS
-    paths = [f"s3://bucket/{table}/part-{number // COLUMNS:06d}-{'x' * 60}.parquet" for number in range(count)]
-    return pa.table({
-        "table_catalog": pa.repeat("lake", count), "table_schema": pa.repeat("s", count),
-        "table_name": pa.repeat(table, count), "snapshot_id": pa.repeat(1, count), "file_path": paths,
-        "column_id": [number % COLUMNS + 1 for number in range(count)], "row_count": pa.repeat(10, count),
-        "min": [str(number) for number in range(count)],
-    })  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def crowded(tmp_path_factory):
-    """A server with 64 places for streams, whose memory says what stalled readers cost."""
-    told = {"STATFLIGHT_MAX_STREAMS": "64", "STATFLIGHT_HOT_BYTES": "0"}
-    with serving(tmp_path_factory.mktemp("crowded"), env=told) as server:
-        with server.connect() as client:
-            client.put("stats.file_columns", _many_rows("big"))
-        yield server
-
-
-def _memory(server) -> int:
-    with Path(f"/proc/{server.process.pid}/smaps_rollup").open() as lines:
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon"))
-
-
-def test_stalled_readers_leave_small_calls_alone(crowded):
-    ticket = flight.Ticket(json.dumps({"table": "stats.file_columns"}).encode())
-    small = {"table": "sys.flights", "columns": ["name"]}
-    with crowded.connect() as quiet:
-        quiet.get(small)
-        before = _memory(crowded)
-        clients = [flight.connect(crowded.uri, generic_options=NO_PROBE) for _ in range(64)]
-        stalled = [client.do_get(ticket) for client in clients]
-        for reader in stalled:
-            reader.read_chunk()
-        time.sleep(1.0)
-        assert (_memory(crowded) - before) / len(stalled) < 25e6
-        for _ in range(30):
-            assert quiet.get(small).num_rows > 20
-        with pytest.raises(flight.FlightUnavailableError, match="RESOURCE_EXHAUSTED"):
-            quiet.flight.do_get(ticket).read_all()
-        for reader in stalled:
-            reader.cancel()
-        for client in clients:
-            client.close()
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            try:
-                assert quiet.get({"table": "stats.file_columns"}).num_rows == FILES * COLUMNS
-                return
-            except flight.FlightUnavailableError:
-                time.sleep(0.1)
-        pytest.fail("the places of readers that left are not given back")
-
-
-def test_a_stream_cut_by_its_deadline_says_so(tmp_path):
-    told = {"STATFLIGHT_STREAM_SECONDS": "0.5", "STATFLIGHT_HOT_BYTES": "0"}
-    with serving(tmp_path, env=told) as server, server.connect() as client:
-        client.put("stats.file_columns", _many_rows("big"))
-        stalled = flight.connect(server.uri, generic_options=NO_PROBE)
-        reader = stalled.do_get(flight.Ticket(b'{"table": "stats.file_columns"}'))
-        reader.read_chunk()
-        time.sleep(1.0)
-        with pytest.raises(flight.FlightTimedOutError, match="DEADLINE_EXCEEDED"):
-            reader.read_all()
