@@ -172,7 +172,8 @@ class Settings:
         session_timezone: The zone that such a bound is converted to.
         spark_master: Spark of the capture workers, their own default when not given.
         spark: Spark's own settings for the workers' session, of the TOML table `[spark]`.
-        inline_max_cells: Up to how many cells a worker computes by itself rather than on Spark.
+        inline_max_cells: Up to how many cells a worker computes by itself rather than on Spark; by default wherever it
+            is done sooner, as measured.
         cache_bytes: Memory for statistics kept ready as Arrow; 0 keeps none.
         hot_bytes: Disk beside the database for whole flights kept ready to be sent; 0 keeps none.
         max_streams: Large answers that may be under way at once.

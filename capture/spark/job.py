@@ -1,10 +1,11 @@
-"""Runs the scan of a table's files: here when it is small, on Spark when it is not, in waves of bounded size."""
+"""Runs the scan of a table's files on Spark, in waves of bounded size; while a session starts, in this process."""
 
 from __future__ import annotations
 
 import gc
 import pickle
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,8 +13,8 @@ from typing import Final
 import pyarrow as pa
 
 from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, Work, from_batch, scan, to_batch
-from capture.connectors.spi import ScanTask
-from capture.spark.session import Spark
+from capture.compute.local import Numbered, computed
+from capture.spark.session import Spark, SparkUnavailable
 
 _WAVE_ANSWERS: Final = 4096  # each may carry 45 kB of sketches, which meet in this process
 _TASKS_PER_CORE: Final = 2  # of a cluster: between two tasks a worker waits for Spark, 25 ms on a busy machine
@@ -22,15 +23,6 @@ _FILE_BYTES: Final = 1 << 20  # what opening a file is worth when tasks are bala
 
 SPARK: Final = "spark"
 """Engine id of what Spark computed."""
-
-Numbered = tuple[int, ScanTask]
-
-
-def inline(tasks: Sequence[Numbered], work: Work, poll: Callable[[], None]) -> Iterator[list[Answer]]:
-    """The answers of each task in turn, computed in this process."""
-    for number, task in tasks:
-        poll()
-        yield scan(number, task, work)
 
 
 def distributed(
@@ -56,6 +48,31 @@ def distributed(
             payloads = [pickle.dumps(([group], None)) for group in groups]
             found = spark.run(compute, payloads, PARTIAL_SCHEMA, poll)
         yield sorted(from_batch(found, SPARK), key=lambda answer: answer.task)
+
+
+def overlapped(
+    spark: Spark, tasks: Sequence[Numbered], work: Work, poll: Callable[[], None], notes: list[str]
+) -> Iterator[list[Answer]]:
+    """The answers of each task, computed in this process while a session starts, which then takes over what is left.
+
+    A session that does not start is noted, and all is computed here.
+    """
+    started, rest = spark.start(), deque(tasks)
+
+    def meanwhile() -> Iterator[Numbered]:
+        while rest and not started.done():
+            yield rest.popleft()
+
+    yield from computed(meanwhile(), work, poll)
+    if not rest:
+        return
+    if (trouble := started.exception()) is not None:
+        if not isinstance(trouble, SparkUnavailable):
+            raise trouble
+        notes.append(f"computed without Spark: {trouble}")
+        yield from computed(rest, work, poll)
+    else:
+        yield from distributed(spark, list(rest), work, poll)
 
 
 def balanced(tasks: Sequence[Numbered], count: int) -> list[list[Numbered]]:

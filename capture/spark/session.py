@@ -183,6 +183,19 @@ class Spark:
         self._acquire()
         self._release()
 
+    def start(self) -> futures.Future[None]:
+        """Starts the session in a thread of its own, unless there is one; the future raises as `run` does."""
+        pool = futures.ThreadPoolExecutor(1, "spark-start")
+        try:
+            return pool.submit(self.ensure)
+        finally:
+            pool.shutdown(wait=False)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a job could begin at once."""
+        return self._session is not None
+
     def stop(self) -> None:
         """Stops the session, if there is one and no job runs."""
         with self._lock:

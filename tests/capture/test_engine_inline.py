@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,14 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from capture.compute import file_scan, kernels, local
 from capture.compute import fold as incremental
-from capture.compute import kernels
 from capture.compute.file_scan import Work
 from capture.compute.fold import Fold
 from capture.compute.readers import tasks
 from capture.connectors import open_connector
 from capture.connectors.spi import Column, ConnectorConfig, ScanColumn, ScanTask, Schema
 from capture.engines.compute import engine as engines
+from capture.engines.compute.cost import Cost
 from capture.engines.compute.engine import SparkEngine
 from capture.spark import job, session
 from capture.spark.session import NO_JAVA, SparkMissing, SparkUnavailable
@@ -470,6 +472,56 @@ def test_what_one_executor_has_claimed_no_other_computes(tmp_path):
 )  # fmt: skip
 def test_executors_that_claim_are_of_one_machine_and_never_try_again(master, one_try):
     assert engines.Spark(master).is_one_try is one_try
+
+
+# A session that has to start first.
+
+
+class Starting:
+    """A session that starts as soon as the first file is computed here, or does not."""
+
+    cores, is_one_try = 2, True
+
+    def __init__(self, trouble=None):
+        self.trouble, self.is_warm, self.starts = trouble, False, Future()
+
+    def start(self):
+        return self.starts
+
+    def run(self, compute, payloads, schema, poll):
+        assert self.is_warm
+        return pa.Table.from_batches([compute(payload) for payload in payloads], schema)
+
+
+@pytest.mark.parametrize("trouble", [None, SparkUnavailable("no room")])
+def test_kernels_work_while_spark_starts_and_then_it_takes_over(table, lake, monkeypatch, trouble):
+    for number in range(8):
+        lake.add(f"c{number}.parquet", range(number, number + 50))
+    spark, scanned = Starting(trouble), []
+
+    def scan(number, task, work):
+        scanned.append(number)
+        if not spark.starts.done():
+            spark.is_warm = trouble is None
+            spark.starts.set_exception(trouble) if trouble else spark.starts.set_result(None)
+        return file_scan.scan(number, task, work)
+
+    monkeypatch.setattr(local, "scan", scan)
+    monkeypatch.setattr(local, "CORES", 1)
+    engine = SparkEngine(spark=spark)
+    engine.cost = Cost(local_rate=1.0, spark_rate=1e9, start_seconds=0.0)
+    sink, whole = MemorySink(), MemorySink()
+    results = engine.capture_batch(all_columns(table), sink)
+    assert {result.outcome for result in results} == {Outcome.CAPTURED}
+    who = {row["file_path"]: row["engine_id"] for row in sink.get("stats.file_columns")}
+    if trouble:
+        assert set(who.values()) == {"local"} and results[0].detail == "computed without Spark: no room"
+    else:
+        assert set(who.values()) == {"local", "spark"} and len(scanned) < len(who) == 10
+        assert (results[0].engine_id, sink.columns()["id"]["engine_id"]) == ("spark", "spark")
+    monkeypatch.undo()
+    SparkEngine(inline_max_cells=10**9).capture_batch(all_columns(table), whole)
+    assert [line.replace("'spark'", "'local'") for line in sink.content()] == whole.content()
 
 
 # Folding.

@@ -13,12 +13,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from capture import partitions
-from capture.compute import fold, sampling
+from capture.compute import fold, local, sampling
 from capture.compute.file_scan import LOCAL, Answer, Work
 from capture.compute.fold import Known
+from capture.compute.local import Numbered
 from capture.compute.partial import HASHED
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
+from capture.engines.compute.cost import Cost
 from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, wanted_of
 from capture.engines.native.rollup import known_scalars
 from capture.spark import expressions, job
@@ -31,6 +33,8 @@ from store.logical_types import Kind
 from store.targets import TargetKind
 
 _FLUSH_ROWS: Final = 4000
+_THREADED_CELLS: Final = 100_000  # below, threads cost more than they bring
+_LOCAL, _SPARK, _OVERLAPPED = "local", "spark", "overlapped"  # where a scan is computed
 
 _COLUMN_KINDS: Final = frozenset({
     "ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "MOMENTS", "HISTOGRAM", "MCV",
@@ -42,7 +46,8 @@ class SparkEngine:
 
     Args:
         master: The Spark master; default `local[*]`. Nothing is started before a capture is large enough.
-        inline_max_cells: Up to so many rows times columns a capture is computed in this process.
+        inline_max_cells: Up to so many rows times columns a capture is computed in this process, and above on Spark.
+            None: wherever it is done sooner, by what both have taken so far.
         spark: Holder of a session that is shared with others; `master` is of no account then.
     """
 
@@ -60,9 +65,10 @@ class SparkEngine:
         budgets=True,
     )
 
-    def __init__(self, master: str | None = None, inline_max_cells: int = 1_000_000, spark: Spark | None = None):
+    def __init__(self, master: str | None = None, inline_max_cells: int | None = None, spark: Spark | None = None):
         self.spark = spark or Spark(master)
         self.inline_max_cells = inline_max_cells
+        self.cost = Cost()
 
     def supports(self, request: CaptureRequest) -> str:
         if request.target.kind is TargetKind.EXPRESSION:
@@ -148,16 +154,13 @@ class SparkEngine:
             progress(0.9 * seen / max(len(tasks), 1), f"{seen} of {len(tasks)} files")
 
         expected = draw.rows_at_most if draw else sum(task.row_count for _, task in new)
-        if expected * max(len(scan.all_ids), 1) > self.inline_max_cells:
-            try:
-                self.spark.ensure()
-                rows.engine_id = SPARK
-            except SparkUnavailable as trouble:
-                notes.append(f"computed without Spark: {trouble}")
+        cells = expected * max(len(scan.all_ids), 1)
+        how = self._chosen(cells, notes)
         if draw and seconds is not None:
-            waves = self._timed(draw, tasks, scan.work, tell, begun + seconds, rows.engine_id == SPARK)
+            waves = self._timed(draw, tasks, scan.work, tell, begun + seconds, how is _SPARK)
         else:
-            waves = self._waves(new, scan.work, tell, rows.engine_id == SPARK)
+            waves = self._waves(new, scan.work, tell, how, notes)
+        started = time.monotonic()
         for flight, found in known.tables(
             (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
         ).items():
@@ -166,6 +169,8 @@ class SparkEngine:
         held = dict(reused)
         for wave in waves:
             for answer in wave:
+                if answer.engine_id == SPARK:
+                    rows.engine_id = SPARK
                 held.setdefault(answer.task, []).append(answer)
             seen = len(reused) + len(held.keys() - reused.keys())
             scan.take(held, tasks, rows)
@@ -177,6 +182,8 @@ class SparkEngine:
         if not requests[0].partitions:  # no record of the whole is made of a part
             scan.finish(whole, rows)
         _flush(rows, sink)
+        if not draw and cells:
+            self._learn(cells, time.monotonic() - started, how)
         execution = "spark" if rows.engine_id == SPARK else "inline"
         attributes: dict[str, Any] = {"execution": execution, "files": scan.files_total, "files_reused": len(reused)}
         if scan.sampled:
@@ -184,10 +191,37 @@ class SparkEngine:
             attributes["sample"] = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by}
         return [self._answer(request, scan, notes, attributes, rows.engine_id) for request in requests]
 
+    def _chosen(self, cells: int, notes: list[str]) -> str:
+        """Where so many cells are computed; `notes` gets why not on Spark."""
+        if self.inline_max_cells is None:
+            if not self.cost.prefers_spark(cells, self.spark.is_warm):
+                return _LOCAL
+            return _SPARK if self.spark.is_warm else _OVERLAPPED
+        if cells <= self.inline_max_cells:
+            return _LOCAL
+        try:
+            self.spark.ensure()
+        except SparkUnavailable as trouble:
+            notes.append(f"computed without Spark: {trouble}")
+            return _LOCAL
+        return _SPARK
+
+    def _learn(self, cells: int, seconds: float, how: str) -> None:
+        if how is _LOCAL:
+            self.cost.learn_local(cells, seconds)
+        elif how is _SPARK:
+            self.cost.learn_spark(cells, seconds)
+
     def _waves(
-        self, numbered: Sequence[job.Numbered], work: Work, tell: Callable[[], None], on_spark: bool
+        self, numbered: Sequence[Numbered], work: Work, tell: Callable[[], None], how: str, notes: list[str]
     ) -> Iterator[list[Answer]]:
-        return job.distributed(self.spark, numbered, work, tell) if on_spark else job.inline(numbered, work, tell)
+        if how is _SPARK:
+            return job.distributed(self.spark, numbered, work, tell)
+        if how is _OVERLAPPED:
+            return job.overlapped(self.spark, numbered, work, tell, notes)
+        cells = sum(task.row_count for _, task in numbered) * len(work.column_ids)
+        threads = local.CORES if cells > _THREADED_CELLS else 1
+        return local.computed(numbered, work, tell, threads, few=len(numbered) < 2 * threads)
 
     def _draw(
         self, request: CaptureRequest, scan: TableScan, tasks: Sequence[ScanTask], notes: list[str]
@@ -243,7 +277,7 @@ class SparkEngine:
             numbered = list(enumerate(chosen, len(tasks)))
             tasks += chosen
             try:
-                yield from self._waves(numbered, work, poll, on_spark)
+                yield from self._waves(numbered, work, poll, _SPARK if on_spark else _LOCAL, [])
             except _TimeIsUpError:
                 draw.ended_by = "seconds"
                 return

@@ -1,0 +1,80 @@
+"""Kernels on all cores of this process: the same answers in the same order, however the work is divided."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture.compute import local
+from capture.compute.file_scan import Work, scan
+from capture.connectors.spi import ScanColumn, ScanTask
+from store.errors import Cancelled
+
+COLUMNS = tuple(ScanColumn(i, f"c{i}", "INT", f"c{i}") for i in range(1, 6))
+WORK = Work(tuple(range(1, 6)), groups=((1, 2),))
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    found = []
+    for number in range(5):
+        rows = pa.table({f"c{i}": [n * i % (7 + number) for n in range(200)] for i in range(1, 6)})
+        pq.write_table(rows, path := tmp_path / f"{number}.parquet")
+        found.append((number, ScanTask("parquet", str(number), str(path), 200, 1, COLUMNS, "v")))
+    return found
+
+
+def content(answers):
+    return sorted(map(repr, answers))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 9])
+@pytest.mark.parametrize("few", [True, False])
+def test_the_same_answers_in_order(tasks, monkeypatch, threads, few):
+    monkeypatch.setattr(local, "_DIVIDED_CELLS", 1)
+    found = list(local.computed(tasks, WORK, lambda: None, threads, few))
+    assert [{answer.task for answer in answers} for answers in found] == [{number} for number, _ in tasks]
+    for (number, task), answers in zip(tasks, found, strict=True):
+        assert content(answers) == content(scan(number, task, WORK))
+
+
+def test_a_file_is_divided_by_its_columns(tasks, monkeypatch):
+    monkeypatch.setattr(local, "_DIVIDED_CELLS", 1000)
+    parts = local._parts(tasks[0][1], WORK, 2, few=True)
+    assert sorted(i for part in parts for i in part.column_ids) == [1, 2, 3, 4, 5]
+    assert [part.groups for part in parts] == [((1, 2),), ()]
+    assert local._parts(tasks[0][1], WORK, 2, few=False) == [WORK]
+    monkeypatch.setattr(local, "_DIVIDED_CELLS", 1001)
+    assert local._parts(tasks[0][1], WORK, 2, few=True) == [WORK]
+
+
+def test_tasks_are_asked_for_as_threads_get_free(tasks):
+    asked = []
+
+    def queue():
+        for task in tasks:
+            asked.append(task)
+            yield task
+
+    found = local.computed(queue(), WORK, lambda: None, threads=2)
+    next(found)
+    assert len(asked) == 2
+    assert len(list(found)) == 4
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_cancelled_job_ends(tasks, threads):
+    before = threading.active_count()
+
+    def poll():
+        raise Cancelled("cancelled")
+
+    with pytest.raises(Cancelled):
+        list(local.computed(tasks, WORK, poll, threads))
+    for thread in threading.enumerate():
+        if thread.name.startswith("kernels"):
+            thread.join(5)
+    assert threading.active_count() <= before

@@ -1,0 +1,39 @@
+"""Where a scan is computed, by what it takes here and there."""
+
+from __future__ import annotations
+
+import pytest
+
+from capture.engines.compute.cost import Cost
+
+
+@pytest.fixture
+def cost():
+    return Cost(local_rate=10e6, spark_rate=40e6, spark_seconds=1.0, start_seconds=8.0)
+
+
+@pytest.mark.parametrize(("cells", "warm", "cold"), [
+    (0, False, False), (10_000_000, False, False), (14_000_000, True, False), (80_000_000, True, False),
+    (90_000_000, True, False), (100_000_000, True, True),
+])  # fmt: skip
+def test_a_cold_session_has_to_be_worth_its_start(cost, cells, warm, cold):
+    assert (cost.prefers_spark(cells, True), cost.prefers_spark(cells, False)) == (warm, cold)
+
+
+def test_measurements_move_the_crossover(cost):
+    assert not cost.prefers_spark(12_000_000, True)
+    for _ in range(20):
+        cost.learn_local(10_000_000, 2.0)  # this process is busy
+    assert cost.local_rate == pytest.approx(5e6, rel=0.01)
+    assert cost.prefers_spark(12_000_000, True)
+    for _ in range(40):
+        cost.learn_spark(10_000_000, 11.0)  # and so is Spark
+    assert cost.spark_rate == pytest.approx(1e6, rel=0.01)
+    assert not cost.prefers_spark(12_000_000, True)
+
+
+def test_what_only_shows_fixed_costs_teaches_nothing(cost):
+    before = (cost.local_rate, cost.spark_rate)
+    cost.learn_local(10, 0.1)
+    cost.learn_spark(10, 1.9)
+    assert (cost.local_rate, cost.spark_rate) == before
