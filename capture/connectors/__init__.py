@@ -37,7 +37,7 @@ def connector_class(format: str) -> type[Connector]:
     """The connector of a format.
 
     Raises:
-        InvalidArgument: There is no such format, or the library it reads with is not installed.
+        InvalidArgument: The format does not exist, or the library it reads with is not installed.
     """
     formats = known_formats()
     if format not in formats:

@@ -41,7 +41,7 @@ _STORAGE_NAMES = frozenset({
 
 
 def is_storage_option(name: str) -> bool:
-    """Whether a file system or object store library may know the option."""
+    """True for an option that a file system or object store library may know."""
     lowered = name.lower()
     return lowered.startswith(_STORAGE_PREFIXES) or lowered in _STORAGE_NAMES
 
@@ -58,7 +58,7 @@ def timeout_of(options: Mapping[str, str]) -> float:
     """Seconds to wait for one answer of a catalog or store: option `timeout`, a number, or one with `s` or `ms`.
 
     Raises:
-        InvalidArgument: It is no such number.
+        InvalidArgument: The value is not such a number.
     """
     text = options.get(TIMEOUT_OPTION)
     if text is None:

@@ -13,7 +13,7 @@ Answer = TypeVar("Answer")
 
 
 def retried(call: Callable[[], Answer], worth: Callable[[Exception], bool]) -> Answer:
-    """What a call answers, tried again while `worth` says of its error that another try may help.
+    """The answer of a call, which is tried again while `worth` finds that another try may mend its error.
 
     A call that waited in vain for its time-out is not worth it: whoever asks would wait three times as long. Where
     stamina is not installed there is one try.

@@ -37,7 +37,7 @@ _SECRET_IN_QUERY = re.compile(r"(?i)([?&][^=&]*(?:key|secret|token|passw|sig)[^=
 
 
 def is_secret(name: str) -> bool:
-    """Whether an option's value must not be shown, judged by its name."""
+    """True for an option whose value must not be shown, judged by its name."""
     lowered = name.lower()
     if lowered.startswith(_HEADER):
         return lowered.removeprefix(_HEADER) not in _OPEN_HEADERS
@@ -63,7 +63,7 @@ def redact(text: str, options: Mapping[str, str]) -> str:
 
 
 def redact_all(told: Any, options: Mapping[str, str]) -> Any:
-    """What `redact` does, for every text in a JSON value."""
+    """The same as `redact`, for every text in a JSON value."""
     if isinstance(told, str):
         return redact(told, options)
     if isinstance(told, Mapping):
@@ -96,7 +96,7 @@ def resolve(options: Mapping[str, str]) -> dict[str, str]:
     and files are read each time.
 
     Raises:
-        InvalidArgument: There is no such secret, or it is malformed. Never repeats a value.
+        InvalidArgument: The secret does not exist, or is malformed. Never repeats a value.
     """
     given = {str(name): str(value) for name, value in options.items()}
     name = given.pop(SECRET_OPTION, None)

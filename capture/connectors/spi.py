@@ -1,4 +1,4 @@
-"""What every connector offers: namespaces, tables, snapshots, native statistics and scan tasks of one lake.
+"""The connector interface: namespaces, tables, snapshots, native statistics and scan tasks of one lake.
 
 A connector reads metadata; it never needs a JVM. It tolerates being made many times, holds no state that outlives
 `close()`, and raises `store.errors.UpstreamError` (retryable or not) or `NotFound` for upstream trouble, with a message
@@ -87,7 +87,7 @@ class Column:
         return column_key(self.path) if self.path else self.name
 
     def is_among(self, names: Container[str]) -> bool:
-        """Whether names or keys include the column; a name includes all columns that are written so."""
+        """True where names or keys include the column; a name includes all columns that are written so."""
         return self.key in names or self.name in names
 
     def id_in(self, ids: ColumnIds) -> int | None:
@@ -162,7 +162,7 @@ class SnapshotListing:
 
 @dataclass(frozen=True, slots=True)
 class ScanColumn:
-    """Where a column's values come from in one file.
+    """The source of a column's values in one file.
 
     Exactly one of: `path` (the key of the column's path inside the file, list-free: `store.names.column_key`), or
     `constant` (partition value or default, as a one-element Arrow array of the column's Arrow type; a null one for a
@@ -214,7 +214,7 @@ class ScanTask:
 class FilePart:
     """Some files of a snapshot that the format keeps together, such as those of one manifest.
 
-    `key` names what is told of them: parts of two snapshots with one key have the same rows, so a capture need not
+    `key` is a digest of their rows: parts of two snapshots with one key have the same rows, so a capture need not
     look at them again. `files` and `file_columns()` are as in `NativeStats`, but of all leaf columns. `marks` are
     texts, one for each file, that change with its content where its row of `files` may not.
     """
@@ -277,7 +277,7 @@ class ConnectorConfig:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The snapshots that a listing tells: those named as targets; without targets all, or those not known yet."""
+    """Snapshots to list: those named as targets; without targets all, or those not known yet."""
 
     full_rescan: bool = False
     known_snapshot_ids: frozenset[int] = frozenset()
@@ -290,7 +290,7 @@ class Wanted:
 
 
 class SnapshotLister(ABC):
-    """What our connectors share: they list snapshots given which ones are wanted."""
+    """Base of our connectors: they list snapshots given which ones are wanted."""
 
     @property
     def tables_at_once(self) -> int:
@@ -326,7 +326,7 @@ class Connector(Protocol):
     def list_tables(self, namespace: str) -> list[str]: ...
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
-        """NotFound when there is no such table, UpstreamError when it cannot be read."""
+        """NotFound for a table that does not exist, UpstreamError for one that cannot be read."""
 
     def enumerate_snapshots(
         self,
@@ -337,7 +337,7 @@ class Connector(Protocol):
         known_snapshot_ids: frozenset[int] = frozenset(),
         target_snapshot_ids: frozenset[int] | None = None,
     ) -> SnapshotListing:
-        """Tells the snapshots named as targets; without targets all on a full rescan, else those not known yet."""
+        """Lists the snapshots named as targets; without targets all on a full rescan, else those not known yet."""
 
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None

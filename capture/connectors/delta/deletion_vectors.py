@@ -76,7 +76,7 @@ def delete_files(vectors: pa.Array, table: Place, place_of: Callable[[str], Plac
 
 
 def identity(vector: Mapping[str, Any] | None) -> str:
-    """What tells a file with one vector from the same file with another."""
+    """A text that differs for the same file with another vector."""
     if vector is None:
         return ""
     return f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"

@@ -136,7 +136,7 @@ class LargeLog:
         """The reader features of the table's protocol.
 
         Raises:
-            NotSliced: The log does not tell them.
+            NotSliced: The log does not have them.
         """
         return self._heads[2]
 
@@ -181,7 +181,7 @@ class LargeLog:
         """The table without a file: its metadata, schema and protocol.
 
         Raises:
-            NotSliced: The log does not tell them.
+            NotSliced: The log does not have them.
         """
         with TemporaryDirectory(prefix="statflight-") as folder:
             return self._table(folder, None)
@@ -268,7 +268,7 @@ class LargeLog:
         raise ValueError("its log changed while it was read")
 
     def told(self, adds: pa.StructArray) -> pa.Table:
-        """What deltalake tells of some adds, in their order."""
+        """Some adds as deltalake gives them, in their order."""
         # by number: whatever order it has them in, and however it writes paths
         numbers = pa.array(np.arange(len(adds))).cast(pa.string())
         with TemporaryDirectory(prefix="statflight-") as folder:

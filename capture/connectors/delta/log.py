@@ -1,7 +1,7 @@
 """The Delta log as far as the connector reads it itself: which versions live, what each commit did, schemas.
 
-deltalake tells the history only of commits that say what they did, and only while it can load them; the listing of
-`_delta_log` tells which versions can be rebuilt at all (log cleanup drops old commits once a checkpoint holds them).
+deltalake has the history only of commits with a `commitInfo`, and only while it can load them; the listing of
+`_delta_log` shows which versions can be rebuilt at all (log cleanup drops old commits once a checkpoint holds them).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READERS: Final = 8  # commits asked for at once from an object store
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """What `_delta_log` holds: commits and complete checkpoints by version, with the time they were written."""
+    """The content of `_delta_log`: commits and complete checkpoints by version, with the time they were written."""
 
     commits: Mapping[int, datetime | None]
     checkpoints: Mapping[int, datetime | None]
@@ -98,7 +98,7 @@ def _utc(time: datetime | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one commit says of itself: its operation and time, and the table's metadata where it changes that."""
+    """A commit's own data: its operation and time, and the table's metadata where it changes that."""
 
     operation: str | None = None
     committed_at: datetime | None = None
@@ -197,10 +197,10 @@ class DeltaSchema:
 
 
 def parse_schema(text: str, mapped: bool) -> DeltaSchema:
-    """The columns of a `schemaString`; `mapped` tells whether column mapping is on.
+    """The columns of a `schemaString`; `mapped`: whether column mapping is on.
 
     Raises:
-        ValueError: It is no schema.
+        ValueError: The text is not a schema.
     """
     found: list[DeltaColumn] = []
 

@@ -1,4 +1,4 @@
-"""What the log of a large Delta table lies in, commits and files of checkpoints, read a slice of adds at a time."""
+"""Commit and checkpoint files of a large Delta log, read in slices of add actions."""
 
 from __future__ import annotations
 

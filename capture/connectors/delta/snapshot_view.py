@@ -70,7 +70,7 @@ class SnapshotView:
         self._footers = FooterCache(scope)
 
     def statistics(self, ids: ColumnIds, column_names: frozenset[str] | None) -> NativeStats:
-        """What the log says of the files and of some of their columns (None: all)."""
+        """Statistics of the files and of some of their columns (None: all)."""
         pieces = self._pieces()
         tables = [file_rows(piece.version) for piece in pieces]
         files = pa.concat_tables(tables)
@@ -262,7 +262,7 @@ class SnapshotView:
 
 
 def _scan_column(known: DeltaColumn, ids: ColumnIds, path: str | None, constant: pa.Array | None) -> ScanColumn:
-    """Where the values come from: a path in the file, the partition, or nulls where the file lacks the column."""
+    """The source of a column's values: a path in the file, the partition, or nulls where the file lacks the column."""
     column = known.column
     if path is None and constant is None:
         constant = absent(column.logical_type)
@@ -277,7 +277,7 @@ def _real(path: str) -> str:
 
 
 def _marks(part: Slice) -> pa.Array:
-    """What changes with the content of each file of a slice."""
+    """A text for each file of a slice that changes with its content."""
     times = one_array(part.files["modification_time"]).cast(pa.string())
     if part.vectors.null_count == len(part.vectors):
         return times

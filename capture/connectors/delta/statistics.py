@@ -59,7 +59,7 @@ class ColumnStatistics:
         return lacking if len(lacking) <= MAX_FOOTERS else []
 
     def _logged(self, version: Version, wanted: Sequence[DeltaColumn], lacking: frozenset[int]) -> Iterator[pa.Table]:
-        """What the log has; what it lacks of the files `lacking` is left out."""
+        """Rows from the log, without those that the footers of the files `lacking` complete."""
         files = len(version)
         tight, step = version.has_tight_statistics, min(files, ROWS_PER_TABLE)
         whole: npt.NDArray[np.bool_] = np.ones(files, bool)
@@ -100,7 +100,7 @@ class ColumnStatistics:
     def _of_footers(
         self, version: Version, wanted: Sequence[DeltaColumn], positions: Sequence[int]
     ) -> Iterator[pa.Table]:
-        """What the footers of some files have and the log lacks."""
+        """Rows from the footers of some files, of the columns that the log lacks there."""
         at = pa.array(positions, pa.int64())
         footers = self._footers_of(self._table.listed(version.actions, positions))
         paths, rows, tight = version.paths.take(at), version.rows.take(at), version.has_tight_statistics.take(at)

@@ -59,15 +59,15 @@ class Version:
 
     @property
     def has_deletes(self) -> pa.Array:
-        """Which files lost rows."""
+        """True for files that lost rows."""
         if self.vectors is not None:
             return pc.is_valid(self.vectors)
         return pa.array([i in self.deleted for i in range(len(self))], pa.bool_())
 
     @property
     def has_tight_statistics(self) -> pa.Array:
-        """Which files have null counts that are true and bounds that may be attained: no row was deleted, and the log
-        does not call them wide."""
+        """True for files whose null counts hold and whose bounds may be attained: no row was deleted, and the log does
+        not call them wide."""
         tight, intact = self.column(TIGHT), pc.invert(self.has_deletes)
         return intact if tight is None else pc.and_(intact, pc.fill_null(tight, True))
 
@@ -81,7 +81,7 @@ class Version:
         return None if values is None or pa.types.is_struct(values.type) else values
 
     def is_partition(self, known: DeltaColumn) -> bool:
-        """Whether the log has the column's value of each file."""
+        """True for a column whose value in each file is in the log."""
         return len(known.logical) == 1 and known.logical[0] in self.partitions
 
     def partition(self, known: DeltaColumn) -> pa.Array | None:

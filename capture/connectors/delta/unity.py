@@ -71,7 +71,7 @@ class UnityCatalog:
         return sorted(str(item["name"]) for item in tables if _is_delta(item))
 
     def find(self, namespace: str, name: str) -> Place:
-        """Where a table is, credentials at hand."""
+        """The place of a table, with credentials for it."""
         table = self._table(namespace, name)
         location = table.get("storage_location")
         if not isinstance(location, str) or not location:

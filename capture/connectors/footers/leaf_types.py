@@ -1,4 +1,4 @@
-"""The columns of a Parquet file: their types, and what the raw bytes of a statistic of one mean.
+"""The columns of a Parquet file: their types, and how to read the raw bytes of their statistics.
 
 pyarrow gives the schema. Nanoseconds become microseconds outwards, inexact where something was cut; INT96 has no order
 and so no bounds.
@@ -57,7 +57,7 @@ class Leaf:
 
     @property
     def key(self) -> str:
-        """What identifies it within the file."""
+        """Its identity within the file."""
         return column_key(self.parts)
 
 

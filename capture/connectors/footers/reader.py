@@ -1,4 +1,4 @@
-"""Parquet footers: what the footer of a file says of each leaf column, with how far it can be trusted.
+"""Parquet footers: statistics of each leaf column, and how far they can be trusted.
 
 `footer_leaves` knows the columns and what raw values mean. The statistics are read from the thrift by
 `thrift.read_chunks`: pyarrow shows neither exactness nor NaN counts, and ends the process at some damaged footers.
@@ -7,7 +7,7 @@ Rules:
 * what counts is `min_value`/`max_value` under a declared column order; the older `min`/`max` only of signed numbers
   (writers compared everything else as they liked: parquet-mr 1.8 told 2.00 as the minimum of decimals from 1.00 on);
 * numbers, dates, times, booleans: exact bounds. Floats: bounds skip NaN (store/SEMANTICS.md §4), exact as the least
-  and greatest number; a NaN bound is no bound, and nan_count is known only where the footer has it;
+  and greatest number; a NaN bound is not a bound, and nan_count is known only where the footer has it;
 * byte arrays: as flagged; where there is no flag, exact if the writer never truncates, else not known (null).
 """
 
@@ -34,7 +34,7 @@ _TAIL: Final = 65_536  # what is read from the end of a file to find most footer
 
 @dataclass(slots=True)
 class LeafStats:
-    """What a footer says of one leaf over all row groups; None is unknown."""
+    """Statistics of one leaf over all row groups; None is unknown."""
 
     null_count: int | None = 0
     nan_count: int | None = None
@@ -46,7 +46,7 @@ class LeafStats:
 
 @dataclass(slots=True)
 class Footer:
-    """A footer that was read: rows, leaves, and what each row group says of each leaf."""
+    """A footer: rows, leaves, and the statistics of each leaf in each row group."""
 
     place: Place
     row_count: int
@@ -76,7 +76,7 @@ def read_footer(place: Place) -> Footer:
     """The footer of one file.
 
     Raises:
-        Unreadable: It is no Parquet file, or its footer is corrupt; names the file by its last part and the reason.
+        Unreadable: The file is not Parquet, or its footer is corrupt; names the file by its last part and the reason.
         UpstreamError: The file cannot be reached.
     """
     name = place.stem
@@ -104,7 +104,7 @@ def read_footer(place: Place) -> Footer:
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """What files of one schema and writer have in common: pyarrow is asked about the first of them only."""
+    """Properties shared by files of one schema and writer: pyarrow is asked about the first of them only."""
 
     leaves: tuple[Leaf, ...]
     physical: list[str]
@@ -177,7 +177,7 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _whole_bytes(created_by: str | None) -> bool | None:
-    """Whether a writer that does not flag its bounds is known to leave byte arrays whole; None is not known."""
+    """True for a writer that does not flag its bounds and leaves byte arrays whole; None where that is not known."""
     found = re.match(r"(?P<name>parquet-cpp(?:-arrow)?|parquet-mr) version (?P<version>\d+\.\d+)", created_by or "")
     if found is None:
         return None

@@ -19,7 +19,7 @@ _GROUP: Final = 256  # files whose footers are read at once
 _FLOATS: Final = (Kind.FLOAT, Kind.DOUBLE)
 
 FileStats: TypeAlias = tuple[LeafStats | None, ...]
-"""What a footer says of each of its leaves, None for containers."""
+"""Statistics of each leaf of a footer, None for containers."""
 
 Key: TypeAlias = tuple[str, int, int]
 

@@ -1,4 +1,4 @@
-"""What a Parquet footer says of its column chunks, read from its compact thrift.
+"""Statistics of column chunks, read from the compact thrift of a Parquet footer.
 
 Only what statistics need; the rest is stepped over. Works on plain bytes and a position, which is what makes it fast
 enough in Python: about ten microseconds a chunk.
@@ -51,7 +51,7 @@ class Chunks:
 
     @property
     def kind(self) -> tuple[bytes, bytes, bytes]:
-        """What makes two files alike: equal kinds, equal columns."""
+        """A key of the schema and writer: files with equal kinds have equal columns."""
         return self.schema, self.arrow_schema, self.created_by
 
 

@@ -1,4 +1,4 @@
-"""The columns of a plain Parquet table: one schema over all files, and what footers and paths say of a column."""
+"""The columns of a plain Parquet table: one schema over all files, statistics from footers and paths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Layout:
     partitions: dict[str, LogicalType]
 
     def is_partition(self, column: Column) -> bool:
-        """Whether the column's values come from the paths of the files."""
+        """True for a column whose values come from the paths of the files."""
         return column.name in self.partitions and len(column.path) == 1
 
 

@@ -108,4 +108,4 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error:
-        raise InvalidArgument(f"uri: {glob!r} is no glob", params={"field": "uri"}) from None
+        raise InvalidArgument(f"uri: {glob!r} is not a glob", params={"field": "uri"}) from None

@@ -109,7 +109,7 @@ def azure(options: StorageOptions, account: str) -> pafs.FileSystem:
 
 
 def _azure_hosts(endpoint: str, account: str) -> dict[str, str]:
-    """Where the services of an account are: its name leads the host, or is the first part of an emulator's path.
+    """Hosts of the services of an account: its name leads the host, or is the first part of an emulator's path.
 
     The file system puts it in its place itself: before an authority with a leading dot, after any other.
     """

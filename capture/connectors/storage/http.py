@@ -28,7 +28,7 @@ class Refused(HttpError):
 
     @property
     def may_pass(self) -> bool:
-        """Whether another try may help: the service is busy or unwell."""
+        """True where another try may help: the service is busy or unwell."""
         return self.status == 429 or self.status >= 500
 
 

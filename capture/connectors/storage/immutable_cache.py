@@ -1,7 +1,7 @@
-"""What was read of files that never change, kept in the worker's process for the next look: bounded by bytes.
+"""Caches of what was read of files that never change, in the worker's process and bounded by bytes.
 
 Manifests, commits and footers are immutable by path and size, so they are decoded once and shared by all jobs. A key
-begins with `scope(config)`: what one connector may read is never handed to another.
+begins with `scope(config)`: a read of one connector is never handed to another.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ COLUMNS: Final[Bounded[Hashable, Any]] = Bounded(256 << 20, OVERHEAD_BYTES)
 
 
 def scope(config: ConnectorConfig) -> str:
-    """What tells a connector's view of its lake from another's: same catalog, place and options, same view."""
+    """A digest of a connector's view of its lake: same catalog, place and options, same view."""
     told = json.dumps([config.catalog, config.format, config.uri, sorted(config.options.items())], default=str)
     return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()

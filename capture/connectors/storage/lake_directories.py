@@ -29,7 +29,7 @@ MAX_DEPTH: Final = 8  # nested namespaces; also ends a loop of links
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What one directory holds, by plain name. A table is recognised from this alone."""
+    """The content of a directory, by plain name. A table is recognised from this alone."""
 
     files: AbstractSet[str]
     folders: AbstractSet[str]
@@ -157,7 +157,7 @@ class Lake:
         return folder
 
     def _look(self, place: Place) -> Folder | None:
-        """What a directory holds; None when it is none."""
+        """The content of a directory; None for what is not one."""
         try:
             with self.reading():
                 files, folders = folder_at(place)
@@ -166,7 +166,7 @@ class Lake:
         return Folder(frozenset(file.base_name for file in files), folders)
 
     def _looks(self, places: Sequence[Place]) -> Iterator[Folder | None]:
-        """What directories hold, in their order; several at once where they are far away."""
+        """The content of directories, in their order; several at once where they are far away."""
         if self.root.is_local or len(places) < 2:
             yield from map(self._look, places)
             return
@@ -214,7 +214,7 @@ class Lake:
         return self.storage
 
     def not_there(self) -> NotFound:
-        return NotFound(f'uri "{self.uri}" is not there, or is no directory', params={"field": "uri"})
+        return NotFound(f'uri "{self.uri}" does not exist, or is not a directory', params={"field": "uri"})
 
     @contextmanager
     def reading(self, what: str = "") -> Iterator[None]:
@@ -225,12 +225,12 @@ class Lake:
         except StatflightError:
             raise
         except (FileNotFoundError, NotADirectoryError):
-            raise NotFound(f"{subject} is not there", params={"field": "uri"}) from None
+            raise NotFound(f"{subject} does not exist", params={"field": "uri"}) from None
         except PermissionError as trouble:
             raise Unreadable(f"{subject} may not be read ({self.reason(trouble)})") from None
         except (OSError, pa.ArrowException) as trouble:
             if isinstance(trouble, OSError) and trouble.errno in (20, 40, 36):  # no directory, link loop, name too long
-                raise NotFound(f"{subject} is not there", params={"field": "uri"}) from None
+                raise NotFound(f"{subject} does not exist", params={"field": "uri"}) from None
             raise UpstreamError(f"{subject} cannot be reached ({self.reason(trouble)})") from None
 
     def reason(self, trouble: BaseException, place: Place | None = None) -> str:

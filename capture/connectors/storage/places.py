@@ -77,7 +77,7 @@ def open_place(uri: str, options: Mapping[str, str]) -> Place:
     """The file system and path of a uri. Opens nothing.
 
     Raises:
-        InvalidArgument: The uri has no scheme we know, or an option is no good.
+        InvalidArgument: The uri has an unknown scheme, or an option is wrong.
     """
     if not isinstance(uri, str) or not uri.strip():
         raise InvalidArgument("uri: is empty", hint="expected a path or a URI", params={"field": "uri"})
@@ -94,7 +94,7 @@ def open_place(uri: str, options: Mapping[str, str]) -> Place:
             f'uri: scheme "{found[1]}" is not one of a local path, {", ".join(f"{s}://" for s in SCHEMES)}',
             params={"field": "uri", "actual": mask_uri(uri)},
         )
-    # Not urlsplit: a `?` or `#` in an object's name is no query.
+    # Not urlsplit: a `?` or `#` in an object's name is not a query.
     host, _, path = uri.partition("://")[2].partition("/")
     if not host:
         raise InvalidArgument(f"uri: names no bucket or container: {mask_uri(uri)!r}", params={"field": "uri"})

@@ -78,7 +78,7 @@ def test_a_directory_without_tables_and_a_file(tmp_path):
     with pytest.raises(NotFound, match="holds no toy table"):
         lake(tmp_path / "x").namespaces()
     (tmp_path / "file").touch()
-    with pytest.raises(NotFound, match="is no directory"):
+    with pytest.raises(NotFound, match="is not a directory"):
         lake(tmp_path / "file").namespaces()
 
 
