@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from flight_server.control.task_queue import Task, TaskQueue
-from store.errors import Conflict, NotFound, StatflightError
+from store.errors import Conflict, NotFound, ShuttingDown, StatflightError
 
 log = logging.getLogger("statflight.server")
 
@@ -106,6 +106,8 @@ class Watch:
                     self._begin(catalog, lake, now, interval)
             except (NotFound, Conflict):  # dropped or replaced meanwhile
                 lake.task = None
+            except ShuttingDown:
+                return
             except StatflightError as trouble:
                 lake.task = None
                 self._tell(catalog, lake, str(trouble))

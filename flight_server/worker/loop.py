@@ -55,9 +55,8 @@ class Connectors:
         """An opened connector. One that was in trouble, or is old, is not used again."""
         resolved = dict(config, options=resolve(config["options"]))
         key = json.dumps(resolved, sort_keys=True)  # so that a credential that was renewed opens another
+        self.close_old()
         now = time.monotonic()
-        for old in [k for k, (_, since) in self._open.items() if now - since > CONNECTOR_SECONDS]:
-            self._close(old)
         if key not in self._open:
             while len(self._open) >= MAX_CONNECTORS:
                 self._close(next(iter(self._open)))
@@ -68,6 +67,13 @@ class Connectors:
         except BaseException:
             self._close(key)
             raise
+
+    def close_old(self) -> bool:
+        """Closes connectors that are open for too long; True where none is left open."""
+        now = time.monotonic()
+        for old in [k for k, (_, since) in self._open.items() if now - since > CONNECTOR_SECONDS]:
+            self._close(old)
+        return not self._open
 
     def _close(self, key: str) -> None:
         connector, _ = self._open.pop(key)
@@ -101,6 +107,7 @@ class Worker:
         self.left_behind = 0
         self._engines = described(registry.engines)
         self._slots: list[_Slot] = []
+        self._watch_lock = threading.Lock()
         self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
 
     def start(self, roles: Sequence[Sequence[str]]) -> None:
@@ -126,6 +133,17 @@ class Worker:
                 self.stopping.set()
             elif slot.kinds:
                 self.start([slot.kinds])
+
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        """Lets go of lakes that are not watched any more."""
+        with self._watch_lock:
+            for catalog, slot in list(self._watching.items()):
+                if slot.keeper is None and slot.connectors.close_old():
+                    del self._watching[catalog]
+                    if slot in self._slots:
+                        self._slots.remove(slot)
 
     def run(self, kinds: Sequence[str]) -> None:
         """Leases and works in this thread until told to stop."""
@@ -164,13 +182,14 @@ class Worker:
     def _watch(self, lease: Mapping[str, Any]) -> None:
         """Looks at a lake in a thread of the lake's own, so that one that hangs delays no other."""
         catalog = lease["payload"]["connector"]["catalog"]
-        slot = self._watching.get(catalog)
-        if slot is None or slot.abandoned or slot.keeper is not None:
-            slot = _Slot(())
-            self._watching[catalog] = slot
-        if slot not in self._slots:
-            self._slots.append(slot)
-        slot.keeper = LeaseKeeper(self.server, lease)  # the slot is taken from here on
+        with self._watch_lock:
+            slot = self._watching.get(catalog)
+            if slot is None or slot.abandoned or slot.keeper is not None:
+                slot = _Slot(())
+                self._watching[catalog] = slot
+            if slot not in self._slots:
+                self._slots.append(slot)
+            slot.keeper = LeaseKeeper(self.server, lease)  # the slot is taken from here on
         threading.Thread(target=self._work, args=(slot, lease), daemon=True, name=f"watch-{catalog}").start()
 
     def _work(self, slot: _Slot, lease: Mapping[str, Any]) -> None:

@@ -151,3 +151,10 @@ def test_a_queue_that_refuses_stops_no_schedule(house, monkeypatch):
     monkeypatch.undo()
     house.at(70.0)
     assert house.lakes.begun == ["a"]
+
+
+def test_the_end_of_the_server_is_no_trouble_of_a_lake(house, caplog):
+    house.tasks.close()
+    house.at(0.0)
+    house.at(START_SECONDS)
+    assert house.lakes.noted == [] and not caplog.records

@@ -188,6 +188,19 @@ def test_a_lake_that_hangs_delays_no_look_at_another(opened):
     assert len(opened) == 2  # the good lake's stays open between its looks
 
 
+def test_a_lake_that_is_watched_no_more_is_let_go(opened, monkeypatch):
+    server = Server(lease() | {"kind": "watch"})
+    worker = Worker(server, Registry([]))  # type: ignore[arg-type]
+    worker.start([("watch",)])
+    wait_for(lambda: server.finished and all(slot.keeper is None for slot in worker._watching.values()))
+    worker.look_after()
+    assert not opened[0].closed and worker._watching  # it may be looked at again
+    monkeypatch.setattr(module, "CONNECTOR_SECONDS", -1.0)
+    worker.look_after()
+    worker.stopping.set()
+    assert opened[0].closed and not worker._watching
+
+
 def wait_for(probe: Callable[[], Any], within: float = 20.0) -> None:
     deadline = time.monotonic() + within
     while not probe():

@@ -1,0 +1,46 @@
+"""A walk of many directories: it shows how far it is, and stopping it leaves the catalog as it was."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.flight_server.live_server import STATFLIGHT, eventually, serving
+
+DIRECTORIES = 60_000  # takes seconds to walk
+
+
+def test_a_long_walk_can_be_watched_and_stopped(tmp_path):
+    (tmp_path / "small/t").mkdir(parents=True)
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "small/t/0.parquet")
+    huge = tmp_path / "huge"
+    for number in range(DIRECTORIES):
+        (huge / f"{number // 300:03}/{number:05}").mkdir(parents=True)
+    with serving(tmp_path, "--workers", 1, "--watch-seconds", 0) as server, server.connect() as client:
+        connect = [STATFLIGHT, "connect", "lake", "parquet", "--server", server.uri]
+        subprocess.run([*connect, tmp_path / "small"], check=True, capture_output=True, timeout=60)
+        ours, theirs = pty.openpty()
+        stopped = subprocess.Popen([*connect, huge, "--replace"], stderr=theirs, stdout=subprocess.DEVNULL)
+        os.close(theirs)
+        try:
+
+            def walking() -> dict:
+                jobs = client.get({"table": "sys.capture_jobs"}).to_pylist()
+                return next((job for job in jobs if job["mode"] == "LOOK" and job["message"]), {})
+
+            assert "directories, 0 tables found" in eventually(walking)["message"]
+            stopped.send_signal(signal.SIGINT)
+            assert stopped.wait(20) == 130
+        finally:
+            stopped.kill()
+            stopped.wait()
+            os.close(ours)
+        eventually(lambda: not client.get({"table": "sys.capture_jobs"}).num_rows)  # the worker has stopped, too
+        (connector,) = client.get({"table": "sys.connectors"}).to_pylist()
+        assert connector["uri"] == str(tmp_path / "small")
+        assert [row["table_name"] for row in client.get({"table": "sys.tables"}).to_pylist()] == ["t"]
