@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 from capture.connectors.delta.log import DeltaSchema, parse_schema
 from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import Place, open_place
-from capture.publishers.airlift_hll import HyperLogLog, hash_values, supports
 from capture.publishers.data_pass import scan
 from capture.publishers.files import delete_file, read_file, replace_file, sweep
 from capture.publishers.spi import ColumnStatistics, Draft, Held, LostRace, Publisher, moved_on
 from store.errors import InvalidArgument
 from store.logical_types import Kind, parse
+from store.sketches.airlift_hll import HyperLogLog, hash_values, supports
 
 MODEL_VERSION: Final = 4
 FILE: Final = "_delta_log/_trino_meta/extended_stats.json"

@@ -1,8 +1,11 @@
 """Sketches: the bytes of Apache DataSketches, the algebra of merging, errors within what is promised."""
 
+import base64
+import json
 import math
 import struct
 from itertools import pairwise
+from pathlib import Path
 
 import datasketches
 import mmh3
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from store import sketches
 from store.errors import InvalidArgument
 from store.sketches import murmur3
+from store.sketches.airlift_hll import HyperLogLog, estimate
 
 
 def theta_of(values, k=sketches.THETA_K):
@@ -347,3 +351,18 @@ def test_the_heaviest_are_kept(counts, keep):
     ordered = sorted(counts, reverse=True)
     assert offset == (ordered[keep] if len(counts) > keep else 0)
     assert sorted((counts[i] for i in places), reverse=True) == [count for count in ordered[:keep] if count > offset]
+
+
+# HyperLogLog of Trino.
+
+
+def test_a_trino_sketch_is_read_and_estimated():
+    golden = Path(__file__).parents[1] / "golden/airlift_hll.jsonl"
+    for vector in map(json.loads, golden.read_text().splitlines()):
+        data = base64.b64decode(vector["dense_base64"])
+        assert HyperLogLog.read(data).serialize() == data
+        assert estimate(data) == pytest.approx(vector["n"], rel=0.03)
+    assert estimate(b"\x02\x0c\x02\x00" + bytes(8)) == pytest.approx(2)
+    for wrong in (b"", b"\x03\x0c", data[:-1], b"\x03\x0b" + data[2:], b"\x02\x0c\x02\x00", b"\x02\x0c"):
+        with pytest.raises(ValueError, match="must"):
+            estimate(wrong)

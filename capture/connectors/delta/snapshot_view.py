@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows, identity
+from capture.connectors.delta.extended_statistics import extended_columns
 from capture.connectors.delta.lake_table import LakeTable, Schemas
 from capture.connectors.delta.large_log import LargeLog, Slice
 from capture.connectors.delta.log import DeltaColumn, log_entries, log_files
@@ -90,8 +91,23 @@ class SnapshotView:
             files=files,
             file_columns=lambda: (rows for of_piece in columns for rows in of_piece()),
             row_deletes=any(pc.any(piece.version.has_deletes).as_py() for piece in pieces),
+            columns=self._extended_columns(pieces, ids, column_names, _total(files["row_count"])),
             parts=parts,
         )
+
+    def _extended_columns(
+        self, pieces: list[_Piece], ids: ColumnIds, column_names: frozenset[str] | None, row_count: int | None
+    ) -> pa.Table | None:
+        """Statistics that Trino keeps of this version; none where its file cannot be read: they are a help only."""
+        times = [pc.max(one_array(piece.version.actions["modification_time"])) for piece in pieces]
+        known = [time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64()).as_py()
+                 if pa.types.is_timestamp(time.type) else time.as_py() for time in times]  # fmt: skip
+        newest = max((time for time in known if time is not None), default=None)
+        with suppress(OSError, pa.ArrowException):
+            return extended_columns(
+                self._table.place, self._version, newest, pieces[0].version.schema, ids, column_names, row_count
+            )
+        return None
 
     def tasks(self, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
         """One task per live file."""

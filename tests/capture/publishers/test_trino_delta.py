@@ -15,9 +15,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from capture.connectors.spi import ConnectorConfig
-from capture.publishers.airlift_hll import HyperLogLog, hash_bytes, hash_longs, hash_values
 from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics
+from store.sketches.airlift_hll import HyperLogLog, hash_bytes, hash_longs, hash_values
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 
 GOLDEN = Path(__file__).parents[2] / "golden/airlift_hll.jsonl"

@@ -1,0 +1,95 @@
+"""Numbers of distinct values that Trino's ANALYZE left beside a Delta log.
+
+`_delta_log/_trino_meta/extended_stats.json` has a HyperLogLog per physical column and does not name the version it was
+computed at. It counts as that of the version that was the newest when it was written, provided that it covers the
+newest of that version's files; for any other version nothing is known.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from capture.connectors.delta.log import DeltaSchema, list_log
+from capture.connectors.spi import COLUMN_SCHEMA, ColumnIds
+from capture.connectors.storage.places import Place
+from store.sketches.airlift_hll import estimate
+
+FILE: Final = "_delta_log/_trino_meta/extended_stats.json"
+_NEWEST_MODEL: Final = 4
+
+
+def extended_columns(
+    table: Place, version: int, newest_file_ms: int | None, schema: DeltaSchema, ids: ColumnIds,
+    column_names: frozenset[str] | None, row_count: int | None,
+) -> pa.Table | None:  # fmt: skip
+    """Distinct values of top-level columns at a version.
+
+    Args:
+        table: The table's directory.
+        newest_file_ms: Greatest modification time of the version's live files, milliseconds since 1970.
+        ids: Column ids.
+        column_names: Only these columns; None for all.
+        row_count: Live rows.
+
+    Returns:
+        Rows of COLUMN_SCHEMA with `ndv` alone; None where there is no such file, or none of this version.
+
+    Raises:
+        OSError: The file or the log cannot be read.
+    """
+    document = _document(table, version, newest_file_ms)
+    if document is None:
+        return None
+    found = []
+    for known in schema.columns:
+        column = known.column
+        column_id = column.id_in(ids)
+        if len(known.physical) != 1 or column_id is None or (column_names is not None and not column.is_among(
+            column_names
+        )):  # fmt: skip
+            continue
+        distinct = _distinct(document.get(known.physical[0]))
+        if distinct is not None:
+            found.append({
+                "column_id": column_id, "column_name": column.name, "logical_type": column.logical_type,
+                "row_count": row_count, "ndv": float(round(distinct)), "ndv_exact": False,
+            })  # fmt: skip
+    return pa.Table.from_pylist(found, COLUMN_SCHEMA) if found else None
+
+
+def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping[str, Any] | None:
+    """Entries by physical column, if the file is of this version."""
+    place = table.below(FILE)
+    info = place.file_system.get_file_info(place.path)
+    if info.type != pafs.FileType.File or info.mtime is None or newest_file_ms is None:
+        return None
+    written = info.mtime.astimezone(UTC)
+    commits = list_log(table).commits
+    newest = max((number for number, at in commits.items() if at is not None and at <= written), default=None)
+    if newest != version:
+        return None
+    with place.file_system.open_input_stream(place.path) as stream:
+        content = stream.read()
+    try:
+        found = json.loads(content)
+        covered = datetime.fromisoformat(found["alreadyAnalyzedModifiedTimeMax"]).timestamp() * 1000
+        entries = found["columnStatistics"]
+        whole = found["modelVersion"] <= _NEWEST_MODEL and round(covered) >= newest_file_ms
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return entries if whole and isinstance(entries, Mapping) else None
+
+
+def _distinct(entry: Any) -> float | None:
+    """The estimate of a column's HyperLogLog; None where it has none that can be read."""
+    try:
+        return estimate(base64.b64decode(entry["ndvSummary"], validate=True))
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,89 @@
+"""Statistics that Trino's ANALYZE leaves beside a Delta log: whose they are, and what is read of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from capture.connectors.delta.connector import DeltaConnector
+from capture.connectors.delta.extended_statistics import FILE
+from capture.connectors.spi import ConnectorConfig
+
+GOLDEN = Path(__file__).parents[3] / "golden/airlift_hll.jsonl"
+THOUSAND = next(v for v in map(json.loads, GOLDEN.read_text().splitlines()) if v["n"] == 1000)["dense_base64"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table of two versions; the sketch is of the second."""
+    path = tmp_path / "t"
+    for start in (0, 500):
+        write_deltalake(path, pa.table({"x": [i * 7 + 3 for i in range(start, start + 500)], "s": ["a"] * 500}),
+                        mode="append")  # fmt: skip
+    return path
+
+
+def analyze(path: Path, **changed: object) -> Path:
+    """Writes the file as Trino would now."""
+    actions = pa.table(DeltaTable(path).get_add_actions())
+    newest = max(actions["modification_time"].cast(pa.timestamp("ms")).to_pylist())
+    document = {
+        "modelVersion": 4, "alreadyAnalyzedModifiedTimeMax": newest.isoformat(timespec="milliseconds") + "Z",
+        "columnStatistics": {"x": {"ndvSummary": THOUSAND}, "s": {"totalSizeInBytes": 1000}},
+    } | changed  # fmt: skip
+    file = path / FILE
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(document))
+    return file
+
+
+def columns(path: Path, version: int) -> list[dict]:
+    connector = DeltaConnector(ConnectorConfig("c", "delta", str(path.parent)))
+    found = connector.capture_snapshot_target_stats("default", "t", version, {"x": 1, "s": 2}).columns
+    connector.close()
+    return [] if found is None else found.to_pylist()
+
+
+def test_distinct_values_of_the_version_that_was_analyzed(table):
+    analyze(table)
+    (row,) = columns(table, 1)
+    assert (row["column_id"], row["column_name"], row["logical_type"], row["row_count"]) == (1, "x", "INT", 1000)
+    assert row["ndv"] == 991.0 and row["ndv_exact"] is False
+    assert all(row[name] is None for name in ("null_count", "min", "max", "avg_width_bytes", "ndv_lower"))
+
+
+def test_other_versions_have_none(table):
+    analyze(table)
+    assert columns(table, 0) == []
+    DeltaTable(table).delete("x < 100")
+    assert columns(table, 2) == [] and columns(table, 1) != []
+
+
+def test_a_file_that_is_older_than_the_newest_commit_is_of_the_version_before(table):
+    file = analyze(table)
+    first = (table / "_delta_log/00000000000000000000.json").stat().st_mtime
+    os.utime(file, (first, first))
+    assert columns(table, 1) == []
+    assert columns(table, 0) != []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"alreadyAnalyzedModifiedTimeMax": "2001-01-01T00:00:00.000Z"}, {"modelVersion": 5}, {"columnStatistics": []},
+     {"columnStatistics": {"x": {"ndvSummary": "AwwA"}}}, {"columnStatistics": {"x": {"ndvSummary": "!"}}},
+     {"alreadyAnalyzedModifiedTimeMax": None}],
+    ids=str,
+)  # fmt: skip
+def test_what_does_not_cover_the_files_or_cannot_be_read_is_passed_over(table, changed):
+    analyze(table, **changed)
+    assert columns(table, 1) == []
+
+
+def test_a_damaged_file_is_passed_over(table):
+    analyze(table).write_text("{")
+    assert columns(table, 1) == []
