@@ -26,6 +26,7 @@ from store.names import column_key, dotted_name, join_name, split_name
 from store.views import view
 
 EXTERNAL = "external"
+_PLACE = ("table_key", "snapshot_id", "hash")
 SIGHTED = 65_536  # snapshots that need not be looked up when they are put again
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namespace of RFC 4122
 
@@ -106,7 +107,7 @@ class Catalog:
         self._committed = _Entries()  # as everybody else sees it
         self._changed = False
         self._found: dict[int, str] = {}  # digest of what was found of a table the last time it was looked at
-        self._sighted: Bounded[tuple[int, int], bool] = Bounded(SIGHTED)  # snapshots known with their schema
+        self._sighted: Bounded[tuple[int, int], str] = Bounded(SIGHTED)  # table key, snapshot id → its schema hash
         self._next_key = 1
         self.settling = CurrentRows()
         with database.reading() as cursor:
@@ -362,7 +363,8 @@ class Catalog:
         seen = seen.append_column("is_external", pa.array(external, pa.bool_()))
         with view(connection, seen=seen):
             known = connection.sql(
-                "SELECT s.*, n.snapshot_id IS NOT NULL AS known, n.schema_hash IS NOT NULL AS hashed FROM seen s"
+                "SELECT s.*, n.snapshot_id IS NOT NULL AS known, n.schema_hash IS NOT NULL AS hashed,"
+                " coalesce(n.schema_hash, s.schema_hash) AS hash FROM seen s"
                 " LEFT JOIN snapshots n ON n.table_key = s.table_key AND n.snapshot_id = s.snapshot_id"
             ).to_arrow_table()
         with view(connection, known=known):
@@ -381,9 +383,9 @@ class Catalog:
                     " AND snapshots.snapshot_id = k.snapshot_id"
                 )
                 self.settling.moved(gained["table_key"].to_pylist())
-        sure = known.filter(known["hashed"])
-        for place in zip(sure["table_key"].to_pylist(), sure["snapshot_id"].to_pylist(), strict=True):
-            self._sighted.put(place, True)
+        sure = known.filter(pc.is_valid(known["hash"]))
+        for key, snapshot_id, hash_ in zip(*(sure[n].to_pylist() for n in _PLACE), strict=True):
+            self._sighted.put((key, snapshot_id), hash_)
         for key in known.filter(pc.invert(known["known"]))["table_key"].to_pylist():
             self._found.pop(key, None)  # whether the lake has it the next look tells
 
@@ -391,23 +393,34 @@ class Catalog:
         """Gives external tables a later current snapshot: table key → id, greater than any before."""
         pairs = {"table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64())}
         with view(connection, later=pa.table(pairs)):
-            # where the schema stays, the same rows answer, and are only labelled anew
-            moved = connection.execute(
-                "SELECT l.table_key FROM later l JOIN tables t ON t.table_key = l.table_key"
-                " LEFT JOIN snapshots o ON o.table_key = t.table_key AND o.snapshot_id = t.current_snapshot_id"
-                " LEFT JOIN snapshots n ON n.table_key = l.table_key AND n.snapshot_id = l.snapshot_id"
-                " WHERE t.current_snapshot_id IS NOT NULL AND n.schema_hash IS DISTINCT FROM o.schema_hash"
-            ).fetchall()
+            changed = self._with_other_schema(connection, later)
             connection.execute(
                 "UPDATE tables SET current_snapshot_id = l.snapshot_id FROM later l"
                 " WHERE tables.table_key = l.table_key"
             )
-        changed = {key for (key,) in moved}
         self.settling.moved(changed)
-        aged = (key for key in later if self._draft.by_key[key].current_snapshot_id is not None)
-        self.settling.aged([key for key in aged if key not in changed])
+        known = {k: i for k, i in later.items() if self._draft.by_key[k].current_snapshot_id is not None}
+        self.settling.aged({key: snapshot_id for key, snapshot_id in known.items() if key not in changed})
         for key, snapshot_id in later.items():
             self._keep(replace(self._draft.by_key[key], current_snapshot_id=snapshot_id))
+
+    def _with_other_schema(self, connection: Connection, later: Mapping[int, int]) -> set[int]:
+        """The tables (key → new current snapshot, also the view `later`) whose schema is not that of the snapshot that
+        is current until now. Where it stays, the same rows answer, and are only labelled anew."""
+        hashes = []
+        for key, snapshot_id in later.items():
+            current = self._draft.by_key[key].current_snapshot_id
+            if current is not None:
+                hashes.append((key, self._sighted.get((key, current)), self._sighted.get((key, snapshot_id))))
+        if all(old and new for _, old, new in hashes):
+            return {key for key, old, new in hashes if old != new}
+        moved = connection.execute(
+            "SELECT l.table_key FROM later l JOIN tables t ON t.table_key = l.table_key"
+            " LEFT JOIN snapshots o ON o.table_key = t.table_key AND o.snapshot_id = t.current_snapshot_id"
+            " LEFT JOIN snapshots n ON n.table_key = l.table_key AND n.snapshot_id = l.snapshot_id"
+            " WHERE t.current_snapshot_id IS NOT NULL AND n.schema_hash IS DISTINCT FROM o.schema_hash"
+        ).fetchall()
+        return {key for (key,) in moved}
 
     def assign_column_ids(
         self, connection: Connection, entry: TableEntry, names: Iterable[str], given: Mapping[str, int] | None = None
@@ -627,6 +640,8 @@ class Catalog:
                 "DELETE FROM snapshots WHERE table_key = ? AND snapshot_id IN (SELECT unnest(?::BIGINT[]))",
                 [entry.table_key, [row[1] for row in new]],
             )
+            for row in new:
+                self._sighted.drop((entry.table_key, row[1]))
             insert_rows(connection, "snapshots", new)
             self.settling.moved([entry.table_key])
         if (live := found.get("live_snapshot_ids")) is not None:

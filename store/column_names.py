@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,9 +11,14 @@ import pyarrow.compute as pc
 from store.catalog_store import EXTERNAL, Catalog
 from store.errors import InvalidField
 from store.layout import Connection
+from store.lru import Bounded
 from store.names import dotted_name
 from store.puts import codes
 from store.views import view
+
+LruOfIds: TypeAlias = Bounded[int, frozenset[int]]
+_NOTED_IDS = 500_000
+_FEW_TABLES = 16
 
 
 class ColumnNames:
@@ -19,6 +26,8 @@ class ColumnNames:
 
     def __init__(self, catalog: Catalog):
         self._catalog = catalog
+        self._noted: LruOfIds = Bounded(_NOTED_IDS)  # of external tables, columns that need not be looked up again
+        catalog.database.on_rollback.append(lambda _: self._noted.clear())
 
     def with_ids(self, connection: Connection, rows: pa.Table) -> pa.Table:
         """The rows with every column id filled in from the name; a name that is new gets the next free id.
@@ -90,6 +99,13 @@ class ColumnNames:
             rows = rows.append_column("logical_type", pa.nulls(rows.num_rows, pa.string()))
         rows = rows.select(["table_key", "column_id", "column_name", "logical_type"])
         rows = rows.filter(pc.is_valid(rows["column_name"]))
+        given: dict[int, frozenset[int]] = {}
+        if len(external) <= _FEW_TABLES:
+            for key in external:
+                ids = rows["column_id"].filter(pc.equal(rows["table_key"], key)).unique().to_pylist()
+                given[key] = frozenset(ids)
+            if all(given[key] <= (self._noted.get(key) or frozenset()) for key in external):
+                return
         _, first = np.unique(codes(rows, ["table_key", "column_id"]), return_index=True)
         names = rows.take(pa.array(np.sort(first)))
         names = names.append_column("row_no", pa.array(np.arange(names.num_rows)))
@@ -116,5 +132,8 @@ class ColumnNames:
             " AND column_ids.column_name = r.column_name"
         )
         connection.execute("INSERT INTO column_ids SELECT table_key, column_name, column_id FROM renamed")
+        for key, ids in given.items():
+            ids |= self._noted.get(key) or frozenset()
+            self._noted.put(key, ids, len(ids))
         connection.execute("DROP TABLE noted")
         connection.execute("DROP TABLE renamed")

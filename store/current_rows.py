@@ -9,12 +9,12 @@ lake tells, a record that is deleted) names its tables to `CurrentRows`, which s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import pyarrow as pa
 
-from store.freshness import freshness_sql, rank_sql, usable_for_sql
+from store.freshness import EXACT, freshness_sql, rank_sql, usable_for_sql
 from store.layout import PARTED, Connection, parts, row_columns, stored_columns
 from store.puts import IDENTITY
 from store.views import view
@@ -32,17 +32,17 @@ class CurrentRows:
 
     def __init__(self) -> None:
         self._moved: set[int] = set()
-        self._aged: set[int] = set()
+        self._aged: dict[int, int] = {}
         self._listed: set[int] = set()
 
     def moved(self, table_keys: Collection[int]) -> None:
         """Any row of these tables may answer now."""
         self._moved.update(table_keys)
 
-    def aged(self, table_keys: Collection[int]) -> None:
-        """These tables have a newer current snapshot of the same schema, and no rows between that and the one before:
-        the same rows answer, with other labels."""
-        self._aged.update(table_keys)
+    def aged(self, current: Mapping[int, int]) -> None:
+        """These tables (key → id) have a newer current snapshot of the same schema, and no rows between that and the
+        one before: the same rows answer, those that were EXACT with another label."""
+        self._aged.update(current)
 
     def listed(self, table_keys: Collection[int]) -> None:
         """These tables have other listings of files."""
@@ -50,16 +50,17 @@ class CurrentRows:
 
     def forget(self, _: Connection | None = None) -> None:
         """After a rollback."""
-        self._moved, self._aged, self._listed = set(), set(), set()
+        self._moved, self._aged, self._listed = set(), {}, set()
 
     def settle(self, connection: Connection, _: AbstractSet[int] | None = None) -> None:
         """Before the commit."""
-        moved, aged, listed = self._moved, self._aged - self._moved, self._moved | self._aged | self._listed
+        moved, listed = self._moved, self._moved | self._listed
+        aged = {key: snapshot_id for key, snapshot_id in self._aged.items() if key not in moved}
         self.forget()
         if moved:
             refresh(connection, sorted(moved))
         if aged:
-            relabel(connection, sorted(aged))
+            listed |= relabel(connection, aged)
         if listed:
             refresh_listings(connection, sorted(listed))
 
@@ -117,22 +118,36 @@ def _choose(connection: Connection, flight: str, table_keys: Sequence[int]) -> N
         connection.execute("DROP TABLE chosen")
 
 
-def relabel(connection: Connection, table_keys: Sequence[int]) -> None:
-    """Renews the labels of the rows that answer."""
-    among = _among("r.table_key", table_keys)
-    with view(connection, moved=pa.table({"key": pa.array(table_keys, pa.int64())})):
-        for flight in PARTED:
+def relabel(connection: Connection, current: Mapping[int, int]) -> set[int]:
+    """Renews the labels of rows that answer and are no longer of the current snapshot (table key → id).
+
+    Returns:
+        The tables of which a listing of files has to be labelled too.
+    """
+    keys = list(current)
+    among = _among("r.table_key", keys)
+    pairs = {"key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(current.values(), pa.int64())}
+    with view(connection, moved=pa.table(pairs)):
+        old = f"JOIN moved m ON m.key = r.table_key WHERE {among} AND r.freshness = '{EXACT}'"
+        old += " AND r.snapshot_id <> m.snapshot_id"
+        if len(current) == 1:  # the usual put
+            old = f"WHERE {among} AND r.freshness = '{EXACT}' AND r.snapshot_id <> {current[keys[0]]}"
+        tables = [parts(flight)[0] for flight in PARTED]
+        selects = (f"SELECT {n} AS place, r.table_key FROM {table} r {old}" for n, table in enumerate(
+            [*tables, "file_snapshots"]))  # fmt: skip
+        found = connection.execute(f"SELECT DISTINCT place, table_key FROM ({' UNION ALL '.join(selects)})").fetchall()
+        for place in sorted({place for place, _ in found if place < len(PARTED)}):
+            flight = PARTED[place]
             hash_ = _HASH.format(row="r") if "schema_hash" in stored_columns(flight) else "n.schema_hash"
-            label = freshness_sql("r", hash_, "n.ordinal", "a")
             changes = connection.sql(
-                f"SELECT rid, label FROM (SELECT r.rowid AS rid, r.freshness AS was, {label} AS label"
-                f" FROM {parts(flight)[0]} r JOIN snapshots n ON n.table_key = r.table_key"
-                f" AND n.snapshot_id = r.snapshot_id JOIN {_ASKED} a ON a.table_key = r.table_key WHERE {among})"
-                " WHERE label IS DISTINCT FROM was"
+                f"SELECT r.rowid AS rid, {freshness_sql('r', hash_, 'n.ordinal', 'a')} AS label"
+                f" FROM {tables[place]} r JOIN snapshots n ON n.table_key = r.table_key"
+                f" AND n.snapshot_id = r.snapshot_id JOIN {_ASKED} a ON a.table_key = r.table_key"
+                f" WHERE {among} AND r.freshness = '{EXACT}' AND r.snapshot_id <> a.snapshot_id"
             ).to_arrow_table()
-            if changes.num_rows:
-                with view(connection, changes=changes):
-                    _label(connection, flight, _among("table_key", table_keys), "changes")
+            with view(connection, changes=changes):
+                _label(connection, flight, _among("table_key", keys), "changes")
+    return {key for place, key in found if place == len(PARTED)}
 
 
 def _label(connection: Connection, flight: str, among: str, changes: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,10 @@ from store.file_spans import STORAGE_ID
 from store.freshness import EXACT, USABLE_COLUMNS, usable_for_sql
 from store.layout import BY_SNAPSHOT, LABELS, PARTED, Connection, parts, row_columns, stored_columns
 from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes
-from store.staged import NONE, NameOf, Staged, within
+from store.staged import NONE, NameOf, Staged, tuple_of, within
 from store.views import view
+
+_FEW_ROWS = 512  # whose targets a condition lists one by one
 
 
 class SnapshotMerge:
@@ -51,23 +53,27 @@ class SnapshotMerge:
             self._delete(connection, other)
         if self.mode is PutMode.REPLACE_SNAPSHOT:
             self._delete_absent(connection, found)
-        self._insert(connection, fresh, generation)
+        in_place = replaced == fresh.num_rows and pc.all(pc.equal(other["part"], 0), min_count=0).as_py()
+        self._insert(connection, fresh, generation, in_place=in_place)
         if self.mode is PutMode.REPLACE_SNAPSHOT and self.flight != "stats.sketches":
             self._drop_orphaned_sketches(connection)
         return Counts(staged.received, fresh.num_rows - replaced, settled.num_rows, replaced)
 
-    def _stored(self, scope: str) -> str:
-        """Subquery of the stored rows: `part`, `rid` and all columns."""
+    def _stored(self, scope: str, having: Collection[int] = (0, 1)) -> str:
+        """Subquery of the stored rows, of the parts that have any: `part`, `rid` and all columns."""
         columns = ", ".join(row_columns(self.flight))
-        each = (f"{number} AS part, rowid AS rid, {columns} FROM {table}" for number, table in enumerate(self.tables))
+        each = (f"{number} AS part, rowid AS rid, {columns} FROM {table}" for number, table in enumerate(self.tables)
+                if number in having)  # fmt: skip
         return " UNION ALL ".join(f"SELECT {select} WHERE {scope}" for select in each)
 
     def _found(self, connection: Connection) -> pa.Table:
         scope = self.staged.scope(snapshots=True)
-        if not connection.execute(f"SELECT 1 FROM ({self._stored(scope)}) LIMIT 1").fetchall():
+        first = (f"(SELECT {n} FROM {table} WHERE {scope} LIMIT 1)" for n, table in enumerate(self.tables))
+        having = {part for (part,) in connection.execute(" UNION ALL ".join(first)).fetchall()}
+        if not having:
             return pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
         keep = "true" if self.mode is PutMode.CAPTURE else None
-        return self.staged.matches(connection, self._stored(scope), ("part",), keep_complete=keep)
+        return self.staged.matches(connection, self._stored(scope, having), ("part",), keep_complete=keep)
 
     def _delete(self, connection: Connection, doomed: pa.Table) -> None:
         """Deletes rows by `part` and `rid`."""
@@ -99,7 +105,8 @@ class SnapshotMerge:
         if self.is_parted:  # an older row may answer now
             self.settling.moved(absent.filter(pc.equal(absent["part"], 0))["table_key"].unique().to_pylist())
 
-    def _insert(self, connection: Connection, fresh: pa.Table, generation: int) -> None:
+    def _insert(self, connection: Connection, fresh: pa.Table, generation: int, *, in_place: bool) -> None:
+        """Stores rows; `in_place`: each in place of a row that answered and is deleted."""
         staged, key = self.staged, {"table_key": "s.table_key", "snapshot_id": "s.snapshot_id"}
         if not fresh.num_rows:
             return
@@ -110,7 +117,8 @@ class SnapshotMerge:
         answers = self._is_current(fresh)
         now, then = fresh.filter(answers), fresh.filter(pc.invert(answers))
         if now.num_rows:
-            self._retire(connection, now)
+            if not in_place:
+                self._retire(connection, now)
             stored = stored_columns(self.flight)
             lacking = [name for name in USABLE_COLUMNS if name in stored and name not in fresh.column_names]
             nothing = "".join(f', NULL AS "{name}"' for name in lacking)
@@ -133,9 +141,14 @@ class SnapshotMerge:
 
     def _retire(self, connection: Connection, now: pa.Table) -> None:
         """Moves the rows that answered for the targets of these rows to history."""
-        current, history = self.tables
+        current = self.tables[0]
         columns = ", ".join(row_columns(self.flight))
         scope = within("table_key", now["table_key"])
+        identity = self._target_columns()[1:]
+        if now.num_rows <= _FEW_ROWS and len(now["table_key"].unique()) == 1 and identity in ([], ["column_id"]):
+            among = " AND ".join([scope, *(f"{name} IN {tuple_of(now[name])}" for name in identity)])
+            self._move(connection, columns, among)
+            return
         keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
         with view(connection, staged=now.select(self._target_columns())):
             doomed = connection.sql(
@@ -144,9 +157,12 @@ class SnapshotMerge:
             ).to_arrow_table()
         if doomed.num_rows:
             with view(connection, doomed=doomed):
-                among = f"{scope} AND rowid IN (SELECT rid FROM doomed)"
-                connection.execute(f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {among}")
-                connection.execute(f"DELETE FROM {current} WHERE {among}")
+                self._move(connection, columns, f"{scope} AND rowid IN (SELECT rid FROM doomed)")
+
+    def _move(self, connection: Connection, columns: str, among: str) -> None:
+        current, history = self.tables
+        connection.execute(f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {among}")
+        connection.execute(f"DELETE FROM {current} WHERE {among}")
 
     def _tell_settling(self, connection: Connection, then: pa.Table) -> None:
         """Names the tables in which rows of older snapshots may answer: those of targets without an exact row."""

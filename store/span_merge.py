@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from store.current_rows import CurrentRows
 from store.file_spans import STORAGE_ID, remove_at
+from store.freshness import EXACT
 from store.layout import BY_SPAN, OPEN_END, Connection
 from store.puts import Codes, Counts, PutMode, codes
 from store.staged import NONE, NameOf, Staged
@@ -40,10 +41,15 @@ class SpanMerge:
     Args:
         family: A flight of `BY_SPAN`.
         rows: With `table_key` and `snapshot_id`.
+        current: Table key → current snapshot of each table.
     """
 
-    def __init__(self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf, settling: CurrentRows):
-        self.mode, self.family, self.physical, self.settling = mode, family, BY_SPAN[family], settling
+    def __init__(
+        self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
+        settling: CurrentRows,
+    ):  # fmt: skip
+        self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
+        self.current, self.settling = current, settling
         self.staged = Staged(family, rows, name_of)
 
     def apply(self, connection: Connection, generation: int) -> Counts:
@@ -74,11 +80,11 @@ class SpanMerge:
                     absent = self._absent(connection, found)
                     more = absent.chunks if doomed is None else [*doomed.chunks, *absent.chunks]
                     doomed = pa.chunked_array(more, pa.int64())
+            self._list_anew(connection, turn.filter(pc.is_null(turn["own"])))
             self._write(connection, kept, doomed, extended)
             self._insert(connection, turn, fresh, generation)
             if self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT:
                 self._drop_orphaned_sketches(connection)
-        self.settling.listed(turn["table_key"].to_pylist())
         return Counts(staged.received, staged.rows.num_rows - unchanged - replaced, unchanged, replaced)
 
     def _held(self) -> str:
@@ -124,6 +130,21 @@ class SpanMerge:
                 f"SELECT t.rid FROM ({self._held()}) t WHERE t.own AND t.rid NOT IN (SELECT rid FROM kept){among}"
             ).to_arrow_table()["rid"]
 
+    def _list_anew(self, connection: Connection, new: pa.Table) -> None:
+        """Before new listings are added: those of current snapshots answer from now on, others may."""
+        if not new.num_rows:
+            return
+        keys, current = new["table_key"].to_pylist(), new["snapshot_id"].to_pylist()
+        exact = [k for k, snapshot_id in zip(keys, current, strict=True) if self.current.get(k) == snapshot_id]
+        self.settling.listed(set(keys) - set(exact))
+        if exact and pc.any(pc.greater_equal(new["last"], 0)).as_py():
+            with view(connection, exact=pa.table({"key": pa.array(exact, pa.int64())})):
+                connection.execute(
+                    "UPDATE file_snapshots SET freshness = NULL WHERE freshness IS NOT NULL"
+                    f" AND family = '{self.family}' AND {self.staged.scope()}"
+                    " AND table_key IN (SELECT key FROM exact)"
+                )
+
     def _write(
         self, connection: Connection, found: pa.Table | None, doomed: pa.ChunkedArray | None,
         extended: pa.ChunkedArray | None,
@@ -141,8 +162,10 @@ class SpanMerge:
         if extended is not None:
             self._end_at(connection, extended, "w.upto")
         connection.execute(
-            "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos)"
-            f" SELECT table_key, '{self.family}', snapshot_id, pos FROM turn WHERE own IS NULL"
+            "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, freshness) SELECT w.table_key,"
+            f" '{self.family}', w.snapshot_id, w.pos,"
+            f" CASE WHEN t.current_snapshot_id = w.snapshot_id THEN '{EXACT}' END"
+            " FROM turn w JOIN tables t ON t.table_key = w.table_key WHERE w.own IS NULL"
         )
 
     def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
@@ -166,6 +189,9 @@ class SpanMerge:
 
     def _drop_orphaned_sketches(self, connection: Connection) -> None:
         """Sketches of files that the new set lacks go from these snapshots' listings of them."""
+        listed = f"SELECT 1 FROM file_snapshots WHERE family = 'file_sketches' AND {self.staged.scope()} LIMIT 1"
+        if not connection.execute(listed).fetchall():
+            return
         sketches = _turn(connection, "file_sketches", self.staged.rows)
         sketches = sketches.filter(pc.is_valid(sketches["own"]))
         if not sketches.num_rows:

@@ -119,11 +119,16 @@ class Staged:
                 connection.execute(f"INSERT INTO {table} ({names}) SELECT {values} FROM {source}")
 
 
+def tuple_of(values: pa.ChunkedArray | pa.Array) -> str:
+    """SQL of a list of integers."""
+    return f"({', '.join(str(int(value)) for value in values.to_pylist())})"
+
+
 def within(column: str, values: pa.ChunkedArray) -> str:
     """A condition that holds for all the values (int64, at least one): a list where they are few, else their range."""
     distinct = values.unique()
     if len(distinct) <= _LITERALS:
-        return f"{column} IN ({', '.join(str(value) for value in distinct.to_pylist())})"
+        return f"{column} IN {tuple_of(distinct)}"
     numbers = distinct.to_numpy(zero_copy_only=False)
     return f"{column} BETWEEN {int(numbers.min())} AND {int(numbers.max())}"
 

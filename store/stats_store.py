@@ -180,7 +180,7 @@ class DuckDBStatsStore:
                 counts += merge.apply(connection, generation)
             elif part.num_rows:
                 for wave in waves(part):
-                    spans = SpanMerge(put.mode, family, wave, self._name_of, self.catalog.settling)
+                    spans = SpanMerge(put.mode, family, wave, self._name_of, current, self.catalog.settling)
                     counts += spans.apply(connection, generation)
         return counts
 
