@@ -45,6 +45,7 @@ class Leaf:
     is_float: bool = False
     untyped: bool = False  # Arrow's null type: any other type of the name wins
     field_id: int | None = None
+    width_bytes: int | None = None  # of an integer, as readers see it
 
     @property
     def is_leaf(self) -> bool:
@@ -131,6 +132,7 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
         is_float=kind.kind in (Kind.FLOAT, Kind.DOUBLE),
         untyped=pa.types.is_null(type),
         field_id=int(number) if number else None,
+        width_bytes=type.bit_width // 8 if pa.types.is_integer(type) else None,
     )
 
 

@@ -23,6 +23,7 @@ class Layout:
 
     schema: Schema
     partitions: dict[str, LogicalType]
+    widths: dict[str, int]  # bytes of integers that files keep in different ones, by column key
 
     def is_partition(self, column: Column) -> bool:
         """True for a column whose values come from the paths of the files."""
@@ -33,17 +34,14 @@ class Merged:
     """One column over the files: the first type, promoted by the others."""
 
     def __init__(self, leaf: Leaf):
-        self.leaf, self.type, self.nullable, self.files, self.untyped = (
-            leaf,
-            leaf.logical_type,
-            leaf.nullable,
-            1,
-            leaf.untyped,
-        )
+        self.leaf, self.type, self.nullable = leaf, leaf.logical_type, leaf.nullable
+        self.files, self.untyped = 1, leaf.untyped
+        self.widths = {leaf.width_bytes} if leaf.width_bytes else set()
 
     def add(self, leaf: Leaf, footer: Footer, table: str) -> None:
         self.files += 1
         self.nullable = self.nullable or leaf.nullable
+        self.widths |= {leaf.width_bytes} if leaf.width_bytes else set()
         if leaf.untyped:
             return
         if self.untyped:
@@ -62,7 +60,8 @@ def same_columns(some: tuple[Leaf, ...], others: tuple[Leaf, ...]) -> bool:
     if some is others:
         return True
     return len(some) == len(others) and all(
-        (a.parts, a.logical_type, a.nullable, a.untyped) == (b.parts, b.logical_type, b.nullable, b.untyped)
+        (a.parts, a.logical_type, a.nullable, a.untyped, a.width_bytes)
+        == (b.parts, b.logical_type, b.nullable, b.untyped, b.width_bytes)
         for a, b in zip(some, others, strict=True)
     )
 

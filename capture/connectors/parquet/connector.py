@@ -60,7 +60,7 @@ from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, Lake, folder_at
 from capture.connectors.storage.places import Place, Unreadable, unknown_table
 from store.errors import NotFound, UpstreamError
-from store.logical_types import LogicalType, parse
+from store.logical_types import Kind, LogicalType, parse
 from store.names import column_key
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
@@ -238,8 +238,12 @@ class ParquetConnector(SnapshotLister):
                     path = leaf.key
                 column_id = column.id_in(ids)
                 assert column_id is not None
-                columns.append(ScanColumn(column_id, column.name, column.logical_type, path, constant))
-            digest = hashlib.sha256(f"{file.relative}\0{file.size}\0{file.modified_ns}".encode()).hexdigest()
+                width = layout.widths.get(column.key)
+                columns.append(ScanColumn(column_id, column.name, column.logical_type, path, constant, width))
+            # what was computed before a file with wider integers came is not of this width
+            widths = f"\0{sorted(layout.widths.items())}" if layout.widths else ""
+            told = f"{file.relative}\0{file.size}\0{file.modified_ns}{widths}"
+            digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
             yield ScanTask(
                 reader="parquet",
                 file_path=file.place.name,
@@ -346,7 +350,9 @@ class ParquetConnector(SnapshotLister):
         columns = structs_first(columns)
         for key, (kind, nullable) in partitions.items():
             columns.append(Column(key, kind.text, nullable, None, (key,)))
-        return Layout(Schema(tuple(columns)), {key: kind for key, (kind, _) in partitions.items()})
+        ints = {key: known.widths for key, known in merged.items() if known.type.kind is Kind.INT}
+        widths = {key: max(held) for key, held in ints.items() if len(held) > 1}
+        return Layout(Schema(tuple(columns)), {key: kind for key, (kind, _) in partitions.items()}, widths)
 
     def _partition_types(self, namespace: str, name: str, listing: Listing) -> dict[str, tuple[LogicalType, bool]]:
         keys = [tuple(key for key, _ in file.partition) for file in listing.files]

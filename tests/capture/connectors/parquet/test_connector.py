@@ -436,3 +436,18 @@ def test_columns_that_are_written_alike_are_two(tmp_path):
     values = {column.column_id: read.to_pylist() for column, read in tasks.read(task, task.columns)}
     assert {key: values[i] for key, i in ids.items() if i in values} == {
         '"a.b"': [1, 2, None], "a.b": [7, 9, None], 'a."c.d"': [1, None, None], "part": ["x"] * 3}  # fmt: skip
+
+
+def test_an_integer_is_as_wide_as_the_widest_file_makes_it(tmp_path):
+    (tmp_path / "t").mkdir()
+    for number, type in enumerate((pa.int32(), pa.int64())):
+        rows = {"a": pa.array([1, 2], type), "b": pa.array([1, 2], pa.int16())}
+        pq.write_table(pa.table(rows), tmp_path / f"t/{number}.parquet")
+    found = connector(tmp_path)
+    snapshot = found.enumerate_snapshots("default", "t").current_snapshot_id
+    tasks_of = list(found.plan_files("default", "t", snapshot, {"a": 1, "b": 2}))
+    assert [[column.width_bytes for column in task.columns] for task in tasks_of] == [[8, None], [8, None]]
+    alone = connector(tmp_path / "t/0.parquet")
+    snapshot = alone.enumerate_snapshots("default", "0").current_snapshot_id
+    (task,) = alone.plan_files("default", "0", snapshot, {"a": 1, "b": 2})
+    assert [column.width_bytes for column in task.columns] == [None, None]
