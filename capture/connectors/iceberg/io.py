@@ -21,7 +21,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.statistics import BlobMetadata
 
 from capture.connectors.options import PathRewrite, is_storage_option, timeout_of
-from capture.connectors.storage.places import ALIASES, open_place
+from capture.connectors.storage.places import ALIASES, Place, open_place
 
 REWRITE = "statflight.path-rewrite"
 INNER_IO = "statflight.py-io-impl"
@@ -109,6 +109,10 @@ class LakeIO(FileIO):
             return {}
         # Not what stands under a bare name: `token` is the catalog's.
         return {n: v for n, v in self.properties.items() if ("." in n or "_" in n) and is_storage_option(n)}
+
+    def place(self, location: str) -> Place:
+        """The place of a file, on the file system that an executor opens it on."""
+        return open_place(location, self.storage(location))
 
     def _file_io(self, location: str) -> FileIO:
         scheme = urlsplit(location).scheme

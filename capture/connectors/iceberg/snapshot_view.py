@@ -6,18 +6,16 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.manifest import ManifestFile
 
-from capture.connectors.file_columns import column_rows
-from capture.connectors.footers.reader import batched
-from capture.connectors.iceberg.bounds import cut_length, decode_all, decoder
+from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.iceberg.catalogs import LoadedTable
 from capture.connectors.iceberg.deletes import DeleteIndex, EqualityCounter, open_parquet
-from capture.connectors.iceberg.manifests import Columns, Entry, Files, Manifests, Metrics
+from capture.connectors.iceberg.manifests import Entry, Files, Manifests
 from capture.connectors.iceberg.schema import (
     FileLayout,
     Leaf,
@@ -27,9 +25,9 @@ from capture.connectors.iceberg.schema import (
     leaves,
     partition_json,
     schema_of,
-    typed_array,
 )
-from capture.connectors.iceberg.statistics import SourceStatistics
+from capture.connectors.iceberg.sketches import SourceStatistics
+from capture.connectors.iceberg.statistics import ColumnStatistics, rows_left
 from capture.connectors.spi import (
     FILE_SCHEMA,
     EqualityDelete,
@@ -43,35 +41,6 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
-
-BATCH_ROWS = 60_000
-"""About how many rows a table of `file_columns()` has."""
-
-
-def _plainly(leaf: Leaf, cut: int, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array] | None:
-    """The facts about a column at no loop, where each file has its counts and no file lost a row; else None."""
-    if metrics.nulls.null_count or not len(rows) or pc.min(rows).as_py() == 0:
-        return None
-    lower, upper = decode_all(metrics.lower, leaf, cut), decode_all(metrics.upper, leaf, cut)
-    if lower is None or upper is None:
-        return None
-    return {
-        "null_count": metrics.nulls,
-        "nan_count": metrics.nans,
-        "lower": lower[0],
-        "upper": upper[0],
-        "lower_exact": lower[1],
-        "upper_exact": upper[1],
-    }
-
-
-def _rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
-    """Live rows of each file of a block."""
-    if not live:
-        return block.rows
-    rows = block.rows.to_numpy().copy()
-    rows[list(live)] = list(live.values())
-    return pa.array(rows)
 
 
 def _digest(*about: Any) -> str:
@@ -120,6 +89,7 @@ class SnapshotView:
         self._index = DeleteIndex(self._io, table.metadata, self._deletes)
         self._counter = EqualityCounter(self._io, self._index, self._key)
         self._layouts: dict[bytes, FileLayout] = {}
+        self._statistics = ColumnStatistics(table.metadata, self._leaves, FooterCache(scope), self._io.place)
 
     def _key(self, field_id: int) -> Leaf:
         leaf = leaf_of(self._metadata, self._schema, field_id)
@@ -164,7 +134,7 @@ class SnapshotView:
             with reading():
                 columns = self._manifests.columns(manifest) if self._leaves else ()
                 for block, metrics, some in zip(blocks, columns, touched, strict=False):
-                    yield from self._columns_of(block, metrics, some.live)
+                    yield from self._statistics.rows(block, metrics, some.live)
 
         tables = [self._files_of(block, some) for block, some in zip(blocks, touched, strict=True)]
         return FilePart(
@@ -212,7 +182,7 @@ class SnapshotView:
                 "file_path": block.locations,
                 "file_format": block.formats,
                 "file_content": pa.repeat("DATA", len(block)),
-                "row_count": _rows_left(block, touched.live),
+                "row_count": rows_left(block, touched.live),
                 "size_bytes": block.sizes,
                 "partition_data_json": pa.array(partitions, pa.string()).take(block.partition_of),
                 "partition_spec_id": pa.repeat(pa.scalar(block.spec_id, pa.int32()), len(block)),
@@ -253,66 +223,6 @@ class SnapshotView:
             layout = self._layout(entry)
             taken += self._counter.count(entry, lambda keys: self._scan_columns(entry, layout, keys), gone)
         return entry.rows - taken
-
-    def _columns_of(self, block: Files, metrics: Columns, live: Mapping[int, int]) -> Iterator[pa.Table]:
-        rows = _rows_left(block, live)
-        for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
-            yield pa.concat_tables([self._column(leaf, block, metrics, rows, live) for leaf in some])
-
-    def _column(self, leaf: Leaf, block: Files, metrics: Columns, rows: pa.Array, live: Mapping[int, int]) -> pa.Table:
-        """One column in each file of a block."""
-        told = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
-        cut = cut_length(self._metadata.properties, leaf.name)
-        facts = None if live else _plainly(leaf, cut, told, rows)
-        return column_rows(
-            block.locations,
-            leaf.column,
-            {leaf.column.key: leaf.field_id},
-            rows,
-            **(facts or self._closely(leaf, cut, block, told, rows)),
-        )
-
-    def _closely(self, leaf: Leaf, cut: int, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:
-        """The facts about a column, file by file."""
-        low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
-        told: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
-        held = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
-        columns = [*(values.to_pylist() for values in held), block.partition_of.to_pylist()]
-        only = [self._only_value(leaf, block, partition) for partition in block.partitions]
-        for known, nulls, nans, lower, upper, count, left, partition in zip(*columns, strict=True):
-            low, low_exact = low_of(lower)
-            high, high_exact = high_of(upper)
-            if not known and (value := only[partition]) is not None:
-                low = high = value.value
-                nulls, nans = (count, 0) if low is None else (0 if value.everywhere else None, 0)
-                low_exact = high_exact = value.everywhere
-            if left != count:
-                one_value = low is not None and low == high and nulls == 0
-                low_exact, high_exact = low_exact and one_value, high_exact and one_value
-                nulls, nans = _after_deletes(nulls, count, left), _after_deletes(nans, count, left)
-            if not left:
-                low = high = None
-            told.append((nulls, nans, low, high, low_exact, high_exact))
-        all_nulls, all_nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*told, strict=True))
-        orderable = leaf.logical.orderable
-        return {
-            "null_count": pa.array(all_nulls, pa.int64()),
-            "nan_count": pa.array(all_nans, pa.int64()),
-            "lower": typed_array(lows, leaf.logical) if orderable else None,
-            "upper": typed_array(highs, leaf.logical) if orderable else None,
-            "lower_exact": pa.array(low_flags, pa.bool_()),
-            "upper_exact": pa.array(high_flags, pa.bool_()),
-        }
-
-    def _only_value(self, leaf: Leaf, block: Files, partition: tuple[Any, ...]) -> _OnlyValue | None:
-        """The one value of a column in files that cannot have the column, None where they may; without metrics."""
-        identity = identity_values(self._specs[block.spec_id], partition)
-        if leaf.field_id in identity:
-            return _OnlyValue(identity[leaf.field_id], True)
-        if not block.known_ids or leaf.field_id in block.known_ids:
-            return None
-        value, within = leaf.value_where_missing(block.known_ids)
-        return _OnlyValue(value, within is None)
 
     # Scan tasks.
 
@@ -388,22 +298,6 @@ class SnapshotView:
                 )
             )
         return tuple(columns)
-
-
-class _OnlyValue(NamedTuple):
-    """The value of a column in a file that lacks it; not `everywhere` where rows may be null all the same."""
-
-    value: Any
-    everywhere: bool
-
-
-def _after_deletes(count: int | None, rows: int, live: int) -> int | None:
-    """A count over all rows of a file, for its live rows: none stays none, and all stays all."""
-    if count is None:
-        return None
-    if not live or not count:
-        return 0
-    return live if count == rows else None
 
 
 def _fingerprint(entry: Entry, gone: pa.Array | None, equality: Sequence[Entry]) -> str:

@@ -1,95 +1,239 @@
-"""Statistics that a table's metadata registers for a snapshot: theta sketches in a Puffin file, with their NDV."""
+"""Statistics of columns in the files of an Iceberg snapshot: from manifests, else from Parquet footers.
+
+Writers leave metrics out of manifests on request, and by default beyond the first hundred columns of a table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.table.metadata import TableMetadata
 
-from capture.connectors.iceberg.io import LakeIO
-from capture.connectors.iceberg.puffin import Blob, read_if_any
-from capture.connectors.iceberg.schema import Leaf
-from capture.connectors.spi import COLUMN_SCHEMA
-from store.errors import StatflightError
-from store.schemas import THETA
-from store.sketches.theta import Estimate, estimate
+from capture.connectors.file_columns import column_rows
+from capture.connectors.footers.reader import Footer, batched
+from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
+from capture.connectors.iceberg.bounds import cut_length, decode_all, decoder
+from capture.connectors.iceberg.manifests import Columns, Files, Metrics
+from capture.connectors.iceberg.schema import Leaf, identity_values, typed_array
+from capture.connectors.storage.places import Place, Unreadable
 
-Sketch = tuple[int, str, str, bytes, Mapping[str, Any]]
-"""Column id, role, sketch type, data, params."""
+BATCH_ROWS: Final = 60_000
+"""About how many rows a table of `rows()` has."""
+
+MAX_FOOTERS: Final = 10_000
+"""Footers read for what manifests lack; beyond, it is unknown."""
+
+OpenPlace = Callable[[str], Place]
+"""From the location of a file to its place."""
 
 
-class SourceStatistics:
-    """Sketches and NDV of one snapshot, of columns one at a time.
+class ColumnStatistics:
+    """Per-file statistics of some columns.
 
-    A statistics file may contain blobs that were computed for an older snapshot and carried over: they describe other
-    rows and are left out.
+    Args:
+        metadata: The table's metadata.
+        leaves: The columns.
+        footers: The footers read so far.
+        open_place: Finds a file whose footer is read.
     """
 
-    def __init__(self, io: LakeIO, metadata: TableMetadata, snapshot_id: int, leaves: Sequence[Leaf]):
-        self._io, self._snapshot_id = io, snapshot_id
-        self._leaves = {leaf.field_id: leaf for leaf in leaves}
-        self._files = [held for held in metadata.statistics if held.snapshot_id == snapshot_id]
+    def __init__(self, metadata: TableMetadata, leaves: Sequence[Leaf], footers: FooterCache, open_place: OpenPlace):
+        self._properties, self._specs, self._leaves = metadata.properties, metadata.specs(), leaves
+        self._footers, self._open_place = footers, open_place
+        self._footers_left = MAX_FOOTERS
 
-    @property
-    def sketches(self) -> list[Sketch]:
-        """The readable theta sketches; none where the registered file is gone."""
-        return [
-            (blob.fields[0], "NDV", THETA, blob.data, dict(blob.properties)) for blob, _ in self._estimated.values()
+    def rows(self, block: Files, metrics: Columns, live: Mapping[int, int]) -> Iterator[pa.Table]:
+        """Tables of FILE_COLUMN_SCHEMA of the files of a block; `live` are live rows of those that lost some."""
+        rows = rows_left(block, live)
+        footers = self._footers_for(block, metrics)
+        for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
+            yield pa.concat_tables([self._column(leaf, block, metrics, rows, live, footers) for leaf in some])
+
+    def _column(
+        self,
+        leaf: Leaf,
+        block: Files,
+        metrics: Columns,
+        rows: pa.Array,
+        live: Mapping[int, int],
+        footers: _Footers,
+    ) -> pa.Table:
+        """One column in each file of a block."""
+        known = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
+        cut = cut_length(self._properties, leaf.name)
+        facts = None if live else _plainly(leaf, cut, known, rows)
+        if facts is None:
+            facts = self._closely(leaf, cut, block, known, rows)
+            lacking = self._lacking(leaf, block, metrics) if footers else None
+            if lacking is not None:
+                facts = _completed(facts, _of_footers(leaf, block, rows, footers), lacking)
+        return column_rows(block.locations, leaf.column, {leaf.column.key: leaf.field_id}, rows, **facts)
+
+    def _closely(self, leaf: Leaf, cut: int, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:
+        """The facts about a column, file by file."""
+        low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
+        told: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
+        held = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
+        columns = [*(values.to_pylist() for values in held), block.partition_of.to_pylist()]
+        only = [self._only_value(leaf, block, partition) for partition in block.partitions]
+        for known, nulls, nans, lower, upper, count, left, partition in zip(*columns, strict=True):
+            low, low_exact = low_of(lower)
+            high, high_exact = high_of(upper)
+            if not known and (value := only[partition]) is not None:
+                low = high = value.value
+                nulls, nans = (count, 0) if low is None else (0 if value.everywhere else None, 0)
+                low_exact = high_exact = value.everywhere
+            if left != count:
+                one_value = low is not None and low == high and nulls == 0
+                low_exact, high_exact = low_exact and one_value, high_exact and one_value
+                nulls, nans = _after_deletes(nulls, count, left), _after_deletes(nans, count, left)
+            if not left:
+                low = high = None
+            told.append((nulls, nans, low, high, low_exact, high_exact))
+        all_nulls, all_nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*told, strict=True))
+        orderable = leaf.logical.orderable
+        return {
+            "null_count": pa.array(all_nulls, pa.int64()),
+            "nan_count": pa.array(all_nans, pa.int64()),
+            "lower": typed_array(lows, leaf.logical) if orderable else None,
+            "upper": typed_array(highs, leaf.logical) if orderable else None,
+            "lower_exact": pa.array(low_flags, pa.bool_()),
+            "upper_exact": pa.array(high_flags, pa.bool_()),
+        }
+
+    def _only_value(self, leaf: Leaf, block: Files, partition: tuple[Any, ...]) -> _OnlyValue | None:
+        """The one value of a column in files that cannot have the column, None where they may; without metrics."""
+        identity = identity_values(self._specs[block.spec_id], partition)
+        if leaf.field_id in identity:
+            return _OnlyValue(identity[leaf.field_id], True)
+        if not block.known_ids or leaf.field_id in block.known_ids:
+            return None
+        value, within = leaf.value_where_missing(block.known_ids)
+        return _OnlyValue(value, within is None)
+
+    # Footers.
+
+    def _lacking(self, leaf: Leaf, block: Files, metrics: Columns) -> pa.Array | None:
+        """Mask of the files where neither the manifest nor the schema says anything of a column; None for none."""
+        known = metrics.get(leaf.field_id)
+        if known is not None and pc.all(known.known).as_py():
+            return None
+        missing = pa.repeat(True, len(block)) if known is None else pc.invert(known.known)
+        only = [self._only_value(leaf, block, partition) is None for partition in block.partitions]
+        mask = pc.and_(pc.and_(missing, pa.array(only, pa.bool_()).take(block.partition_of)), _is_parquet(block))
+        return mask if pc.any(mask).as_py() else None
+
+    def _footers_for(self, block: Files, metrics: Columns) -> _Footers:
+        """Footers of the files of a block that lack metrics; empty where there are none, or too many."""
+        masks = [mask for leaf in self._leaves if (mask := self._lacking(leaf, block, metrics)) is not None]
+        if not masks:
+            return []
+        lacking = masks[0]
+        for mask in masks[1:]:
+            lacking = pc.or_(lacking, mask)
+        count = pc.sum(lacking).as_py()
+        if count > self._footers_left:
+            return []
+        self._footers_left -= count
+        wanted = lacking.to_pylist()
+        listed = [
+            ListedFile(self._open_place(location), size)
+            for location, size, lacks in zip(block.locations.to_pylist(), block.sizes.to_pylist(), wanted, strict=True)
+            if lacks
         ]
+        found = iter(self._read(listed))
+        return [next(found) if lacks else None for lacks in wanted]
 
-    def columns(self, row_count: int | None) -> pa.Table | None:
-        """NDV of each column that has one: with the sketch's own bounds, else the number that the metadata gives.
-
-        Args:
-            row_count: Live rows of the snapshot.
-
-        Returns:
-            Rows of COLUMN_SCHEMA; None where no column has an NDV.
-        """
-        found: dict[int, dict[str, Any]] = {}
-        for held in self._files:
-            for blob in held.blob_metadata:
-                if self._is_ours(blob) and (ndv := _number(blob.properties)) is not None:
-                    found[blob.fields[0]] = {"ndv": ndv, "ndv_exact": False}
-        for column_id, (_, counted) in self._estimated.items():
-            found[column_id] = {
-                "ndv": counted.ndv, "ndv_exact": counted.exact, "ndv_lower": counted.lower, "ndv_upper": counted.upper,
-            }  # fmt: skip
-        rows = [
-            {"column_id": i, "column_name": self._leaves[i].name, "logical_type": self._leaves[i].logical.text,
-             "row_count": row_count} | ndv for i, ndv in sorted(found.items())
-        ]  # fmt: skip
-        return pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None
-
-    @cached_property
-    def _estimated(self) -> dict[int, tuple[Blob, Estimate]]:
-        """Column id → its sketch and what the sketch estimates. One of another seed, or damaged, is left out."""
-        found = {}
-        for held in self._files:
-            if any(self._is_ours(blob) for blob in held.blob_metadata):
-                for blob in read_if_any(self._io, held.statistics_path):
-                    if self._is_ours(blob):
-                        with suppress(StatflightError):
-                            found[blob.fields[0]] = blob, estimate(blob.data)
-        return found
-
-    def _is_ours(self, blob: Any) -> bool:
-        return (
-            blob.type == THETA
-            and blob.snapshot_id == self._snapshot_id
-            and len(blob.fields) == 1
-            and blob.fields[0] in self._leaves
-        )
+    def _read(self, files: Sequence[ListedFile]) -> _Footers:
+        """Footers with statistics; None for a file that is damaged or gone: a scan will say so."""
+        try:
+            return list(self._footers.statistics(files))
+        except Unreadable:
+            if len(files) == 1:
+                return [None]
+            return [footer for file in files for footer in self._read([file])]
 
 
-def _number(properties: Mapping[str, str] | None) -> float | None:
-    """The `ndv` that the format asks writers of theta sketches for."""
-    try:
-        ndv = float((properties or {}).get("ndv", ""))
-    except ValueError:
+_Footers = Sequence[tuple[Footer, FileStats] | None]
+"""The footer of each file of a block, None where it is not known."""
+
+
+def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
+    """Live rows of each file of a block."""
+    if not live:
+        return block.rows
+    rows = block.rows.to_numpy().copy()
+    rows[list(live)] = list(live.values())
+    return pa.array(rows)
+
+
+def _plainly(leaf: Leaf, cut: int, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array] | None:
+    """The facts about a column at no loop, where each file has its counts and no file lost a row; else None."""
+    if metrics.nulls.null_count or not len(rows) or pc.min(rows).as_py() == 0:
         return None
-    return ndv if 0 <= ndv < 2**63 else None
+    lower, upper = decode_all(metrics.lower, leaf, cut), decode_all(metrics.upper, leaf, cut)
+    if lower is None or upper is None:
+        return None
+    return {
+        "null_count": metrics.nulls,
+        "nan_count": metrics.nans,
+        "lower": lower[0],
+        "upper": upper[0],
+        "lower_exact": lower[1],
+        "upper_exact": upper[1],
+    }
+
+
+def _is_parquet(block: Files) -> pa.Array:
+    return pc.equal(block.formats, "PARQUET")
+
+
+def _of_footers(leaf: Leaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:
+    """The facts about a column from footers, whose leaves are found by field id."""
+    known = [held if held is not None and _is_sure(held[0], leaf) else None for held in footers]
+    facts = footer_facts(known, lambda footer: _position(footer, leaf.field_id), leaf.logical)
+    whole = pc.equal(rows, block.rows)
+    counts = zip(facts["null_count"].to_pylist(), block.rows.to_pylist(), rows.to_pylist(), strict=True)
+    facts["null_count"] = pa.array([_after_deletes(count, of, left) for count, of, left in counts], pa.int64())
+    facts["nan_count"] = pc.if_else(whole, facts["nan_count"], pa.scalar(None, pa.int64()))
+    for side in ("lower_exact", "upper_exact"):
+        facts[side] = pc.and_(facts[side], whole)
+    return facts
+
+
+def _is_sure(footer: Footer, leaf: Leaf) -> bool:
+    """True if a file has the column, or reads as null where it has not; without field ids nobody knows."""
+    if not any(other.field_id is not None for other in footer.leaves):
+        return False
+    return _position(footer, leaf.field_id) is not None or leaf.initial_default is None
+
+
+def _position(footer: Footer, field_id: int) -> int | None:
+    return next((i for i, leaf in enumerate(footer.leaves) if leaf.is_leaf and leaf.field_id == field_id), None)
+
+
+def _completed(facts: dict[str, Any], others: dict[str, Any], lacking: pa.Array) -> dict[str, Any]:
+    """Facts with those of some files replaced."""
+    return {
+        name: values if values is None or others[name] is None else pc.if_else(lacking, others[name], values)
+        for name, values in facts.items()
+    }
+
+
+class _OnlyValue(NamedTuple):
+    """The value of a column in a file that lacks it; not `everywhere` where rows may be null all the same."""
+
+    value: Any
+    everywhere: bool
+
+
+def _after_deletes(count: int | None, rows: int, live: int) -> int | None:
+    """A count over all rows of a file, for its live rows: none stays none, and all stays all."""
+    if count is None or live == rows:
+        return count
+    if not live or not count:
+        return 0
+    return live if count == rows else None

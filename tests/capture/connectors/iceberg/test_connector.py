@@ -428,6 +428,39 @@ def test_bounds_and_their_exactness(tmp_path):
     assert {c for _, c in held} == set(data.column_names)
 
 
+def test_metrics_that_manifests_lack_come_from_footers(tmp_path):
+    properties = {"write.metadata.metrics.default": "none", "write.metadata.metrics.column.id": "full"}
+    table = built.simple_table(tmp_path, NESTED, name="db.t", properties=properties)
+    table = built.make_catalog(tmp_path).load_table("db.t")
+    table.append(pa.table({"id": [1, 2, 3], "s": [{"x": 5}, None, {"x": 2**40}]}))
+    with table.update_schema() as update:
+        update.add_column("later", StringType())
+    table.append(pa.table({"id": [4], "s": [{"x": 9}], "later": ["z"]}))
+    connector = directory(home(table))
+    told = {
+        (name, row["min"], row["max"], row["null_count"], row["min_is_exact"])
+        for (_, name), row in file_columns(stats(connector)).items()
+    }
+    assert told == {
+        ("id", "1", "3", 0, True), ("id", "4", "4", 0, True), ("later", "z", "z", 0, True),
+        ("later", None, None, 3, None), ("s.x", "5", "1099511627776", 1, True), ("s.x", "9", "9", 0, True),
+    }  # fmt: skip
+    first = next(path for path, _ in built.data_paths(table) if len(read_parquet(path)) == 3)
+    built.commit_deletes(table, built.position_deletes(table, [(first, 0)]))
+    cut = [row for (_, name), row in file_columns(stats(directory(home(table)))).items()
+           if name == "s.x" and row["row_count"] == 2]  # fmt: skip
+    assert [(row["min"], row["null_count"], row["min_is_exact"]) for row in cut] == [("5", None, False)]
+    Path(first.removeprefix("file://")).write_bytes(b"broken")
+    lost = {name for (_, name), row in file_columns(stats(directory(home(table)))).items() if row["null_count"] is None}
+    assert "s.x" in lost and "id" not in lost
+
+
+def read_parquet(path: str) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path.removeprefix("file://"))
+
+
 def test_a_shorter_truncation_is_known_from_the_properties(tmp_path):
     schema = Schema(NestedField(1, "word", StringType()))
     properties = {"write.metadata.metrics.default": "truncate(4)"}
