@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ class Mode(StrEnum):
     ASYNC = "ASYNC"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: lookups are cached
 class TableHandle:
     """A table at one snapshot, as an engine needs it: its name, its ids, its schema there and the lake it is in."""
 
@@ -62,14 +63,14 @@ class TableHandle:
             "snapshot_id": self.snapshot_id,
         }
 
-    @property
-    def by_id(self) -> dict[int, Column]:
+    @cached_property
+    def by_id(self) -> Mapping[int, Column]:
         """The columns of this snapshot by column id."""
         found = ((column.id_in(self.column_ids), column) for column in self.columns.columns)
         return {column_id: column for column_id, column in found if column_id is not None}
 
-    @property
-    def names(self) -> dict[int, str]:
+    @cached_property
+    def names(self) -> Mapping[int, str]:
         """Column id → dotted name, of the columns of this snapshot."""
         return {column_id: column.name for column_id, column in self.by_id.items()}
 

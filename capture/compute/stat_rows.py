@@ -55,7 +55,7 @@ class Rows:
     mode: Mode
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    _names: dict[int, str] = field(init=False)
+    _names: Mapping[int, str] = field(init=False)
     _schema_hash: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+_FEW: Final = 64  # values that are printed one by one: kernels cost more than they save
 
 
 def java_double(value: float) -> str:
@@ -67,6 +70,9 @@ def read_float(text: str) -> float:
 def print_floats(array: pa.Array, single: bool) -> pa.Array:
     """The text of each number of a column, read as floats or as doubles; null stays null."""
     array = array.cast(pa.float32() if single else pa.float64(), safe=False)
+    if len(array) <= _FEW:
+        java = java_float if single else java_double
+        return pa.array([None if value is None else java(value) for value in array.to_pylist()], pa.string())
     return _shape(array, java_float if single else java_double, 1e-42 if single else 1e-320)
 
 

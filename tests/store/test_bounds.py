@@ -539,3 +539,10 @@ def test_decimals_of_many_digits_sort_by_value(scale, digits):
     keys = sort_keys(texts(*written), parse(f"DECIMAL(76,{scale})")).to_pylist()
     order = sorted(range(len(written)), key=lambda at: keys[at])
     assert [int(written[at]) for at in order] == sorted(map(int, written))
+
+
+@pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE"])
+def test_few_floats_print_as_many_do(kind):
+    few = [0.0, -0.0, 1.0, -1e7, 9.9e-4, 3.4, 1e-3, 5e-324, math.nan, math.inf, -math.inf, 1.7e308, 123456.7, None]
+    printed = encode_array(pa.array(few, pa.float64()), parse(kind)).to_pylist()
+    assert encode_array(pa.array(few * 20, pa.float64()), parse(kind)).to_pylist() == printed * 20

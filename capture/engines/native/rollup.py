@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,8 @@ class Rollup:
     def of(cls, name: str, logical_type: str, parts: Iterable[Rollup]) -> Rollup:
         """The roll-up of all the files of some roll-ups."""
         found, parts = cls(name, logical_type), list(parts)
+        if len(parts) == 1:
+            return parts[0]
         found.files = sum(part.files for part in parts)
         for count in _COUNTS:
             told = [getattr(part, count) for part in parts]
@@ -48,6 +50,9 @@ class Rollup:
 
     def add(self, rows: pa.Table) -> None:
         """Adds rows of this column in files, of FILE_COLUMN_SCHEMA."""
+        if rows.num_rows == 1 and not self.files:
+            self._first(rows.to_pylist()[0])
+            return
         self.files += rows.num_rows
         for name in _COUNTS:
             total = getattr(self, name)
@@ -58,6 +63,18 @@ class Rollup:
         live = rows.filter(has_values)
         for side in ("min", "max"):
             self._bound(side, live)
+
+    def _first(self, row: Mapping[str, Any]) -> None:
+        """Takes the row of the only file so far."""
+        self.files = 1
+        self.row_count, self.null_count, self.nan_count = (row[name] for name in _COUNTS)
+        nulls = row["null_count"]
+        if nulls is not None and nulls + (row["nan_count"] or 0) == row["row_count"]:
+            return  # no value, no bound
+        for side in ("min", "max"):
+            self.known[side] = row[side] is not None
+            if self.known[side]:
+                self.sides[side] = (row[side], row[f"{side}_is_exact"])
 
     def _bound(self, side: str, rows: pa.Table) -> None:
         if not rows.num_rows or not self.known[side]:
@@ -78,7 +95,7 @@ class Rollup:
         ties = pc.equal(keys, keys[best])
         # an exact bound among the outermost is attained, so the outermost is exact whatever the others are
         told = exact.filter(ties).to_pylist()
-        self.sides[side] = (texts[best].as_py(), True if True in told else told[0])
+        self.sides[side] = (texts[best].as_py(), True if True in told else None if None in told else False)
 
     def complete(self, files: int | None) -> bool:
         return (files is None or self.files == files) and (self.known["min"] or self.known["max"])
