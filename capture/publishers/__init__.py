@@ -61,6 +61,12 @@ def homes_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_home(name) for name in names if name))
 
 
+def options_of(options: Mapping[str, Any], home: str) -> dict[str, str]:
+    """Options of publications to a home, among those of a connector: `publish.HOME.OPTION`."""
+    prefix = f"{OPTION}.{home}."
+    return {name.removeprefix(prefix): str(value) for name, value in options.items() if name.startswith(prefix)}
+
+
 def publisher_class(home: str) -> type[Publisher]:
     """The publisher of a home.
 

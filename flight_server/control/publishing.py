@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from capture.publishers import homes_of
+from capture.publishers import homes_of, options_of
 from flight_server.control.task_queue import Task
 from store.catalog_store import EXTERNAL, TableEntry
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
@@ -59,11 +59,13 @@ class Publishing:
         Raises:
             StatflightError: The worker's, when nothing was published.
         """
+        lake = self._service.lakes.config(table.table_catalog)
         payload = {
-            "connector": self._service.lakes.config(table.table_catalog), "to": home, "snapshot_id": snapshot_id,
+            "connector": lake, "to": home, "snapshot_id": snapshot_id,
             "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
                       "full_name": table.full_name},
-            "dry_run": dry_run, "allow_inherited": allow_inherited, "options": dict(options or {}),
+            "dry_run": dry_run, "allow_inherited": allow_inherited,
+            "options": options_of(lake["options"], home) | dict(options or {}),
         }  # fmt: skip
         begun = self._clock()
         try:

@@ -45,7 +45,7 @@ _PROPERTIES = frozenset({
 })  # fmt: skip
 _PREFIXES = frozenset({
     "s3", "gcs", "adls", "hdfs", "hf", "client", "glue", "dynamodb", "hive", "rest", "auth", "header", "ssl", "gcp",
-    "sql", "policy", "pyarrow",
+    "sql", "policy", "publish", "pyarrow",
 })  # fmt: skip
 _TYPES = ("sql", "rest", "glue", "hive", "dynamodb", "bigquery")
 _STORES = frozenset({"", "file", "s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "hdfs", "hf"})
@@ -129,7 +129,7 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
 
 def _of_pyiceberg(options: Mapping[str, str]) -> dict[str, str]:
     ours = ("type", "name", "path_rewrite", "secret")
-    apart = ("policy", "auth", "ssl")  # those of REST catalogs have a form of their own
+    apart = ("policy", "publish", "auth", "ssl")  # those of REST catalogs have a form of their own
     return {n: v for n, v in options.items() if n not in ours and n.partition(".")[0] not in apart}
 
 

@@ -1,6 +1,8 @@
 import pytest
 
+from capture.connectors import open_connector
 from capture.connectors.options import PathRewrite, check_choice, check_options
+from capture.connectors.spi import ConnectorConfig
 from store.errors import InvalidArgument
 
 
@@ -26,3 +28,9 @@ def test_path_rewrite():
 def test_a_malformed_rewrite_is_refused(wrong):
     with pytest.raises(InvalidArgument, match="path_rewrite"):
         check_options("delta", {"path_rewrite": wrong})
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg", "lance", "paimon", "parquet"])
+def test_options_of_publications_are_taken_by_every_format(format, tmp_path):
+    options = {"publish": "hive", "publish.hive.uri": "thrift://h:1"}
+    open_connector(ConnectorConfig("c", format, str(tmp_path), options)).close()

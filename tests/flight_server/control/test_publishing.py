@@ -24,7 +24,8 @@ class House:
         self.now = 1000.0
         self.asked: list[dict[str, Any]] = []
         self.answer: dict[str, Any] | StatflightError = {"location": "there", "columns": ["id"], "detail": ""}
-        self.lakes = SimpleNamespace(config=lambda catalog: {"catalog": catalog, "options": {"publish": homes}})
+        options = {"publish": homes, "publish.hive.uri": "thrift://h:1", "publish.hive.database": "d"}
+        self.lakes = SimpleNamespace(config=lambda catalog: {"catalog": catalog, "options": options})
         self.tasks = SimpleNamespace(submit=self._submit, wait=lambda task, *_: task, abandon=lambda _: None)
         self.publishing = Publishing(self, clock=lambda: self.now)
 
@@ -68,6 +69,12 @@ def test_a_publication_is_recorded(house):
                     "columns": ["id"], "detail": ""}  # fmt: skip
     assert house.rows() == [("trino", 7, "CURRENT", None)]
     assert house.publishing.outcomes == {("trino", "CURRENT"): 1} and house.publishing.seconds["trino"][0] == 1
+
+
+def test_the_connector_may_hold_options_of_a_home(house):
+    house.publishing.publish(house.table, "hive", 7, options={"database": "other"})
+    house.publishing.publish(house.table, "trino", 7)
+    assert [payload["options"] for payload in house.asked] == [{"uri": "thrift://h:1", "database": "other"}, {}]
 
 
 def test_a_dry_run_and_a_refusal_leave_no_row(house):
