@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from typing import ClassVar
 
@@ -100,7 +100,8 @@ class DeltaConnector(SnapshotLister):
             raise Unreadable(f'table "{namespace}.{name}": its log holds no version that can be read')
         current = live[-1]
         snapshots, unreadable = [], set()
-        for version, commit, schema in self._schemas_of(table, [version for version in live if version in wanted]):
+        listed = [version for version in live if version in wanted]
+        for version, commit, schema in self._schemas_of(table, listed, log.checkpoints):
             if isinstance(schema, Unreadable):
                 if version == current:
                     raise schema
@@ -122,10 +123,10 @@ class DeltaConnector(SnapshotLister):
         return SnapshotListing(tuple(snapshots), frozenset(live) - unreadable, current)
 
     def _schemas_of(
-        self, table: LakeTable, versions: list[int]
+        self, table: LakeTable, versions: list[int], checkpoints: Container[int]
     ) -> Iterator[tuple[int, Commit, DeltaSchema | Unreadable]]:
         """Each version with its commit and its schema, or why it has none; a table is loaded only where no commit has
-        the schema."""
+        the schema. A checkpoint may have another than the commits before it, and is what readers go by."""
         last: tuple[int, DeltaSchema] | None = None
         for version, commit in read_commits(table.place, versions):
             try:
@@ -135,7 +136,7 @@ class DeltaConnector(SnapshotLister):
                     if commit.metadata is not None:
                         text, settings = commit.metadata.get("schemaString"), commit.metadata.get("configuration")
                         schema = self._schemas.parse(text, settings)
-                    elif last is not None and last[0] == version - 1:
+                    elif last is not None and last[0] == version - 1 and version not in checkpoints:
                         schema = last[1]
                     else:
                         schema = self._outline(table, version).schema

@@ -215,3 +215,21 @@ def test_a_column_without_a_type_is_null_in_every_file(tmp_path):
         "a": [1, 2],
         "nothing": [None] * 2,
     }
+
+
+def test_the_schema_of_a_checkpoint_is_that_of_its_version(tmp_path):
+    """Readers start from the checkpoint, so a column that it alone has is one of the table's."""
+    path = tmp_path / "t"
+    deltalake.write_deltalake(path, pa.table({"a": [1]}))
+    deltalake.write_deltalake(path, pa.table({"a": [2]}), mode="append")
+    later = pa.table({"a": [2], "b": ["x"]})
+    elsewhere = tmp_path / "elsewhere"
+    deltalake.write_deltalake(elsewhere, pa.table({"a": [1], "b": ["x"]}))
+    deltalake.write_deltalake(elsewhere, later, mode="append")
+    deltalake.DeltaTable(elsewhere).create_checkpoint()
+    for name in (f"{1:020}.checkpoint.parquet", "_last_checkpoint"):
+        (elsewhere / "_delta_log" / name).rename(path / "_delta_log" / name)
+    found = connector(path)
+    listing = found.enumerate_snapshots("default", "t")
+    assert [[c.name for c in s.schema.columns] for s in listing.snapshots] == [["a"], ["a", "b"]]
+    assert listing.snapshots[-1].schema == found.describe("default", "t").schema
