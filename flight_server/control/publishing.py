@@ -27,6 +27,7 @@ log = logging.getLogger("statflight.server")
 PUBLISH_SECONDS: Final = 3600.0  # a publication that scans a table may take
 SETTLE_SECONDS: Final = 1.0  # after the last capture of a table
 INTERVAL_SECONDS: Final = 10.0  # between two publications of a table in a home
+LONGEST_PAUSE_SECONDS: Final = 600.0  # until a home that failed is tried again
 CURRENT, FAILED, DRY_RUN = "CURRENT", "FAILED", "DRY_RUN"
 
 
@@ -44,6 +45,7 @@ class Publishing:
         self.seconds: dict[str, tuple[int, float]] = {}
         self._captured: dict[int, float] = {}  # table key → when something was last captured of it
         self._published: dict[tuple[int, str], float] = {}
+        self._failures: dict[tuple[int, str], int] = {}  # of a table in a home, one after the other
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
@@ -138,14 +140,24 @@ class Publishing:
             tried += 1
             try:
                 self.publish(table, home, snapshot_id, is_cancelled=self._stop.is_set)
+                self._failures.pop((table.table_key, home), None)
             except (UpstreamError, NotFound) as trouble:
                 log.info("publish %s to %s: %s", table.full_name, home, trouble)
+                if trouble.retryable:
+                    self._try_later(table, home)
             except StatflightError as refusal:
                 log.info("publish %s to %s: %s", table.full_name, home, refusal)
                 if isinstance(refusal, InvalidArgument) and refusal.code not in ("NOT_PUBLISHABLE", "STALE"):
                     failed = {"snapshot_id": snapshot_id, "state": FAILED, "detail": str(refusal)}
                     self._record(table, home, failed)
         return tried
+
+    def _try_later(self, table: TableEntry, home: str) -> None:
+        """Puts a table whose home failed back in the queue, for a time that doubles with each failure."""
+        failures = self._failures[table.table_key, home] = self._failures.get((table.table_key, home), 0) + 1
+        pause = min(INTERVAL_SECONDS * 2**failures, LONGEST_PAUSE_SECONDS)
+        with self._lock:
+            self._captured.setdefault(table.table_key, self._clock() + pause)
 
     def _is_fresh(self, table: TableEntry, home: str, snapshot_id: int) -> bool:
         """Whether a home holds all that is stored of a snapshot: nothing was put since it was published."""

@@ -127,6 +127,23 @@ def test_what_could_not_be_published_in_the_background_says_why(house):
     assert house.rows() == [("trino", 7, "FAILED", "the home may not be written")]
 
 
+def test_a_home_that_failed_is_tried_again_later_and_later(house):
+    house.answer = UpstreamError("the catalog is away")
+    assert house.captured() == 1
+    waited = []
+    for _ in range(8):
+        begun = house.now
+        while not house.publishing.republish():
+            house.now += 5
+        waited.append(house.now - begun)
+    assert waited[:3] == [25, 45, 85] and max(waited) <= 605 and waited == sorted(waited)  # and a moment to settle
+    house.answer = {"location": "there", "columns": ["id"], "detail": ""}
+    house.now += 1000
+    assert house.publishing.republish() == 1 and house.rows() == [("trino", 7, "CURRENT", None)]
+    house.now += 1000
+    assert house.publishing.republish() == 0
+
+
 @pytest.mark.parametrize("code", ["NOT_PUBLISHABLE", "STALE"])
 def test_nothing_to_publish_yet_is_not_a_failure(house, code):
     house.answer = InvalidArgument("not now", code=code)
