@@ -148,11 +148,11 @@ def _register(
     unknown = [name for name in _names(sql) if not _is_known(session, name)]
     if not unknown or str(session.conf.get("spark.sql.catalogImplementation")) != "in-memory":
         return []
-    from flight_server.worker.connection import Server as Connection
+    from flight_server.connection import Connection
 
     made = []
     try:
-        client = Connection(server, token, tls_roots, own.get("tls_cert"), own.get("tls_key"))
+        client = Connection(server, token, tls_roots, tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key"))
         try:
             rows = client.get({"table": "sys.tables"}).to_pylist()
             for name in unknown:

@@ -33,7 +33,7 @@ def run_worker(
     import_pandas_early()
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(
-        Server(server_uri, token, tls_roots, tls_cert, tls_key),
+        Server(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key),
         Registry(default_engines(inline_max_cells=inline_max_cells, spark=spark)),
         spark=spark,
     )

@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.flight as flight
+from flight_server.connection import Connection
+
+ACTION_SECONDS: Final = 60.0
 
 
-class Server:
-    """The server as a worker sees it."""
+class Server(Connection):
+    """A connection whose actions take a minute at most, unless they are given longer: a worker must not hang on a call.
 
-    def __init__(
-        self, uri: str, token: str | None, tls_roots: bytes | None = None,
-        tls_cert: bytes | None = None, tls_key: bytes | None = None,
-    ):  # fmt: skip
-        self.uri = uri
-        certificates = {"tls_root_certs": tls_roots, "cert_chain": tls_cert, "private_key": tls_key}
-        self._client = flight.connect(uri, **{name: given for name, given in certificates.items() if given is not None})
-        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+    Errors are pyarrow's own; a worker's threads wait for a server that is away, each by its own rule.
+    """
 
-    def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
-
-    def act(self, name: str, body: Mapping[str, Any], timeout: float = 60.0) -> list[dict[str, Any]]:
-        action = flight.Action(name, json.dumps(body).encode())
-        return [json.loads(r.body.to_pybytes()) for r in self._client.do_action(action, self.options(timeout))]
-
-    def put(self, command: Mapping[str, Any], rows: pa.Table) -> None:
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-        writer, reader = self._client.do_put(descriptor, rows.schema, self.options())
-        with writer:
-            writer.write_table(rows, max_chunksize=65_536)
-            writer.done_writing()
-            while reader.read() is not None:
-                pass
-
-    def get(self, command: Mapping[str, Any]) -> pa.Table:
-        ticket = flight.Ticket(json.dumps(command).encode())
-        return self._client.do_get(ticket, self.options()).read_all()
-
-    def close(self) -> None:
-        self._client.close()
+    def act(
+        self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = ACTION_SECONDS
+    ) -> list[Any]:
+        return super().act(name, body, timeout)
 
 
 def first_line(trouble: BaseException) -> str:
+    """The first line of an error, or its type where it has none; at most 500 characters."""
     return next(iter(str(trouble).strip().splitlines()), type(trouble).__name__)[:500]

@@ -79,7 +79,7 @@ def house(directory: Path) -> Iterator[Client]:
     """A server of its own, and a worker in this process."""
     directory.mkdir()
     with serving(directory) as live:
-        worker = Worker(Server(live.uri, None, None), Registry([NativeEngine()]))
+        worker = Worker(Server(live.uri, None), Registry([NativeEngine()]))
         thread = threading.Thread(target=worker.run, args=(("control", "sync", "light", "job"),), daemon=True)
         thread.start()
         try:
