@@ -27,8 +27,10 @@ def write(method: str, caller: str, correlation_id: str, **told: Any) -> None:
 
 def action(name: str, body: bytes, caller: str, correlation_id: str) -> None:
     """The event of an action that writes. The end of a look at a lake is none: it stores nothing itself."""
+    if name not in WRITES:
+        return
     fields = of_body(body)
-    if name in WRITES and not (name == "finish_job" and str(fields.get("job_id", "")).startswith("look-")):
+    if not (name == "finish_job" and str(fields.get("job_id", "")).startswith("look-")):
         write(f"DoAction/{name}", caller, correlation_id, **fields)
 
 
