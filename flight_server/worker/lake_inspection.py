@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from capture.connectors.secrets import mask
-from capture.connectors.spi import Connector, Snapshot
+from capture.connectors.spi import Connector
+from capture.store_sink import look_at_table
 from flight_server.worker.connection import first_line
 from store.errors import Cancelled, StatflightError
 
@@ -51,7 +51,7 @@ def _discover(connector: Connector, payload: Mapping[str, Any], progress: Progre
 
     def look(of: tuple[str, str]) -> dict[str, Any]:
         known = frozenset(payload["known"].get("\0".join(of), ()))
-        return _table(connector, *of, known, payload["full_rescan"])
+        return look_at_table(connector, *of, known, payload["full_rescan"])
 
     for done, (of, found) in enumerate(zip(names, _looks(connector, look, names), strict=True)):
         progress(done / len(names), f"{done} of {len(names)} tables")
@@ -88,30 +88,3 @@ def _troubles_of(namespace: str, name: str | None, errors: list[dict[str, Any]])
     except BaseException as trouble:  # a library's surprise or panic stays with its table
         reason = f"{type(trouble).__name__}: {first_line(trouble)}"
         errors.append({"schema": namespace, "name": name, "reason": reason})
-
-
-def _table(connector: Connector, namespace: str, name: str, known: frozenset[int], full: bool) -> dict[str, Any]:
-    described_ = connector.describe(namespace, name)
-    listing = connector.enumerate_snapshots(namespace, name, full_rescan=full, known_snapshot_ids=known)
-    schemas = {s.schema.hash: s.schema for s in listing.snapshots} | {described_.schema.hash: described_.schema}
-    told = {
-        h: [[c.name, c.logical_type, c.nullable, c.field_id, *([list(c.path)] if c.path else ())] for c in s.columns]
-        for h, s in schemas.items()
-    }
-    return {
-        "schema": namespace, "name": name, "table_id": described_.table_id, "location": described_.location,
-        "schema_hash": described_.schema.hash,
-        "schemas": told,
-        "snapshots": [_snapshot(s) for s in listing.snapshots],
-        "live_snapshot_ids": sorted(listing.live_snapshot_ids), "current_snapshot_id": listing.current_snapshot_id,
-        "partition_keys": list(described_.partition_keys), "properties": mask(described_.properties),
-        "constraints": [[c.kind, c.name, list(c.columns), c.clause] for c in described_.constraints],
-    }  # fmt: skip
-
-
-def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    return {
-        "snapshot_id": snapshot.snapshot_id, "ordinal": snapshot.ordinal, "schema_hash": snapshot.schema.hash,
-        "parent_snapshot_id": snapshot.parent_snapshot_id, "sequence_number": snapshot.sequence_number,
-        "committed_at": snapshot.committed_at and snapshot.committed_at.isoformat(), "operation": snapshot.operation,
-    }  # fmt: skip

@@ -1,0 +1,230 @@
+"""Captures without a server: a store of one's own, and the sink that publishes into it.
+
+    with LocalStore("stats.duckdb") as store:
+        lake = open_connector(ConnectorConfig("lake", "parquet", "/data/lake"))
+        store.capture(lake, "lake", "default", "events")
+        store.read("stats.columns", "lake.default.events").select(["column_name", "ndv", "min", "max"])
+
+A `statflight serve` of the same database sees what was captured; only one process has it open at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import pyarrow as pa
+
+from capture.connectors.secrets import mask
+from capture.connectors.spi import Connector, Snapshot
+from capture.engines import default_engines
+from capture.registry import Registry
+from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Listing, TableHandle
+from store import records
+from store.catalog_store import Catalog, TableEntry
+from store.database import Database
+from store.errors import Cancelled, NotFound
+from store.file_spans import rows_of
+from store.layout import Connection
+from store.puts import Counts, Put, PutMode
+from store.schemas import DERIVED, FLIGHTS
+from store.stats_store import DuckDBStatsStore
+from store.targets import Target
+
+_FAMILIES: Final = {"stats.sketches": ("stats.sketches", "file_sketches")}  # others are their own
+
+
+class StoreSink:
+    """Collects what a capture finds; `publish` stores all of it at once, or nothing.
+
+    Args:
+        store: Where the rows go, and where earlier ones are.
+        progress: Called with the share that is done, 0 to 1, and a message; False ends the capture.
+    """
+
+    def __init__(self, store: DuckDBStatsStore, progress: Callable[[float, str], bool | None] | None = None):
+        self._store, self._progress = store, progress
+        self._rows: dict[tuple[str, PutMode], list[pa.Table]] = {}
+
+    def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+        mode = PutMode.FILL if extra else PutMode.REPLACE_SNAPSHOT if whole else PutMode.CAPTURE
+        prepared = records.prepare(FLIGHTS[flight], rows, clamp=True)
+        self._rows.setdefault((flight, mode), []).append(prepared)
+
+    def list_files(self, table: TableHandle, listing: Listing) -> bool:  # noqa: ARG002  of the protocol
+        return False  # all rows are put each time
+
+    def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+        entry = self._store.catalog.find((table.catalog, table.schema, table.name))
+        captured = set() if entry is None else self._store.captured_snapshots(entry)
+        if entry is None or not captured:
+            rows = FLIGHTS[flight].schema.empty_table()
+        else:
+            order = {s.snapshot_id: s.ordinal for s in self._store.catalog.snapshots(entry)}
+            rows = stored_rows(self._store, flight, entry, max(captured, key=lambda i: order.get(i, -1)))
+        return rows if columns is None else rows.select(list(columns))
+
+    def progress(self, share: float, message: str = "") -> None:
+        if self._progress is not None and self._progress(share, message) is False:
+            raise Cancelled("the capture was stopped")
+
+    def publish(self) -> Counts:
+        """Stores what was put, what was asked for first; the sink is empty afterwards.
+
+        Raises:
+            StatflightError: The store refuses the rows; nothing is stored then.
+        """
+        last = sorted(self._rows.items(), key=lambda item: item[0][1] is PutMode.FILL)
+        puts = [Put(flight, pa.concat_tables(rows, promote_options="default"), mode) for (flight, mode), rows in last]
+        self._rows = {}
+        return self._store.put(puts)
+
+
+class LocalStore:
+    """A statistics store in this process, with captures into it.
+
+    Args:
+        path: The database file, created where there is none; `:memory:` for one that is not kept.
+        engines: What captures; those that come with the project and those installed by default.
+    """
+
+    def __init__(self, path: str | Path, engines: Sequence[CaptureEngine] | None = None):
+        self.database = Database(path)
+        self.catalog = Catalog(self.database)
+        self.store = DuckDBStatsStore(self.database, self.catalog)
+        self.registry = Registry(default_engines() if engines is None else engines)
+
+    def __enter__(self) -> LocalStore:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the database and the engines."""
+        for engine in self.registry.engines:
+            if callable(close := getattr(engine, "close", None)):
+                close()
+        self.database.close()
+
+    def capture(
+        self, connector: Connector, catalog: str, schema: str, name: str, *, snapshot_id: int | None = None,
+        targets: Iterable[Target] | None = None, progress: Callable[[float, str], bool | None] | None = None,
+        **spec: Any,
+    ) -> list[CaptureResult]:  # fmt: skip
+        """Captures statistics of a table and publishes them as a whole.
+
+        Args:
+            connector: The opened lake.
+            catalog: The name under which the lake's tables are stored.
+            schema: The table's namespace, dotted when nested.
+            name: The table.
+            snapshot_id: Which snapshot; the current one by default.
+            targets: What to capture; the table and all of its columns by default.
+            progress: See `StoreSink`.
+            spec: Other fields of `CaptureSpec`, such as `kinds`, `sampling` or `budget`.
+
+        Returns:
+            One result per target, in their order.
+
+        Raises:
+            NotFound: There is no such table or snapshot.
+            StatflightError: The lake cannot be read, or the store refuses what was captured.
+        """
+        table = self._discovered(connector, catalog, schema, name, snapshot_id)
+        if targets is None:
+            leaves = [column_id for column_id, column in table.by_id.items() if column.is_leaf]
+            targets = [Target.table(), *map(Target.column, leaves)]
+        sink = StoreSink(self.store, progress)
+        results, _ = self.registry.capture_batch([CaptureRequest.of(table, t, **spec) for t in targets], sink)
+        sink.publish()
+        return results
+
+    def read(self, flight: str, table: str, snapshot_id: int | None = None) -> pa.Table:
+        """The rows of a `stats.*` flight that were captured at a snapshot (the current one by default).
+
+        Raises:
+            NotFound: There is no such table.
+        """
+        entry = self.catalog.get(table)
+        at = entry.current_snapshot_id if snapshot_id is None else snapshot_id
+        return FLIGHTS[flight].schema.empty_table() if at is None else stored_rows(self.store, flight, entry, at)
+
+    def _discovered(
+        self, connector: Connector, catalog: str, schema: str, name: str, snapshot_id: int | None
+    ) -> TableHandle:
+        found = look_at_table(connector, schema, name)
+
+        def store(connection: Connection) -> TableEntry:
+            return self.catalog.discovered(connection, catalog, connector.format, found, ())
+
+        entry = self.database.write(store)
+        wanted = found["current_snapshot_id"] if snapshot_id is None else snapshot_id
+        targets = None if wanted is None else frozenset({wanted})
+        listing = connector.enumerate_snapshots(schema, name, target_snapshot_ids=targets)
+        snapshot = next((s for s in listing.snapshots if s.snapshot_id == wanted), None)
+        if snapshot is None:
+            raise NotFound(f'"{entry.full_name}" has no snapshot {wanted}', code="UNKNOWN_SNAPSHOT")
+        ids = self.catalog.column_ids(entry)
+        return TableHandle(catalog, schema, name, entry.table_id, snapshot.snapshot_id, snapshot.schema, ids, connector)
+
+
+def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapshot_id: int) -> pa.Table:
+    """What is stored of a table at a snapshot, as rows of a flight without the derived columns."""
+    schema = pa.schema([field for field in FLIGHTS[flight].schema if field.name not in DERIVED])
+    catalog, namespace, name = table.name
+    key = {"table_catalog": catalog, "table_schema": namespace, "table_name": name, "table_id": table.table_id,
+           "snapshot_id": snapshot_id}  # fmt: skip
+    parts = []
+    with store.database.reading() as cursor:
+        for family in _FAMILIES.get(flight, (flight,)):
+            source, parameters = rows_of(family, table, snapshot_id)
+            parts.append(cursor.sql(f"SELECT t.* FROM {source}", params=parameters).to_arrow_table())
+    tables = []
+    for part in parts:
+        columns = [
+            pa.repeat(pa.scalar(key[f.name], f.type), len(part)) if f.name in key
+            else part[f.name].cast(f.type) if f.name in part.column_names else pa.nulls(len(part), f.type)
+            for f in schema
+        ]  # fmt: skip
+        tables.append(pa.table(columns, schema))
+    return pa.concat_tables(tables)
+
+
+def look_at_table(
+    connector: Connector, namespace: str, name: str, known: frozenset[int] = frozenset(), full: bool = False
+) -> dict[str, Any]:
+    """A table, its snapshots and their schemas as JSON, for `Catalog.discovered`.
+
+    Args:
+        connector: The opened lake.
+        namespace: The table's namespace.
+        name: The table.
+        known: Snapshots that need not be listed again.
+        full: List them nevertheless.
+    """
+    described = connector.describe(namespace, name)
+    listing = connector.enumerate_snapshots(namespace, name, full_rescan=full, known_snapshot_ids=known)
+    schemas = {s.schema.hash: s.schema for s in listing.snapshots} | {described.schema.hash: described.schema}
+    columns = {
+        h: [[c.name, c.logical_type, c.nullable, c.field_id, *([list(c.path)] if c.path else ())] for c in s.columns]
+        for h, s in schemas.items()
+    }
+    return {
+        "schema": namespace, "name": name, "table_id": described.table_id, "location": described.location,
+        "schema_hash": described.schema.hash, "schemas": columns,
+        "snapshots": [_snapshot(s) for s in listing.snapshots],
+        "live_snapshot_ids": sorted(listing.live_snapshot_ids), "current_snapshot_id": listing.current_snapshot_id,
+        "partition_keys": list(described.partition_keys), "properties": mask(described.properties),
+        "constraints": [[c.kind, c.name, list(c.columns), c.clause] for c in described.constraints],
+    }  # fmt: skip
+
+
+def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "snapshot_id": snapshot.snapshot_id, "ordinal": snapshot.ordinal, "schema_hash": snapshot.schema.hash,
+        "parent_snapshot_id": snapshot.parent_snapshot_id, "sequence_number": snapshot.sequence_number,
+        "committed_at": snapshot.committed_at and snapshot.committed_at.isoformat(), "operation": snapshot.operation,
+    }  # fmt: skip

@@ -1,0 +1,92 @@
+"""Captures without a server: what was captured is stored, read, continued, and served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture.connectors import open_connector
+from capture.connectors.spi import ConnectorConfig
+from capture.spec import Budget, Sampling
+from capture.spi import Outcome
+from capture.store_sink import LocalStore
+from store.errors import NotFound
+from store.targets import Target
+
+NAME = "lake.default.events"
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    (tmp_path / "lake/events").mkdir(parents=True)
+    write(tmp_path / "lake", 0, 100)
+    return tmp_path / "lake"
+
+
+def write(root: Path, start: int, stop: int) -> None:
+    ids = range(start, stop)
+    rows = pa.table({"id": pa.array(ids, pa.int64()), "word": [f"w{i % 7}" for i in ids]})
+    pq.write_table(rows, root / f"events/{start}.parquet", row_group_size=10)
+
+
+@pytest.fixture
+def lake(root):
+    connector = open_connector(ConnectorConfig("lake", "parquet", str(root)))
+    yield connector
+    connector.close()
+
+
+def test_a_table_is_captured_and_read(tmp_path, lake):
+    with LocalStore(tmp_path / "s.duckdb") as store:
+        results = store.capture(lake, "lake", "default", "events")
+        assert [result.outcome for result in results] == [Outcome.CAPTURED] * 3
+        (table,) = store.read("stats.tables", NAME).to_pylist()
+        assert (table["row_count"], table["data_file_count"], table["table_name"]) == (100, 1, "events")
+        columns = {row["column_name"]: row for row in store.read("stats.columns", NAME).to_pylist()}
+        assert (columns["id"]["ndv"], columns["id"]["max"], columns["id"]["mean"]) == (100, "99", 49.5)
+        assert columns["word"]["ndv"] == 7
+        assert store.read("stats.file_columns", NAME).num_rows == 2
+        assert set(store.read("stats.sketches", NAME)["role"].to_pylist()) == {"NDV", "QUANTILES", "MCV"}
+    with LocalStore(tmp_path / "s.duckdb") as store:  # it is kept
+        assert store.read("stats.columns", NAME).num_rows == 2
+
+
+def test_a_later_capture_reads_the_new_files_alone(lake, root):
+    with LocalStore(":memory:") as store:
+        store.capture(lake, "lake", "default", "events")
+        write(root, 100, 150)
+        results = store.capture(lake, "lake", "default", "events")
+        assert [result.attributes.get("files_reused") for result in results] == [None, 1, 1]
+        columns = {row["column_name"]: row for row in store.read("stats.columns", NAME).to_pylist()}
+        assert (columns["id"]["ndv"], columns["id"]["row_count"], columns["id"]["mean"]) == (150, 150, 74.5)
+        assert len(store.store.captured_snapshots(store.catalog.get(NAME))) == 2
+
+
+def test_a_sample_does_not_replace_the_whole(lake):
+    with LocalStore(":memory:") as store:
+        store.capture(lake, "lake", "default", "events")
+        how = {"sampling": Sampling.RANDOM_ROW_GROUP, "budget": Budget(max_rows=20)}
+        store.capture(lake, "lake", "default", "events", targets=[Target.column(1)], **how)
+        columns = {row["column_id"]: row for row in store.read("stats.columns", NAME).to_pylist()}
+        assert (columns[1]["completeness"], columns[1]["ndv"], columns[1]["max"]) == ("COMPLETE", 100, "99")
+
+
+def test_a_capture_that_is_stopped_stores_nothing(lake):
+    with LocalStore(":memory:") as store:
+        results = store.capture(lake, "lake", "default", "events", progress=lambda share, message: False,
+                                targets=[Target.column(1)])  # fmt: skip
+        assert [(r.outcome, r.detail) for r in results] == [(Outcome.DEGRADED, "cancelled")]
+        assert store.read("stats.columns", NAME).num_rows == 0
+
+
+def test_what_is_not_there_is_named(lake):
+    with LocalStore(":memory:") as store:
+        with pytest.raises(NotFound, match="evnts"):
+            store.capture(lake, "lake", "default", "evnts")
+        with pytest.raises(NotFound, match="has no snapshot 5"):
+            store.capture(lake, "lake", "default", "events", snapshot_id=5)
+        with pytest.raises(NotFound):
+            store.read("stats.columns", "lake.default.nothing")
