@@ -11,16 +11,19 @@ from typing import Any
 from capture.orchestrator import Orchestrator
 from capture.spec import CaptureSpec
 from flight_server.auth.vault import Vault
+from flight_server.checks.rules import load as load_rules
 from flight_server.config import Settings
 from flight_server.control.access import Access
 from flight_server.control.auto_analyze import AutoAnalyze
 from flight_server.control.capture_plane import Captures, ResolvePlane
+from flight_server.control.checking import Checking
 from flight_server.control.lakes import Lakes
 from flight_server.control.leases import Leases
 from flight_server.control.publication import Publication
 from flight_server.control.publishing import Publishing
 from flight_server.control.task_queue import TaskQueue
 from flight_server.control.watch import Watch
+from flight_server.control.webhook import Webhook
 from flight_server.reads.computed import register as register_computed
 from flight_server.reads.flight_files import HotFlights
 from flight_server.reads.prewarm import Ready
@@ -56,6 +59,7 @@ class Service:
     def __init__(self, settings: Settings, functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple):
         self.settings = settings
         self.started = time.time()
+        rules = () if settings.checks is None else load_rules(settings.checks)  # a bad file leaves no database
         self.database = Database(settings.db)
         self.changes = self.database.changes
         self.catalog = Catalog(self.database)
@@ -92,6 +96,8 @@ class Service:
         self.lakes.on_discovered = self.auto.look
         self.watch = Watch(self.lakes, self.tasks, self._connected, self._watch_interval)
         self.publishing = Publishing(self)
+        webhook = None if settings.webhook is None else Webhook(settings.webhook, settings.webhook_secret)
+        self.checking = Checking(self.database, self.catalog, self.scanner, settings.checks, rules, webhook)
         self.publication.on_published = self._captured
         register_computed(
             self.scanner.queries, engines=self._engines, functions=functions, live_jobs=self.tasks.live_jobs
@@ -101,16 +107,19 @@ class Service:
         """Begins what goes on beside the answers."""
         self.watch.start()
         self.publishing.start()
+        self.checking.start()
         self.ready.start()
 
     def _captured(self, table: TableEntry) -> None:
         self.auto.published(table)
         self.publishing.captured(table)
+        self.checking.captured(table)
 
     def close(self) -> None:
         """Ends what goes on beside the answers, and closes the database."""
         self.watch.stop()
         self.publishing.stop()
+        self.checking.stop()
         self.ready.stop()
         self.tasks.close()
         self.hot.close()

@@ -41,6 +41,13 @@ def _text(value: Any) -> str:
     return value.strip()
 
 
+def _url(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("an address such as https://host/path")
+    return text
+
+
 def _path(value: Any) -> Path:
     return value.expanduser() if isinstance(value, Path) else Path(_text(value)).expanduser()
 
@@ -182,6 +189,9 @@ class Settings:
         stream_seconds: How long one answer may take, its reader's pauses included.
         auto_analyze: Policy of tables whose connector gives none (see `capture.policy`).
         auto_analyze_seconds: How often the lakes of tables with a policy are looked at.
+        checks: Rules file whose rules are checked after each capture.
+        webhook: Address that changes of the rules' states are posted to.
+        webhook_secret: Signs what is posted.
         server: Address that clients and workers connect to.
         token: Bearer token of clients and workers.
     """
@@ -217,6 +227,9 @@ class Settings:
     stream_seconds: float = 3600.0
     auto_analyze: str = "off"
     auto_analyze_seconds: float = 300.0
+    checks: Path | None = None
+    webhook: str | None = None
+    webhook_secret: str | None = field(default=None, repr=False)
     server: str = f"grpc://127.0.0.1:{DEFAULT_PORT}"
     token: str | None = field(default=None, repr=False)
 
@@ -286,10 +299,13 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "stream_seconds": _seconds,
     "auto_analyze": _auto,
     "auto_analyze_seconds": _seconds,
+    "checks": _path,
+    "webhook": _url,
+    "webhook_secret": _text,
     "server": _text,
     "token": _text,
 }
-_SECRETS: Final = frozenset({"token"})
+_SECRETS: Final = frozenset({"token", "webhook_secret"})
 
 
 def load(

@@ -67,6 +67,8 @@ CREATE TABLE snapshots (table_key BIGINT, snapshot_id BIGINT, ordinal BIGINT, pa
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT,
     freshness VARCHAR);
 CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR);
+CREATE TABLE checks (table_key BIGINT, snapshot_id BIGINT, column_name VARCHAR, rule VARCHAR, measure VARCHAR,
+    level VARCHAR, state VARCHAR, value DOUBLE, detail VARCHAR, checked_at TIMESTAMPTZ, changed_at TIMESTAMPTZ);
 CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR, location VARCHAR,
     columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR, made_snapshot_id BIGINT);
 CREATE TABLE idempotency (key VARCHAR, content_hash VARCHAR, answer VARCHAR, stored_at TIMESTAMPTZ);

@@ -9,7 +9,7 @@ from store.errors import InvalidArgument
 from store.layout import PARTED, SQL_TYPES, Connection, create, current_ddl, parts
 from store.schemas import DELETES, MOMENTS
 
-VERSION = 6  # of the layout
+VERSION = 7  # of the layout
 
 
 def _add_column_usage(connection: Connection) -> None:
@@ -67,8 +67,18 @@ def _part_current(connection: Connection) -> None:
     refresh_listings(connection, keys)
 
 
+def _add_checks(connection: Connection) -> None:
+    """Layout 7."""
+    connection.execute(
+        "CREATE TABLE checks (table_key BIGINT, snapshot_id BIGINT, column_name VARCHAR, rule VARCHAR,"
+        " measure VARCHAR, level VARCHAR, state VARCHAR, value DOUBLE, detail VARCHAR, checked_at TIMESTAMPTZ,"
+        " changed_at TIMESTAMPTZ)"
+    )
+
+
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {
     1: _add_column_usage, 2: _add_file_marks, 3: _add_packed, 4: _add_moments, 5: _part_current,
+    6: _add_checks,
 }  # fmt: skip
 """Version → what brings a file of that version to the next one."""
 

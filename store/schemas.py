@@ -193,6 +193,14 @@ _ALL: Final = [
         "home": TEXT, "state": TEXT, "location": TEXT, "columns": pa.list_(TEXT), "published_at": INSTANT,
         "detail": TEXT,
     }),
+    _plain("sys.checks", "Results of the server's rules, for each snapshot that was checked", KEY | {
+        "column_name": TEXT, "rule": TEXT, "measure": TEXT, "level": TEXT, "state": TEXT, "value": FLOAT,
+        "detail": TEXT, "checked_at": INSTANT, "changed_at": INSTANT,
+    }),
+    _plain("sys.changes", "Differences of each snapshot from the one before: schema, volume, freshness", KEY | {
+        "previous_snapshot_id": INT, "committed_at": INSTANT, "kind": TEXT, "statistic": TEXT, "before": FLOAT,
+        "after": FLOAT, "change": FLOAT, "change_percent": FLOAT,
+    }),
     _plain("sys.engines", "Capture engines of the connected workers", {
         "engine_id": TEXT, "priority": INT, "connectors": pa.list_(TEXT), "target_kinds": pa.list_(TEXT),
         "statistic_kinds": TEXT, "execution_modes": pa.list_(TEXT), "sampling": pa.list_(TEXT),

@@ -45,7 +45,7 @@ def test_a_storey_never_imports_a_higher_one(place):
 BASE = {"config"}
 REQUESTS = BASE | {"wire", "conditions", "auth"}
 DATA = REQUESTS | {"reads", "writes"}
-APP = DATA | {"control", "app"}
+APP = DATA | {"checks", "control", "app"}
 ROOMS = {
     "config": set(),
     "wire": BASE,
@@ -53,7 +53,7 @@ ROOMS = {
     "auth": BASE | {"wire"},  # the handshake answers with a status
     "reads": REQUESTS,
     "writes": REQUESTS,
-    "control": DATA,
+    "control": DATA | {"checks"},
     "connection": {"client_errors"},
     "worker": REQUESTS | {"connection"},
     "app": APP,

@@ -52,6 +52,10 @@ def serve(
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Pages, metrics and health over HTTP, when given.")
     ] = None,
+    checks: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Rules to check after each capture.")] = None,
+    webhook: Annotated[
+        str | None, typer.Option(metavar="URL", help="Is told when a rule fails, and when it holds again.")
+    ] = None,
     spark_master: Annotated[str | None, typer.Option(help="Spark of the capture workers.")] = None,
     log_level: _LogLevel = None,
     log_format: _LogFormat = None,
@@ -64,8 +68,8 @@ def serve(
     flags: dict[str, Any] = {
         "db": db, "host": host, "port": port, "workers": workers, "tls_cert": tls_cert, "tls_key": tls_key,
         "tls_client_ca": tls_client_ca, "auth": auth, "insecure": insecure, "metrics_port": metrics_port,
-        "health_port": health_port, "http_port": http_port, "watch_seconds": watch_seconds,
-        "spark_master": spark_master, "log_level": log_level, "log_format": log_format,
+        "health_port": health_port, "http_port": http_port, "checks": checks, "webhook": webhook,
+        "watch_seconds": watch_seconds, "spark_master": spark_master, "log_level": log_level, "log_format": log_format,
     } | _options(option or ())  # fmt: skip
     settings = _settings(config, flags)
     # Not before the settings are known to be good: a mistake should be told at once.

@@ -21,6 +21,7 @@
 | statflight_table_age_seconds | table | since the last capture or put of the table's row; the oldest only |
 | statflight_stale_tables | | tables of connectors whose current snapshot has no table record |
 | statflight_table_stale_seconds | table | … and since when that snapshot is there; the stalest only |
+| statflight_check_failing | table, column, rule, level | 1 where a rule of `--checks` is missed, else 0 |
 | statflight_build_info | version | 1 |
 | process_… | | memory, processor time, open files |
 
@@ -46,6 +47,7 @@ from prometheus_client.exposition import choose_encoder
 
 from flight_server.app import Service
 from flight_server.auth.principal import Principal
+from flight_server.checks.evaluate import State
 from flight_server.control.capture_counters import READ
 from store.catalog_store import EXTERNAL
 from store.errors import InvalidArgument, Unauthenticated
@@ -54,6 +56,7 @@ from store.names import join_name
 from store.stats_store import Counts
 
 MAX_TABLES: Final = 100  # whose age is told, stalest first
+MAX_CHECKS: Final = 1000  # results of rules that are told, misses first
 MAX_LABELS: Final = 200  # values of a label that others choose; the rest is "other"
 _AGES_KEPT: Final = 10.0  # seconds
 _REFUSALS: Final = {
@@ -201,6 +204,7 @@ class _ServiceCollector:
             yield from self._captures()
             yield from self._publications()
             yield from self._tables()
+            yield from self._checks()
 
     def _queue(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("statflight_jobs", "Jobs that there are", labels=["state"])
@@ -267,6 +271,16 @@ class _ServiceCollector:
         yield GaugeMetricFamily("statflight_stale_tables", about, value=stalest.total)
         since = f"Since a current snapshot without table record is there, of the {MAX_TABLES} stalest tables"
         yield _ages("statflight_table_stale_seconds", since, stalest, now)
+
+    def _checks(self) -> Iterator[Metric]:
+        labels = ["table", "column", "rule", "level"]
+        found = GaugeMetricFamily("statflight_check_failing", "1 where a rule is missed, else 0", labels=labels)
+        results = [result for of_table in self._service.checking.results.copy().values() for result in of_table]
+        results.sort(key=lambda result: result.state is State.PASSED)  # misses are told in any case
+        for result in results[:MAX_CHECKS]:
+            missed = 0.0 if result.state is State.PASSED else 1.0
+            found.add_metric([result.table, result.column or "", result.rule, str(result.level)], missed)
+        yield found
 
     def _ask(self, sql: str, *parameters: Any) -> _Stalest:
         rows = self._service.database.rows(sql, *parameters, MAX_TABLES)

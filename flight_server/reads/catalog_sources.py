@@ -73,6 +73,53 @@ def _publications(scope: Scope) -> Source:
     return Source(sql, parameters, columns, "s.table_key, s.home")
 
 
+def _checks(scope: Scope) -> Source:
+    parameters: list[Any] = []
+    columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.checks"].schema.names
+                               if name not in TABLE_COLUMNS}  # fmt: skip
+    among = limited_to("t", scope, parameters)
+    sql = f"checks s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {among}"
+    return Source(sql, parameters, columns, "s.table_key, s.checked_at, s.rule, s.column_name")
+
+
+_COUNTED: Final = ("row_count", "data_file_count", "total_size_bytes")
+
+
+def _changes(scope: Scope) -> Source:
+    """Each snapshot against the one before it: captured ones by volume, all by schema and by the time between them."""
+    parameters: list[Any] = []
+    among = limited_to("t", scope, parameters)
+    columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.changes"].schema.names
+                               if name not in TABLE_COLUMNS}  # fmt: skip
+    columns["change"] = "(s.after - s.before)"
+    columns["change_percent"] = "(100 * (s.after - s.before) / nullif(abs(s.before), 0))"
+    volumes = " UNION ALL ".join(
+        f"SELECT *, 'VOLUME' AS kind, '{name}' AS statistic, (lag({name}) OVER w)::DOUBLE AS before,"
+        f" {name}::DOUBLE AS after FROM captured WINDOW w AS (PARTITION BY table_key ORDER BY ordinal)"
+        for name in _COUNTED
+    )
+    own = "n.table_key, n.snapshot_id, n.ordinal, n.committed_at, n.schema_hash"
+    sql = (
+        f"(WITH known AS (SELECT {own}, NULL::BIGINT AS row_count, NULL::BIGINT AS data_file_count,"
+        " NULL::BIGINT AS total_size_bytes, lag(n.snapshot_id) OVER w AS previous_snapshot_id,"
+        " lag(n.schema_hash) OVER w AS schema_before, epoch(n.committed_at - lag(n.committed_at) OVER w) AS gap"
+        " FROM snapshots n WINDOW w AS (PARTITION BY n.table_key ORDER BY n.ordinal)),"
+        f" captured AS (SELECT {own}, c.row_count, c.data_file_count, c.total_size_bytes,"
+        " lag(n.snapshot_id) OVER w AS previous_snapshot_id, NULL::VARCHAR AS schema_before, NULL::DOUBLE AS gap"
+        " FROM snapshots n JOIN stats_tables c ON c.table_key = n.table_key AND c.snapshot_id = n.snapshot_id"
+        " WINDOW w AS (PARTITION BY n.table_key ORDER BY n.ordinal)),"
+        f" told AS ({volumes}"
+        " UNION ALL SELECT *, 'SCHEMA', 'schema_hash', NULL::DOUBLE, NULL::DOUBLE FROM known"
+        " WHERE schema_before IS NOT NULL AND schema_hash IS NOT NULL AND schema_before <> schema_hash"
+        " UNION ALL SELECT *, 'FRESHNESS', 'seconds_between_commits',"
+        " (lag(gap) OVER (PARTITION BY table_key ORDER BY ordinal))::DOUBLE, gap FROM known)"
+        " SELECT * FROM told WHERE previous_snapshot_id IS NOT NULL"
+        " AND (kind = 'SCHEMA' OR (kind = 'FRESHNESS' AND after IS NOT NULL) OR before <> after)) s"
+        f" JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {among}"
+    )
+    return Source(sql, parameters, columns, "s.table_key, s.ordinal, s.kind, s.statistic")
+
+
 def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[Scope], Source]:
     """A flight whose columns are those of a table of the same shape, that names its table in columns of its own."""
     columns = {name: f's."{name}"' for name in FLIGHTS[flight].schema.names} | changed
@@ -137,6 +184,8 @@ SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
         " AND NOT t.dropped AND {scope}", _NAMES | _CONSTRAINT_NAME, "t.table_key, s.name"),
     "sys.tables": _tables,
     "sys.publications": _publications,
+    "sys.checks": _checks,
+    "sys.changes": _changes,
     "sys.snapshots": _snapshots,
     "sys.capture_jobs": _own("sys.capture_jobs", "jobs", "s.queued_at, s.job_id"),
     "sys.capture_decisions": _own("sys.capture_decisions", "capture_decisions", "s.decided_at"),

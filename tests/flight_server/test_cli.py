@@ -476,7 +476,7 @@ def test_completion_is_silent_without_a_server(run, monkeypatch):
 
 def test_config_prints_values_and_sources(run, monkeypatch, tmp_path):
     (tmp_path / "statflight.toml").write_text(
-        'port = 1234\ntoken = "secret"\n[spark]\n"spark.hadoop.javax.jdo.option.ConnectionPassword" = "secret"\n'
+        'port = 1234\ntoken = "hush-hush"\n[spark]\n"spark.hadoop.javax.jdo.option.ConnectionPassword" = "hush-hush"\n'
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STATFLIGHT_WORKERS", "3")
@@ -486,7 +486,7 @@ def test_config_prints_values_and_sources(run, monkeypatch, tmp_path):
     assert told["port"] == {"value": 1234, "from": "statflight.toml"}
     assert told["workers"] == {"value": 3, "from": "STATFLIGHT_WORKERS"}
     assert told["host"] == {"value": "127.0.0.1", "from": "default"}
-    assert "secret" not in run("config")[1] + out
+    assert "hush" not in run("config")[1] + out
     (tmp_path / "statflight.toml").write_text("prot = 1\n")
     status, _, err = run("config")
     assert status == 2 and "port" in err

@@ -1,0 +1,150 @@
+"""Rules that the server checks after each capture; results are stored, and a change of state is told a webhook."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from flight_server.auth.principal import ANONYMOUS
+from flight_server.checks import rules as grammar
+from flight_server.checks.evaluate import PREVIOUS, Result, State, check
+from flight_server.control.webhook import Webhook
+from flight_server.reads.local_reader import LocalReader
+from flight_server.reads.scanner import Scanner
+from store.catalog_store import Catalog, TableEntry
+from store.check_store import CheckRow, CheckStore, Turn
+from store.database import Database
+from store.errors import InvalidArgument, NotFound, StatflightError
+
+log = logging.getLogger("statflight.server")
+
+SETTLE_SECONDS: Final = 1.0  # after the last capture of a table
+LOOK_SECONDS: Final = 0.5
+
+
+class Checking:
+    """Checks tables in a thread of its own.
+
+    Args:
+        database: Of the server.
+        catalog: Of the server.
+        scanner: Answers what rules read.
+        path: The rules file; None checks nothing.
+        rules: What the file holds now.
+        webhook: Where changes of state are posted.
+        clock: Stands in for the time.
+
+    Attributes:
+        results: The newest results by table, for metrics.
+    """
+
+    def __init__(
+        self, database: Database, catalog: Catalog, scanner: Scanner, path: Path | None,
+        rules: Sequence[grammar.Rule], webhook: Webhook | None, clock: Callable[[], float] = time.monotonic,
+    ):  # fmt: skip
+        self._catalog, self._path, self._webhook, self._clock = catalog, path, webhook, clock
+        self._store, self._reader = CheckStore(database), LocalReader(scanner, ANONYMOUS)
+        self._rules = rules
+        self._stamp = self._look()
+        self._captured: dict[int, float] = {}  # table key → when something was last captured of it
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self.results: dict[str, list[Result]] = {}
+
+    def start(self) -> None:
+        if self._path is not None:
+            threading.Thread(target=self._loop, name="checks", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._webhook is not None:
+            self._webhook.stop()
+
+    def captured(self, table: TableEntry) -> None:
+        """Something was captured of a table."""
+        if self._path is not None:
+            with self._lock:
+                self._captured[table.table_key] = self._clock()
+
+    def run(self) -> int:
+        """Checks the tables whose captures have ended; how many. Called now and then."""
+        now = self._clock()
+        with self._lock:
+            ready = [key for key, since in self._captured.items() if now - since >= SETTLE_SECONDS]
+            for key in ready:
+                del self._captured[key]
+        if ready:
+            self._renew()
+        for key in ready:
+            try:
+                self._check(self._catalog.by_key(key))
+            except (NotFound, KeyError, pa.ArrowKeyError):  # its connector was dropped since
+                continue
+            except StatflightError as trouble:
+                log.warning("checks: %s", trouble)
+        return len(ready)
+
+    def _check(self, table: TableEntry) -> None:
+        results = check(self._reader, table.full_name, self._rules, PREVIOUS)
+        self.results[table.full_name] = results
+        if table.current_snapshot_id is None or not results:
+            return
+        at = datetime.now(UTC)
+        turns = self._store.put(table.table_key, table.current_snapshot_id, [_row(result) for result in results], at)
+        told = [turn for turn in turns if turn.before is not None or turn.row.state != State.PASSED]
+        for turn in told:
+            log.info("check of %s: %s is %s", table.full_name, _name(turn), turn.row.state)
+        if told and self._webhook is not None:
+            self._webhook.post({
+                "table": table.full_name, "snapshot_id": table.current_snapshot_id, "checked_at": at.isoformat(),
+                "changes": [_told(turn) for turn in told],
+            })  # fmt: skip
+
+    def _renew(self) -> None:
+        """Takes a changed rules file; one that cannot be read changes nothing."""
+        stamp = self._look()
+        if self._path is None or stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._rules = grammar.load(self._path)
+        except InvalidArgument as trouble:
+            log.warning("the rules file has changed, and the rules before stay in use: %s", trouble)
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            stat = None if self._path is None else self._path.stat()
+        except OSError:
+            return None
+        return None if stat is None else (stat.st_mtime_ns, stat.st_ino)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            try:
+                self.run()
+            except Exception:
+                log.exception("checks failed; they are tried again with the next capture")
+
+
+def _row(result: Result) -> CheckRow:
+    return CheckRow(
+        result.column, result.rule, result.measure, result.level, result.state,
+        None if result.value is None else float(result.value), result.detail,
+    )  # fmt: skip
+
+
+def _name(turn: Turn) -> str:
+    return turn.row.rule if turn.row.column_name is None else f"{turn.row.column_name}: {turn.row.rule}"
+
+
+def _told(turn: Turn) -> dict[str, Any]:
+    row = turn.row
+    return {"column": row.column_name, "rule": row.rule, "level": row.level, "before": turn.before, "after": row.state,
+            "value": row.value, "detail": row.detail}  # fmt: skip

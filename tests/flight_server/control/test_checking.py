@@ -1,0 +1,98 @@
+"""Rules of the server: checked when captures have settled, stored, told, and shown as metrics."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from flight_server.auth.principal import ANONYMOUS
+from flight_server.control.checking import SETTLE_SECONDS, Checking
+from flight_server.process.metrics import Metrics
+from flight_server.reads.local_reader import LocalReader
+from store.errors import InvalidArgument
+from tests.flight_server.serving import put, service_in
+
+KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
+RULES = '[[rule]]\nexpect = "null_fraction <= 0.1"\n[[rule]]\nexpect = "row_count > 500"\nlevel = "warn"\n'
+
+
+class Told(list):
+    post = list.append
+
+    def stop(self):
+        """Nothing waits."""
+
+
+@pytest.fixture
+def checked(tmp_path):
+    """A service, its rules file, what is told, and a function that puts a snapshot and has it checked."""
+    (tmp_path / "rules.toml").write_text(RULES)
+    with service_in(tmp_path, checks=tmp_path / "rules.toml") as service:
+        now, told = [0.0], Told()
+        old = service.checking
+        checking = Checking(
+            service.database, service.catalog, service.scanner, tmp_path / "rules.toml", old._rules, told,
+            clock=lambda: now[0],
+        )  # fmt: skip
+        service.checking = checking
+
+        def snapshot(number: int, nulls: int) -> int:
+            at = KEY | {"snapshot_id": number}
+            put(service, [at | {"row_count": 100}], "stats.tables")
+            put(service, [at | {"column_id": 1, "column_name": "id", "row_count": 100, "null_count": nulls}])
+            checking.captured(service.catalog.get("lake.s.t"))
+            assert checking.run() == 0  # more may be captured yet
+            now[0] += SETTLE_SECONDS
+            return checking.run()
+
+        yield service, tmp_path / "rules.toml", told, snapshot
+
+
+def rows(service, **more):
+    found = LocalReader(service.scanner, ANONYMOUS).read("sys.checks").to_pylist()
+    return [(row["snapshot_id"], row["column_name"], row["state"], row["value"]) for row in found]
+
+
+def test_results_are_stored_for_each_snapshot_and_changes_are_told(checked):
+    service, _, told, snapshot = checked
+    assert snapshot(1, 0) == 1
+    assert rows(service) == [(1, "id", "PASSED", 0.0), (1, None, "WARNED", 100.0)]
+    (first,) = told
+    assert [(change["rule"], change["before"], change["after"]) for change in first["changes"]] == [
+        ("row_count > 500", None, "WARNED")
+    ]
+    snapshot(2, 50)
+    assert [row for row in rows(service) if row[0] == 2] == [(2, "id", "FAILED", 0.5), (2, None, "WARNED", 100.0)]
+    assert told[1]["table"] == "lake.s.t" and told[1]["snapshot_id"] == 2
+    assert [(change["column"], change["before"], change["after"]) for change in told[1]["changes"]] == [
+        ("id", "PASSED", "FAILED")
+    ]
+    snapshot(3, 50)
+    assert len(told) == 2  # no news
+
+
+def test_a_changed_file_is_taken_and_a_bad_one_is_not(checked):
+    service, path, _, snapshot = checked
+    path.write_text('[[rule]]\nexpect = "row_count > 5"\n')
+    snapshot(1, 50)
+    assert rows(service) == [(1, None, "PASSED", 100.0)]
+    path.write_text("[[rule]]\nexpect = 5\n")
+    os.utime(path, ns=(1, 1))
+    snapshot(2, 50)
+    assert [row[2] for row in rows(service)] == ["PASSED", "PASSED"]
+
+
+def test_a_metric_says_what_is_missed(checked):
+    service, _, _, snapshot = checked
+    snapshot(1, 50)
+    body = Metrics(service, "0", lambda _: ANONYMOUS).exposition(None, "")[2].decode()
+    labels = 'column="id",level="fail",rule="null_fraction <= 0.1",table="lake.s.t"'
+    assert f"statflight_check_failing{{{labels}}} 1.0" in body
+
+
+def test_a_bad_file_stops_the_start_before_a_database_is_made(tmp_path):
+    (tmp_path / "rules.toml").write_text("nonsense")
+    with pytest.raises(InvalidArgument, match="rules file"), service_in(tmp_path, checks=tmp_path / "rules.toml"):
+        pass
+    assert not (tmp_path / "stats.duckdb").exists()

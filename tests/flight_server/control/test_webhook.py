@@ -1,0 +1,86 @@
+"""The webhook against receivers that take, refuse, fail and hang."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from flight_server.control import webhook
+from flight_server.control.webhook import SIGNATURE, Webhook
+
+
+@pytest.fixture
+def receiver():
+    """A receiver: what it got, and the statuses that it answers with, the last of them from then on."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            server.got.append((json.loads(body), self.headers.get(SIGNATURE), body))
+            self.send_response(server.statuses.pop(0) if len(server.statuses) > 1 else server.statuses[0])
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+            server.taken.set()
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.got, server.statuses, server.taken = [], [200], threading.Event()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def url(server) -> str:
+    return f"http://127.0.0.1:{server.server_port}/hook"
+
+
+def test_a_message_is_signed(receiver):
+    hook = Webhook(url(receiver), "secret")
+    hook.post({"table": "ä", "n": 1})
+    assert receiver.taken.wait(5)
+    ((message, signature, body),) = receiver.got
+    assert message == {"table": "ä", "n": 1} and signature == hook.signature(body)
+    assert signature != Webhook("http://x", "other").signature(body)
+    hook.stop()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "tries", "taken"),
+    [([503, 500, 200], 3, True), ([503], 4, False), ([400], 1, False), ([302], 1, False), ([429, 200], 2, True)],
+)  # fmt: skip
+def test_what_may_pass_is_tried_again(receiver, statuses, tries, taken):
+    receiver.statuses = statuses
+    pauses = []
+    assert Webhook(url(receiver))._deliver(b"{}", pauses.append) is taken
+    assert len(receiver.got) == tries and pauses == list(webhook.PAUSES[: tries - 1])
+    assert receiver.got[0][1] is None  # no secret, no signature
+
+
+def test_a_receiver_that_hangs_holds_up_nobody(caplog):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hook = Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout=0.2, pauses=())
+        started = time.perf_counter()
+        for number in range(5):
+            hook.post({"n": number})
+        assert time.perf_counter() - started < 0.2
+        with caplog.at_level(logging.WARNING):
+            assert not hook._deliver(b"{}")
+        hook.stop()
+    assert "given up" in caplog.text
+
+
+def test_the_oldest_of_too_many_goes(monkeypatch):
+    monkeypatch.setattr(webhook, "MOST_WAITING", 2)
+    hook = Webhook("http://127.0.0.1:9/")
+    hook._thread = threading.current_thread()  # nothing is sent
+    for number in range(4):
+        hook.post({"n": number})
+    assert [json.loads(hook._waiting.get_nowait())["n"] for _ in range(2)] == [2, 3]

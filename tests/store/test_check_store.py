@@ -1,0 +1,51 @@
+"""Results of checks: kept for each snapshot, with the turns of their states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from store.check_store import SNAPSHOTS_KEPT, CheckRow, CheckStore
+from store.database import Database
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+ROW = CheckRow("id", "ndv > 1", "ndv", "fail", "PASSED", 5.0, "")
+
+
+@pytest.fixture
+def database(tmp_path):
+    with_name = Database(tmp_path / "stats.duckdb")
+    yield with_name
+    with_name.close()
+
+
+def test_a_turn_is_a_state_that_differs_from_the_newest_before(database):
+    store = CheckStore(database)
+
+    def put(snapshot, state, **more):
+        at = START + timedelta(hours=snapshot)
+        return [
+            (turn.before, turn.row.state) for turn in store.put(7, snapshot, [replace(ROW, state=state, **more)], at)
+        ]
+
+    assert put(1, "PASSED") == [(None, "PASSED")]
+    assert put(2, "PASSED", value=None) == []
+    assert put(3, "FAILED") == [("PASSED", "FAILED")]
+    assert put(3, "FAILED") == []
+    assert put(4, "PASSED", column_name=None) == [(None, "PASSED")]  # of the table, a rule of its own
+    rows = database.rows("SELECT snapshot_id, state, changed_at FROM checks WHERE column_name = 'id' ORDER BY 1")
+    assert [(row[0], row[1], row[2].astimezone(UTC).hour) for row in rows] == [
+        (1, "PASSED", 1), (2, "PASSED", 1), (3, "FAILED", 3),
+    ]  # fmt: skip
+
+
+def test_results_of_old_snapshots_go(database):
+    store = CheckStore(database)
+    for snapshot in range(SNAPSHOTS_KEPT + 3):
+        store.put(7, snapshot, [ROW], START + timedelta(hours=snapshot))
+    store.put(8, 0, [ROW], START)
+    assert database.rows("SELECT table_key, count(*), min(snapshot_id) FROM checks GROUP BY 1 ORDER BY 1") == [
+        (7, SNAPSHOTS_KEPT, 3), (8, 1, 0),
+    ]  # fmt: skip
