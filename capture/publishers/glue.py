@@ -50,7 +50,9 @@ class GluePublisher(Publisher):
         )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
-        before = {item["ColumnName"]: item for item in self._stored([item["ColumnName"] for item in draft.content])}
+        gone = [name for name in self.statistics.left_out if name.lower() in self._types]
+        names = [*(item["ColumnName"] for item in draft.content), *gone]
+        before = {item["ColumnName"]: item for item in self._stored(names)}
         done: list[str] = []
         try:
             for block in _blocks(draft.content, UPDATED_AT_ONCE):
@@ -61,6 +63,10 @@ class GluePublisher(Publisher):
                     reason = errors[0].get("Error", {}).get("ErrorMessage") or "no reason given"
                     raise UpstreamError(f'glue: column "{sorted(failed)[0]}" was refused ({reason})')
                 done += [item["ColumnName"] for item in block]
+            for name in gone:  # numbers of an earlier publication that nothing vouches for any more
+                if name in before:
+                    self._call("delete_column_statistics_for_table", ColumnName=name)
+                    done.append(name)
         except (StatflightError, PermissionError):
             self._put_back(done, before)
             raise

@@ -45,10 +45,15 @@ class HivePublisher(Publisher):
             isTblLevel=True, dbName=database, tableName=table, lastAnalyzed=int(time.time()),
             catName=self.destination.options.get("catalog"),
         )  # fmt: skip
+        gone = [name.lower() for name in self.statistics.left_out if name.lower() in self._types]
+        asked = ttypes.TableStatsRequest(dbName=database, tblName=table, colNames=gone, catName=about.catName)
         with self._opened() as client:
             client.update_table_column_statistics(
                 ttypes.ColumnStatistics(statsDesc=about, statsObj=[_item(column) for column in draft.content])
             )
+            # numbers of an earlier publication that nothing vouches for any more
+            for item in (client.get_table_statistics_req(asked).tableStats or ()) if gone else ():
+                client.delete_table_column_statistics(database, table, item.colName)
         return None
 
     def read(self) -> Held | None:

@@ -195,3 +195,16 @@ def test_unscaled_decimals(text):
     number, scale = unscaled(Decimal(text))
     assert Decimal(int.from_bytes(number, "big", signed=True)).scaleb(-scale) == Decimal(text)
     assert len(number) == 1 or number[:1] not in (b"\x00", b"\xff") or (number[0] ^ number[1]) & 0x80
+
+
+def test_numbers_that_nothing_vouches_for_any_more_are_removed(tmp_path, glue):
+    store, url = glue
+    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
+    statistics = table.statistics()
+    publish(table.publisher(statistics))
+    assert set(store.stored) == {"id", "label"}
+    fewer = table.statistics(
+        columns=statistics.columns[:1], left_out={"label": "is INHERITED", "price": "is of a sample"}
+    )
+    publish(table.publisher(fewer))
+    assert set(store.stored) == {"id"}

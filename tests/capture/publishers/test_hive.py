@@ -143,3 +143,16 @@ def test_refusals(tmp_path, metastore):
         publish(table.publisher())
     store.faults.append(ttypes.MetaException(message="Concurrent modification"))
     assert publish(table.publisher(), pause=lambda _: None).columns == ("id", "label")
+
+
+def test_numbers_that_nothing_vouches_for_any_more_are_removed(tmp_path, metastore):
+    store, url = metastore
+    table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=url)
+    statistics = table.statistics()
+    publish(table.publisher(statistics))
+    assert set(store.stored) == {"id", "label"}
+    fewer = table.statistics(
+        columns=statistics.columns[:1], left_out={"label": "is INHERITED", "price": "is of a sample"}
+    )
+    publish(table.publisher(fewer))
+    assert set(store.stored) == {"id"}
