@@ -16,7 +16,6 @@ from capture.spi import (
     CaptureResult,
     Decision,
     Listing,
-    Mode,
     Outcome,
     Sink,
     TableHandle,
@@ -38,9 +37,6 @@ class Registry:
 
     def candidates(self, request: CaptureRequest) -> list[CaptureEngine]:
         return [engine for engine in self.engines if not _mismatch(engine, request)]
-
-    def has_async_candidate(self, request: CaptureRequest) -> bool:
-        return bool(self.candidates(replace(request, mode=Mode.ASYNC)))
 
     def capture_batch(
         self, requests: Sequence[CaptureRequest], sink: Sink

@@ -26,6 +26,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Action:
+    """An action and its row of `sys.functions`."""
+
     name: str
     run: Run
     arguments: str
@@ -42,6 +44,14 @@ def functions() -> list[dict[str, str]]:
 
 
 def action(arguments: str, description: str, open: bool = False) -> Callable[[Run], Run]:
+    """Registers a function as the action of its name.
+
+    Args:
+        arguments: The body, as JSON with `?` behind what may be absent.
+        description: A sentence for `list_actions` and `sys.functions`.
+        open: Whether it needs no credentials.
+    """
+
     def add(run: Run) -> Run:
         name = run.__name__
         ACTIONS[name] = Action(name, run, arguments, description, open)

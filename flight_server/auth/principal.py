@@ -11,6 +11,8 @@ from store.names import join_name, matcher
 
 
 class Scope(StrEnum):
+    """Permissions of a token."""
+
     READ = "stats.read"
     WRITE = "stats.write"
     CAPTURE = "capture.run"

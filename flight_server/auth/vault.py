@@ -48,6 +48,7 @@ class Vault:
             self._write()
 
     def drop(self, catalog: str) -> None:
+        """Forgets a connector's secrets."""
         with self._lock:
             if self._options.pop(catalog, None) is not None:
                 self._write()

@@ -70,6 +70,7 @@ class AutoAnalyze:
         self._lock = threading.Lock()
 
     def policy_of(self, options: Mapping[str, Any]) -> Policy:
+        """The policy of a connector's options, else the default."""
         told = options.get("policy")
         return policy.parse(str(told)) if told else self._default
 

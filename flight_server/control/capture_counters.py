@@ -33,6 +33,7 @@ class CaptureCounters:
         self._lock = threading.Lock()
 
     def ended(self, kind: str, seconds: float, outcomes: Iterable[Mapping[str, Any]]) -> None:
+        """Counts the end of a lease of a kind, after so many seconds, with the outcomes of its requests."""
         with self._lock:
             count, total = self.seconds.get(kind, (0, 0.0))
             self.seconds[kind] = (count + 1, total + seconds)
@@ -45,11 +46,13 @@ class CaptureCounters:
                         self.read[engine, what] += told
 
     def published(self, puts: Sequence[Put]) -> None:
+        """Counts published rows and their bytes."""
         with self._lock:
             for put in puts:
                 self.rows[put.flight] += put.rows.num_rows
                 self.size_bytes[put.flight] += put.rows.nbytes
 
     def lost(self, leases: int) -> None:
+        """Counts leases that ran out."""
         with self._lock:
             self.lease_expiries += leases

@@ -21,8 +21,9 @@ _TOLD: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # ke
 _LONGEST: Final = 500
 
 
-def write(method: str, caller: str, correlation_id: str, **told: Any) -> None:
-    log.info("write", **_cut({"method": method, "caller": caller, "correlation_id": correlation_id} | told))
+def write(method: str, caller: str, correlation_id: str, **fields: Any) -> None:
+    """Logs a write of a caller, with more fields."""
+    log.info("write", **_cut({"method": method, "caller": caller, "correlation_id": correlation_id} | fields))
 
 
 def action(name: str, body: bytes, caller: str, correlation_id: str) -> None:
@@ -35,6 +36,7 @@ def action(name: str, body: bytes, caller: str, correlation_id: str) -> None:
 
 
 def refusal(method: str, caller: str, correlation_id: str, code: str, message: str, peer: str) -> None:
+    """Logs a refused call, with the code and message that the caller was given."""
     fields = {"method": method, "caller": caller, "correlation_id": correlation_id, "code": code, "peer": peer,
             "message": message}  # fmt: skip
     log.warning("refusal", **_cut(fields))

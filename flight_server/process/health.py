@@ -75,6 +75,7 @@ class Health:
         return bound
 
     def close(self) -> None:
+        """Stops answering."""
         if self._server is not None:
             self._server.stop(None)
 

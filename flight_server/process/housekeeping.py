@@ -20,6 +20,7 @@ class Housekeeping:
         self._failing: dict[str, type[Exception]] = {}
 
     def run(self) -> None:
+        """Runs each step once."""
         for name, step in self._steps.items():
             try:
                 step()

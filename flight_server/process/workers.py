@@ -33,6 +33,7 @@ class WorkersEndpoint:
             self._server = start(self.uri, {})
 
     def close(self) -> None:
+        """Closes the socket, where there is one."""
         if self._server is not None and self._directory is not None:
             self._server.shutdown()
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -52,6 +53,7 @@ class OwnWorkers:
         self.keep()
 
     def keep(self) -> None:
+        """Starts workers that are not running."""
         for at, process in enumerate(self._processes):
             dead = process is None or process.poll() is not None
             if dead and time.monotonic() - self._born[at] > RESTART_SECONDS:
@@ -77,6 +79,7 @@ class OwnWorkers:
         return process
 
     def stop(self) -> None:
+        """Ends the workers; one that does not end in time is killed."""
         alive = [process for process in self._processes if process is not None and process.poll() is None]
         for process in alive:
             process.terminate()

@@ -25,9 +25,11 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
 
     def start(self) -> None:
+        """Begins to renew the lease, in a thread of its own."""
         self._thread.start()
 
     def stop(self) -> None:
+        """Renews the lease no more."""
         self._stop.set()
 
     def progress(self, share: float | None, message: str) -> None:

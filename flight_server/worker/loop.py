@@ -111,6 +111,7 @@ class Worker:
         self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
 
     def start(self, roles: Sequence[Sequence[str]]) -> None:
+        """Starts a thread for each role: the kinds of leases it asks for, in order."""
         for kinds in roles:
             slot = _Slot(kinds)
             self._slots.append(slot)

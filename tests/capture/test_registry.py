@@ -177,8 +177,7 @@ def test_modes_and_kinds_route():
     later = FakeEngine("later", 2)
     registry = Registry([now, later])
     assert [e.id for e in registry.candidates(ask(1, mode=Mode.ASYNC)[0])] == ["later"]
-    assert Registry([now]).has_async_candidate(ask(1)[0]) is False
-    assert registry.has_async_candidate(ask(1)[0]) is True
+    assert Registry([now]).candidates(ask(1, mode=Mode.ASYNC)[0]) == []
     assert registry.candidates(ask(1, kinds=frozenset({"MCV"}))[0]) == []
 
 
