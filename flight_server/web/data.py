@@ -147,6 +147,7 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
         "column_count": len(known.rows), "matching": len(rows), "page": page, "pages": pages,
         "columns": [_column(row, shapes_of) for row in shown],
         "snapshots": _snapshots(snapshots, counts), "files": _files(reader, name, known.table, snapshot),
+        "checks": _checks(reader, name),
         "publications": optional(reader, "sys.publications", name), "jobs": jobs.to_pylist(),
     }  # fmt: skip
 
@@ -226,6 +227,14 @@ def _snapshots(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict
         {name: row[name] for name in names} | {"row_count": counts.get(row["snapshot_id"], {}).get("row_count")}
         for row in newest
     ]
+
+
+def _checks(reader: Reader, name: str) -> list[Row]:
+    """The newest result of each rule of the server, misses first."""
+    newest: dict[tuple[str, str | None], Row] = {}
+    for row in sorted(optional(reader, "sys.checks", name), key=lambda row: row["checked_at"]):
+        newest[row["rule"], row["column_name"]] = row
+    return sorted(newest.values(), key=lambda row: row["state"] == "PASSED")
 
 
 def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) -> dict[str, Any]:

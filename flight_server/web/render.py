@@ -29,7 +29,7 @@ def environment() -> Environment:
     found.filters |= {
         "value": _value, "label": label, "count": table_facts.count, "size": table_facts.size,
         "moment": table_facts.moment, "age": table_facts.age, "freshness": _freshness, "distinct": table_facts.distinct,
-        "rounded": table_facts.rounded, "nulls": _nulls, "null_bar": _null_bar, "lower": _lower, "upper": _upper,
+        "rounded": table_facts.rounded, "nulls": _nulls, "null_bar": _null_bar, "least": _lower, "greatest": _upper,
         "bound": lambda text: harmless(table_facts.bound(text, None, "")), "quantile": _quantile, "spark": _spark,
         "histogram": _histogram, "line": _line,
     }  # fmt: skip

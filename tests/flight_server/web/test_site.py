@@ -8,12 +8,15 @@ import json
 import re
 import socket
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 
 from flight_server.web.site import HEADERS
+from store.check_store import CheckRow, CheckStore
 from store.sketches import kll
 from store.target_ids import of_column
 from tests.flight_server.serving import put, service_in
@@ -89,6 +92,22 @@ def test_a_table_has_its_columns_by_page(browser):
     assert first["quantiles"]["0.5"]
     found = json.loads(browser.get("/table.json?name=lake.s.t&q=C7&sort=nulls&desc=1").text)
     assert [row["column_name"] for row in found["columns"]] == ["c7"]
+
+
+def test_a_table_has_its_checks(browser, service):
+    missed = CheckRow("c1", f"null_fraction <= 0 {EVIL}", "null_fraction", "fail", "FAILED", 0.5, QUOTE)
+    passed = CheckRow(None, "row_count > 0", "row_count", "fail", "PASSED", 100.0, "")
+    key = service.catalog.get("lake.s.t").table_key
+    CheckStore(service.database).put(
+        key, 1, [passed, replace(missed, state="PASSED")], datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    CheckStore(service.database).put(key, 2, [passed, missed], datetime(2026, 1, 2, tzinfo=UTC))
+    data = json.loads(browser.get("/table.json?name=lake.s.t").text)
+    assert [(row["rule"], row["state"]) for row in data["checks"]] == [
+        (missed.rule, "FAILED"), ("row_count > 0", "PASSED"),
+    ]  # fmt: skip
+    page = browser.get("/table?name=lake.s.t").text
+    assert "2026-01-02" in page and EVIL not in page and "<img" not in page
 
 
 def test_a_column_has_its_history(browser):
