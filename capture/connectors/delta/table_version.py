@@ -121,7 +121,10 @@ def named_in_statistics(version: Version, columns: list[DeltaColumn]) -> list[bo
     sure: Any = np.ones(len(version), dtype=bool)
     for known in columns:
         nulls = version.statistic("null_count", known.physical)
-        sure &= False if nulls is None else pc.is_valid(nulls).to_numpy(zero_copy_only=False)
+        if nulls is None:
+            return [False] * len(version)
+        if nulls.null_count:
+            sure &= pc.is_valid(nulls).to_numpy(zero_copy_only=False)
     return [bool(known) for known in sure]
 
 
