@@ -168,6 +168,7 @@ class Settings:
         insecure: Allows an open server beyond the loopback.
         metrics_port: Port of the Prometheus metrics, none when not given.
         health_port: Port of gRPC health checks, none when not given.
+        table_metrics: Tables whose rows, bytes and nulls are metrics, the largest first; 0 for none.
         log_level: Least level of the log: debug, info, warning or error.
         log_format: Form of the log: text or json.
         watch_seconds: Seconds between two looks at each connected lake; 0 never looks.
@@ -207,6 +208,7 @@ class Settings:
     insecure: bool = False
     metrics_port: int | None = None
     health_port: int | None = None
+    table_metrics: int = 0
     log_level: str = "info"
     log_format: str = "text"
     watch_seconds: float = 60.0
@@ -279,6 +281,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "insecure": _truth,
     "metrics_port": _whole(0, 65_535),
     "health_port": _whole(0, 65_535),
+    "table_metrics": _whole(0, 10_000),
     "log_level": _word("debug", "info", "warning", "error"),
     "log_format": _word("text", "json"),
     "watch_seconds": _seconds_or_never,

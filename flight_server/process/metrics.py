@@ -22,6 +22,7 @@
 | statflight_stale_tables | | tables of connectors whose current snapshot has no table record |
 | statflight_table_stale_seconds | table | … and since when that snapshot is there; the stalest only |
 | statflight_check_failing | table, column, rule, level | 1 where a rule of `--checks` is missed, else 0 |
+| statflight_table_rows, …_size_bytes, …_null_share | table | with the setting `table_metrics`, of so many tables |
 | statflight_build_info | version | 1 |
 | process_… | | memory, processor time, open files |
 
@@ -49,6 +50,7 @@ from flight_server.app import Service
 from flight_server.auth.principal import Principal
 from flight_server.checks.evaluate import State
 from flight_server.control.capture_counters import READ
+from flight_server.process.table_gauges import table_gauges
 from store.catalog_store import EXTERNAL
 from store.errors import InvalidArgument, Unauthenticated
 from store.job_store import ACTIVE, ENDED
@@ -205,6 +207,7 @@ class _ServiceCollector:
             yield from self._publications()
             yield from self._tables()
             yield from self._checks()
+            yield from table_gauges(self._service.database, self._service.settings.table_metrics)
 
     def _queue(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("statflight_jobs", "Jobs that there are", labels=["state"])

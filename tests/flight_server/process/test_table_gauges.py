@@ -1,0 +1,44 @@
+"""Gauges of tables: of the largest, at the current snapshot, and none unless asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from flight_server.process.table_gauges import table_gauges
+from tests.flight_server.serving import put, service_in
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    with service_in(tmp_path_factory.mktemp("gauges")) as service:
+        for name, rows in (("small", 1), ("large", 200), ("middle", 50), ("unknown", None)):
+            key = {"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": 1}
+            put(service, [key | {"row_count": rows, "total_size_bytes": 10}], "stats.tables")
+        key = {"table_catalog": "lake", "table_schema": "s", "table_name": "large"}
+        put(service, [key | {"snapshot_id": 2, "row_count": 400, "total_size_bytes": None}], "stats.tables")
+        columns = [
+            key | {"snapshot_id": 2, "column_id": number, "row_count": 400, "null_count": nulls}
+            for number, nulls in ((1, 0), (2, 100), (3, None))
+        ]
+        put(service, columns)
+        yield service.database
+
+
+def told(database, most):
+    return {
+        metric.name: {sample.labels["table"]: sample.value for sample in metric.samples}
+        for metric in table_gauges(database, most)
+    }
+
+
+def test_the_largest_at_their_current_snapshots(database):
+    assert told(database, 2) == {
+        "statflight_table_rows": {"lake.s.large": 400, "lake.s.middle": 50},
+        "statflight_table_size_bytes": {"lake.s.middle": 10},
+        "statflight_table_null_share": {"lake.s.large": 0.125},
+    }
+
+
+def test_none_unless_asked_for(database):
+    assert told(database, 0) == {}
+    assert len(told(database, 9)["statflight_table_rows"]) == 3
