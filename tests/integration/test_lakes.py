@@ -8,6 +8,7 @@ reason.
 from __future__ import annotations
 
 import base64
+import json
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +22,7 @@ from capture.compute.readers.tasks import read
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig, ScanTask
 from store.errors import StatflightError
+from store.logical_types import parse, to_arrow
 
 LAKES = Path(__file__).resolve().parents[3] / "shared/lakes"
 ICEBERG = LAKES / "iceberg/data/persistent"
@@ -254,3 +256,32 @@ def test_iceberg(name, monkeypatch):
     truth = None if "legacy_bare" in name else of_iceberg(name)
     options = {"path_rewrite": f"{was}={home / was}"}
     compare(ConnectorConfig("c", "iceberg", str(ICEBERG / name), options), Path(name).name, truth)
+
+
+SPARK = LAKES / "written_by_spark"
+EXACT = json.loads((SPARK / "exact.json").read_text()) if SPARK.exists() else {}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in EXACT if name.startswith("delta_")))
+def test_what_spark_wrote_is_what_spark_counted(name):
+    """Distinct values, nulls, least and greatest as Spark says, from a scan; bounds of the log enclose them."""
+    connector = open_connector(ConnectorConfig("c", "delta", str(SPARK / name)))
+    schema = connector.describe("default", name).schema
+    ids = {column.key: number for number, column in enumerate(schema.columns, 1)}
+    version = EXACT[name]["version"]
+    tasks = list(connector.plan_files("default", name, version, ids))
+    native = connector.capture_snapshot_target_stats("default", name, version, ids)
+    assert native.row_count == sum(task.row_count for task in tasks) == EXACT[name]["*"]
+    told = [row for part in native.file_columns() for row in part.to_pylist()]
+    parts: dict[str, list[pa.Array]] = {}
+    for task in tasks:
+        for column, values in read(task, task.columns):
+            type = to_arrow(parse(column.logical_type))
+            parts.setdefault(column.name, []).extend(values.cast(type).chunks)
+    for column, (distinct, nulls, least, greatest) in ((k, v) for k, v in EXACT[name].items() if k in ids):
+        logical_type = next(c.logical_type for c in schema.columns if c.key == column)
+        values = pa.chunked_array(parts[column])
+        assert (len(values.unique()), values.null_count) == (distinct, nulls)
+        held = sorted(plain(values))
+        assert [held[0], held[-1]] == [typed(text, logical_type) for text in (least, greatest)]
+        check(column, [row for row in told if row["column_name"] == column], len(tasks), held, nulls)
