@@ -12,7 +12,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-from flight_server.reads.slice_cache import Plan, Slice
+from flight_server.conditions.one_table import Plan
+from flight_server.reads.slice_cache import Slice
 from flight_server.wire.status import to_json
 from store.catalog_store import Catalog, TableEntry
 from store.freshness import EXACT, usable_for

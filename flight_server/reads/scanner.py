@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.auth.principal import ANONYMOUS, Principal
+from flight_server.conditions.one_table import NAMES
 from flight_server.reads import adbc_statistics
 from flight_server.reads.flight_files import HotFlights
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.reads.scope import Scope
-from flight_server.reads.slice_cache import NAMES, Slice, SliceCache, mark_of, one_batch
+from flight_server.reads.slice_cache import Slice, SliceCache, mark_of, one_batch
 from flight_server.reads.streams import Stream, Streams, fits, never
 from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
 from store.catalog_store import Catalog, TableEntry

@@ -10,85 +10,22 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flight_server.conditions.one_table import Plan
 from store.lru import Bounded
-from store.predicates import literals, tree
-from store.predicates.tree import And, Leaf, Node, Op
 
-INDEXED: Final = ("column_id", "column_name", "file_path")
-NAMES: Final = ("table_catalog", "table_schema", "table_name")
 INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a filter
 TOO_LARGE_FOR: Final = 30.0  # seconds that a slice which did not fit is not tried again
 _ROW_COST: Final = 256  # bytes that the indexes of a row may take besides the Arrow buffers
 _COLUMN_COST: Final = 256  # bytes that Arrow takes to describe the buffers of a column
 _CODEC: Final = "lz4_raw"
 _PACKED: Final = 1  # grows when the same stored rows are to be shown in another way
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A condition taken apart: the one table it names, values of an indexed column, and the rows that what remains of
-    it keeps.
-
-    `unnamed` is all of it but the table's name.
-    """
-
-    name: tuple[str, str, str] | None
-    column: str | None = None
-    values: tuple[Any, ...] = ()
-    unnamed: Node | None = None
-    kept: Callable[[pa.RecordBatch], pa.Array] | None = field(default=None, compare=False)
-
-
-def plan(node: Node | None, schema: pa.Schema) -> Plan:
-    """How to answer a condition from a slice; a name of None says that it is not about exactly one table."""
-    columns = set(schema.names)
-    if not columns.issuperset(NAMES):
-        return Plan(None)
-    names: dict[str, set[str]] = {}
-    column, values, rest = None, (), []  # type: str | None, tuple[Any, ...], list[Node]
-    unnamed: list[Node] = []
-    for part in _conjuncts(node):
-        leaf = part if isinstance(part, Leaf) and part.op in (Op.EQ, Op.IN) else None
-        known = leaf.column.strip().lower() if leaf is not None else ""
-        if known in NAMES:
-            kept = tree.equal_values(part, known) or set()
-            names[known] = names[known] & kept if known in names else kept
-            continue
-        unnamed.append(part)
-        if leaf is not None and column is None and known in INDEXED and known in columns:
-            type_ = schema.field(known).type
-            typed = (literals.typed_literal(value, type_) for value in leaf.values)
-            column, values = known, tuple(dict.fromkeys(value for value in typed if value is not None))
-        else:
-            rest.append(part)
-    # a name may be fixed by what remains: by an Or of equal names, say
-    parts = [names[name] if name in names else tree.equal_values(node, name) for name in NAMES]
-    if not all(part is not None and len(part) == 1 for part in parts):
-        return Plan(None)
-    left = _all(rest)
-    remaining = None if left is None else tree.to_arrow(left, schema)
-    name = tuple(next(iter(part or ())) for part in parts)
-    return Plan(name, column, values, _all(unnamed), remaining)  # type: ignore[arg-type]
-
-
-def _all(parts: Sequence[Node]) -> Node | None:
-    return And(tuple(parts)) if len(parts) > 1 else parts[0] if parts else None
-
-
-def _conjuncts(node: Node | None) -> Iterator[Node]:
-    if isinstance(node, And):
-        for child in node.children:
-            yield from _conjuncts(child)
-    elif node is not None:
-        yield node
 
 
 class Slice:

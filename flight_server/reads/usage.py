@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from flight_server.reads.slice_cache import Plan
+from flight_server.conditions.one_table import Plan
 from store.catalog_store import Catalog
 from store.database import Connection, Database, insert_rows
 

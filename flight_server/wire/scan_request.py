@@ -12,7 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from flight_server.reads import slice_cache
+from flight_server.conditions.one_table import Plan
+from flight_server.conditions.one_table import plan as plan_of
 from store.errors import InvalidArgument, InvalidField, NotFound, nearest
 from store.lru import Bounded
 from store.predicates import tree
@@ -83,9 +84,9 @@ class ScanRequest:
         return _stream_of(self.flight.name, self.columns, self.rows)[1]
 
     @cached_property
-    def plan(self) -> slice_cache.Plan:
-        """How a slice of Arrow answers it, if one does."""
-        return slice_cache.plan(self.node, self.flight.schema)
+    def plan(self) -> Plan:
+        """The condition taken apart: the one table it is about, and what is asked of it."""
+        return plan_of(self.node, self.flight.schema)
 
     @cached_property
     def memo(self) -> dict[str, tuple[int, int, Any]]:

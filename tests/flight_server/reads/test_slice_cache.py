@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flight_server.auth.principal import ALL_SCOPES, Principal
+from flight_server.conditions.one_table import plan
 from flight_server.reads.scanner import Scanner
-from flight_server.reads.slice_cache import Slice, SliceCache, plan
+from flight_server.reads.slice_cache import Slice, SliceCache
 from store.lru import Bounded
 from store.predicates import tree as predicate
 from store.schemas import FLIGHTS
