@@ -276,7 +276,7 @@ class ConnectorConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SnapshotSelection:
     """Snapshots to list: those named as targets; without targets all, or those not known yet."""
 
     full_rescan: bool = False
@@ -306,10 +306,10 @@ class SnapshotLister(ABC):
         known_snapshot_ids: frozenset[int] = frozenset(),
         target_snapshot_ids: frozenset[int] | None = None,
     ) -> SnapshotListing:
-        return self._snapshots(namespace, name, Wanted(full_rescan, known_snapshot_ids, target_snapshot_ids))
+        return self._snapshots(namespace, name, SnapshotSelection(full_rescan, known_snapshot_ids, target_snapshot_ids))
 
     @abstractmethod
-    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing: ...
+    def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing: ...
 
 
 class Connector(Protocol):

@@ -33,8 +33,8 @@ from capture.connectors.spi import (
     Snapshot,
     SnapshotLister,
     SnapshotListing,
+    SnapshotSelection,
     TableDescriptor,
-    Wanted,
 )
 from capture.connectors.storage.immutable_cache import FILES, scope
 from capture.connectors.storage.lake_directories import Folder, Lake
@@ -91,7 +91,7 @@ class DeltaConnector(SnapshotLister):
             constraints=constraints(outline.schema, outline.configuration) + declared,
         )
 
-    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
+    def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         table = self._table(namespace, name)
         with table.reading():
             log = list_log(table.place)

@@ -21,8 +21,8 @@ from capture.connectors.spi import (
     Snapshot,
     SnapshotLister,
     SnapshotListing,
+    SnapshotSelection,
     TableDescriptor,
-    Wanted,
 )
 from capture.connectors.storage.immutable_cache import scope
 
@@ -62,7 +62,7 @@ class IcebergConnector(SnapshotLister):
                 constraints(schema, name),
             )
 
-    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
+    def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         with self.reading(namespace, name):
             metadata = self.load(namespace, name).metadata
             schemas: dict[int | None, Schema] = {}

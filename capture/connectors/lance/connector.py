@@ -26,8 +26,8 @@ from capture.connectors.spi import (
     Snapshot,
     SnapshotLister,
     SnapshotListing,
+    SnapshotSelection,
     TableDescriptor,
-    Wanted,
     delete_file,
 )
 from capture.connectors.storage.lake_directories import Lake
@@ -62,7 +62,7 @@ class LanceConnector(SnapshotLister):
                 namespace, name, None, str(dataset.uri), to_schema(dataset.schema), properties=properties
             )
 
-    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
+    def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         with self._reading(namespace, name):
             dataset = self._open(namespace, name)
             versions = sorted(dataset.versions(), key=lambda held: held["version"])

@@ -37,8 +37,8 @@ from capture.connectors.spi import (
     Snapshot,
     SnapshotLister,
     SnapshotListing,
+    SnapshotSelection,
     TableDescriptor,
-    Wanted,
 )
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot
@@ -80,7 +80,7 @@ class PaimonConnector(SnapshotLister):
                 constraints(name, held),
             )
 
-    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
+    def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         with self._opened(namespace, name) as (table, _):
             tagged = _tagged(table)
             live = frozenset(snapshot_ids(table)) | tagged.keys()

@@ -30,7 +30,7 @@ from capture.connectors.parquet.columns import (
 from capture.connectors.parquet.files import (
     SUFFIXES,
     DataFile,
-    Listing,
+    FileListing,
     glob_pattern,
     is_data,
     partition_json,
@@ -52,8 +52,8 @@ from capture.connectors.spi import (
     Snapshot,
     SnapshotLister,
     SnapshotListing,
+    SnapshotSelection,
     TableDescriptor,
-    Wanted,
     file_table,
 )
 from capture.connectors.storage.immutable_cache import scope
@@ -138,7 +138,7 @@ class ParquetConnector(SnapshotLister):
             properties={"format": "parquet"},
         )
 
-    def _snapshots(self, namespace: str, name: str, wanted: Wanted) -> SnapshotListing:
+    def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         listing = self._listing(namespace, name)
         current = listing.snapshot_id
         snapshots: tuple[Snapshot, ...] = ()
@@ -177,7 +177,7 @@ class ParquetConnector(SnapshotLister):
         )
 
     def _parts(
-        self, namespace: str, name: str, listing: Listing, layout: Layout, ids: ColumnIds, table: pa.Table
+        self, namespace: str, name: str, listing: FileListing, layout: Layout, ids: ColumnIds, table: pa.Table
     ) -> list[FilePart]:
         """The files by a hash of their names, so that one that comes or goes is a matter of one part."""
         count = 1 << max(0, (len(listing.files) // _PART).bit_length() - 1)
@@ -257,7 +257,7 @@ class ParquetConnector(SnapshotLister):
 
     # Files.
 
-    def _at(self, namespace: str, name: str, snapshot_id: int) -> Listing:
+    def _at(self, namespace: str, name: str, snapshot_id: int) -> FileListing:
         listing = self._listing(namespace, name)
         if listing.snapshot_id != snapshot_id:
             raise Unreadable(
@@ -266,7 +266,7 @@ class ParquetConnector(SnapshotLister):
             )
         return listing
 
-    def _listing(self, namespace: str, name: str) -> Listing:
+    def _listing(self, namespace: str, name: str) -> FileListing:
         only = self._only()
         if only is not None and (namespace, name) != (DEFAULT_SCHEMA, only):
             raise unknown_table(namespace, name, [only])
@@ -280,7 +280,7 @@ class ParquetConnector(SnapshotLister):
         for file in files:
             digest.update(f"{file.relative}\0{file.size}\0{file.modified_ns}\0".encode("utf-8", "surrogatepass"))
         fingerprint = int.from_bytes(digest.digest()[:8], "big") & (2**63 - 1)
-        return Listing(root, files, fingerprint or 1)
+        return FileListing(root, files, fingerprint or 1)
 
     def _files(self, root: Place, *, single: bool) -> Iterator[DataFile]:
         with self._lake.reading():
@@ -317,7 +317,7 @@ class ParquetConnector(SnapshotLister):
 
     # Schema.
 
-    def _layout(self, namespace: str, name: str, listing: Listing) -> Layout:
+    def _layout(self, namespace: str, name: str, listing: FileListing) -> Layout:
         key = (namespace, name)
         held = self._layouts.get(key)
         if held is None or held[0] != listing.snapshot_id:
@@ -325,7 +325,7 @@ class ParquetConnector(SnapshotLister):
             self._layouts[key] = held
         return held[1]
 
-    def _unified(self, namespace: str, name: str, listing: Listing) -> Layout:
+    def _unified(self, namespace: str, name: str, listing: FileListing) -> Layout:
         merged: dict[str, Merged] = {}
         files = 0
         last: tuple[Leaf, ...] | None = None
@@ -354,7 +354,7 @@ class ParquetConnector(SnapshotLister):
         widths = {key: max(held) for key, held in ints.items() if len(held) > 1}
         return Layout(Schema(tuple(columns)), {key: kind for key, (kind, _) in partitions.items()}, widths)
 
-    def _partition_types(self, namespace: str, name: str, listing: Listing) -> dict[str, tuple[LogicalType, bool]]:
+    def _partition_types(self, namespace: str, name: str, listing: FileListing) -> dict[str, tuple[LogicalType, bool]]:
         keys = [tuple(key for key, _ in file.partition) for file in listing.files]
         if self._hive == "false" or not any(keys):
             if self._hive == "true":

@@ -35,7 +35,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FileListing:
     """The files of a table now, and the fingerprint of that."""
 
     root: Place
