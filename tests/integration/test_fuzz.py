@@ -315,6 +315,12 @@ def column(chance: random.Random, field: pa.Field, count: int) -> pa.Array:
     fixed = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
     if field.name in fixed and chance.random() < 0.9:
         return pa.array([fixed[field.name]] * count, field.type)
+    if given.is_list(field.type) and given.is_struct(field.type.value_type):
+        parts = [column(chance, part, count) for part in field.type.value_type.fields]
+        if any(made.type != part.type for made, part in zip(parts, field.type.value_type.fields, strict=True)):
+            return pa.nulls(count)
+        elements = pa.StructArray.from_arrays(parts, fields=field.type.value_type.fields)
+        return pa.ListArray.from_arrays(list(range(count + 1)), elements)
     makers: list[tuple[Callable[[pa.DataType], bool], Callable[[], Any]]] = [
         (given.is_string, lambda: chance.choice(WORDS)),
         (given.is_binary, lambda: chance.randbytes(chance.randrange(40))),

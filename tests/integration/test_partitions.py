@@ -182,7 +182,7 @@ def test_a_job_of_a_partition(client, lake, server):
     ("action", "more", "field"),
     [
         ("capture", {"partitions": "day=1"}, r"requests\[0\].partitions: must be a list"),
-        ("capture", {"partitions": [{"day": []}]}, r"requests\[0\].partitions\[0\].day: is no value"),
+        ("capture", {"partitions": [{"day": []}]}, r"requests\[0\].partitions\[0\].day: is not a value"),
         ("capture", {"target": {"kind": "FILE", "file_path": "x"}}, r"requests\[0\].target: has no partitions"),
         ("capture", {"sampling": "RANDOM_ROW_GROUP"}, r"requests\[0\].sampling: is not for partitions"),
         ("resolve", {}, r"requests\[0\].partitions: are for capture"),

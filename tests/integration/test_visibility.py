@@ -18,6 +18,8 @@ import pytest
 
 from flight_server.actions import ACTIONS
 from store import sketches
+from store.catalog_store import Catalog
+from store.database import Connection, Database
 from store.schemas import FLIGHTS
 from tests.flight_server.live_server import Client, LiveServer, serving
 
@@ -26,6 +28,7 @@ SEEN, HIDDEN = ("lake", "sales", "orders"), (f"{WORD}lake", WORD, f"{WORD}_t")
 HIDDEN_NAME = ".".join(HIDDEN)
 SCOPES = ["stats.read", "stats.write", "capture.run", "admin"]
 TOKENS = {"all": (SCOPES, ["*"]), "some": (SCOPES, ["lake.*"]), "none": ([], ["*"])}
+VERSION = 1  # the current snapshot of each table; there is one before it
 OF_ALL = ("sys.engines", "sys.functions", "sys.flights")  # flights that are not about tables
 # what no lake of this test declares
 EMPTY = ("information_schema.referential_constraints", "information_schema.key_column_usage")
@@ -44,11 +47,29 @@ def served(tmp_path_factory) -> Iterator[LiveServer]:
         for name, (scopes, tables) in TOKENS.items()
     ]
     (directory / "tokens.toml").write_text("\n".join(entries))
-    with serving(directory, "--auth", directory / "tokens.toml") as server:
-        with as_(server, "all") as client:
-            for table in (SEEN, HIDDEN):
-                fill(client, directory, table)
+    flags = ("--auth", directory / "tokens.toml")
+    with serving(directory, *flags) as server, as_(server, "all") as client:
+        for table in (SEEN, HIDDEN):
+            fill(client, directory, table)
+    record(directory / "stats.duckdb")
+    with serving(directory, *flags) as server:
         yield server
+
+
+def record(path: Path) -> None:
+    """A publication and a check of each table: what a worker and rules of the server would leave."""
+    database = Database(path)
+    catalog = Catalog(database)
+    entries = [catalog.find(name) for name in (SEEN, HIDDEN)]
+
+    def run(connection: Connection) -> None:
+        for entry in entries:
+            catalog.put_publication(connection, entry, "trino", snapshot_id=VERSION, state="CURRENT")
+            row = [entry.table_key, VERSION, "id", "null_fraction <= 0.1", "null_fraction", "fail", "PASSED", 0.0, None]
+            connection.execute("INSERT INTO checks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, now(), now())", row)
+
+    database.write(run)
+    database.close()
 
 
 def fill(client: Client, directory: Path, table: tuple[str, str, str]) -> None:
@@ -59,10 +80,11 @@ def fill(client: Client, directory: Path, table: tuple[str, str, str]) -> None:
     fields = [pa.field("id", pa.int64(), nullable=False), pa.field(f"{name}_column", pa.string())]
     rows = pa.table([[1, 2], ["a", "b"]], schema=pa.schema(fields))
     lake = directory / catalog
-    deltalake.write_deltalake(str(lake / schema / name), rows)
+    for _ in range(VERSION + 1):
+        deltalake.write_deltalake(str(lake / schema / name), rows, mode="append")
     client.act("register_connector", {"catalog": catalog, "format": "delta", "uri": str(lake), "options": {}})
     client.act("discover", {"catalog": catalog})
-    key = {"table_catalog": catalog, "table_schema": schema, "table_name": name, "snapshot_id": 0}
+    key = {"table_catalog": catalog, "table_schema": schema, "table_name": name, "snapshot_id": VERSION}
     column = {"column_id": 1, "column_name": "id"}
     path = {"file_path": f"{name}.parquet"}
     sketch = {"target_kind": "COLUMN", "column_id": 1, "sketch_type": "apache-datasketches-kll-v1"}
@@ -101,7 +123,7 @@ READS: list[dict[str, Any]] = [
     {},
     {"snapshot": "current"},
     {"snapshot": "current", "allow_stale": True},
-    {"snapshot": 0},
+    {"snapshot": VERSION},
     {"output_format": "ROWS"},
     {"partitions": 3},
 ]
@@ -159,9 +181,9 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
     with as_(server, "all") as client:
         jobs = client.get({"table": "sys.capture_jobs"}).to_pylist()
     job = {"job_id": next(job["job_id"] for job in jobs if job["table_catalog"] == HIDDEN[0])}
-    ask = {"requests": [{"table": HIDDEN_NAME, "snapshot": 0}]}
-    mixed = {"requests": [{"table": ".".join(SEEN), "snapshot": 0}, *ask["requests"]]}
-    sketch = {"table": HIDDEN_NAME, "snapshot": 0, "column": "id"}
+    ask = {"requests": [{"table": HIDDEN_NAME, "snapshot": VERSION}]}
+    mixed = {"requests": [{"table": ".".join(SEEN), "snapshot": VERSION}, *ask["requests"]]}
+    sketch = {"table": HIDDEN_NAME, "snapshot": VERSION, "column": "id"}
     catalog = {"catalog": HIDDEN[0]}
     key = {"job_id": "x", "lease_token": "t"}
     return {
@@ -180,7 +202,7 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "finish_job": [key],
         "delete_stats": [{"table": HIDDEN_NAME}],
         "expire": [{"table": HIDDEN_NAME, "dry_run": True}],
-        "stats_meta": [{"table": HIDDEN_NAME, "snapshot": 0, "target": {"kind": "TABLE"}}],
+        "stats_meta": [{"table": HIDDEN_NAME, "snapshot": VERSION, "target": {"kind": "TABLE"}}],
         "merge_sketches": [sketch],
         "publish": [{"table": HIDDEN_NAME, "to": "iceberg"}],
         "backup": [{"path": "/tmp/nobody-may-have-this"}],
@@ -220,8 +242,8 @@ def test_no_hint_names_a_hidden_table(served):
 
 
 def test_no_put_reaches_a_hidden_table(served):
-    row = {"table_catalog": HIDDEN[0], "table_schema": HIDDEN[1], "table_name": HIDDEN[2], "snapshot_id": 0}
-    own = dict(zip(("table_catalog", "table_schema", "table_name"), SEEN, strict=True)) | {"snapshot_id": 0}
+    row = {"table_catalog": HIDDEN[0], "table_schema": HIDDEN[1], "table_name": HIDDEN[2], "snapshot_id": VERSION}
+    own = dict(zip(("table_catalog", "table_schema", "table_name"), SEEN, strict=True)) | {"snapshot_id": VERSION}
     with as_(served, "some") as limited:
         for mode in ("create", "upsert", "replace_snapshot"):
             for told in ([row], [own, row]):
