@@ -6,10 +6,9 @@ change only inside the writer's transaction; after a rollback they are read anew
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,13 +19,16 @@ import pyarrow.compute as pc
 
 from store.current_rows import CurrentRows
 from store.database import Connection, Database, insert_rows
+from store.discovery import EXTERNAL, Discovery, new_column_ids
 from store.errors import InvalidArgument, NotFound, nearest
 from store.lru import Bounded
-from store.names import column_key, dotted_name, join_name, split_name
+from store.names import dotted_name, join_name, split_name
+from store.publications import Publications
 from store.views import view
 
-EXTERNAL = "external"
 _PLACE = ("table_key", "snapshot_id", "hash")
+__all__ = ["EXTERNAL", "Catalog", "SnapshotEntry", "TableEntry", "table_uuid"]
+
 SIGHTED = 65_536  # snapshots that need not be looked up when they are put again
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namespace of RFC 4122
 
@@ -34,25 +36,6 @@ _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namesp
 def table_uuid(catalog: str, schema: str, table: str) -> str:
     """The id of a table whose format has none (store/SEMANTICS.md §1)."""
     return str(uuid.uuid5(_NAMESPACE, f"{catalog}\0{schema}\0{table}"))
-
-
-def _digest(found: Mapping[str, Any]) -> str:
-    """Of what a look at a lake tells of a table besides its entry and new snapshots."""
-    told = [found.get(name) for name in (
-        "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties")]  # fmt: skip
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _path(column: Sequence[Any]) -> list[str] | None:
-    """The parts of a column `[name, type, nullable, field id, path?]`; None where they are not known."""
-    if len(column) > 4 and column[4]:
-        return list(column[4])
-    return None if "." in column[0] else [column[0]]
-
-
-def _column_key(column: Sequence[Any]) -> str:
-    path = _path(column)
-    return str(column[0]) if path is None else column_key(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +83,17 @@ class _Entries:
         return len(self.by_name) < len(self.by_key)
 
 
-class Catalog:
+class Catalog(Publications):
     def __init__(self, database: Database):
         self.database = database
-        self._draft = _Entries()  # as the writer's transaction has it
+        self.drafted = _Entries()  # as the writer's transaction has it
         self._committed = _Entries()  # as everybody else sees it
         self._changed = False
-        self._found: dict[int, str] = {}  # digest of what was found of a table the last time it was looked at
-        self._sighted: Bounded[tuple[int, int], str] = Bounded(SIGHTED)  # table key, snapshot id → its schema hash
+        self.seen_as: dict[int, str] = {}  # digest of what was found of a table the last time it was looked at
+        self.sighted: Bounded[tuple[int, int], str] = Bounded(SIGHTED)  # table key, snapshot id → its schema hash
         self._next_key = 1
         self.settling = CurrentRows()
+        self.discovery = Discovery(self)
         with database.reading() as cursor:
             self.reload(cursor)
         database.on_rollback.append(self.reload)
@@ -125,24 +109,24 @@ class Catalog:
             " current_snapshot_id, dropped FROM tables"
         ).fetchall()
         entries = [TableEntry(*row) for row in rows]
-        self._draft = _Entries(
+        self.drafted = _Entries(
             {entry.name: entry for entry in entries if not entry.dropped}, {entry.table_key: entry for entry in entries}
         )
-        self._next_key = max(self._draft.by_key, default=0) + 1
+        self._next_key = max(self.drafted.by_key, default=0) + 1
         self._changed = True
-        self._found.clear()
-        self._sighted.clear()
+        self.seen_as.clear()
+        self.sighted.clear()
         self._publish()
 
     def _publish(self) -> None:
         """Shows everybody what was committed: a reader is never told of a snapshot whose rows it cannot see yet."""
         if self._changed:
-            self._committed = _Entries(dict(self._draft.by_name), dict(self._draft.by_key))
+            self._committed = _Entries(dict(self.drafted.by_name), dict(self.drafted.by_key))
             self._changed = False
 
     @property
     def _seen(self) -> _Entries:
-        return self._draft if self.database.is_writing else self._committed
+        return self.drafted if self.database.is_writing else self._committed
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         return self._seen.by_name.get(name)
@@ -289,7 +273,7 @@ class Catalog:
         entries: dict[tuple[str, str, str], TableEntry] = {}
         new = []
         for name, table_id in names.items():
-            if (entry := self._draft.by_name.get(name)) is None:
+            if (entry := self.drafted.by_name.get(name)) is None:
                 entry = TableEntry(self._next_key, *name, table_id or table_uuid(*name), format)
                 self._next_key += 1
                 new.append(entry)
@@ -310,23 +294,24 @@ class Catalog:
                     " WHERE table_catalog NOT IN (SELECT catalog FROM connectors)", [EXTERNAL],
                 )  # fmt: skip
         for entry in new:
-            self._keep(entry)
+            self.keep(entry)
         return entries
 
     def change(self, connection: Connection, entry: TableEntry, **changes: Any) -> TableEntry:
         """The entry with some fields changed, on disk and in memory."""
         sets = ", ".join(f"{name} = ?" for name in changes)
         connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes.values(), entry.table_key])
-        entry = replace(self._draft.by_key[entry.table_key], **changes)
-        self._keep(entry)
+        entry = replace(self.drafted.by_key[entry.table_key], **changes)
+        self.keep(entry)
         if "current_snapshot_id" in changes:
             self.settling.moved([entry.table_key])
         return entry
 
-    def _keep(self, entry: TableEntry) -> None:
+    def keep(self, entry: TableEntry) -> None:
+        """Shows an entry to the writer, and to everybody once it is committed."""
         self.database.touch(entry.table_key)
-        self._found.pop(entry.table_key, None)
-        draft, self._changed = self._draft, True
+        self.seen_as.pop(entry.table_key, None)
+        draft, self._changed = self.drafted, True
         old = draft.by_key.get(entry.table_key)
         if old is not None and (old.name != entry.name or entry.dropped) and draft.by_name.get(old.name) == old:
             del draft.by_name[old.name]
@@ -342,7 +327,7 @@ class Catalog:
             seen: table_key, snapshot_id, schema_hash (null where the rows have none), each table and snapshot once.
         """
         places = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True)
-        unsure = pa.array([self._sighted.get(place) is None for place in places], pa.bool_())
+        unsure = pa.array([self.sighted.get(place) is None for place in places], pa.bool_())
         new = seen.filter(unsure)
         if new.num_rows:
             self._sight(connection, new)
@@ -352,14 +337,14 @@ class Catalog:
         self.database.touch_all(greatest)
         later = {}
         for key, snapshot_id in greatest.items():
-            current = (entry := self._draft.by_key[key]).current_snapshot_id
+            current = (entry := self.drafted.by_key[key]).current_snapshot_id
             if entry.format == EXTERNAL and (current is None or snapshot_id > current):
                 later[key] = snapshot_id
         if later:
             self._advance(connection, later)
 
     def _sight(self, connection: Connection, seen: pa.Table) -> None:
-        external = [self._draft.by_key[key].format == EXTERNAL for key in seen["table_key"].to_pylist()]
+        external = [self.drafted.by_key[key].format == EXTERNAL for key in seen["table_key"].to_pylist()]
         seen = seen.append_column("is_external", pa.array(external, pa.bool_()))
         with view(connection, seen=seen):
             known = connection.sql(
@@ -385,9 +370,9 @@ class Catalog:
                 self.settling.moved(gained["table_key"].to_pylist())
         sure = known.filter(pc.is_valid(known["hash"]))
         for key, snapshot_id, hash_ in zip(*(sure[n].to_pylist() for n in _PLACE), strict=True):
-            self._sighted.put((key, snapshot_id), hash_)
+            self.sighted.put((key, snapshot_id), hash_)
         for key in known.filter(pc.invert(known["known"]))["table_key"].to_pylist():
-            self._found.pop(key, None)  # whether the lake has it the next look tells
+            self.seen_as.pop(key, None)  # whether the lake has it the next look tells
 
     def _advance(self, connection: Connection, later: Mapping[int, int]) -> None:
         """Gives external tables a later current snapshot: table key → id, greater than any before."""
@@ -399,19 +384,19 @@ class Catalog:
                 " WHERE tables.table_key = l.table_key"
             )
         self.settling.moved(changed)
-        known = {k: i for k, i in later.items() if self._draft.by_key[k].current_snapshot_id is not None}
+        known = {k: i for k, i in later.items() if self.drafted.by_key[k].current_snapshot_id is not None}
         self.settling.aged({key: snapshot_id for key, snapshot_id in known.items() if key not in changed})
         for key, snapshot_id in later.items():
-            self._keep(replace(self._draft.by_key[key], current_snapshot_id=snapshot_id))
+            self.keep(replace(self.drafted.by_key[key], current_snapshot_id=snapshot_id))
 
     def _with_other_schema(self, connection: Connection, later: Mapping[int, int]) -> set[int]:
         """The tables (key → new current snapshot, also the view `later`) whose schema is not that of the snapshot that
         is current until now. Where it stays, the same rows answer, and are only labelled anew."""
         hashes = []
         for key, snapshot_id in later.items():
-            current = self._draft.by_key[key].current_snapshot_id
+            current = self.drafted.by_key[key].current_snapshot_id
             if current is not None:
-                hashes.append((key, self._sighted.get((key, current)), self._sighted.get((key, snapshot_id))))
+                hashes.append((key, self.sighted.get((key, current)), self.sighted.get((key, snapshot_id))))
         if all(old and new for _, old, new in hashes):
             return {key for key, old, new in hashes if old != new}
         moved = connection.execute(
@@ -431,14 +416,7 @@ class Catalog:
                 "SELECT column_name, column_id FROM column_ids WHERE table_key = ?", [entry.table_key]
             ).fetchall()
         )
-        new: dict[str, int] = {}
-        next_id = max(known.values(), default=0) + 1
-        for name in names:
-            wanted = given.get(name) if given else None
-            if (name in known and wanted in (None, known[name])) or name in new:
-                continue
-            new[name] = wanted if wanted is not None else next_id
-            next_id = max(next_id, new[name] + 1)
+        new = new_column_ids(known, names, given)
         if new:
             replaced = [name for name in new if name in known]
             if replaced:
@@ -472,188 +450,3 @@ class Catalog:
         for entry in self.tables():
             if entry.table_catalog == catalog and entry.format != EXTERNAL:
                 self.change(connection, entry, dropped=True)
-
-    def discovered(
-        self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], present: Collection[Any]
-    ) -> TableEntry:
-        """Stores one table as a worker found it; ids, columns, snapshots and constraints are renewed.
-
-        `present` are the (schema, name) pairs of all tables of the lake, empty when not all were looked at: a table
-        whose identity is known under a name that is no longer there was renamed; where it still is, one is a copy.
-        """
-        name = (catalog, found["schema"], found["name"])
-        entry = self._draft.by_name.get(name)
-        if entry is None and found["table_id"] and present:
-            renamed = (
-                e for e in self._draft.by_key.values()
-                if e.table_id == found["table_id"] and e.table_catalog == catalog
-                and (e.table_schema, e.table_name) not in present
-            )  # fmt: skip
-            entry = next(renamed, None)
-        if entry is not None and found["table_id"] and entry.table_id not in (found["table_id"], None):
-            if entry.format != EXTERNAL:  # another table of the same name: the old one is gone
-                self.change(connection, entry, dropped=True)
-                entry = None
-            else:
-                entry = self.change(connection, entry, table_id=found["table_id"])
-        if entry is None:
-            dropped = (e for e in self._draft.by_key.values() if e.name == name and e.dropped)
-            entry = next((e for e in dropped if found["table_id"] in (None, e.table_id)), None)
-        entry = entry or self.register(connection, name, found["table_id"], format)
-        changes = {
-            "table_schema": name[1], "table_name": name[2], "format": format, "location": found.get("location"),
-            "current_snapshot_id": found["current_snapshot_id"], "dropped": False,
-        }  # fmt: skip
-        looked = {"partition_keys": list(found.get("partition_keys", ())),
-                  "properties": json.dumps(dict(found.get("properties", {})), sort_keys=True)}  # fmt: skip
-        if any(getattr(entry, field) != value for field, value in changes.items()):
-            entry = self.change(connection, entry, **changes)
-        digest = _digest(found)
-        if not found["snapshots"] and self._found.get(entry.table_key) == digest:
-            return entry  # as it was the last time
-        connection.execute("UPDATE tables SET partition_keys = ?::VARCHAR[], properties = ? WHERE table_key = ?",
-                           [*looked.values(), entry.table_key])  # fmt: skip
-        self.database.touch(entry.table_key)
-        self._store_schemas(connection, entry, found)
-        self._store_snapshots(connection, entry, found)
-        self._found[entry.table_key] = digest
-        return entry
-
-    def _store_schemas(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
-        known = {h for (h,) in connection.execute(
-            "SELECT schema_hash FROM schemas WHERE table_key = ?", [entry.table_key]).fetchall()}  # fmt: skip
-        ids: dict[str, int] = {}
-        current = found["schemas"].get(found["schema_hash"], [])
-        ordered = [c for h, c in found["schemas"].items() if h != found["schema_hash"]] + [current]
-        for columns in ordered:  # older schemas first: the first sight of a name counts
-            keyed = {_column_key(c): c for c in columns}
-            given = {key: c[3] for key, c in keyed.items() if c[3] is not None}
-            self._adopt_dotted_names(connection, entry, keyed)
-            ids = self.assign_column_ids(connection, entry, list(keyed), given)
-        for schema_hash, columns in found["schemas"].items():
-            if schema_hash not in known:
-                connection.execute(
-                    "INSERT INTO schemas VALUES (?, ?, ?)", [entry.table_key, schema_hash, json.dumps(columns)]
-                )
-        rows = [
-            [entry.table_key, c[0], c[1], position, "YES" if c[2] else "NO", ids[_column_key(c)], _path(c)]
-            for position, c in enumerate(current, 1)
-        ]
-        self._renew(connection, "table_columns", entry, rows)
-        constraints = [
-            [entry.table_key, kind, name, position, column, clause]
-            for kind, name, columns, clause in found.get("constraints", [])
-            for position, column in enumerate(columns or [None], 1)
-        ]
-        self._renew(connection, "table_constraints", entry, constraints)
-
-    def _adopt_dotted_names(
-        self, connection: Connection, entry: TableEntry, keyed: Mapping[str, Sequence[Any]]
-    ) -> None:
-        """Gives columns whose one part has dots the id that an earlier layout kept under the plain name."""
-        for key, column in keyed.items():
-            if key != column[0] and column[0] not in keyed:
-                connection.execute(
-                    "UPDATE column_ids SET column_name = ? WHERE table_key = ? AND column_name = ?",
-                    [key, entry.table_key, column[0]],
-                )
-
-    def note_tables(
-        self, connection: Connection, table_keys: Collection[int], errors: Mapping[int, str] | None = None
-    ) -> None:
-        """Records that a look at a lake reached these tables just now.
-
-        Args:
-            connection: The writer's.
-            table_keys: Of all tables that were looked at.
-            errors: Table key → why the table cannot be read; the others are ACTIVE.
-        """
-        looked = {key: (errors or {}).get(key) for key in table_keys}
-        connection.execute(
-            "UPDATE tables SET checked_at = ?, last_error = n.error,"
-            " state = CASE WHEN n.error IS NULL THEN 'ACTIVE' ELSE 'FAILING' END"
-            " FROM (SELECT unnest(?::BIGINT[]) AS table_key, unnest(?::VARCHAR[]) AS error) n"
-            " WHERE tables.table_key = n.table_key",
-            [datetime.now(UTC), list(looked), list(looked.values())],
-        )
-
-    def note_unreadable(
-        self, connection: Connection, catalog: str, format: str, schema: str, name: str, reason: str
-    ) -> TableEntry:
-        """Records a table that is there and cannot be read; one that is new is registered without snapshots."""
-        entry = self._draft.by_name.get((catalog, schema, name))
-        entry = entry or self.register(connection, (catalog, schema, name), None, format)
-        self.note_tables(connection, [entry.table_key], {entry.table_key: reason})
-        return entry
-
-    def put_publication(
-        self, connection: Connection, table: TableEntry, home: str, *, snapshot_id: int, state: str,
-        location: str | None = None, columns: Sequence[str] = (), detail: str | None = None,
-        made_snapshot_id: int | None = None,
-    ) -> None:  # fmt: skip
-        """Records a table's newest publication in a home (`sys.publications`), in place of the one before.
-
-        Args:
-            connection: The writer's.
-            table: The table that was published.
-            home: The `to` of the publication, such as `iceberg`.
-            snapshot_id: The snapshot whose statistics were published.
-            state: CURRENT, STALE or FAILED; CURRENT reads as STALE once the table has another current snapshot.
-            location: Path or name of what was written.
-            columns: Names of the published columns.
-            detail: What a person should know, such as the reason of a failure.
-            made_snapshot_id: Snapshot of the table that the publication itself made: the statistics hold for it too.
-        """
-        key = [table.table_key, home]
-        connection.execute("DELETE FROM publications WHERE table_key = ? AND home = ?", key)
-        connection.execute(
-            "INSERT INTO publications VALUES (?, ?, ?, ?, ?, ?::VARCHAR[], ?, ?, ?)",
-            [*key, snapshot_id, state, location, list(columns), datetime.now(UTC), detail, made_snapshot_id],
-        )
-
-    def publications(self, table: TableEntry) -> list[dict[str, Any]]:
-        """The newest publication of a table in each home: home, snapshot_id, state, location, columns, published_at,
-        detail and made_snapshot_id, as they were recorded."""
-        with self.database.reading() as cursor:
-            found = cursor.sql(
-                "SELECT home, snapshot_id, state, location, columns, published_at, detail, made_snapshot_id"
-                " FROM publications WHERE table_key = ? ORDER BY home", params=[table.table_key],
-            ).to_arrow_table()  # fmt: skip
-        return found.to_pylist()
-
-    def _renew(self, connection: Connection, table: str, entry: TableEntry, rows: Sequence[Sequence[Any]]) -> None:
-        old = connection.execute(f"SELECT * FROM {table} WHERE table_key = ?", [entry.table_key]).fetchall()
-        if sorted(map(str, (tuple(row) for row in rows))) == sorted(map(str, old)):
-            return
-        connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [entry.table_key])
-        insert_rows(connection, table, rows)
-
-    def _store_snapshots(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
-        new = [
-            [entry.table_key, s["snapshot_id"], s["ordinal"], s["parent_snapshot_id"], s["sequence_number"],
-             datetime.fromisoformat(s["committed_at"]) if s["committed_at"] else None, s["operation"],
-             s["schema_hash"], True]
-            for s in found["snapshots"]
-        ]  # fmt: skip
-        if new:
-            connection.execute(
-                "DELETE FROM snapshots WHERE table_key = ? AND snapshot_id IN (SELECT unnest(?::BIGINT[]))",
-                [entry.table_key, [row[1] for row in new]],
-            )
-            for row in new:
-                self._sighted.drop((entry.table_key, row[1]))
-            insert_rows(connection, "snapshots", new)
-            self.settling.moved([entry.table_key])
-        if (live := found.get("live_snapshot_ids")) is not None:
-            connection.execute(
-                "UPDATE snapshots SET is_live = (snapshot_id IN (SELECT unnest(?::BIGINT[]))) WHERE table_key = ?"
-                " AND is_live IS DISTINCT FROM (snapshot_id IN (SELECT unnest(?::BIGINT[])))",
-                [list(live), entry.table_key, list(live)],
-            )
-
-    def forget_missing(
-        self, connection: Connection, catalog: str, present: Callable[[TableEntry], bool]
-    ) -> list[TableEntry]:
-        """Marks the connector's tables that are gone from the lake as dropped."""
-        gone = [e for e in self.tables() if e.table_catalog == catalog and e.format != EXTERNAL and not present(e)]
-        return [self.change(connection, entry, dropped=True) for entry in gone]

@@ -86,10 +86,18 @@ CREATE TABLE packed (flight VARCHAR, table_key BIGINT, snapshot_id BIGINT, data 
 """
 
 
+_MANY_ROWS: Final = 500
+
+
 def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
     """Appends rows, of all columns and one type in each, in one statement: `executemany` takes a millisecond a row."""
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
+        if len(rows) > _MANY_ROWS:  # values of parameters are converted one by one
+            connection.register("many_rows", pa.table({f"c{at}": column for at, column in enumerate(columns)}))
+            connection.execute(f"INSERT INTO {table} SELECT * FROM many_rows")
+            connection.unregister("many_rows")
+            return
         connection.execute(f"INSERT INTO {table} SELECT {', '.join(['unnest(?)'] * len(columns))}", columns)
 
 

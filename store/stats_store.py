@@ -27,13 +27,14 @@ from store.database import Connection, Database
 from store.errors import Conflict, NotFound
 from store.file_listings import FAMILIES, forget_mark, forget_marks
 from store.file_spans import STORAGE_ID, delete_by_snapshot, delete_by_span, rows_of, where_target
-from store.layout import BY_SNAPSHOT, stored_columns
+from store.layout import BY_SNAPSHOT, parts, stored_columns
 from store.names import join_name
 from store.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Put, PutMode, codes, digest, snapshots_of
 from store.schemas import COSMETIC
 from store.snapshot_merge import SnapshotMerge
 from store.span_merge import SpanMerge, waves
 from store.targets import Target, TargetKind, storage_id
+from store.views import view
 
 __all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "StatsStore", "content_hash"]
 
@@ -314,20 +315,53 @@ class DuckDBStatsStore:
         each = " UNION ".join(f"SELECT snapshot_id FROM {n} WHERE table_key = {table.table_key}" for n in physical)
         return {snapshot_id for (snapshot_id,) in self.database.rows(each)}
 
-    def expirable(self, table: TableEntry) -> Ids:
-        """Snapshots with records of which the format said that it no longer has them; never of an external table."""
-        if table.format == EXTERNAL:
-            return []
-        gone = {s.snapshot_id for s in self.catalog.snapshots(table) if s.is_live is False}
-        return sorted(self.captured_snapshots(table) & gone)
+    def expirable(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
+        """Table key → snapshots with records of which the format said that it no longer has them; never of an external
+        table, and without tables that have none."""
+        keys = [table.table_key for table in tables if table.format != EXTERNAL]
+        physical = (*BY_SNAPSHOT.values(), "file_snapshots")
+        stored = " OR ".join(
+            f"EXISTS (SELECT 1 FROM {name} r WHERE r.table_key = n.table_key AND r.snapshot_id = n.snapshot_id)"
+            for name in physical
+        )
+        found = self.database.rows(
+            "SELECT n.table_key, n.snapshot_id FROM snapshots n WHERE n.is_live = false"
+            f" AND n.table_key IN (SELECT unnest(?::BIGINT[])) AND ({stored}) ORDER BY ALL", keys,
+        )  # fmt: skip
+        doomed: dict[int, Ids] = {}
+        for key, snapshot_id in found:
+            doomed.setdefault(key, []).append(snapshot_id)
+        return doomed
 
-    def expire(self, table: TableEntry) -> dict[int, int]:
-        """Deletes what `expirable` names: snapshot → records that went."""
+    def expire(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
+        """Deletes what `expirable` names, of all tables in one transaction, and returns it."""
 
-        def run(connection: Connection) -> dict[int, int]:
-            return {s: self.delete_in(connection, table, s) for s in self.expirable(table)}
+        def run(connection: Connection) -> dict[int, Ids]:
+            doomed = self.expirable(tables)
+            if doomed:
+                self._delete_snapshots(connection, doomed)
+            return doomed
 
         return self.database.write(run)
+
+    def _delete_snapshots(self, connection: Connection, doomed: Mapping[int, Ids]) -> None:
+        """Deletes all records of snapshots (table key → ids), by sets but for the listings of files."""
+        self.database.touch_all(doomed)
+        self.catalog.settling.moved(doomed)
+        pairs = [(key, snapshot_id) for key, ids in doomed.items() for snapshot_id in ids]
+        columns = dict(zip(("table_key", "snapshot_id"), map(pa.array, zip(*pairs, strict=True)), strict=True))
+        with view(connection, doomed=pa.table(columns)):
+            for table in (*(part for flight in BY_SNAPSHOT for part in parts(flight)), "file_marks"):
+                connection.execute(
+                    f"DELETE FROM {table} USING doomed d WHERE {table}.table_key = d.table_key"
+                    f" AND {table}.snapshot_id = d.snapshot_id"
+                )
+            listed = connection.execute(
+                "SELECT DISTINCT f.family, f.table_key, f.snapshot_id FROM file_snapshots f SEMI JOIN doomed d"
+                " ON d.table_key = f.table_key AND d.snapshot_id = f.snapshot_id ORDER BY ALL"
+            ).fetchall()
+        for family, key, snapshot_id in listed:
+            delete_by_span(connection, family, self.catalog.by_key(key), snapshot_id, None)
 
 
 def _first_of_each(rows: pa.Table, name: str, numbers: Codes) -> dict[int, Any]:

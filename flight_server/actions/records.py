@@ -49,10 +49,11 @@ def expire(call: Call, body: bytes) -> Results:
         service.access.require(call.principal, "admin")
         tables = [t for t in service.catalog.tables() if call.principal.sees(*t.name)]
     dry = asked.get("dry_run", True) is not False
+    expired = service.store.expirable(tables) if dry else service.store.expire(tables)
     for table in tables:
-        expired = service.store.expirable(table) if dry else list(service.store.expire(table))
-        if expired or len(tables) == 1:
-            yield {"table": table.full_name, "snapshots": expired, "dry_run": dry}
+        snapshots = expired.get(table.table_key, [])
+        if snapshots or len(tables) == 1:
+            yield {"table": table.full_name, "snapshots": snapshots, "dry_run": dry}
         if not dry:
             service.publication.on_published(table)
 

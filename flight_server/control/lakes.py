@@ -206,7 +206,7 @@ class Lakes:
             if only is None:
                 self._catalog.note_connector(connection, catalog, reason)
             elif (entry := self._catalog.find((catalog, only[0], only[1]))) is not None:
-                self._catalog.note_tables(connection, [entry.table_key], {entry.table_key: reason})
+                self._catalog.discovery.note_tables(connection, [entry.table_key], {entry.table_key: reason})
 
         self._database.write(run)
 
@@ -226,17 +226,17 @@ class Lakes:
         unlisted = {error["schema"] for error in found["errors"] if error["name"] is None}
         present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)}
         results = []
-        seen = []
-        for table in found["tables"]:
-            entry = self._catalog.discovered(connection, catalog, format, table, present if whole else ())
-            seen.append(entry)
+        seen = self._catalog.discovery.store_all(
+            connection, catalog, format, found["tables"], present if whole else ()
+        )  # fmt: skip
+        for table, entry in zip(found["tables"], seen, strict=True):
             results.append({
                 "table": entry.full_name, "table_id": entry.table_id, "snapshots": len(table["snapshots"]),
                 "current_snapshot_id": entry.current_snapshot_id,
             })  # fmt: skip
-        self._catalog.note_tables(connection, [entry.table_key for entry in seen])
+        self._catalog.discovery.note_tables(connection, [entry.table_key for entry in seen])
         for error in errors:
-            entry = self._catalog.note_unreadable(
+            entry = self._catalog.discovery.note_unreadable(
                 connection, catalog, format, error["schema"], error["name"], error["reason"]
             )
             results.append({"table": entry.full_name, "error": error["reason"]})
@@ -245,7 +245,7 @@ class Lakes:
             for error in found["errors"] if error["name"] is None
         ]  # fmt: skip
         if whole:
-            self._catalog.forget_missing(
+            self._catalog.discovery.forget_missing(
                 connection, catalog, lambda e: (e.table_schema, e.table_name) in present or e.table_schema in unlisted
             )
         self._catalog.note_connector(connection, catalog, None)

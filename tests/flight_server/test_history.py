@@ -28,7 +28,7 @@ def service(tmp_path):
         for live in ([1, 2, 3, 4], [3, 4]):
             told = found | {"live_snapshot_ids": live}
             made.database.write(
-                lambda connection, told=told: made.catalog.discovered(connection, "lake", "iceberg", told, ())
+                lambda connection, told=told: made.catalog.discovery.store(connection, "lake", "iceberg", told, ())
             )
         for snapshot in (1, 2, 3, 4):
             put(made, rows("t", snapshot, [1, 2]))

@@ -152,7 +152,7 @@ def make_lake(db: Path, name: str) -> None:
 
     def run(connection: Any) -> None:
         catalog.put_connector(connection, KEY["table_catalog"], "iceberg", "/nowhere", {})
-        catalog.discovered(connection, KEY["table_catalog"], "iceberg", found, ())
+        catalog.discovery.store(connection, KEY["table_catalog"], "iceberg", found, ())
 
     database.write(run)
     database.close()

@@ -198,7 +198,7 @@ def test_stale_tables(tmp_path):
                  "schemas": {"h": [["a", "INT", True, None]]}, "current_snapshot_id": 1, "live_snapshot_ids": [1],
                  "snapshots": [{"snapshot_id": 1, "ordinal": 1, "schema_hash": "h", "parent_snapshot_id": None,
                                 "sequence_number": None, "committed_at": at, "operation": None}]}  # fmt: skip
-        service.database.write(lambda c: service.catalog.discovered(c, "lake", "delta", found, ()))
+        service.database.write(lambda c: service.catalog.discovery.store(c, "lake", "delta", found, ()))
 
     with service_in(tmp_path) as service:
         discover(service, "captured", timedelta(days=9))

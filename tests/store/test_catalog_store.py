@@ -45,7 +45,7 @@ def discover(catalog, present=None, **table):
     """As a look at the whole lake, in which this table is the only one unless `present` names more."""
     row = found(**table)
     names = {(row["schema"], row["name"])} | {("s", name) for name in present or ()}
-    return write(catalog, catalog.discovered, "lake", "iceberg", row, names)
+    return write(catalog, catalog.discovery.store, "lake", "iceberg", row, names)
 
 
 def columns(catalog, entry):
@@ -123,7 +123,7 @@ def test_another_table_of_the_same_name_is_another_table(catalog):
 
 def test_a_table_that_comes_back_has_its_statistics(catalog):
     first = discover(catalog)
-    gone = write(catalog, catalog.forget_missing, "lake", lambda entry: False)
+    gone = write(catalog, catalog.discovery.forget_missing, "lake", lambda entry: False)
     assert [entry.table_key for entry in gone] == [first.table_key]
     assert catalog.tables() == reopened(catalog).tables() == []
     assert discover(catalog).table_key == first.table_key
@@ -223,14 +223,14 @@ def test_a_dotted_name_that_was_known_before_its_parts_keeps_its_id(catalog):
 
 
 def test_a_table_that_cannot_be_read_has_the_reason(catalog):
-    entry = write(catalog, catalog.note_unreadable, "lake", "delta", "s", "broken", "no log")
+    entry = write(catalog, catalog.discovery.note_unreadable, "lake", "delta", "s", "broken", "no log")
     good = discover(catalog)
 
     def states():
         return catalog.database.rows("SELECT table_name, state, last_error FROM tables ORDER BY table_key")
 
     assert states() == [("broken", "FAILING", "no log"), ("t", "ACTIVE", None)]
-    write(catalog, catalog.note_tables, [entry.table_key, good.table_key], {good.table_key: "gone"})
+    write(catalog, catalog.discovery.note_tables, [entry.table_key, good.table_key], {good.table_key: "gone"})
     assert states() == [("broken", "ACTIVE", None), ("t", "FAILING", "gone")]
     times = catalog.database.rows("SELECT discovered_at IS NULL, checked_at IS NULL FROM tables")
     assert set(times) == {(False, False)}
@@ -257,3 +257,34 @@ def test_a_name_that_two_columns_share_is_refused_and_their_ids_are_not(catalog)
         catalog.refuse_ambiguous(entry, ["a", "a.b"])
     assert refusal.value.code == "AMBIGUOUS_COLUMN"
     catalog.refuse_ambiguous(entry, ["a", "#2", "nosuch"])
+
+
+def test_many_new_tables_are_stored_as_each_alone(tmp_path):
+    kept = []
+    for together in (True, False):
+        database = Database(tmp_path / f"{together}.db")
+        catalog = Catalog(database)
+        look = [found(f"t{n}", table_id=f"id-{n}", columns=ALIKE if n % 2 else (("a", "INT"), ("b", "STRING")),
+                      constraints=[["PRIMARY KEY", "pk", ["a"], None]], partition_keys=["a"], properties={"p": "v"})
+                for n in range(5)]  # fmt: skip
+        look.append(found("older", table_id=None, columns=[["b", "INT", True, None]], schema_hash="h2",
+                          schemas={"h1": [["a", "INT", True, None]], "h2": [["b", "INT", True, None]]}))  # fmt: skip
+        present = {(item["schema"], item["name"]) for item in look}
+        if together:
+            entries = write(catalog, catalog.discovery.store_all, "lake", "iceberg", look, present)
+        else:
+            entries = [write(catalog, catalog.discovery.store, "lake", "iceberg", item, present) for item in look]
+        assert [entry.table_name for entry in entries] == [item["name"] for item in look]
+        tables = ("schemas", "column_ids", "table_columns", "table_constraints", "snapshots")
+        kept.append([database.rows(f"SELECT * FROM {table} ORDER BY ALL") for table in tables])
+        kept[-1].append(database.rows("SELECT * EXCLUDE (discovered_at) FROM tables ORDER BY ALL"))
+        again = write(catalog, catalog.discovery.store_all, "lake", "iceberg", look, present)
+        assert [e.table_key for e in again] == [e.table_key for e in entries]
+        database.close()
+    assert kept[0] == kept[1]
+
+
+def test_two_new_tables_of_one_identity_are_two(catalog):
+    look = [found("a"), found("b")]
+    entries = write(catalog, catalog.discovery.store_all, "lake", "iceberg", look, {("s", "a"), ("s", "b")})
+    assert len({entry.table_key for entry in entries}) == 2

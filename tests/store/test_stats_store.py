@@ -98,15 +98,17 @@ def test_expire_takes_what_the_format_no_longer_has(duck):
         put(duck, "stats.columns", columns((1, snapshot), snapshot=snapshot))
         put(duck, "stats.files", rows("stats.files", {"file_path": f"f{snapshot}"}, snapshot=snapshot))
     table = duck.catalog.get("c.s.t")
-    assert duck.expirable(table) == [], "nobody knows what an external table still has"
+    assert duck.expirable([table]) == {}, "nobody knows what an external table still has"
     discovered = duck.database.write(lambda c: duck.catalog.change(c, table, format="iceberg"))
     duck.database.write(lambda c: c.execute("UPDATE snapshots SET is_live = false WHERE snapshot_id IN (1, 2)"))
-    assert duck.expirable(discovered) == [1, 2]
+    assert duck.expirable([discovered]) == {discovered.table_key: [1, 2]}
     put(duck, "stats.columns", columns((1, 9), snapshot=9))
-    assert duck.expirable(discovered) == [1, 2], "what was put for a snapshot that the lake did not tell of yet stays"
-    assert duck.expire(discovered) == {1: 2, 2: 2}
+    assert duck.expirable([discovered]) == {discovered.table_key: [1, 2]}, (
+        "what was put for a snapshot that the lake did not tell of yet stays"
+    )
+    assert duck.expire([discovered]) == {discovered.table_key: [1, 2]}
     assert duck.captured_snapshots(discovered) == {3, 9}
-    assert duck.expirable(discovered) == [] and duck.expire(discovered) == {}
+    assert duck.expirable([discovered]) == {} and duck.expire([discovered]) == {}
     assert duck.database.rows("SELECT file_path FROM stats_files") == [("f3",)]
 
 

@@ -35,7 +35,7 @@ def discover(service: Service, snapshot_id: int = 1, schema_hash: str = "h") -> 
                  {"snapshot_id": snapshot_id, "ordinal": snapshot_id, "schema_hash": schema_hash,
                   "parent_snapshot_id": None, "sequence_number": None, "committed_at": None, "operation": None},
              ]}  # fmt: skip
-    service.database.write(lambda c: service.catalog.discovered(c, "lake", "delta", found, ()))
+    service.database.write(lambda c: service.catalog.discovery.store(c, "lake", "delta", found, ()))
 
 
 def put(service: Service, flight: str, *rows: dict[str, Any]) -> None:

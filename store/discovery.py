@@ -1,0 +1,295 @@
+"""Discovery: tables of a lake as a worker found them, stored in the catalog."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from store.layout import Connection, insert_rows
+from store.names import column_key
+from store.views import view
+
+if TYPE_CHECKING:
+    from store.catalog_store import Catalog, TableEntry
+
+EXTERNAL: Final = "external"  # the format of tables that only puts speak of
+
+Found = Mapping[str, Any]
+"""A table as `flight_server.worker.lake_inspection` describes it."""
+
+
+def _digest(found: Mapping[str, Any]) -> str:
+    """Of what a look at a lake tells of a table besides its entry and new snapshots."""
+    told = [found.get(name) for name in (
+        "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties")]  # fmt: skip
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _path(column: Sequence[Any]) -> list[str] | None:
+    """The parts of a column `[name, type, nullable, field id, path?]`; None where they are not known."""
+    if len(column) > 4 and column[4]:
+        return list(column[4])
+    return None if "." in column[0] else [column[0]]
+
+
+def _column_key(column: Sequence[Any]) -> str:
+    path = _path(column)
+    return str(column[0]) if path is None else column_key(path)
+
+
+def new_column_ids(
+    known: Mapping[str, int], names: Iterable[str], given: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The ids of the names that are not known, or known with another id than the given one: that, else the next."""
+    new: dict[str, int] = {}
+    next_id = max(known.values(), default=0) + 1
+    for name in names:
+        wanted = given.get(name) if given else None
+        if (name in known and wanted in (None, known[name])) or name in new:
+            continue
+        new[name] = wanted if wanted is not None else next_id
+        next_id = max(next_id, new[name] + 1)
+    return new
+
+
+def _schemas_in_order(found: Found) -> list[Sequence[Any]]:
+    """The columns of each schema, older ones first: the first sight of a name counts."""
+    current = found["schemas"].get(found["schema_hash"], [])
+    return [columns for hash_, columns in found["schemas"].items() if hash_ != found["schema_hash"]] + [current]
+
+
+def _looked(found: Found) -> tuple[list[str], str]:
+    """Partition keys, and properties as JSON."""
+    return list(found.get("partition_keys", ())), json.dumps(dict(found.get("properties", {})), sort_keys=True)
+
+
+def _column_rows(table_key: int, found: Found, ids: Mapping[str, int]) -> list[list[Any]]:
+    return [
+        [table_key, c[0], c[1], position, "YES" if c[2] else "NO", ids[_column_key(c)], _path(c)]
+        for position, c in enumerate(found["schemas"].get(found["schema_hash"], []), 1)
+    ]
+
+
+def _constraint_rows(table_key: int, found: Found) -> list[list[Any]]:
+    return [
+        [table_key, kind, name, position, column, clause]
+        for kind, name, columns, clause in found.get("constraints", [])
+        for position, column in enumerate(columns or [None], 1)
+    ]
+
+
+def _snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
+    return [
+        [table_key, s["snapshot_id"], s["ordinal"], s["parent_snapshot_id"], s["sequence_number"],
+         datetime.fromisoformat(s["committed_at"]) if s["committed_at"] else None, s["operation"],
+         s["schema_hash"], True]
+        for s in found["snapshots"]
+    ]  # fmt: skip
+
+
+class Discovery:
+    """What looks at lakes find. All of it runs inside the writer's transaction."""
+
+    def __init__(self, catalog: Catalog):
+        self._catalog = catalog
+
+    def store_all(
+        self, connection: Connection, catalog: str, format: str, found: Sequence[Found], present: Collection[Any]
+    ) -> list[TableEntry]:
+        """`store` for many tables, in order; those that are new are stored together.
+
+        Args:
+            connection: The writer's.
+            catalog: The connector's name.
+            format: Its format.
+            found: The tables.
+            present: (schema, name) of all tables of the lake, empty when not all were looked at.
+        """
+        entries = self._catalog.drafted.by_key.values()
+        ids = {entry.table_id for entry in entries if entry.table_catalog == catalog}
+        names = {entry.name for entry in entries}
+        new = [
+            item for item in found
+            if (catalog, item["schema"], item["name"]) not in names and item["table_id"] not in ids
+        ]  # fmt: skip
+        doubled = len({item["table_id"] for item in new if item["table_id"]}) < sum(1 for i in new if i["table_id"])
+        made = {} if doubled or len(new) < 2 else self._store_new(connection, catalog, format, new)
+        return [
+            made.get((catalog, item["schema"], item["name"])) or self.store(connection, catalog, format, item, present)
+            for item in found
+        ]  # fmt: skip
+
+    def _store_new(
+        self, connection: Connection, catalog: str, format: str, found: Sequence[Found]
+    ) -> dict[tuple[str, str, str], TableEntry]:
+        """Tables that were never seen: whatever number of them, one insert into each table of the catalog."""
+        names = {(catalog, item["schema"], item["name"]): item["table_id"] for item in found}
+        entries = self._catalog.register_all(connection, names, format)
+        rows: dict[str, list[list[Any]]] = {
+            "schemas": [], "column_ids": [], "table_columns": [], "table_constraints": [], "snapshots": []}  # fmt: skip
+        updates = []
+        for item in found:
+            entry = entries[catalog, item["schema"], item["name"]]
+            key, ids = entry.table_key, {}  # type: int, dict[str, int]
+            for columns in _schemas_in_order(item):
+                keyed = {_column_key(c): c for c in columns}
+                ids |= new_column_ids(ids, keyed, {k: c[3] for k, c in keyed.items() if c[3] is not None})
+            rows["schemas"] += ([key, hash_, json.dumps(columns)] for hash_, columns in item["schemas"].items())
+            rows["column_ids"] += ([key, name, column_id] for name, column_id in ids.items())
+            rows["table_columns"] += _column_rows(key, item, ids)
+            rows["table_constraints"] += _constraint_rows(key, item)
+            rows["snapshots"] += _snapshot_rows(key, item)
+            entry = replace(entry, location=item.get("location"), current_snapshot_id=item["current_snapshot_id"])
+            updates.append([key, entry.location, entry.current_snapshot_id, *_looked(item)])
+            self._catalog.keep(entry)
+            self._catalog.seen_as[key] = _digest(item)
+            entries[entry.name] = entry
+        for table, given in rows.items():
+            insert_rows(connection, table, given)
+        columns = ("table_key", "location", "current_snapshot_id", "partition_keys", "properties")
+        types = (pa.int64(), pa.string(), pa.int64(), pa.list_(pa.string()), pa.string())
+        made = {n: pa.array(v, t) for n, v, t in zip(columns, zip(*updates, strict=True), types, strict=True)}
+        with view(connection, made=pa.table(made)):
+            changes = ", ".join(f"{name} = m.{name}" for name in columns[1:])
+            connection.execute(f"UPDATE tables SET {changes} FROM made m WHERE tables.table_key = m.table_key")
+        return entries
+
+    def store(
+        self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], present: Collection[Any]
+    ) -> TableEntry:
+        """Stores one table as a worker found it; ids, columns, snapshots and constraints are renewed.
+
+        `present` are the (schema, name) pairs of all tables of the lake, empty when not all were looked at: a table
+        whose identity is known under a name that is no longer there was renamed; where it still is, one is a copy.
+        """
+        name = (catalog, found["schema"], found["name"])
+        entry = self._catalog.drafted.by_name.get(name)
+        if entry is None and found["table_id"] and present:
+            renamed = (
+                e for e in self._catalog.drafted.by_key.values()
+                if e.table_id == found["table_id"] and e.table_catalog == catalog
+                and (e.table_schema, e.table_name) not in present
+            )  # fmt: skip
+            entry = next(renamed, None)
+        if entry is not None and found["table_id"] and entry.table_id not in (found["table_id"], None):
+            if entry.format != EXTERNAL:  # another table of the same name: the old one is gone
+                self._catalog.change(connection, entry, dropped=True)
+                entry = None
+            else:
+                entry = self._catalog.change(connection, entry, table_id=found["table_id"])
+        if entry is None:
+            dropped = (e for e in self._catalog.drafted.by_key.values() if e.name == name and e.dropped)
+            entry = next((e for e in dropped if found["table_id"] in (None, e.table_id)), None)
+        entry = entry or self._catalog.register(connection, name, found["table_id"], format)
+        changes = {
+            "table_schema": name[1], "table_name": name[2], "format": format, "location": found.get("location"),
+            "current_snapshot_id": found["current_snapshot_id"], "dropped": False,
+        }  # fmt: skip
+        if any(getattr(entry, field) != value for field, value in changes.items()):
+            entry = self._catalog.change(connection, entry, **changes)
+        digest = _digest(found)
+        if not found["snapshots"] and self._catalog.seen_as.get(entry.table_key) == digest:
+            return entry  # as it was the last time
+        connection.execute("UPDATE tables SET partition_keys = ?::VARCHAR[], properties = ? WHERE table_key = ?",
+                           [*_looked(found), entry.table_key])  # fmt: skip
+        self._catalog.database.touch(entry.table_key)
+        self._store_schemas(connection, entry, found)
+        self._store_snapshots(connection, entry, found)
+        self._catalog.seen_as[entry.table_key] = digest
+        return entry
+
+    def _store_schemas(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
+        known = {h for (h,) in connection.execute(
+            "SELECT schema_hash FROM schemas WHERE table_key = ?", [entry.table_key]).fetchall()}  # fmt: skip
+        ids: dict[str, int] = {}
+        for columns in _schemas_in_order(found):
+            keyed = {_column_key(c): c for c in columns}
+            given = {key: c[3] for key, c in keyed.items() if c[3] is not None}
+            self._adopt_dotted_names(connection, entry, keyed)
+            ids = self._catalog.assign_column_ids(connection, entry, list(keyed), given)
+        for schema_hash, columns in found["schemas"].items():
+            if schema_hash not in known:
+                connection.execute(
+                    "INSERT INTO schemas VALUES (?, ?, ?)", [entry.table_key, schema_hash, json.dumps(columns)]
+                )
+        self._renew(connection, "table_columns", entry, _column_rows(entry.table_key, found, ids))
+        self._renew(connection, "table_constraints", entry, _constraint_rows(entry.table_key, found))
+
+    def _adopt_dotted_names(
+        self, connection: Connection, entry: TableEntry, keyed: Mapping[str, Sequence[Any]]
+    ) -> None:
+        """Gives columns whose one part has dots the id that an earlier layout kept under the plain name."""
+        for key, column in keyed.items():
+            if key != column[0] and column[0] not in keyed:
+                connection.execute(
+                    "UPDATE column_ids SET column_name = ? WHERE table_key = ? AND column_name = ?",
+                    [key, entry.table_key, column[0]],
+                )
+
+    def note_tables(
+        self, connection: Connection, table_keys: Collection[int], errors: Mapping[int, str] | None = None
+    ) -> None:
+        """Records that a look at a lake reached these tables just now.
+
+        Args:
+            connection: The writer's.
+            table_keys: Of all tables that were looked at.
+            errors: Table key → why the table cannot be read; the others are ACTIVE.
+        """
+        looked = {key: (errors or {}).get(key) for key in table_keys}
+        connection.execute(
+            "UPDATE tables SET checked_at = ?, last_error = n.error,"
+            " state = CASE WHEN n.error IS NULL THEN 'ACTIVE' ELSE 'FAILING' END"
+            " FROM (SELECT unnest(?::BIGINT[]) AS table_key, unnest(?::VARCHAR[]) AS error) n"
+            " WHERE tables.table_key = n.table_key",
+            [datetime.now(UTC), list(looked), list(looked.values())],
+        )
+
+    def note_unreadable(
+        self, connection: Connection, catalog: str, format: str, schema: str, name: str, reason: str
+    ) -> TableEntry:
+        """Records a table that is there and cannot be read; one that is new is registered without snapshots."""
+        entry = self._catalog.drafted.by_name.get((catalog, schema, name))
+        entry = entry or self._catalog.register(connection, (catalog, schema, name), None, format)
+        self.note_tables(connection, [entry.table_key], {entry.table_key: reason})
+        return entry
+
+    def _renew(self, connection: Connection, table: str, entry: TableEntry, rows: Sequence[Sequence[Any]]) -> None:
+        old = connection.execute(f"SELECT * FROM {table} WHERE table_key = ?", [entry.table_key]).fetchall()
+        if sorted(map(str, (tuple(row) for row in rows))) == sorted(map(str, old)):
+            return
+        connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [entry.table_key])
+        insert_rows(connection, table, rows)
+
+    def _store_snapshots(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
+        new = _snapshot_rows(entry.table_key, found)
+        if new:
+            connection.execute(
+                "DELETE FROM snapshots WHERE table_key = ? AND snapshot_id IN (SELECT unnest(?::BIGINT[]))",
+                [entry.table_key, [row[1] for row in new]],
+            )
+            for row in new:
+                self._catalog.sighted.drop((entry.table_key, row[1]))
+            insert_rows(connection, "snapshots", new)
+            self._catalog.settling.moved([entry.table_key])
+        if (live := found.get("live_snapshot_ids")) is not None:
+            connection.execute(
+                "UPDATE snapshots SET is_live = (snapshot_id IN (SELECT unnest(?::BIGINT[]))) WHERE table_key = ?"
+                " AND is_live IS DISTINCT FROM (snapshot_id IN (SELECT unnest(?::BIGINT[])))",
+                [list(live), entry.table_key, list(live)],
+            )
+
+    def forget_missing(
+        self, connection: Connection, catalog: str, present: Callable[[TableEntry], bool]
+    ) -> list[TableEntry]:
+        """Marks the connector's tables that are gone from the lake as dropped."""
+        gone = [
+            e for e in self._catalog.tables() if e.table_catalog == catalog and e.format != EXTERNAL and not present(e)
+        ]
+        return [self._catalog.change(connection, entry, dropped=True) for entry in gone]

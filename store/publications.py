@@ -1,0 +1,53 @@
+"""Publications: where statistics of a table were published, the newest in each home."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from store.database import Connection, Database
+
+if TYPE_CHECKING:
+    from store.catalog_store import TableEntry
+
+
+class Publications:
+    """The part of the catalog that records them."""
+
+    database: Database
+
+    def put_publication(
+        self, connection: Connection, table: TableEntry, home: str, *, snapshot_id: int, state: str,
+        location: str | None = None, columns: Sequence[str] = (), detail: str | None = None,
+        made_snapshot_id: int | None = None,
+    ) -> None:  # fmt: skip
+        """Records a table's newest publication in a home (`sys.publications`), in place of the one before.
+
+        Args:
+            connection: The writer's.
+            table: The table that was published.
+            home: The `to` of the publication, such as `iceberg`.
+            snapshot_id: The snapshot whose statistics were published.
+            state: CURRENT, STALE or FAILED; CURRENT reads as STALE once the table has another current snapshot.
+            location: Path or name of what was written.
+            columns: Names of the published columns.
+            detail: What a person should know, such as the reason of a failure.
+            made_snapshot_id: Snapshot of the table that the publication itself made: the statistics hold for it too.
+        """
+        key = [table.table_key, home]
+        connection.execute("DELETE FROM publications WHERE table_key = ? AND home = ?", key)
+        connection.execute(
+            "INSERT INTO publications VALUES (?, ?, ?, ?, ?, ?::VARCHAR[], ?, ?, ?)",
+            [*key, snapshot_id, state, location, list(columns), datetime.now(UTC), detail, made_snapshot_id],
+        )
+
+    def publications(self, table: TableEntry) -> list[dict[str, Any]]:
+        """The newest publication of a table in each home: home, snapshot_id, state, location, columns, published_at,
+        detail and made_snapshot_id, as they were recorded."""
+        with self.database.reading() as cursor:
+            found = cursor.sql(
+                "SELECT home, snapshot_id, state, location, columns, published_at, detail, made_snapshot_id"
+                " FROM publications WHERE table_key = ? ORDER BY home", params=[table.table_key],
+            ).to_arrow_table()  # fmt: skip
+        return found.to_pylist()
