@@ -158,7 +158,7 @@ class LocalStore:
         found = look_at_table(connector, schema, name)
 
         def store(connection: Connection) -> TableEntry:
-            return self.catalog.discovered(connection, catalog, connector.format, found, ())
+            return self.catalog.discovery.store(connection, catalog, connector.format, found, ())
 
         entry = self.database.write(store)
         wanted = found["current_snapshot_id"] if snapshot_id is None else snapshot_id

@@ -1,0 +1,124 @@
+"""A whole catalog at once: puts, discoveries and reads across thousands of tables, beside plain DuckDB.
+
+The reads run in turn with the same question to one plain table that has nothing but the current rows; printed are
+medians and their ratios, with as many stored snapshots as STATFLIGHT_BENCH_CATALOG_SNAPSHOTS says (default 3 and 30).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from flight_server.app import Service
+from flight_server.auth.principal import ANONYMOUS
+from flight_server.config import Settings
+from flight_server.wire import scan_request
+from store import records
+from store.schemas import FLIGHTS
+from store.stats_store import Put, PutMode
+
+pytestmark = pytest.mark.benchmark
+
+TABLES, COLUMNS = 5_000, 50
+HISTORIES = [int(n) for n in os.environ.get("STATFLIGHT_BENCH_CATALOG_SNAPSHOTS", "3,30").split(",")]
+ROUNDS = 15
+NAMES = ("table_name", "column_name", "ndv")
+READS: dict[str, tuple[dict[str, Any], str]] = {
+    "ndv > 980, 3 columns": (
+        {"columns": NAMES, "predicates": [{"column": "ndv", "op": "GT", "values": [980]}]},
+        "SELECT table_name, column_name, ndv FROM plain WHERE ndv > 980"),
+    "one column of all tables": (
+        {"columns": (*NAMES, "row_count"), "predicates": [{"column": "column_name", "op": "EQ", "values": ["c3"]}]},
+        "SELECT table_name, column_name, ndv, row_count FROM plain WHERE column_name = 'c3'"),
+    "3 columns of all rows": ({"columns": NAMES}, "SELECT table_name, column_name, ndv FROM plain"),
+    "limit 10": ({"limit": 10}, "SELECT * FROM plain LIMIT 10"),
+}  # fmt: skip
+
+
+def rows(snapshot: int, tables: int = TABLES, columns: int = COLUMNS, first: int = 0, shift: int = 0) -> pa.Table:
+    """Statistics of every column of many tables at one snapshot."""
+    table, column = np.repeat(np.arange(first, first + tables), columns), np.tile(np.arange(columns), tables)
+
+    def same(value: Any, type: pa.DataType | None = None) -> pa.Array:
+        return pa.repeat(pa.scalar(value, type), len(table))
+
+    def named(prefix: str, numbers: np.ndarray) -> pa.Array:
+        return pc.binary_join_element_wise(prefix, pa.array(numbers).cast(pa.string()), "")
+
+    return records.prepare(FLIGHTS["stats.columns"], pa.table({
+        "table_catalog": same("lake"), "table_schema": named("schema_", table // 100),
+        "table_name": named("table_", table), "snapshot_id": same(snapshot, pa.int64()), "column_id": column + 1,
+        "column_name": named("c", column), "logical_type": same("INT"), "row_count": same(1000, pa.int64()),
+        "null_count": (column % 7).astype("i8"), "ndv": (table * 50 + column) * 7919 % 991 * 0.993,
+        "min": pa.array(table + shift).cast(pa.string()), "max": pa.array(table + 10**6).cast(pa.string()),
+        "min_is_exact": same(True), "max_is_exact": same(True), "avg_width_bytes": same(8.0),
+        "producer": same("ENGINE_COMPUTED"), "completeness": same("COMPLETE"), "engine_id": same("local"),
+        "schema_hash": named("hash-", table),
+    }))  # fmt: skip
+
+
+def timed(function: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+@pytest.fixture(params=HISTORIES, ids=lambda n: f"{n} snapshots")
+def service(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
+    made = Service(Settings(db=tmp_path / "s.duckdb", cache_bytes=0, hot_bytes=0))
+    for snapshot in range(1, request.param + 1):
+        made.store.put([Put("stats.columns", rows(snapshot))])
+    made.database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True).result()
+    yield made
+    made.close()
+
+
+def test_puts(tmp_path: Path) -> None:
+    service = Service(Settings(db=tmp_path / "s.duckdb"))
+    first = rows(1)
+    steps: list[tuple[str, pa.Table, PutMode]] = [
+        ("250,000 rows of 5,000 new tables", first, PutMode.CREATE), ("the same again", first, PutMode.CREATE),
+        ("upsert of other content", rows(1, shift=1), PutMode.UPSERT), ("a new snapshot", rows(2), PutMode.CREATE),
+        ("5,000 rows, one a table", rows(1, columns=1, first=TABLES), PutMode.CREATE),
+    ]  # fmt: skip
+    print()
+    for name, table, mode in steps:
+        print(f"{name}: {timed(lambda: service.store.put([Put('stats.columns', table, mode)])):.2f} s")  # noqa: B023
+    service.close()
+
+
+def test_reads(service: Service) -> None:
+    with service.database.reading() as cursor:
+        cursor.execute(
+            "CREATE TEMP TABLE plain AS SELECT t.table_catalog, t.table_schema, t.table_name, t.table_id,"
+            " s.* EXCLUDE (table_key, generation, created_at) FROM stats_columns_current s"
+            " JOIN tables t USING (table_key) ORDER BY table_key, column_id"
+        )
+        print()
+        for name, (body, sql) in READS.items():
+            asked = {"table": "stats.columns", **body}
+            questions = {
+                "current": scan_request.of_ticket(json.dumps(asked | {"snapshot": "current"}).encode()),
+                "an older id": scan_request.of_ticket(json.dumps(asked | {"snapshot": 1}).encode()),
+            }
+            questions["pinned"] = service.scanner.pin(questions["current"], ANONYMOUS)
+            times: dict[str, list[float]] = {}
+            for _ in range(ROUNDS):
+                plain = timed(lambda: [*cursor.sql(sql).to_arrow_reader(65_536)])  # noqa: B023
+                times.setdefault("plain", []).append(plain)
+                for word, question in questions.items():
+                    took = timed(lambda: [*service.scanner.reader(question, ANONYMOUS)[1]])  # noqa: B023
+                    times.setdefault(word, []).append(took)
+            medians = {word: statistics.median(each) * 1e3 for word, each in times.items()}
+            told = ", ".join(f"{word} {ms:.1f} ms ({ms / medians['plain']:.2f} x)" for word, ms in medians.items())
+            print(f"{name}: {told}")
