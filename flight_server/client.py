@@ -198,6 +198,27 @@ class StatsClient(Connection):
         committed_at = pa.array(times, commits.schema.field("committed_at").type)
         return rows.take(pa.array(places, pa.int64())).append_column("committed_at", committed_at)
 
+    def adbc_statistics(self, catalog: str | None = None) -> pa.Table:
+        """Current statistics in the schema of ADBC 1.1's GetStatistics: one row for each catalog, or for one."""
+        where = None if catalog is None else [{"column": "catalog_name", "op": "EQ", "values": [catalog]}]
+        return self.read("adbc.statistics", where=where)
+
+    def arrow_statistics(self, table: str) -> pa.StructArray:
+        """Current statistics of a table in Arrow's statistics schema: a row for the table, one for each column.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE.
+        """
+        from flight_server import arrow_statistics as made
+
+        rows = self.read_table("stats.tables", table, made.TABLE_COLUMNS, snapshot="current").to_pylist()
+        columns = self.read_table("stats.columns", table, made.COLUMNS, snapshot="current").to_pylist()
+        names = self.read_table("information_schema.columns", table, ["column_id", "ordinal_position"]).to_pylist()
+        ids = [row["column_id"] for row in sorted(names, key=lambda row: row["ordinal_position"])]
+        # a table known by what was put of it alone has no schema: its columns are in the order of their ids
+        ids = ids or sorted(row["column_id"] for row in columns)
+        return made.build(rows[0] if rows else None, columns, {column: place for place, column in enumerate(ids)})
+
     def dataset(self, flight: str, snapshot: str | int | None = None, allow_stale: bool = False) -> FlightDataset:
         """A flight as a `pyarrow.dataset.Dataset`, for DuckDB, polars, DataFusion, pandas and pyarrow.
 

@@ -10,6 +10,7 @@ the filter; a filter that the server has no words for is applied here. Nothing i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -131,8 +132,12 @@ class Scan:
         self._names: list[str] = schema.names if columns is None or self._computed is not None else list(columns)
         self._command = command
         none = schema.empty_table()
+        self._tree: dict[str, Any] | None = None
         if filter is not None:
-            none.filter(filter)  # refuses unknown columns and other types in the words of Arrow
+            with suppress(ValueError):
+                self._tree = from_expression(filter)
+            if self._tree is None or not _fits(self._tree, schema):
+                none.filter(filter)  # refuses unknown columns and other types in the words of Arrow
         self.projected_schema: pa.Schema = (
             none.select(self._names).schema if self._computed is None else _project(none, self._computed).schema
         )
@@ -165,16 +170,17 @@ class Scan:
         asked = list(dict.fromkeys(self._names)) or [_narrowest(self.dataset_schema)]
         if self._filter is None:
             return self._shaped(self._get(asked, None, limit))
-        try:
-            return self._shaped(self._get(asked, from_expression(self._filter), limit))
-        except pa.ArrowInvalid as refusal:
-            # More conditions than the server takes, perhaps: then they are applied here. Any other mistake shows again
-            # in the read without them.
-            if str(refusal).startswith(_OF_THE_CALLER):
-                raise
-            whole = self._get(self.dataset_schema.names, None, None)
-        except ValueError:
+        if self._tree is None:
             whole = self._get(self.dataset_schema.names, weakened(self._filter), None)
+        else:
+            try:
+                return self._shaped(self._get(asked, self._tree, limit))
+            except pa.ArrowInvalid as refusal:
+                # More conditions than the server takes, perhaps: then they are applied here. Any other mistake shows
+                # again in the read without them.
+                if str(refusal).startswith(_OF_THE_CALLER):
+                    raise
+                whole = self._get(self.dataset_schema.names, None, None)
         kept = (_aligned(batch).filter(self._filter).select(asked) for batch in whole)
         batches = (batch for table in kept for batch in table.to_batches())
         schema = self.dataset_schema.empty_table().select(asked).schema
@@ -205,6 +211,22 @@ class Scan:
                     yield chosen.slice(start, rows)
 
         return pa.RecordBatchReader.from_batches(self.projected_schema, batches())
+
+
+def _fits(tree: dict[str, Any], schema: pa.Schema) -> bool:
+    """Whether every literal is of the kind of its column: then Arrow has nothing to refuse."""
+    if "column" not in tree:
+        (inner,) = tree.values()  # of not, and, or
+        return all(_fits(each, schema) for each in (inner if isinstance(inner, list) else [inner]))
+    at = schema.get_field_index(tree["column"])
+    if at < 0:
+        return False
+    type_ = schema.field(at).type
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        kinds: tuple[type, ...] = (int, float)
+    else:
+        kinds = (str,) if pa.types.is_string(type_) else ()
+    return all(isinstance(value, kinds) and not isinstance(value, bool) for value in tree.get("values", []))
 
 
 def _project(table: pa.Table, columns: dict[str, pc.Expression]) -> pa.Table:

@@ -2,16 +2,15 @@
 
     from flight_server.spark_reader import StatflightDataSource
     spark.dataSource.register(StatflightDataSource)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", True)  # filters are then applied by the server
     columns = spark.read.format("statflight").option("uri", "grpc://…").option("flight", "stats.columns").load()
 
-Options: `uri`, `flight`, and, if wanted, `columns` (names by commas), `snapshot` (`current` or an id), `allow_stale`,
-`partitions` (endpoints to read at once, 4), `token`, `tls_roots` (a PEM file). Needs pyspark and pyarrow only.
+Options: `uri`, `flight`, and optionally `columns` (names separated by commas), `snapshot` (`current` or an id),
+`allow_stale`, `partitions` (endpoints that tasks read in parallel, 4), `token`, `tls_roots` (a PEM file). With
+`spark.sql.python.filterPushdown.enabled` the server applies filters, without it Spark does. Needs pyspark and pyarrow.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.flight as flight
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -38,6 +36,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from flight_server.connection import Connection
+
 DEFAULT_PARTITIONS: Final = 4
 _COMPARES: Final[dict[type, str]] = {
     EqualTo: "EQ", GreaterThan: "GT", GreaterThanOrEqual: "GTE", LessThan: "LT", LessThanOrEqual: "LTE",
@@ -52,14 +52,8 @@ class _Server:
     token: str | None
     tls_roots: bytes | None
 
-    def connect(self) -> flight.FlightClient:
-        options = {"tls_root_certs": self.tls_roots} if self.tls_roots else {}
-        return flight.connect(self.uri, **options)
-
-    @property
-    def call(self) -> flight.FlightCallOptions:
-        headers = [(b"authorization", b"Bearer " + self.token.encode())] if self.token else []
-        return flight.FlightCallOptions(headers=headers)
+    def connect(self) -> Connection:
+        return Connection(self.uri, self.token, self.tls_roots)
 
 
 @dataclass
@@ -80,10 +74,8 @@ class StatflightDataSource(DataSource):
 
     def schema(self) -> StructType:
         server, command = _server(self.options), _command(self.options)
-        with server.connect() as client:
-            descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-            found = client.get_schema(descriptor, server.call).schema
-        return from_arrow_schema(found)
+        with server.connect() as connection:
+            return from_arrow_schema(connection.schema(command))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return StatflightReader(_server(self.options), _command(self.options), schema, self.options.get("partitions"))
@@ -93,9 +85,10 @@ class StatflightReader(DataSourceReader):
     def __init__(self, server: _Server, command: dict[str, Any], schema: StructType, partitions: str | None):
         self._server, self._command = server, command | {"columns": schema.names}
         self._partitions = int(partitions or DEFAULT_PARTITIONS)
+        self.pushFilters = _Push(self)
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
-        """Has the server apply what it can; what is left is for Spark."""
+    def push(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Has the server apply the filters that it can; yields the rest, which are Spark's."""
         pushed = []
         for each in filters:
             condition = _condition(each)
@@ -108,16 +101,29 @@ class StatflightReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         command = self._command | {"partitions": self._partitions}
-        with self._server.connect() as client:
-            descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-            info = client.get_flight_info(descriptor, self._server.call)
-        return [_Ticket(endpoint.ticket.ticket) for endpoint in info.endpoints]
+        with self._server.connect() as connection:
+            return [_Ticket(ticket) for ticket in connection.tickets(command)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Ticket)
-        with self._server.connect() as client:
-            for chunk in client.do_get(flight.Ticket(partition.ticket), self._server.call):
-                yield chunk.data
+        with self._server.connect() as connection:
+            yield from connection.get(partition.ticket, stream=True)
+
+
+class _Push:
+    """The reader's `pushFilters`, called by Spark where its setting allows it.
+
+    Where the setting is off, which it is by default, Spark refuses any reader that overrides the method, and looks at
+    `__func__` to see whether one does. This one says no, and is called all the same where the setting is on.
+    """
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, reader: StatflightReader):
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._reader.push(filters)
 
 
 def _server(options: Mapping[str, str]) -> _Server:

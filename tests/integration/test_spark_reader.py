@@ -19,7 +19,7 @@ TABLES, COLUMNS = 12, 30
 def rows() -> pa.Table:
     records = [
         {"table_catalog": "lake", "table_schema": "s", "table_name": f"t{table}", "snapshot_id": snapshot,
-         "column_id": column, "column_name": f"c{column}", "row_count": 1000 * table + column, "ndv": column + 0.5,
+         "column_id": column, "column_name": f"c{column}", "row_count": 1000 * table + column + 1, "ndv": column + 0.5,
          "min": None if column % 7 == 0 else str(column), "logical_type": "INT" if column % 7 else None}
         for table in range(TABLES) for snapshot in (1, 2) for column in range(1, COLUMNS + 1)
     ]  # fmt: skip
@@ -71,9 +71,20 @@ def test_columns_and_snapshot(spark, uri):
     assert frame.count() == TABLES * COLUMNS
 
 
+def test_no_setting_is_needed(spark, uri):
+    """Filter pushdown is off by default: Spark applies the filters then."""
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(setting, "false")
+    try:
+        frame = load(spark, uri, snapshot="current").where("table_name = 't3' AND column_id < 4")
+        assert sorted(row.column_id for row in frame.collect()) == [1, 2, 3]
+    finally:
+        spark.conf.set(setting, "true")
+
+
 def test_filters_reach_the_server(spark, uri):
     frame = load(spark, uri)
-    chosen = frame.where("table_name = 't3' AND snapshot_id = 2 AND column_id IN (1, 2, 7) AND NOT row_count = 3001")
+    chosen = frame.where("table_name = 't3' AND snapshot_id = 2 AND column_id IN (1, 2, 7) AND NOT row_count = 3002")
     assert sorted((row.column_id, row.min) for row in chosen.collect()) == [(2, "2"), (7, None)]
     plan = chosen._jdf.queryExecution().toString()
     assert "PythonScan" in plan or "statflight" in plan
@@ -105,7 +116,7 @@ def test_what_is_handed_on(asked, condition):
 
 def test_filters_that_stay_with_spark():
     reader = StatflightReader(None, {"table": "stats.columns"}, type("S", (), {"names": ["a"]}), None)
-    rest = list(reader.pushFilters([EqualTo(("a",), 1), GreaterThan(("a",), 2.5)]))
+    rest = list(reader.push([EqualTo(("a",), 1), GreaterThan(("a",), 2.5)]))
     assert rest == [GreaterThan(("a",), 2.5)]
     assert reader._command["predicates"] == [{"column": "a", "op": "EQ", "values": [1]}]
 

@@ -1,0 +1,96 @@
+"""Statistics of a table in Arrow's statistics schema, made of what a client reads.
+
+`struct<column: int32, statistics: map<dictionary<utf8>, dense_union<…>>>`, one row for the table (column null) and one
+for each column that has statistics. The keys say by themselves what is exact: `ARROW:distinct_count:approximate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+TABLE_COLUMNS: Final = ("row_count", "freshness", "completeness")
+COLUMNS: Final = (
+    "column_id", "column_name", "logical_type", "null_count", "ndv", "ndv_exact", "min", "max", "min_is_exact",
+    "max_is_exact", "avg_width_bytes", "max_width_bytes", "freshness", "completeness",
+)  # fmt: skip
+_KINDS: Final = (pa.field("int64", pa.int64()), pa.field("float64", pa.float64()), pa.field("utf8", pa.string()))
+_VALUE: Final = pa.dense_union(_KINDS)
+_KEY: Final = pa.dictionary(pa.int32(), pa.string())
+TYPE: Final = pa.struct([
+    pa.field("column", pa.int32()),
+    pa.field("statistics", pa.map_(_KEY, pa.field("items", _VALUE, False)), False),
+])  # fmt: skip
+
+Row = Mapping[str, Any]
+
+
+def build(table: Row | None, columns: Sequence[Row], order: Mapping[int, int]) -> pa.StructArray:
+    """The array.
+
+    Args:
+        table: the current row of `stats.tables`, with TABLE_COLUMNS; None where there is none.
+        columns: the current rows of `stats.columns`, with COLUMNS.
+        order: the place of each column id in the table's schema, from 0, struct fields after their struct.
+    """
+    rows: list[tuple[int | None, list[tuple[str, Any]]]] = []
+    if table is not None and table["row_count"] is not None:
+        rows.append((None, [_said("row_count", table["row_count"], _is_sure(table))]))
+    placed = ((order[row["column_id"]], row) for row in columns if row["column_id"] in order)
+    rows += [(place, found) for place, row in sorted(placed, key=lambda each: each[0]) if (found := list(_of(row)))]
+    keys, kinds, places, ends = [], [], [], [0]
+    values: tuple[list[Any], ...] = ([], [], [])
+    for _, statistics in rows:
+        for key, value in statistics:
+            kind = 2 if isinstance(value, str) else 1 if isinstance(value, float) else 0
+            keys.append(key)
+            kinds.append(kind)
+            places.append(len(values[kind]))
+            values[kind].append(value)
+        ends.append(len(keys))
+    union = pa.UnionArray.from_dense(
+        pa.array(kinds, pa.int8()), pa.array(places, pa.int32()),
+        [pa.array(each, field.type) for each, field in zip(values, _KINDS, strict=True)],
+        [field.name for field in _KINDS],
+    )  # fmt: skip
+    names = pa.array(keys, pa.string()).dictionary_encode().cast(_KEY)
+    maps = pa.MapArray.from_arrays(pa.array(ends, pa.int32()), names, union, type=TYPE.field("statistics").type)
+    return pa.StructArray.from_arrays([pa.array([place for place, _ in rows], pa.int32()), maps], fields=list(TYPE))
+
+
+def _is_sure(row: Row) -> bool:
+    return bool(row["freshness"] == "EXACT" and row["completeness"] == "COMPLETE")
+
+
+def _said(name: str, value: Any, exact: bool) -> tuple[str, Any]:
+    return f"ARROW:{name}:{'exact' if exact else 'approximate'}", value
+
+
+def _of(row: Row) -> Iterator[tuple[str, Any]]:
+    sure = _is_sure(row)
+    if row["null_count"] is not None:
+        yield _said("null_count", row["null_count"], sure)
+    if (ndv := row["ndv"]) is not None:
+        exact = bool(row["ndv_exact"]) and float(ndv).is_integer()
+        yield _said("distinct_count", int(ndv) if exact else float(ndv), exact)
+    for name, bound in (("max_value", "max"), ("min_value", "min")):
+        if row[bound] is not None:
+            yield _said(name, _value(row[bound], row["logical_type"] or ""), bool(row[f"{bound}_is_exact"]))
+    if row["avg_width_bytes"] is not None:
+        yield _said("average_byte_width", float(row["avg_width_bytes"]), sure)
+    if row["max_width_bytes"] is not None:
+        yield _said("max_byte_width", row["max_width_bytes"], sure)
+
+
+def _value(text: str, logical_type: str) -> int | float | str:
+    """A bound as an integer or float where its column is one, else its canonical text."""
+    try:
+        if logical_type.startswith("INT") and -(2**63) <= (number := int(text)) < 2**63:
+            return number
+        if logical_type.startswith(("FLOAT", "DOUBLE")):
+            return float(text)
+    except ValueError:
+        pass
+    return text

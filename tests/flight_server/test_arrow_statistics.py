@@ -1,0 +1,63 @@
+"""Arrow's statistics schema: keys, kinds and places."""
+
+import pyarrow as pa
+import pytest
+
+from flight_server.arrow_statistics import COLUMNS, TYPE, build
+from flight_server.client import StatsClient
+
+SURE = {"freshness": "EXACT", "completeness": "COMPLETE"}
+
+
+def column(number, **values):
+    return dict.fromkeys(COLUMNS) | {"column_id": number, "column_name": f"c{number}"} | values
+
+
+def test_keys_say_what_is_exact():
+    found = build(
+        {"row_count": 7} | SURE,
+        [
+            column(
+                3,
+                null_count=1,
+                ndv=2.0,
+                ndv_exact=True,
+                min="1",
+                max="9",
+                min_is_exact=True,
+                logical_type="INT",
+                **SURE,
+            ),
+            column(1, ndv=2.5, min="a", logical_type="STRING", avg_width_bytes=2, max_width_bytes=3),
+            column(2),
+            column(9, ndv=1.0),
+        ],
+        {1: 0, 2: 1, 3: 2},
+    )
+    assert found.type == TYPE
+    assert [(row["column"], dict(row["statistics"])) for row in found.to_pylist()] == [
+        (None, {"ARROW:row_count:exact": 7}),
+        (0, {"ARROW:distinct_count:approximate": 2.5, "ARROW:min_value:approximate": "a",
+             "ARROW:average_byte_width:approximate": 2.0, "ARROW:max_byte_width:approximate": 3}),
+        (2, {"ARROW:null_count:exact": 1, "ARROW:distinct_count:exact": 2, "ARROW:max_value:approximate": 9,
+             "ARROW:min_value:exact": 1}),
+    ]  # fmt: skip
+    found.validate(full=True)
+    assert len(build(None, [], {})) == 0
+
+
+def test_by_the_client(live_server):
+    key = {"table_catalog": "shapes", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
+    with StatsClient(live_server.uri) as client:
+        client.put(
+            "stats.columns", pa.table({name: [value] for name, value in (key | {"column_id": 4, "ndv": 3.0}).items()})
+        )
+        client.put("stats.tables", pa.table({name: [value] for name, value in (key | {"row_count": 5}).items()}))
+        found = client.arrow_statistics("shapes.s.t").to_pylist()
+        assert [(row["column"], dict(row["statistics"])) for row in found] == [
+            (None, {"ARROW:row_count:approximate": 5}), (0, {"ARROW:distinct_count:approximate": 3.0})
+        ]  # fmt: skip
+        (catalog,) = client.adbc_statistics("shapes").to_pylist()
+        assert catalog["catalog_name"] == "shapes"
+        with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_TABLE"):
+            client.arrow_statistics("shapes.s.u")
