@@ -73,7 +73,7 @@ def _write(known: table_facts.Facts, several: bool) -> None:
     # A statistic that no column has, such as the mean where only metadata was read, takes no room.
     headers = [header for header in HEADERS if header in ALWAYS or any(line[header] for line in lines)]
     rows = [[line[header] for header in headers] for line in lines]
-    text.write_text(headers, rows, right=[header in NUMBERS for header in headers], heading=heading)
+    text.write_text(headers, rows, right=[header in NUMBERS for header in headers], heading=heading, spare=SPARE)
     if several:
         sys.stdout.write("\n")
 
@@ -95,6 +95,8 @@ HEADERS = (
 )  # fmt: skip
 ALWAYS = frozenset({"column", "type", "null %", "distinct", "min", "max", "avg bytes", "shape", "freshness"})
 NUMBERS = frozenset({"null %", "distinct", "mean", "stddev", "25 %", "50 %", "75 %", "avg bytes"})
+
+SPARE = ("25 %", "75 %", "50 %", "stddev", "avg bytes", "mean", "freshness", "shape", "type")  # of a narrow terminal
 
 
 def _line(row: table_facts.Row, known: table_facts.Facts) -> dict[str, str]:

@@ -32,7 +32,7 @@ def run(directory: Path, *, keep: bool, say: Callable[[str], None]) -> int:
     """Makes a lake, serves and captures it, shows the results; the exit status."""
     directory = directory.resolve()
     if directory.exists() and any(directory.iterdir()) and not (directory / MARK).exists():
-        say(f"statflight: {directory} is there and not a demo's; name another with --dir")
+        say(f"statflight: {directory} exists and was not made by a demo; name another with --dir")
         return 1
     if directory.exists():
         shutil.rmtree(directory)
@@ -42,14 +42,15 @@ def run(directory: Path, *, keep: bool, say: Callable[[str], None]) -> int:
         return _run(directory, say)
     finally:
         if keep:
-            say(f"\nkept {directory}; go on with: statflight serve --db {shlex.quote(str(directory / 'stats.duckdb'))}")
+            database = shlex.quote(str(directory / "stats.duckdb"))
+            say(f"\nkept {directory}; go on with:\nstatflight serve --db {database} --http-port 8816")
         else:
             shutil.rmtree(directory, ignore_errors=True)
 
 
 def _run(directory: Path, say: Callable[[str], None]) -> int:
     if not (found := java()).good:
-        say(f"java: {found.detail}. Going on with what metadata tells; {found.remedy}.")
+        say(f"java: {found.detail}. Going on without Spark; {found.remedy}.")
     say(f"making a small lake in {directory}")
     lakes = [make_delta(directory), *filter(None, [make_iceberg(directory)]), make_parquet(directory)]
     with _server(directory, say) as uri:
@@ -58,7 +59,10 @@ def _run(directory: Path, say: Callable[[str], None]) -> int:
             step("connect", *lake)
         step("capture", "delta.default.events", "parquet.default.trips", *_iceberg_tables(lakes))
         step("capture", "delta.default.events", "--snapshot", "1")
+        step("ls")
         step("show", "parquet.default.trips")
+        step("history", "delta.default.events", "value")
+        step("check", "*", "--rule", "row_count > 0", "--rule", "null_fraction <= 0.2")
         step("diff", "delta.default.events", "1", "3")
         step("query", "stats.columns", "--columns", "table_name,column_name,ndv,min,max",
              "--where", "ndv > 1000", "--snapshot", "current")  # fmt: skip
@@ -77,7 +81,8 @@ class _Steps:
     """Runs commands as a user would type them, and shows them so."""
 
     def __init__(self, uri: str, directory: Path):
-        self._environment = os.environ | {"STATFLIGHT_SERVER": uri, "COLUMNS": os.environ.get("COLUMNS", "140")}
+        told = {"STATFLIGHT_SERVER": uri, "COLUMNS": os.environ.get("COLUMNS", "140"), "STATFLIGHT_PAGER": ""}
+        self._environment = os.environ | told  # without a pager, which would wait for a key
         self._directory = directory
         self.failed = False
 

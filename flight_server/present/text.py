@@ -27,7 +27,7 @@ def harmless(text: str) -> str:
 
 def write_text(
     headers: Sequence[str], rows: Sequence[Sequence[str]], out: BinaryIO | None = None, right: Sequence[bool] = (),
-    whole: Collection[str] = (), heading: str = "",
+    whole: Collection[str] = (), heading: str = "", spare: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Write a table: on a pipe a line for each row and nothing cut short, on a terminal whatever fits it.
 
@@ -38,11 +38,15 @@ def write_text(
         right: Whether a column stands to the right.
         whole: Headers of columns that are never elided, because they are there to be copied.
         heading: A line above.
+        spare: Headers of columns that a narrow terminal does without, in this order.
     """
     right = [*right, *[False] * (len(headers) - len(right))]
     safe = [[harmless(cell) for cell in row] for row in rows]
     if out is None and sys.stdout.isatty():
         size = shutil.get_terminal_size()
+        kept = without(headers, safe, size.columns, whole, spare)
+        headers, safe = [headers[place] for place in kept], [[row[place] for place in kept] for row in safe]
+        right = [right[place] for place in kept]
         lines = list(fit(headers, safe, right, size.columns, whole, styled="NO_COLOR" not in os.environ))
         page([*([harmless(heading)] if heading else []), *lines], size.lines)
         return
@@ -52,6 +56,23 @@ def write_text(
     for line in _aligned([list(headers), *safe], right):
         target.write(line.encode() + b"\n")
     target.flush()
+
+
+def without(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int, whole: Collection[str], spare: Sequence[str]
+) -> list[int]:
+    """The places of the columns that are written: spare ones go until the rest fits, all stay where it never would."""
+    least = [
+        width if header in whole else min(width, max(NARROWEST, width_of(header)))
+        for place, header in enumerate(headers)
+        for width in [max(map(width_of, (header, *(row[place] for row in rows))))]
+    ]
+    kept = list(range(len(headers)))
+    for header in (None, *spare):
+        kept = [place for place in kept if headers[place] != header]
+        if sum(least[place] for place in kept) + len(GAP) * (len(kept) - 1) <= columns:
+            return kept
+    return list(range(len(headers)))
 
 
 def fit(

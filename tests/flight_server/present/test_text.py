@@ -82,3 +82,11 @@ def test_a_pager_gets_what_does_not_fit(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("STATFLIGHT_PAGER", "/no/such/pager")
     text.page(["a", "b", "c"], 3)
     assert capsys.readouterr().out == "a\nb\nc\n"
+
+
+def test_a_narrow_terminal_does_without_what_is_spare():
+    headers, rows = ("column", "spare", "sparer", "value"), [("x" * 12,) * 4] * 3
+    assert text.without(headers, rows, 80, (), ("sparer", "spare")) == [0, 1, 2, 3]
+    assert text.without(headers, rows, 45, (), ("sparer", "spare")) == [0, 1, 3]
+    assert text.without(headers, rows, 30, (), ("sparer", "spare")) == [0, 3]
+    assert text.without(headers, rows, 20, (), ("sparer", "spare")) == [0, 1, 2, 3]  # a block for each row has all
