@@ -28,6 +28,9 @@ LIBRARIES = {  # what for: distribution, extra of statflight that brings it
     "lance": ("pylance", "lance"),
     "paimon": ("pypaimon", "paimon"),
     "parquet": ("pyarrow", ""),
+    "pages": ("uvicorn", "web"),
+    "glue": ("boto3", "glue"),
+    "hive": ("pymetastore", "hive"),
     "grpc health": ("grpcio", "health"),
 }
 

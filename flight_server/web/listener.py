@@ -36,8 +36,9 @@ class Pages:
                 f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[web]'"
             ) from None
         secure = settings.tls_cert is not None
+        site = Site(service, guard, metrics, secure, _names(settings))
         config = uvicorn.Config(
-            Site(service, guard, metrics, secure).app, log_config=None, access_log=False, lifespan="off",
+            site.app, log_config=None, access_log=False, lifespan="off",
             server_header=False, proxy_headers=False, ws="none", http="h11", loop="asyncio",
             limit_concurrency=CONNECTIONS, timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=int(STOPPED_WITHIN), ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key,
@@ -65,6 +66,14 @@ class Pages:
         self._server.should_exit = True
         self._thread.join(STOPPED_WITHIN + 1)
         self._socket.close()
+
+
+def _names(settings: Settings) -> frozenset[str]:
+    """The names of an open server on the loopback; none where tokens guard it, or the network knows it by others."""
+    if settings.auth is not None or not settings.is_loopback:
+        return frozenset()
+    host = settings.host.strip("[]").lower()
+    return frozenset({"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host})
 
 
 def start(settings: Settings, service: Service, guard: Guard, metrics: Metrics | None) -> Pages | None:

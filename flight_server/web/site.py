@@ -54,9 +54,13 @@ class Site:
         guard: Checks tokens.
         metrics: Of `/metrics`.
         secure: The pages are served by TLS, and so is the cookie.
+        hosts: Names that the server may be called by; any when empty. An open server on the loopback has some, lest a
+            page from elsewhere reads it through a name that it points here.
     """
 
-    def __init__(self, service: Service, guard: Guard, metrics: Metrics, secure: bool):
+    def __init__(
+        self, service: Service, guard: Guard, metrics: Metrics, secure: bool, hosts: frozenset[str] = frozenset()
+    ):
         self._service, self._guard, self._metrics, self._secure = service, guard, metrics, secure
         self._sessions = Sessions()
         self.app = Starlette(
@@ -71,7 +75,7 @@ class Site:
             ],
             exception_handlers={404: self._missing, 405: self._refused, Exception: self._broken},
         )  # fmt: skip
-        self.app.add_middleware(_Confined)
+        self.app.add_middleware(_Confined, hosts=hosts)
 
     # Pages.
 
@@ -195,10 +199,10 @@ class Site:
 
 
 class _Confined:
-    """Adds the headers that confine each answer, unless it has set them itself."""
+    """Adds the headers that confine each answer, unless it has set them itself; answers to known names only."""
 
-    def __init__(self, app: Any):
-        self._app = app
+    def __init__(self, app: Any, hosts: frozenset[str]):
+        self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def with_headers(message: Any) -> None:
@@ -211,7 +215,17 @@ class _Confined:
                 ]
             await send(message)
 
+        if scope["type"] == "http" and self._hosts and _host(scope) not in self._hosts:
+            await _message(400, "Wrong address", "This server is not known by that name.")(scope, receive, with_headers)
+            return
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+def _host(scope: Any) -> str:
+    """The name in the header `Host`, without its port."""
+    value = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+    name, colon, port = value.rpartition(":")
+    return (name if colon and port.isdecimal() else value).lower()
 
 
 def _parameter(request: Request, name: str) -> str:

@@ -171,6 +171,15 @@ def test_metrics_and_health_are_there(browser):
     assert json.loads(browser.get("/health").text) == {"status": "ok"}
 
 
+@pytest.mark.parametrize(("host", "status"), [
+    ("evil.example", 400), ("evil.example:8816", 400), ("localhost:8816", 200), ("127.0.0.1", 200), ("[::1]:80", 200),
+])  # fmt: skip
+def test_an_open_server_answers_to_its_own_names_only(browser, host, status):
+    answer = browser.get("/", Host=host)
+    assert answer.status == status and ("lake.s.t" in answer.text) == (status == 200)
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
 # Callers.
 
 
@@ -219,6 +228,7 @@ def test_a_login_shows_what_its_token_sees(guarded):
 
 
 def test_a_bearer_token_needs_no_cookie(guarded):
+    assert Browser(guarded).get(Authorization="Bearer all", Host="stats.example").status == 200
     assert Browser(guarded).get("/table.json?name=lake.s.t", Authorization="Bearer all").status == 200
     assert Browser(guarded).get(Authorization="Bearer wrong").status == 401
     assert Browser(guarded).get(Authorization="Bearer writer").status == 403
