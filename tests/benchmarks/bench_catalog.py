@@ -22,7 +22,7 @@ import pytest
 from flight_server.app import Service
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.config import Settings
-from flight_server.wire import scan_request
+from flight_server.wire import tickets
 from store import records
 from store.schemas import FLIGHTS
 from store.stats_store import Put, PutMode
@@ -108,8 +108,8 @@ def test_reads(service: Service) -> None:
         for name, (body, sql) in READS.items():
             asked = {"table": "stats.columns", **body}
             questions = {
-                "current": scan_request.of_ticket(json.dumps(asked | {"snapshot": "current"}).encode()),
-                "an older id": scan_request.of_ticket(json.dumps(asked | {"snapshot": 1}).encode()),
+                "current": tickets.of_ticket(json.dumps(asked | {"snapshot": "current"}).encode()),
+                "an older id": tickets.of_ticket(json.dumps(asked | {"snapshot": 1}).encode()),
             }
             questions["pinned"] = service.scanner.pin(questions["current"], ANONYMOUS)
             times: dict[str, list[float]] = {}
