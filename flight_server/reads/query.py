@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 
 from flight_server.reads.catalog_sources import SOURCES
 from flight_server.reads.scope import Scope, Source
-from flight_server.reads.stats_sources import stats_source
+from flight_server.reads.stats_sources import lacking_sql, stats_source
 from flight_server.wire.scan_request import Part, ScanRequest
 from store.database import Connection, Database
-from store.layout import BY_SNAPSHOT, STORED, parts
+from store.layout import BY_SNAPSHOT, PARTED, STORED, parts
+from store.lru import Bounded
 from store.predicates import tree
 from store.schemas import Flight
 from store.stats_store import IDENTITY
@@ -23,6 +24,7 @@ from store.table_versions import Changes
 
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics; fewer where single values are large
 _LARGE: Final = {"stats.sketches": 64}
+_FEW_TABLES: Final = 1000  # that a query lists one by one
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read comes as it is stored, clustered by table
 
 ArrowSource: TypeAlias = Callable[[Scope], pa.Table | Source]
@@ -34,6 +36,7 @@ class Queries:
     def __init__(self, database: Database, changes: Changes):
         self.database, self.changes = database, changes
         self.arrow_sources: dict[str, ArrowSource] = {}
+        self._inheriting: Bounded[tuple[str, int], tuple[int, tuple[int, ...] | None]] = Bounded(256)
         self._estimates: tuple[int, dict[str, int]] = (-1, {})  # rows by physical table, as of an epoch
 
     def start(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
@@ -43,7 +46,25 @@ class Queries:
             if self.changes.steady() == scope.epoch:
                 return batches
             del batches  # a cursor has one result at a time
+        elif scope.snapshot is not None and scope.only is None and request.flight.name in PARTED:
+            epoch = self.changes.steady()
+            lacking = None if epoch is None else self._lacking(request.flight.name, scope.snapshot, epoch)
+            if lacking is not None:
+                batches = self._query(cursor, request, replace(scope, lacking=lacking))
+                if self.changes.steady() == epoch:
+                    return batches
+                del batches
         return self._query(cursor, request, scope)
+
+    def _lacking(self, flight: str, snapshot: int, epoch: int) -> tuple[int, ...] | None:
+        """The tables that may inherit records at a snapshot, as of an epoch; None where they are many."""
+        found = self._inheriting.get((flight, snapshot))
+        if found is None or found[0] != epoch:
+            sql = lacking_sql(flight, Scope(snapshot=snapshot), "", f"r.snapshot_id = {int(snapshot)}")
+            keys = tuple(key for (key,) in self.database.rows(f"{sql} LIMIT {_FEW_TABLES + 1}"))
+            found = (epoch, keys if len(keys) <= _FEW_TABLES else None)
+            self._inheriting.put((flight, snapshot), found)
+        return found[1]
 
     def _query(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
         source = self._source(request, scope)

@@ -25,6 +25,7 @@ class Scope:
         only: The one table of a scope that is about no other: its names need not be looked up.
         any_dropped: Some table is dropped; its rows are not served.
         epoch: The commit (`Changes.steady`) as of which the pins are the current snapshots; None where they are not.
+        lacking: With `snapshot`, keys of the tables that may inherit records; None where that is still to be found out.
     """
 
     keys: Sequence[int] | None = None
@@ -35,6 +36,7 @@ class Scope:
     snapshot: int | None = None
     any_dropped: bool = True
     epoch: int | None = None
+    lacking: tuple[int, ...] | None = None
 
     @property
     def is_stored(self) -> bool:

@@ -144,16 +144,15 @@ def _by_snapshot(name: str, scope: Scope) -> tuple[str, list[Any]]:
         asked, exact = "", f"r.snapshot_id = {int(scope.snapshot)}"  # by which DuckDB skips row groups
     else:
         asked, exact = "JOIN pins p ON p.table_key = r.table_key AND p.snapshot_id = r.snapshot_id", "true"
-    # tables with a record of each target that answers for the current snapshot have nothing to inherit
-    lacking = (
-        f"SELECT a.table_key FROM {_asked(scope)} a JOIN tables x ON x.table_key = a.table_key"
-        " LEFT JOIN snapshots c ON c.table_key = x.table_key AND c.snapshot_id = x.current_snapshot_id"
-        f" LEFT JOIN (SELECT r.table_key, count(*) AS size FROM {BY_SNAPSHOT[name]} r {asked} WHERE {exact}"
-        " GROUP BY ALL) e ON e.table_key = a.table_key"
-        f" LEFT JOIN (SELECT table_key, count(*) AS size FROM {parts(name)[0]} GROUP BY ALL) k"
-        " ON k.table_key = a.table_key WHERE c.ordinal IS NULL OR a.ordinal > c.ordinal"
-        " OR coalesce(e.size, 0) <> coalesce(k.size, 0)"
-    )
+    view = BY_SNAPSHOT[name]
+    if scope.lacking is not None:
+        rest = f"({', '.join(map(str, scope.lacking))})"
+        rows = f"SELECT r.*, 'EXACT' AS freshness FROM {view} r WHERE {exact} AND {among}"
+        if scope.lacking:
+            chosen = _best_rows(name, scope, f"r.table_key IN {rest} AND {limited_to('r', scope, parameters)}")
+            rows += f" AND r.table_key NOT IN {rest} UNION ALL {chosen}"
+        return rows, parameters
+    lacking = lacking_sql(name, scope, asked, exact)
     inherited = _best_rows(name, scope, "r.table_key IN (SELECT table_key FROM lacking)")
     return (
         f"WITH lacking AS MATERIALIZED ({lacking})"
@@ -161,6 +160,27 @@ def _by_snapshot(name: str, scope: Scope) -> tuple[str, list[Any]]:
         f" AND {among} AND r.table_key NOT IN (SELECT table_key FROM lacking) UNION ALL"
         f" SELECT * FROM ({inherited}) r WHERE {limited_to('r', scope, parameters)}",
         parameters,
+    )
+
+
+def lacking_sql(name: str, scope: Scope, asked: str, exact: str) -> str:
+    """The keys of tables that may inherit records. One with a record of each target that answers for its current
+    snapshot has nothing to inherit at an older one.
+
+    Args:
+        name: A flight of `PARTED`.
+        scope: With `snapshot` or `pins`.
+        asked: A join of rows `r` that leaves those of the snapshots asked for.
+        exact: A condition on `r` that does.
+    """
+    return (
+        f"SELECT a.table_key FROM {_asked(scope)} a JOIN tables x ON x.table_key = a.table_key"
+        " LEFT JOIN snapshots c ON c.table_key = x.table_key AND c.snapshot_id = x.current_snapshot_id"
+        f" LEFT JOIN (SELECT r.table_key, count(*) AS size FROM {BY_SNAPSHOT[name]} r {asked} WHERE {exact}"
+        " GROUP BY ALL) e ON e.table_key = a.table_key"
+        f" LEFT JOIN (SELECT table_key, count(*) AS size FROM {parts(name)[0]} GROUP BY ALL) k"
+        " ON k.table_key = a.table_key WHERE c.ordinal IS NULL OR a.ordinal > c.ordinal"
+        " OR coalesce(e.size, 0) <> coalesce(k.size, 0)"
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flight_server.auth.principal import ANONYMOUS
 from flight_server.reads.slice_cache import SliceCache
+from flight_server.wire import tickets
 from tests.flight_server.serving import command, put, read, rows, service_in
 
 TOLD = ("column_id", "snapshot_id", "freshness")
@@ -123,3 +125,23 @@ def test_only_exact_and_complete_rows_are_for_pruning(service, more, asked, expe
     put(service, rows(name, 2, [2], schema_hash="h"))
     (row,) = (row for row in read(service, command(name, **asked)).to_pylist() if row["column_id"] == 1)
     assert row["usable_for"] == expected
+
+
+@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.parametrize("snapshot", [1, 2, 3, 4, "current"])
+def test_all_tables_at_a_snapshot_are_each_as_read_alone(service, snapshot, stale):
+    """Of tables with records of every target, of some, of snapshots newer than the current one's; pinned or not."""
+    put(service, rows("whole", 1, [1, 2], schema_hash="h") + rows("whole", 2, [1, 2], schema_hash="h"))
+    asked = {"snapshot": snapshot, "allow_stale": stale, "columns": ["table_name", *TOLD, "usable_for"]}
+    names = [table.table_name for table in service.catalog.tables()]
+    alone = [row for name in names for row in read(service, command(name, **asked)).to_pylist()]
+    pinned = service.scanner.pin(tickets.of_ticket(command(**asked)), ANONYMOUS)
+    for found in (read(service, command(**asked)), read(service, command(**asked)),
+                  service.scanner.table(pinned, ANONYMOUS)):  # fmt: skip
+        assert sorted(map(str, found.to_pylist())) == sorted(map(str, alone))
+    held = service.scanner.pin(tickets.of_ticket(command(snapshot="current", **{
+        key: value for key, value in asked.items() if key != "snapshot"})), ANONYMOUS)  # fmt: skip
+    before = service.scanner.table(held, ANONYMOUS).to_pylist()
+    put(service, rows("late", 9, [1]))
+    assert service.scanner.table(held, ANONYMOUS).to_pylist() == before, "pins are not what is current now"
+    service.store.delete(service.catalog.get("lake.s.late"))
