@@ -97,6 +97,8 @@ def serve(settings: Settings) -> int:
             guard.renew()
             try:
                 listener.renew()
+                if pages is not None:
+                    pages.renew()
             except InvalidArgument as trouble:  # nobody can connect: whoever started it may start it again
                 log.error("%s", trouble)
                 status = 1

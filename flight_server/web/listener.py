@@ -55,11 +55,30 @@ class Pages:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.uri = f"http{'s' if secure else ''}://{host}:{self._socket.getsockname()[1]}/"
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # that it starts is no news
+        self._tls, self._files = config.ssl, (settings.tls_cert, settings.tls_key)
+        self._seen = self._stamp()
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="pages", daemon=True
         )
         self._thread.start()
+
+    def renew(self) -> None:
+        """Take TLS files that have changed, for connections from now on; bad ones change nothing."""
+        cert, key = self._files
+        if self._tls is None or cert is None or (stamp := self._stamp()) == self._seen:
+            return
+        self._seen = stamp
+        try:
+            self._tls.load_cert_chain(cert, key)
+        except (OSError, ssl.SSLError) as trouble:
+            log.warning("the pages keep the certificate they have: %s", trouble)
+
+    def _stamp(self) -> tuple[int, ...]:
+        try:
+            return tuple(path.stat().st_mtime_ns for path in self._files if path is not None)
+        except OSError:  # in the middle of a renewal
+            return ()
 
     def close(self) -> None:
         """Let answers under way finish, then stop."""

@@ -1,0 +1,60 @@
+"""The pages' listener: TLS, its renewal, and a port that is taken."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+
+from flight_server.auth.tokens import Guard
+from flight_server.process.metrics import Metrics
+from flight_server.web.listener import Pages
+from store.errors import InvalidArgument
+from tests.flight_server import certificates
+from tests.flight_server.serving import service_in
+
+
+def open_pages(service, **settings) -> Pages:
+    guard = Guard(None, "internal secret")
+    told = replace(service.settings, **({"http_port": 0} | settings))
+    return Pages(told, service, guard, Metrics(service, "0", guard.authenticate))
+
+
+def presented(uri: str) -> str:
+    """The name in the certificate that the server presents."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    where = urlsplit(uri)
+    with socket.create_connection((where.hostname, where.port), timeout=10) as plain, context.wrap_socket(plain) as tls:
+        return certificates.name_of(tls.getpeercert(binary_form=True))
+
+
+def test_pages_have_the_certificate_of_the_server_and_renew_it(tmp_path):
+    cert, key = certificates.make("first").write(tmp_path)
+    with service_in(tmp_path) as service:
+        pages = open_pages(service, tls_cert=cert, tls_key=key)
+        try:
+            assert pages.uri.startswith("https://") and presented(pages.uri) == "first"
+            certificates.make("second").write(tmp_path)
+            for path in (cert, key):
+                os.utime(path, ns=(1, 1))
+            pages.renew()
+            assert presented(pages.uri) == "second"
+            cert.write_text("no certificate")
+            pages.renew()
+            assert presented(pages.uri) == "second"
+        finally:
+            pages.close()
+
+
+def test_a_port_that_is_taken_is_told(tmp_path):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        service_in(tmp_path) as service,
+        pytest.raises(InvalidArgument, match="http-port"),
+    ):
+        open_pages(service, http_port=taken.getsockname()[1])
