@@ -29,6 +29,7 @@ from flight_server.wire.scan_request import ScanRequest
 from store.errors import InvalidArgument, NotFound, ResourceExhausted
 from store.lru import Bounded
 from store.predicates import tree
+from store.predicates.tree import And, Leaf, Op
 
 if TYPE_CHECKING:
     from flight_server.app import Service
@@ -39,6 +40,7 @@ MAX_PARAMETER_BYTES: Final = 1 << 20
 _PLANS_BYTES: Final = 16 << 20
 _PREPARED_BYTES: Final = 32 << 20
 _PLAN_COST: Final = 8192  # bytes of a plan besides its text
+_NAMES: Final = ("table_catalog", "table_schema", "table_name")
 _CLOSED, _CANCELLED, _NOT_CANCELLABLE = 1, 1, 3  # statuses of the standard
 
 
@@ -180,7 +182,7 @@ class SqlEndpoint:
         made, schema = planned.plan, planned.schema
         if made.direct is not None:
             (source,) = made.sources
-            request = _request(source, values, _limit(made.direct.limit, values))
+            request = self._narrowed(_request(source, values, _limit(made.direct.limit, values)))
             if (kept := self._filtered(request, source, caller, is_cancelled)) is not None:
                 return kept.rename_columns(schema.names)
             answer = self._service.scanner.read(request, caller, is_cancelled)
@@ -195,6 +197,21 @@ class SqlEndpoint:
             given.append(datetime.now(UTC).replace(tzinfo=None))
         rows = self._sandbox.rows(cursor, made.sql, given, tables, schema)
         return self._service.streams.run(cursor, lambda: rows, schema, is_cancelled)
+
+    def _narrowed(self, request: ScanRequest) -> ScanRequest:
+        """The request with the full name of the one table that it can be about: caches go by full names."""
+        named = [tree.equal_values(request.node, column) for column in _NAMES]
+        if request.node is None or named[2] is None or len(named[2]) != 1 or None not in named:
+            return request
+        tables = [
+            table.name for table in self._service.catalog.tables()
+            if all(parts is None or part in parts for part, parts in zip(table.name, named, strict=True))
+        ]  # fmt: skip
+        if len(tables) != 1:
+            return request
+        more = [Leaf(column, Op.EQ, (part,)) for column, part, parts in zip(_NAMES, tables[0], named, strict=True)
+                if parts is None]  # fmt: skip
+        return replace(request, node=And((request.node, *more)))
 
     def _filtered(
         self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool]
@@ -228,7 +245,7 @@ class SqlEndpoint:
         self, source: Source, values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
     ) -> pa.Table:
         """The rows of a flight that a statement reads, with naive instants."""
-        request = _request(source, values, None)
+        request = self._narrowed(_request(source, values, None))
         if (kept := self._whole_columns(request, source, caller, is_cancelled)) is not None:
             return kept
         found = self._read(request, source, caller, is_cancelled, MAX_SOURCE_BYTES)
@@ -329,7 +346,7 @@ def _is_plain(request: ScanRequest, name: str) -> bool:
 
 def _is_of_tables(request: ScanRequest) -> bool:
     """Whether the request names tables: then a scan reads no more than theirs."""
-    return any(tree.equal_values(request.node, name) is not None for name in ("table_name", "table_schema"))
+    return any(tree.equal_values(request.node, name) is not None for name in _NAMES)
 
 
 def _limit(limit: int | Slot | None, values: Sequence[Any]) -> int | None:

@@ -120,6 +120,18 @@ def test_columns_of_all_tables_are_as_new_as_any_other_read(live_client):
             assert query(live_client, two.format(ndv)).to_pylist() == [{"count_star()": 1}]
 
 
+def test_a_table_by_its_name_alone(live_client):
+    """It is the one table of that name, or each of them."""
+    sql = "SELECT count(*) AS n, count(DISTINCT table_catalog) AS c FROM stats_all.columns WHERE table_name = 'alone'"
+    direct = "SELECT table_catalog FROM stats_all.columns WHERE table_name = 'alone'"
+    for number, catalog in enumerate(("one", "two"), 1):
+        row = KEY | {"table_catalog": catalog, "table_name": "alone", "column_id": 1}
+        live_client.put("stats.columns", pa.Table.from_pylist([row]))
+        for _ in range(3):
+            assert query(live_client, sql).to_pylist() == [{"n": number, "c": number}]
+            assert query(live_client, direct).num_rows == number
+
+
 def test_mistakes_are_told_in_one_line(live_client):
     for sql, code, mention in (
         ("SELECT nvd FROM stats.columns", "UNKNOWN_COLUMN", 'did you mean "ndv"'), ("SELECT 1 FROM stats.colums", "UNKNOWN_TABLE", "stats.columns"),
