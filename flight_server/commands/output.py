@@ -35,7 +35,7 @@ def misuse(message: str) -> NoReturn:
 
 def warn(message: str) -> None:
     """A line about trouble, on standard error, however quiet."""
-    sys.stderr.write(message + "\n")
+    sys.stderr.write(_harmless(message) + "\n")
     sys.stderr.flush()
 
 
@@ -52,9 +52,19 @@ def note(message: str) -> None:
 
 
 def tell(line: str) -> None:
-    """A line of data, on standard output."""
-    sys.stdout.buffer.write(line.encode() + b"\n")
+    """A line of data, on standard output: as it is on a pipe, without control characters on a terminal."""
+    shown = _harmless(line) if sys.stdout.isatty() else line
+    sys.stdout.buffer.write(shown.encode("utf-8", "replace") + b"\n")
     sys.stdout.buffer.flush()
+
+
+def _harmless(message: str) -> str:
+    """Lines without control characters: a name of a lake must not move the cursor."""
+    if message.isprintable():
+        return message
+    from flight_server.present.text import harmless
+
+    return "\n".join(map(harmless, message.split("\n")))
 
 
 def quiet() -> bool:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from flight_server import cli
-from flight_server.commands import common
+from flight_server.commands import common, output
 from store.schemas import FLIGHTS
 from tests.flight_server.fake_server import FakeServer
 
@@ -446,6 +446,17 @@ def test_quiet_writes_errors_only_and_verbose_says_more(server, run):
     assert server.uri in run("show", NAME, "-v")[2]
     status, _, err = run("show", "lake.s.*", "-q", "--server", "grpc://127.0.0.1:9")
     assert status == 1 and "127.0.0.1:9" in err
+
+
+def test_no_name_moves_the_cursor_of_a_terminal(monkeypatch, capfd):
+    evil = "a\x1b[2Jb\u202e"
+    output.warn(f"trouble with {evil}\nand a second line")
+    output.tell(evil)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    output.tell(evil)
+    out, err = capfd.readouterr()
+    assert err == "trouble with a\\x1b[2Jb\\u202e\nand a second line\n"
+    assert out.splitlines() == [evil, "a\\x1b[2Jb\\u202e"]  # a pipe gets what it is
 
 
 def test_without_a_server_it_says_how_to_start_one(server, run, monkeypatch):
