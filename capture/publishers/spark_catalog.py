@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
@@ -26,6 +26,8 @@ from store.logical_types import Kind, parse
 
 VERSION: Final = "2"  # of Spark's CatalogColumnStat
 BINS: Final = 254  # Spark's own default, spark.sql.statistics.histogram.numBins
+EVEN_WITHIN: Final = 0.05  # share of the range by which a quantile of evenly spread values may be off
+FREQUENT_ABOVE: Final = 4.0  # times the rows of an average value
 _ROW_OVERHEAD_BYTES: Final = 8  # of a row in Spark's size estimate, and of a text
 _TEXT_OVERHEAD_BYTES: Final = 12
 _EPOCH: Final = date(1970, 1, 1).toordinal()
@@ -267,8 +269,10 @@ class SparkCatalogPublisher(Publisher):
 
 
 def bins(column: ColumnStatistics, discrete: bool) -> list[Bin]:
-    """Equi-height bins from the column's quantiles; empty where none are known.
+    """Equi-height bins from the column's quantiles; empty where none are known, or values are spread evenly.
 
+    Of evenly spread values bounds and distinct count say as much, and a histogram does harm: Spark estimates a join of
+    two columns that have histograms from these alone, without the filters that came before.
     They span just the column's bounds: Spark refuses to plan a query over a histogram that does not. Distinct values
     are spread over the bins by their widths; a bin of one value has one.
 
@@ -284,6 +288,8 @@ def bins(column: ColumnStatistics, discrete: bool) -> list[Bin]:
     if count > 1 and not inner:
         return []
     edges = [low, *(min(max(edge, low), high) for edge in inner), high]
+    if not _is_skewed(edges, column.distinct):
+        return []
     pairs = list(pairwise(edges))
     spread = max(column.distinct - sum(lower == upper for lower, upper in pairs), 0)
     found = []
@@ -291,6 +297,21 @@ def bins(column: ColumnStatistics, discrete: bool) -> list[Bin]:
         ndv = 1 if lower == upper else max(round(spread * ((upper - lower) / (high - low))), 1)
         found.append(Bin(lower, upper, min(ndv, int(upper - lower) + 1) if discrete else ndv))
     return found
+
+
+def _is_skewed(edges: Sequence[float], distinct: int) -> bool:
+    """Whether values are spread unevenly between the bounds, or a few of them are in most rows.
+
+    Args:
+        edges: Quantiles at even ranks, ascending, the bounds included.
+        distinct: Number of distinct values.
+    """
+    low, high, count = edges[0], edges[-1], len(edges) - 1
+    if low == high:
+        return False
+    off = max(abs((edge - low) / (high - low) - rank / count) for rank, edge in enumerate(edges))
+    most = max(len(list(same)) - 1 for _, same in groupby(edges)) / count  # share of the most frequent value
+    return off > EVEN_WITHIN + 1 / distinct or most > FREQUENT_ABOVE * max(1 / distinct, 1 / count)
 
 
 def _number(bound: str | None, logical_type: str) -> float | None:

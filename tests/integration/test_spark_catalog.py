@@ -186,7 +186,8 @@ def test_a_hive_metastore_keeps_them_for_other_sessions(tmp_path):
     """Published by a server whose TOML names the metastore; read by a session of its own later."""
     lake = tmp_path / "lake/events"
     lake.mkdir(parents=True)
-    pq.write_table(rows(0, 150), lake / "part.parquet")
+    skewed = pa.array([5] * 140 + list(range(10)), pa.int64())
+    pq.write_table(rows(0, 150).append_column("k", skewed), lake / "part.parquet")
     settings = {
         "spark.sql.catalogImplementation": "hive", "spark.sql.cbo.enabled": "true",
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
@@ -199,13 +200,14 @@ def test_a_hive_metastore_keeps_them_for_other_sessions(tmp_path):
         client.timeout = 300.0
         client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake")})
         client.act("discover", {"catalog": "lake"})
-        targets = [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": i} for i in (1, 2))]
+        targets = [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": i} for i in (1, 2, 3))]
         requests = [{"table": "lake.default.events", "target": target} for target in targets]
         assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
         (told,) = client.act("publish", {"table": "lake.default.events", "to": "spark"})
-        assert (told["columns"], told["location"]) == (["id", "label"], "spark_catalog.default.events")
+        assert (told["columns"], told["location"]) == (["id", "label", "k"], "spark_catalog.default.events")
     facts = dict(row[:2] for row in hive(settings, "DESCRIBE EXTENDED events id"))
     assert (facts["distinct_count"], facts["min"], facts["max"]) == ("150", "0", "149")
+    facts = dict(row[:2] for row in hive(settings, "DESCRIBE EXTENDED events k"))
     assert "num_of_bins" in facts["histogram"]
     (plan,) = hive(settings, "EXPLAIN COST SELECT * FROM events WHERE id < 15")
     assert "rowCount=16" in plan[0] or "rowCount=15" in plan[0]
@@ -213,8 +215,9 @@ def test_a_hive_metastore_keeps_them_for_other_sessions(tmp_path):
 
 def test_explain_shows_both_plans_and_the_truth(tmp_path):
     lake = tmp_path / "lake"
+    ids = range(5000)
     for name, content in {
-        "fact": pa.table({"k": pa.array([i % 100 for i in range(5000)], pa.int64()), "z": range(5000)}),
+        "fact": pa.table({"k": pa.array([i % 100 for i in ids], pa.int64()), "z": [i * i for i in ids]}),
         "dim": pa.table({"id": pa.array(range(100), pa.int64()), "label": [f"l{i % 4}" for i in range(100)]}),
     }.items():  # fmt: skip
         (lake / name).mkdir(parents=True)
@@ -228,7 +231,7 @@ def test_explain_shows_both_plans_and_the_truth(tmp_path):
         assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
         done = subprocess.run(
             [sys.executable, "-m", "flight_server.cli", "explain", "--spark", "local[1]", "--run", "--server",
-             server.uri, "SELECT * FROM fact JOIN dim ON k = id WHERE label = 'l1' AND z < 500"],
+             server.uri, "SELECT * FROM fact JOIN dim ON k = id WHERE label = 'l1' AND z < 250000"],
             capture_output=True, text=True, cwd=Path(__file__).parents[2],
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
