@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
 from store import bounds
-from store.logical_types import LogicalType, parse, to_arrow
+from store.logical_types import Kind, LogicalType, parse, to_arrow
 
 ROWS_PER_TABLE = 262_144
 """About how many rows a table of file columns may have."""
@@ -49,10 +49,11 @@ def column_rows(
     columns["column_name"] = pa.repeat(column.name, rows)
     columns["logical_type"] = pa.repeat(column.logical_type, rows)
     columns["row_count"] = row_count
-    for name, count in (("null_count", null_count), ("nan_count", nan_count)):
+    kind = parse(column.logical_type)
+    nans = nan_count if kind.kind in (Kind.FLOAT, Kind.DOUBLE) else None  # of other kinds there is none to count
+    for name, count in (("null_count", null_count), ("nan_count", nans)):
         if count is not None:
             columns[name] = _plausible(count, row_count)
-    kind = parse(column.logical_type)
     if kind.orderable:
         lower, upper = _in_order(lower, upper)
         columns["min"], columns["min_is_exact"] = _bound(lower, kind, lower_exact, rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 from flight_server.control.capture_counters import CaptureCounters
 from flight_server.control.task_queue import Task
-from flight_server.writes.drafts import Draft
+from flight_server.writes.drafts import Draft, DraftGroup
 from store.catalog_store import Catalog, TableEntry
 from store.database import Connection
 from store.errors import Conflict, StatflightError
@@ -41,6 +41,7 @@ class Publication:
         self._jobs, self._store, self._catalog = jobs, store, catalog
         self.on_published: Callable[[TableEntry], None] = lambda _: None
         self.counters = CaptureCounters()
+        self._drafts = DraftGroup(store)
 
     def publish_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> None:
         """Publishes what a task captured, with its decisions.
@@ -53,7 +54,7 @@ class Publication:
         table = self._catalog.by_key(task.table_key)
 
         def publish(connection: Connection) -> None:
-            draft.publish(connection, self._store, table)
+            self._drafts.publish(connection, draft, table)
             self._jobs.record_decisions(connection, table, task.correlation_id, body.get("decisions", []))
 
         self._store.database.write(publish)
@@ -85,7 +86,7 @@ class Publication:
                 stats_processed=len({o["snapshot_id"] for o in captured}),
             )  # fmt: skip
             if state == "SUCCEEDED" and draft is not None:
-                draft.publish(connection, self._store, table)
+                self._drafts.publish(connection, draft, table)
             self._jobs.record_decisions(connection, table, correlation_id, decisions)
             return state
 

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,6 +39,8 @@ log = logging.getLogger("statflight.worker")
 
 WAIT_SECONDS: Final = 20.0
 STALL_SECONDS: Final = 600.0
+MAX_FINISHING: Final = 16  # captures whose rows are on their way to the server
+_SCANS: Final = frozenset({"sync", "light", "job"})  # kinds of leases that end with many rows
 MAX_LEFT_BEHIND: Final = 8
 CONNECTOR_SECONDS: Final = 300.0  # that a connector stays open: credentials may be renewed
 MAX_CONNECTORS: Final = 8  # of one thread
@@ -107,6 +110,8 @@ class Worker:
         self.left_behind = 0
         self._engines = described(registry.engines)
         self._slots: list[_Slot] = []
+        self._finishing = ThreadPoolExecutor(MAX_FINISHING, "finish")
+        self._room = threading.BoundedSemaphore(MAX_FINISHING)
         self._watch_lock = threading.Lock()
         self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
 
@@ -211,10 +216,21 @@ class Worker:
             reason.retryable = may_pass(trouble)
             body = {"error": to_json(reason), "message": str(reason)}
         finally:
-            keeper.stop()
             slot.keeper = None
-        if not slot.abandoned:
+        if slot.abandoned:
+            keeper.stop()
+        elif lease["kind"] in _SCANS:  # the next lease need not wait for the server to store this one
+            self._room.acquire()
+            self._finishing.submit(self._end, keeper, lease, body).add_done_callback(lambda _: self._room.release())
+        else:
+            self._end(keeper, lease, body)
+
+    def _end(self, keeper: LeaseKeeper, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+        """Finishes a lease, which is kept until then."""
+        try:
             self._finish(lease, body)
+        finally:
+            keeper.stop()
 
     def _finish(self, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         """Tells the server, more than once if it cannot be reached. A lost lease is lost: the work goes back."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +33,11 @@ class Draft:
         with self._lock:
             self._listings[listing.snapshot_id] = listing
 
+    @property
+    def continues(self) -> bool:
+        """Whether it says of files what changed since an earlier listing."""
+        return any(listing.base_snapshot_id is not None for listing in self._listings.values())
+
     def publish(self, connection: Connection, store: DuckDBStatsStore, table: TableEntry) -> None:
         """Stores all of it."""
         for listing in self._listings.values():
@@ -38,6 +45,10 @@ class Draft:
                 continue_listing(connection, table.table_key, listing)
                 store.catalog.settling.listed([table.table_key])
         store.put_in(connection, self.merged())
+        self.mark(connection, table)
+
+    def mark(self, connection: Connection, table: TableEntry) -> None:
+        """Keeps the marks of the listings, once their rows are stored."""
         for listing in self._listings.values():
             mark_listing(connection, table.table_key, listing)
 
@@ -54,12 +65,48 @@ class Draft:
         """Puts in the order of publishing: what was asked for first, then what was found besides."""
         with self._lock:
             if self._merged is None:  # a write may be tried twice, a spool gives its rows once
-                groups: dict[tuple[str, PutMode], list[pa.Table]] = {}
-                for (flight, mode, _), spool in self._spools.items():
-                    groups.setdefault((flight, mode), []).append(spool.table())
-                ordered = sorted(groups.items(), key=lambda item: item[0][1] is PutMode.FILL)
-                self._merged = [
-                    Put(flight, pa.concat_tables(tables, promote_options="default"), mode)
-                    for (flight, mode), tables in ordered
-                ]
+                spools = self._spools.items()
+                self._merged = _together(Put(flight, spool.table(), mode) for (flight, mode, _), spool in spools)
             return self._merged
+
+
+class DraftGroup:
+    """Stores the drafts that one transaction publishes as one put, which costs by its rows and not by their tables.
+
+    Where the put is refused, the writer tries each transaction alone, and only the draft at fault hears of it.
+    """
+
+    def __init__(self, store: DuckDBStatsStore):
+        self._store = store
+        self._drafts: list[tuple[Draft, TableEntry]] = []  # of the transaction that runs
+        store.database.before_commit.insert(0, self._store_all)  # before anything that looks at what was put
+        store.database.on_rollback.append(lambda _: self._drafts.clear())
+
+    def publish(self, connection: Connection, draft: Draft, table: TableEntry) -> None:
+        """Stores a draft by the end of the writer's transaction, inside of which this is called."""
+        if draft.continues:
+            draft.publish(connection, self._store, table)
+        else:
+            self._drafts.append((draft, table))
+
+    def _store_all(self, connection: Connection, _: AbstractSet[int]) -> None:
+        drafts, self._drafts = self._drafts, []
+        if len(drafts) == 1:
+            ((draft, table),) = drafts
+            draft.publish(connection, self._store, table)
+        elif drafts:
+            self._store.put_in(connection, _together(put for draft, _ in drafts for put in draft.merged()))
+            for draft, table in drafts:
+                draft.mark(connection, table)
+
+
+def _together(puts: Iterable[Put]) -> list[Put]:
+    """One put for each flight and mode, in the order of publishing."""
+    groups: dict[tuple[str, PutMode], list[pa.Table]] = {}
+    for put in puts:
+        groups.setdefault((put.flight, put.mode), []).append(put.rows)
+    ordered = sorted(groups.items(), key=lambda item: item[0][1] is PutMode.FILL)
+    return [
+        Put(flight, tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default"), mode)
+        for (flight, mode), tables in ordered
+    ]

@@ -136,7 +136,7 @@ class SparkEngine:
         if requests[0].partitions:
             total, tasks = len(tasks), partitions.within(table, tasks, requests[0].partitions)
             notes.append(partitions.detail(len(tasks), total))
-        scan.rows_total, scan.files_total = sum(task.row_count for task in tasks), len(tasks)
+        scan.rows_total, scan.files_total = sum(map(_live_rows, tasks)), len(tasks)
         whole, draw = tasks, self._draw(requests[0], scan, tasks, notes)
         seconds = draw.budget.max_seconds if draw else None
         if draw:
@@ -248,6 +248,8 @@ class SparkEngine:
                 table.schema, table.name, table.snapshot_id, table.column_ids, names
             )
             scan.known = known_scalars(native, table)
+            if native.row_count is not None:
+                scan.rows_total = native.row_count
         except StatflightError as trouble:
             notes.append(f"without the bounds of metadata: {trouble}")
             return None
@@ -365,6 +367,11 @@ def _unknown(request: CaptureRequest) -> str:
             known = ", ".join(f"{i} {name}" for i, name in sorted(names.items())[:20])
             return f"no column with id {column_id} in snapshot {request.table.snapshot_id}; columns are: {known}"
     return ""
+
+
+def _live_rows(task: ScanTask) -> int:
+    """Rows of a file that are not deleted by position; those that equal a deleted one are not known beforehand."""
+    return task.row_count - (0 if task.deleted_rows is None else len(task.deleted_rows))
 
 
 def _flush(rows: Rows, sink: Sink) -> None:
