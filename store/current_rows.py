@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from store.freshness import EXACT, freshness_sql, rank_sql, usable_for_sql
+from store.freshness import EXACT, STALE, freshness_sql, rank_sql, usable_for_sql
 from store.layout import PARTED, Connection, parts, row_columns, stored_columns
 from store.puts import IDENTITY
 from store.views import view
@@ -127,6 +128,7 @@ def relabel(connection: Connection, current: Mapping[int, int]) -> set[int]:
     keys = list(current)
     among = _among("r.table_key", keys)
     pairs = {"key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(current.values(), pa.int64())}
+    again: set[int] = set()
     with view(connection, moved=pa.table(pairs)):
         old = f"JOIN moved m ON m.key = r.table_key WHERE {among} AND r.freshness = '{EXACT}'"
         old += " AND r.snapshot_id <> m.snapshot_id"
@@ -140,13 +142,19 @@ def relabel(connection: Connection, current: Mapping[int, int]) -> set[int]:
             flight = PARTED[place]
             hash_ = _HASH.format(row="r") if "schema_hash" in stored_columns(flight) else "n.schema_hash"
             changes = connection.sql(
-                f"SELECT r.rowid AS rid, {freshness_sql('r', hash_, 'n.ordinal', 'a')} AS label"
+                f"SELECT r.rowid AS rid, r.table_key, a.schema_hash IS NOT NULL AS hashed,"
+                f" {freshness_sql('r', hash_, 'n.ordinal', 'a')} AS label"
                 f" FROM {tables[place]} r JOIN snapshots n ON n.table_key = r.table_key"
                 f" AND n.snapshot_id = r.snapshot_id JOIN {_ASKED} a ON a.table_key = r.table_key"
                 f" WHERE {among} AND r.freshness = '{EXACT}' AND r.snapshot_id <> a.snapshot_id"
             ).to_arrow_table()
             with view(connection, changes=changes):
                 _label(connection, flight, _among("table_key", keys), "changes")
+            # a row of another schema than its snapshot's: an older one of the current schema may answer instead
+            stale = changes.filter(pc.and_(changes["hashed"], pc.equal(changes["label"], STALE)))
+            again |= set(stale["table_key"].to_pylist())
+    if again:
+        refresh(connection, sorted(again))
     return {key for place, key in found if place == len(PARTED)}
 
 

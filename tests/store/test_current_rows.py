@@ -170,3 +170,12 @@ def test_a_refused_put_settles_nothing(store):
             Put("stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 2}, name=("r", "s", "t"))),
         ])  # fmt: skip
     assert kept(store) == before
+
+
+def test_a_row_of_another_schema_gives_way_to_an_older_one_of_the_current(store):
+    """The second row was exact at its snapshot, whose own schema is another than the row's."""
+    name = ("odd", "s", "t")
+    for snapshot, content in ((1, {6: "h"}), (2, {2: "h", 6: "g"}), (3, {4: "h"})):
+        given = [{"column_id": column, "schema_hash": hash_} for column, hash_ in content.items()]
+        put(store, "stats.columns", rows("stats.columns", *given, name=name, snapshot=snapshot))
+        assert kept(store) == chosen(store)
