@@ -140,11 +140,15 @@ def _statement(sql: str, tokens: list[Token]) -> exp.Select:
         raise refusal('parameters must be written as "?"')
     if len(marks) > MAX_PARAMETERS:
         raise refusal(f"the statement has more than {MAX_PARAMETERS} parameters")
-    numbered, at = [], 0
-    for number, mark in enumerate(marks, 1):
-        numbered += [sql[at : mark.start], f"${number}"]
-        at = mark.end + 1
-    parsed = [each for each in sqlglot.parse("".join([*numbered, sql[at:]]), dialect=DIALECT) if each is not None]
+    if marks:
+        numbered, at = [], 0
+        for number, mark in enumerate(marks, 1):
+            numbered += [sql[at : mark.start], f"${number}"]
+            at = mark.end + 1
+        sql = "".join([*numbered, sql[at:]])
+        tokens = sqlglot.tokenize(sql, dialect=DIALECT)
+    parser = sqlglot.Dialect.get_or_raise(DIALECT).parser()
+    parsed = [each for each in parser.parse(tokens, sql) if each is not None]
     if len(parsed) != 1:
         raise refusal(f"{len(parsed)} statements were sent", hint=_KIND)
     if not isinstance(parsed[0], exp.Select):

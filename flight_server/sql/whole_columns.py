@@ -6,6 +6,7 @@ budget. Texts are dictionaries: they repeat, and DuckDB groups and compares thei
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from store.lru import Bounded
 
 MAX_BYTES: Final = 64 << 20  # of all that is kept
+NOT_AGAIN_FOR_S: Final = 300.0  # that columns which were too large are not tried again
 _REMEMBERED: Final = 1024  # sets of columns that were asked for once
 Key: TypeAlias = tuple[str, str | None, tuple[str, ...]]
 """Flight, snapshot, columns."""
@@ -31,6 +33,7 @@ class WholeColumns:
     def __init__(self, epoch: Callable[[], int], most_bytes: int):
         self._epoch = epoch
         self._kept: Bounded[Key, tuple[int, pa.Table]] = Bounded(min(most_bytes, MAX_BYTES))
+        self._too_large: Bounded[Key, float] = Bounded(_REMEMBERED)
         self._asked: Bounded[Key, int] = Bounded(_REMEMBERED)
 
     def get(self, key: Key, read: Callable[[int], pa.Table | None]) -> pa.Table | None:
@@ -47,9 +50,12 @@ class WholeColumns:
         if self._asked.get(key) != epoch:
             self._asked.put(key, epoch)
             return None
+        failed = self._too_large.get(key)
+        if failed is not None and time.monotonic() - failed < NOT_AGAIN_FOR_S:
+            return None
         table = read(self._kept.limit)
         if table is None:
-            self._asked.put(key, -1)
+            self._too_large.put(key, time.monotonic())
             return None
         encoded = pa.table([_encoded(column) for column in table.columns], names=table.column_names)
         if self._epoch() == epoch:

@@ -1,0 +1,74 @@
+"""Metadata of Flight SQL: schemas with their flags, patterns, infos."""
+
+import re
+import time
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.sql import metadata
+from flight_server.sql.plan import TABLES
+from flight_server.wire.flight_sql import read_any, write_any
+from store.schemas import FLIGHTS
+
+
+def ask(name, *fields):
+    return metadata.answer(read_any(write_any(name, *fields)), "1.2.3")
+
+
+@pytest.mark.parametrize("name", metadata.SCHEMAS)
+def test_answers_have_the_schema_that_is_told_first(name):
+    command = read_any(write_any(name, (5, 1)))
+    assert metadata.answer(command, "1").schema.equals(metadata.schema_of(command), check_metadata=True)
+
+
+def test_what_may_not_be_null():
+    needed = {name: [f.name for f in schema if not f.nullable] for name, schema in metadata.SCHEMAS.items()}
+    assert needed["CommandGetTables"] == ["table_name", "table_type"] and needed["CommandGetCatalogs"] == [
+        "catalog_name"
+    ]
+    assert needed["CommandGetPrimaryKeys"] == ["table_name", "column_name", "key_sequence"]
+    assert needed["CommandGetSqlInfo"] == ["info_name", "value"]
+    assert len(needed["CommandGetXdbcTypeInfo"]) == 7
+
+
+def test_tables():
+    found = ask("CommandGetTables", (2, b"stats"), (3, b"col%"), (5, 1)).to_pylist()
+    assert [row["table_name"] for row in found] == ["column_groups", "columns"]
+    schema = pa.ipc.read_schema(pa.py_buffer(found[1]["table_schema"]))
+    assert schema.names == FLIGHTS["stats.columns"].schema.names and schema.field("captured_at").type == pa.timestamp(
+        "us"
+    )
+    assert ask("CommandGetTables").num_rows == len(TABLES) == ask("CommandGetTables", (1, b"statflight")).num_rows
+    assert ask("CommandGetTables", (4, b"BASE TABLE"), (4, b"table")).num_rows == len(TABLES)  # as Grafana asks
+    for nothing in ((1, b"other"), (4, b"VIEW"), (3, b"SELECT * FROM stats.columns"), (3, b"")):
+        assert ask("CommandGetTables", nothing).num_rows == 0
+
+
+def naive_like(pattern):
+    return re.compile("".join(".*" if c == "%" else "." if c == "_" else re.escape(c) for c in pattern), re.DOTALL)
+
+
+@given(st.text("ab_%.", max_size=12), st.text("ab_%.", max_size=12))
+def test_patterns_mean_what_like_means(pattern, name):
+    assert bool(metadata._pattern(pattern).fullmatch(name)) == bool(naive_like(pattern).fullmatch(name))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["%a" * 5000, "_" * 10_000, "%" * 10_000 + "!", "%_" * 31 + "x", "(" * 64, "%a%a%a%a%a%b" * 8]
+)
+def test_no_pattern_takes_long(pattern):
+    begun = time.monotonic()
+    assert ask("CommandGetTables", (3, pattern.encode())).num_rows == 0
+    assert time.monotonic() - begun < 2
+
+
+def test_infos():
+    every = {row["info_name"]: row["value"] for row in ask("CommandGetSqlInfo").to_pylist()}
+    assert (every[0], every[1], every[3], every[504]) == ("statflight", "1.2.3", True, '"')
+    assert isinstance(every[508], list)  # JDBC takes no text here
+    some = ask("CommandGetSqlInfo", (1, 504), (1, 1), (1, 99_999))
+    assert some["info_name"].to_pylist() == [504, 1]
+    some.validate(full=True)
