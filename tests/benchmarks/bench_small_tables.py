@@ -1,0 +1,75 @@
+"""Many small tables in one request, and one alone: milliseconds a table through a server with one worker.
+
+Tables of 1000 rows × 10 columns, of Parquet and of Delta; beside them DuckDB's SUMMARIZE of the same files.
+`python -m pytest tests/benchmarks/bench_small_tables.py -m benchmark -s`; STATFLIGHT_BENCH_TABLES (200) sets how many.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.flight_server.live_server import Client, eventually, serving
+
+pytestmark = pytest.mark.benchmark
+
+TABLES = int(os.environ.get("STATFLIGHT_BENCH_TABLES", "200"))
+ALONE = 5
+
+
+def make(format: str, root: Path) -> None:
+    rng = np.random.default_rng(1)
+    for number in range(TABLES):
+        of = [rng.integers(0, 500, 1000), rng.random(1000), np.array([f"v{x}" for x in rng.integers(0, 300, 1000)])]
+        rows = pa.table({f"c{i}": of[i % 3] for i in range(10)})
+        place = root / f"t{number:03}"
+        if format == "delta":
+            import deltalake
+
+            deltalake.write_deltalake(str(place), rows)
+        else:
+            place.mkdir(parents=True)
+            pq.write_table(rows, place / "0.parquet")
+
+
+def capture(client: Client, numbers: range) -> float:
+    """Milliseconds a table."""
+    asked = [
+        {"table": f"lake.default.t{number:03}", "snapshot": "current", "target": target}
+        for number in numbers
+        for target in [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": i} for i in range(1, 11))]
+    ]
+    began = time.perf_counter()
+    outcomes = client.act("capture", {"requests": asked})
+    took = (time.perf_counter() - began) * 1000 / len(numbers)
+    assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}
+    return took
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_small_tables(tmp_path, capsys, format):
+    make(format, tmp_path / "lake")
+    (tmp_path / "home").mkdir()
+    with serving(tmp_path / "home", "--workers", 1) as server:
+        client = server.connect()
+        lake = {"catalog": "lake", "format": format, "uri": str(tmp_path / "lake")}
+        eventually(lambda: client.act("register_connector", lake), ignoring=(pa.ArrowException,))
+        client.act("discover", {"catalog": "lake"})
+        capture(client, range(1))
+        alone = statistics.median(capture(client, range(number, number + 1)) for number in range(1, 1 + ALONE))
+        together = capture(client, range(1 + ALONE, TABLES))
+    files = sorted((tmp_path / "lake").rglob("*.parquet"))[:50]
+    began = time.perf_counter()
+    for file in files:
+        duckdb.sql(f"SUMMARIZE FROM '{file}'").fetchall()
+    beside = (time.perf_counter() - began) * 1000 / len(files)
+    with capsys.disabled():
+        print(f"\n{format}: {alone:.0f} ms alone, {together:.1f} ms a table of {TABLES}; SUMMARIZE {beside:.1f} ms")
