@@ -117,7 +117,7 @@ class _Push:
     `__func__` to see whether one does. This one says no, and is called all the same where the setting is on.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: StatflightReader):
         self._reader = reader
