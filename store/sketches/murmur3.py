@@ -17,15 +17,12 @@ int to long then hashes alike in its old and its new files, and a union never co
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
+import mmh3
 import numpy as np
 import numpy.typing as npt
-
-# Where it is missing, texts of many kilobytes take longer.
-mmh3: Any = importlib.import_module("mmh3") if importlib.util.find_spec("mmh3") else None
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Longs: TypeAlias = npt.NDArray[np.int64]
@@ -256,27 +253,8 @@ def _loaded(
 
 
 def _alone(octets: npt.NDArray[np.uint8]) -> int:
-    """The hash of one long string, of which too few begin at once for whole vectors of them."""
-    if mmh3 is not None:
-        return int(mmh3.hash64(octets.tobytes(), SEED, signed=False)[0]) >> 1
-    h1 = h2 = SEED
-    for start in range(0, len(octets) & ~15, _CHUNK_BYTES):
-        part = octets[start : min(start + _CHUNK_BYTES, len(octets) & ~15)]
-        words = iter(part.copy().view(np.uint64).tolist())
-        for k1, k2 in zip(words, words, strict=True):
-            h1 ^= _turned(k1 * int(_C1) & _FULL, 31) * int(_C2) & _FULL
-            h1 = ((_turned(h1, 27) + h2) * 5 + int(_A1)) & _FULL
-            h2 ^= _turned(k2 * int(_C2) & _FULL, 33) * int(_C1) & _FULL
-            h2 = ((_turned(h2, 31) + h1) * 5 + int(_A2)) & _FULL
-    tail: Hashes = np.zeros(2, np.uint64)
-    rest = len(octets) & 15
-    tail.view(np.uint8)[:rest] = octets[len(octets) - rest :]
-    states = np.array([h1], np.uint64), np.array([h2], np.uint64)
-    return int(_finish(*states, tail[:1], tail[1:], np.uint64(len(octets)))[0])
-
-
-def _turned(value: int, by: int) -> int:
-    return (value << by | value >> (64 - by)) & _FULL
+    """The hash of one long string: too few of them begin at once to hash whole vectors."""
+    return int(mmh3.hash64(octets.tobytes(), SEED, signed=False)[0]) >> 1
 
 
 def _words(words: list[Hashes], length: int) -> Hashes:

@@ -89,12 +89,10 @@ def test_texts_hash_as_murmur(values, before, after, misaligned):
     assert murmur3.hash_bytes(octets[: len(held)], offsets_of(values) + len(before)).tolist() == expected
 
 
-@pytest.mark.parametrize("library", [mmh3, None])
-def test_long_texts_hash_as_murmur(library, monkeypatch):
-    """A few among many short ones; also where mmh3 is not installed."""
+def test_long_texts_hash_as_murmur():
+    """A few among many short ones."""
     generator = np.random.default_rng(3)
     values = [generator.bytes(int(size)) for size in (16_384, 16_385, 5, 100_000, 0, 5_000_007)]
-    monkeypatch.setattr(murmur3, "mmh3", library)
     assert hash_all(values).tolist() == [mmh3.hash64(v, murmur3.SEED, signed=False)[0] >> 1 for v in values]
 
 
