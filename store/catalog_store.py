@@ -7,7 +7,6 @@ change only inside the writer's transaction; after a rollback they are read anew
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from store.database import Connection, Database, insert_rows
 from store.discovery import EXTERNAL, Discovery, new_column_ids
 from store.errors import InvalidArgument, NotFound, nearest
 from store.lru import Bounded
-from store.names import dotted_name, join_name, split_name
+from store.names import dotted_name, join_name, split_name, table_uuid
 from store.publications import Publications
 from store.views import view
 
@@ -30,12 +29,6 @@ _PLACE = ("table_key", "snapshot_id", "hash")
 __all__ = ["EXTERNAL", "Catalog", "SnapshotEntry", "TableEntry", "table_uuid"]
 
 SIGHTED = 65_536  # snapshots that need not be looked up when they are put again
-_NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namespace of RFC 4122
-
-
-def table_uuid(catalog: str, schema: str, table: str) -> str:
-    """The id of a table whose format has none (store/SEMANTICS.md §1)."""
-    return str(uuid.uuid5(_NAMESPACE, f"{catalog}\0{schema}\0{table}"))
 
 
 @dataclass(frozen=True, slots=True)

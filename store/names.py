@@ -4,11 +4,14 @@ columns, which are paths of parts."""
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
 _QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
+
+_NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namespace of RFC 4122
 
 
 def split_name(name: str) -> tuple[str, str, str]:
@@ -93,3 +96,8 @@ def _expression(pattern: str) -> str:
         return first
     *middle, last = middle
     return first + "".join(f"(?>.*?{text})" for text in middle if text) + ".*" + last
+
+
+def table_uuid(catalog: str, schema: str, table: str) -> str:
+    """The id of a table whose format has none (store/SEMANTICS.md §1)."""
+    return str(uuid.uuid5(_NAMESPACE, f"{catalog}\0{schema}\0{table}"))

@@ -6,15 +6,15 @@ refuses it refuses by name of field, reason, expected and actual. No loop runs p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from store import bounds, logical_types, schemas, target_ids, targets
+from store.casts import cast, castable, first_line, json_object, like, lists, other_type, shown, trimmed
 from store.errors import InvalidArgument, InvalidField, nearest
 from store.logical_types import Kind, LogicalType
 from store.schemas import Flight
@@ -88,7 +88,7 @@ def prepare(
         try:
             part.validate(full=True)  # before any kernel: a hostile buffer would crash the process
         except pa.ArrowInvalid as error:
-            raise InvalidArgument(f"{flight.name}: the batch is corrupt: {_first_line(error)}") from None
+            raise InvalidArgument(f"{flight.name}: the batch is corrupt: {first_line(error)}") from None
         # No rows, no checks; and Arrow has kernels that trip over empty arrays.
         done.append(_Batch(flight, part, schema, policy, first_row, clamp).checked() if part.num_rows else None)
         first_row += part.num_rows
@@ -115,66 +115,9 @@ def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
         raise InvalidField(either[0], "the column is missing", expected=" or ".join(either), actual=", ".join(names))
     kept = [name for name in known if name in names and name not in schemas.DERIVED]
     for name in kept:
-        if not _castable(given.field(name).type, flight.schema.field(name).type):
-            raise _other_type(name, flight.schema.field(name).type, given.field(name).type)
+        if not castable(given.field(name).type, flight.schema.field(name).type):
+            raise other_type(name, flight.schema.field(name).type, given.field(name).type)
     return pa.schema([flight.schema.field(name) for name in kept])
-
-
-# Casts.
-
-
-def _castable(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether only widths differ; whether a value is lost is seen when it is cast."""
-    is_ = pa.types
-    if is_.is_dictionary(source):
-        return not is_.is_dictionary(source.value_type) and _castable(source.value_type, target)
-    if source == target or is_.is_null(source):
-        return True
-    if is_.is_timestamp(target):
-        return bool(is_.is_timestamp(source) and source.tz)
-    if is_.is_list(target):
-        lists = is_.is_list(source) or is_.is_large_list(source) or is_.is_fixed_size_list(source)
-        return bool(lists and _castable(source.value_type, target.value_type))
-    if is_.is_struct(target):
-        return bool(
-            is_.is_struct(source) and source.names == target.names
-            and all(_castable(a.type, b.type) for a, b in zip(source.fields, target.fields, strict=True))
-        )  # fmt: skip
-    families: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
-        (is_.is_integer,),
-        (is_.is_floating,),
-        (is_.is_string, is_.is_large_string, is_.is_string_view),
-        (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary),
-    )
-    return any(any(f(source) for f in family) and any(f(target) for f in family) for family in families)
-
-
-def _cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
-    source = array.type
-    if source == target:
-        return array
-    if pa.types.is_null(source):
-        return pa.nulls(len(array), target)
-    try:
-        if pa.types.is_dictionary(source):
-            array = array.dictionary_decode()
-        return array.cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidField(
-            name, f"does not fit: {_first_line(error)}", expected=_type_name(target), actual=source
-        ) from None
-
-
-def _other_type(name: str, expected: pa.DataType, actual: pa.DataType) -> InvalidField:
-    return InvalidField(name, "is of another type", expected=_type_name(expected), actual=actual)
-
-
-def _type_name(type: pa.DataType) -> str:
-    return "utf8" if pa.types.is_string(type) else str(type)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]
 
 
 # Checks.
@@ -193,7 +136,7 @@ class _Batch:
         self.first_row = first_row
         self.clamp = clamp
         self.length = batch.num_rows
-        self.columns = {field.name: _cast(field.name, batch.column(field.name), field.type) for field in schema}
+        self.columns = {field.name: cast(field.name, batch.column(field.name), field.type) for field in schema}
 
     def checked(self) -> pa.RecordBatch:
         self._check_presence()
@@ -202,10 +145,10 @@ class _Batch:
             if (column := self._known(name)) is not None:
                 known = pc.is_in(column, pa.array([*words, None], pa.string()))
                 self._hold(known, name, "unknown word", " | ".join(words))
-        self._map("file_path", _trimmed, "the path of a file")
-        self._map("engine_kind", lambda text: _trimmed(text).lower(), "an engine such as spark")
-        self._map("partition_data_json", _json_object, "a JSON object")
-        self._map("params", _json_object, "a JSON object")
+        self._map("file_path", trimmed, "the path of a file")
+        self._map("engine_kind", lambda text: trimmed(text).lower(), "an engine such as spark")
+        self._map("partition_data_json", json_object, "a JSON object")
+        self._map("params", json_object, "a JSON object")
         if self.flight.name == "stats.column_groups":
             self._check_group()
         if self.flight.name == "stats.sketches":
@@ -262,7 +205,7 @@ class _Batch:
         for name, limit in _AT_MOST:
             column, most = self._known(name), self._known(limit)
             if column is not None and most is not None:
-                fine = pc.less_equal(column, _like(most, column))
+                fine = pc.less_equal(column, like(most, column))
                 if not pc.all(fine, min_count=0).as_py():
                     index = pc.index(fine, False).as_py()
                     raise self._refuse(index, name, f"is above {limit}", f"at most {limit} {most[index].as_py()}")
@@ -286,7 +229,7 @@ class _Batch:
         for name in _DISTINCT:
             if (column := self._known(name)) is None:
                 continue
-            most = _like(values, column)
+            most = like(values, column)
             if self.clamp:
                 self.columns[name] = pc.if_else(pc.greater(column, most).fill_null(False), most, column)
             else:
@@ -333,14 +276,14 @@ class _Batch:
             self._hold(fits, "column_names", "are not as many as column_ids", "a name for each id")
         if np.array_equal(order, np.arange(len(order))):
             return
-        self.columns["column_ids"] = _lists(lengths, pa.array(values), ids.type)
+        self.columns["column_ids"] = lists(lengths, pa.array(values), ids.type)
         if names is not None:
             # Groups without names have no place in the flat names: count only those that have.
             named = names.is_valid().to_numpy(zero_copy_only=False)
             kept: np.ndarray = np.repeat(named, lengths)
             rank = np.cumsum(kept) - 1
             sorted_names = names.flatten().take(pa.array(rank[order[kept]]))
-            self.columns["column_names"] = _lists(np.where(named, lengths, 0), sorted_names, names.type, ~named)
+            self.columns["column_names"] = lists(np.where(named, lengths, 0), sorted_names, names.type, ~named)
 
     def _check_deletes(self) -> None:
         """Checks the fields of equality deletes and the delete files of data files."""
@@ -478,43 +421,6 @@ class _Batch:
             fine = bounds.in_order(done["min"], done["max"], type)
             if not pc.all(fine, min_count=0).as_py():
                 index = pc.index(fine, False).as_py()
-                expected = f"at most the max of this {type.text}, {_shown(done['max'][index].as_py())}"
+                expected = f"at most the max of this {type.text}, {shown(done['max'][index].as_py())}"
                 raise self._refuse(place(index), "min", "is above max", expected, done["min"][index].as_py())
         return done
-
-
-def _like(counts: pa.Array, other: pa.Array) -> pa.Array:
-    """Counts as numbers of another column's type; the nearest double where they are beyond 2^53."""
-    return counts if counts.type == other.type else counts.cast(other.type, safe=False)
-
-
-def _trimmed(text: str) -> str:
-    text = text.strip()
-    if not text:
-        raise ValueError("is blank")
-    return text
-
-
-def _json_object(text: str) -> str:
-    """The text itself, if it is a JSON object; ValueError if not."""
-
-    def refuse(word: str) -> Any:
-        raise ValueError(f"is no JSON: {word}")
-
-    try:
-        value = json.loads(text, parse_constant=refuse)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error.msg} at {error.pos}") from None
-    if not isinstance(value, dict):
-        raise ValueError("is no JSON object")
-    return text
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= 100 else f"{text[:100]}…"
-
-
-def _lists(lengths: np.ndarray, values: pa.Array, type: pa.DataType, null: np.ndarray | None = None) -> pa.Array:
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-    mask = None if null is None else pa.array(null)
-    return pa.ListArray.from_arrays(offsets, values.cast(type.value_type), type, mask=mask)
