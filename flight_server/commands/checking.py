@@ -55,6 +55,11 @@ def check(
             missing += for_each(names, lambda name: tell(suggestions.to_toml(client, name)))
         raise typer.Exit(1 if missing else 0)
     if not found:
+        with connect(server, token, tls_roots) as client:
+            names, missing = expand(client, targets)
+            missing += for_each(names, client.require_table)
+        if missing:  # an unknown table is the first thing to say
+            raise typer.Exit(1)
         misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
     if at is None and (comparing := [one for one in found if one.measure in grammar.AGAINST]):
         misuse(f"the rule {comparing[0].text!r} compares snapshots; say --against previous, or an id")

@@ -581,8 +581,16 @@ def test_check_ends_with_the_worst_result(server, run, tables, tmp_path):
     assert status == 1 and 'errors="1"' in out and "lake.s.nosuch" in err
 
 
+def test_check_without_a_rule_is_status_2_unless_the_table_is_unknown(server, run):
+    status, out, err = run("check", NAME)
+    assert (status, out) == (2, "") and "no rule given" in err
+    server.rows("information_schema.tables")
+    status, out, err = run("check", NAME)
+    assert (status, out) == (1, "") and "UNKNOWN_TABLE" in err
+
+
 @pytest.mark.parametrize(("arguments", "told"), [
-    (["--rule", "null_fraction <="], "cannot be read"), ([], "no rule given"),
+    (["--rule", "null_fraction <="], "cannot be read"),
     (["--rule", "drift < 1"], "--against"), (["--rules", "/no/such/file.toml"], "file.toml"),
     (["--rule", "ndv > 1", "--against", "yesterday"], "yesterday"),
 ])  # fmt: skip
