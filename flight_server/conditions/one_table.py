@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from store.predicates import literals, tree
+from store.predicates.arrow import to_arrow
 from store.predicates.tree import And, Leaf, Node, Op
 
 INDEXED: Final = ("column_id", "column_name", "file_path")
@@ -61,7 +62,7 @@ def plan(node: Node | None, schema: pa.Schema) -> Plan:
     if not all(part is not None and len(part) == 1 for part in parts):
         return Plan(None)
     left = _all(rest)
-    remaining = None if left is None else tree.to_arrow(left, schema)
+    remaining = None if left is None else to_arrow(left, schema)
     name = tuple(next(iter(part or ())) for part in parts)
     return Plan(name, column, values, _all(unnamed), remaining)  # type: ignore[arg-type]
 

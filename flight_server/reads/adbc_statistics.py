@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.wire.scan_request import ScanRequest
-from store.predicates import tree
+from store.predicates.arrow import to_arrow
 from store.schemas import ADBC_STATISTIC, FLIGHTS
 
 FLIGHT: Final = FLIGHTS["adbc.statistics"]
@@ -44,7 +44,7 @@ def answer(request: ScanRequest, tables: Rows, columns: Rows) -> pa.Table:
     def keep(catalog: str) -> bool:
         if request.node is None:
             return True
-        return len(tree.to_arrow(request.node, names)(pa.record_batch([pa.array([catalog])], names))) > 0
+        return len(to_arrow(request.node, names)(pa.record_batch([pa.array([catalog])], names))) > 0
 
     found = build(tables, columns, keep).slice(0, request.limit).select(request.names)
     if not request.rows:

@@ -18,6 +18,7 @@ from store.database import Connection, Database
 from store.layout import BY_SNAPSHOT, PARTED, STORED, parts
 from store.lru import Bounded
 from store.predicates import tree
+from store.predicates.sql import to_sql
 from store.schemas import Flight
 from store.stats_store import IDENTITY
 from store.table_versions import Changes
@@ -99,7 +100,7 @@ class Queries:
             chosen = f"to_json([{texts}]::VARCHAR[])::VARCHAR AS row" if texts else "'[]' AS row"
         conditions = [source.where]
         if request.node is not None:
-            condition, own = tree.to_sql(request.node, schema, lambda name: source.columns[name])
+            condition, own = to_sql(request.node, schema, lambda name: source.columns[name])
             conditions.append(condition)
             parameters += own
         if request.part is not None:

@@ -29,6 +29,7 @@ from flight_server.wire.scan_request import ScanRequest
 from store.errors import InvalidArgument, NotFound, ResourceExhausted
 from store.lru import Bounded
 from store.predicates import tree
+from store.predicates.arrow import to_arrow
 from store.predicates.tree import And, Leaf, Op
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ class SqlEndpoint:
         whole = self._whole_columns(replace(request, columns=wide.columns, limit=None), wide, caller, is_cancelled)
         if whole is None:
             return None
-        kept = tree.to_arrow(request.node, request.flight.schema)
+        kept = to_arrow(request.node, request.flight.schema)
         rows = [pa.Table.from_batches([batch.take(kept(batch))]) for batch in whole.to_batches()]
         found = pa.concat_tables([whole.schema.empty_table(), *rows]).slice(0, request.limit)
         if found.num_rows > SMALL_ROWS:

@@ -1,9 +1,9 @@
-"""Predicate trees: one meaning, two forms — DuckDB SQL with parameters, and Arrow's kernels over a batch.
+"""Predicate trees: one meaning, read from JSON and resolved against a schema.
 
 The meaning is three-valued logic (store/SEMANTICS.md §6). A literal is read as its column's type; one that does not
 parse, a null one and an unknown column make their leaf unknown, and NOT of unknown is unknown, so no row is kept by
 what was not understood. Integers are compared with numbers by value: `< 1.5` keeps 1, `= 1.5` keeps nothing. NaN equals
-nothing and has no order. The two forms agree row by row: a property test holds them together.
+nothing and has no order. `sql` and `arrow` evaluate a tree; a property test holds them to the same rows.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, reduce
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from store.errors import InvalidArgument, InvalidField, nearest
 from store.predicates.literals import (
@@ -33,7 +31,6 @@ MAX_DEPTH: Final = 32
 MAX_NODES: Final = 4096
 MAX_VALUES: Final = 65_536  # of one IN
 MAX_LITERAL_BYTES: Final = 1 << 20  # of all literals of one tree
-_LISTED: Final = 64  # members of an IN written one by one; more go as a single list parameter
 
 
 class Op(StrEnum):
@@ -74,8 +71,8 @@ class Not:
 Node = Leaf | And | Or | Not
 
 _FORMS: Final = '{"column": …, "op": …, "values": […]}, {"and": […]}, {"or": […]} or {"not": …}'
-_COMPARES: Final = {Op.EQ: "=", Op.NEQ: "<>", Op.LT: "<", Op.LTE: "<=", Op.GT: ">", Op.GTE: ">="}
-_ARITY: Final = {Op.BETWEEN: 2, Op.IS_NULL: 0, Op.IS_NOT_NULL: 0} | dict.fromkeys(_COMPARES, 1)
+COMPARES: Final = {Op.EQ: "=", Op.NEQ: "<>", Op.LT: "<", Op.LTE: "<=", Op.GT: ">", Op.GTE: ">="}
+_ARITY: Final = {Op.BETWEEN: 2, Op.IS_NULL: 0, Op.IS_NOT_NULL: 0} | dict.fromkeys(COMPARES, 1)
 
 
 # From JSON.
@@ -196,20 +193,20 @@ def _keys(keys: Any) -> str:
     return _cut(", ".join(f'"{_cut(key)}"' for key in sorted(keys, key=str)) or "none")
 
 
-# Leaves over the columns that are there.
+# Leaves over the columns of a schema.
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A leaf over a column that is there, its literals read as the column's type."""
+class ResolvedLeaf:
+    """A leaf over a column of the schema, its literals read as the column's type."""
 
     field: pa.Field
     op: Op
     values: tuple[Any, ...]  # without the unreadable ones
-    unread: bool  # a literal was null or no value of the type
+    unread: bool  # a literal was null or not a value of the type
 
 
-def _resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> _Known | None:
+def resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> ResolvedLeaf | None:
     """The leaf in terms of the schema, None if it is unknown for every row."""
     field = fields.get(_folded(leaf.column))
     if field is None:
@@ -222,23 +219,23 @@ def _resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> _Known | None:
     if unread and (leaf.op is not Op.IN or not read):
         return None
     if leaf.op is Op.IN:
-        # NaN equals nothing, so it is no member; ±0 are one value and Arrow's lookup would tell them apart.
+        # NaN equals nothing, so it is never a member; ±0 are one value, which Arrow's lookup would separate.
         read = tuple(dict.fromkeys(value for value in read if value == value))
-    return _Known(field, leaf.op, read, unread)
+    return ResolvedLeaf(field, leaf.op, read, unread)
 
 
-def _by_value(leaf: Leaf, field: pa.Field) -> _Known | None:
+def _by_value(leaf: Leaf, field: pa.Field) -> ResolvedLeaf | None:
     """A leaf over an integer column: the whole numbers between what its literals, of any size and fraction, allow."""
     numbers = [None if (text := literal_text(value)) is None else exact_number(text) for value in leaf.values]
     if leaf.op is Op.IN:
         whole = (typed_literal(value, field.type) for value in leaf.values)
         members = tuple(dict.fromkeys(value for value in whole if value is not None))
-        return _Known(field, Op.IN, members, None in numbers) if any(n is not None for n in numbers) else None
+        return ResolvedLeaf(field, Op.IN, members, None in numbers) if any(n is not None for n in numbers) else None
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         return None
     low, high = integer_range(field.type)
-    never, always = _Known(field, Op.IN, (), False), _Known(field, Op.GTE, (low,), False)
+    never, always = ResolvedLeaf(field, Op.IN, (), False), ResolvedLeaf(field, Op.GTE, (low,), False)
     if any(number != number for number in known):  # NaN
         return always if leaf.op is Op.NEQ else never
 
@@ -260,14 +257,18 @@ def _by_value(leaf: Leaf, field: pa.Field) -> _Known | None:
             least, most = whole_number(first, math.ceil), whole_number(last, math.floor)
     least, most = max(least, low), min(most, high)
     if leaf.op is Op.NEQ:
-        return _Known(field, Op.NEQ, (least,), False) if least == most else always
+        return ResolvedLeaf(field, Op.NEQ, (least,), False) if least == most else always
     if least > most:
         return never
     if least == most:
-        return _Known(field, Op.EQ, (least,), False)
+        return ResolvedLeaf(field, Op.EQ, (least,), False)
     if most == high:
-        return _Known(field, Op.GTE, (least,), False)
-    return _Known(field, Op.LTE, (most,), False) if least == low else _Known(field, Op.BETWEEN, (least, most), False)
+        return ResolvedLeaf(field, Op.GTE, (least,), False)
+    return (
+        ResolvedLeaf(field, Op.LTE, (most,), False)
+        if least == low
+        else ResolvedLeaf(field, Op.BETWEEN, (least, most), False)
+    )
 
 
 def check(node: Node | None, schema: pa.Schema) -> None:
@@ -278,7 +279,7 @@ def check(node: Node | None, schema: pa.Schema) -> None:
     """
     match node:
         case Leaf(column, _, values):
-            field = _fields(schema).get(_folded(column))
+            field = fields_of(schema).get(_folded(column))
             if field is None:
                 raise unknown_column(column, schema)
             for value in values:
@@ -321,176 +322,21 @@ def _folded(name: str) -> str:
     return name.strip().lower()
 
 
-def _fields(schema: pa.Schema) -> Mapping[str, pa.Field]:
-    known = _fields_of.get(id(schema))
+def fields_of(schema: pa.Schema) -> Mapping[str, pa.Field]:
+    """The fields of a schema by lower-case name; the first of several fields with one name."""
+    known = _by_schema.get(id(schema))
     if known is None or known[0] is not schema:
-        if len(_fields_of) >= _SCHEMAS:
-            _fields_of.clear()
-        known = _fields_of[id(schema)] = (schema, {_folded(field.name): field for field in reversed(list(schema))})
+        if len(_by_schema) >= _SCHEMAS:
+            _by_schema.clear()
+        known = _by_schema[id(schema)] = (schema, {_folded(field.name): field for field in reversed(list(schema))})
     return known[1]
 
 
 _SCHEMAS: Final = 256
-_fields_of: Final[dict[int, tuple[pa.Schema, Mapping[str, pa.Field]]]] = {}  # to hash a schema takes as long as this
+_by_schema: Final[dict[int, tuple[pa.Schema, Mapping[str, pa.Field]]]] = {}  # to hash a schema takes as long as this
 
 
-# DuckDB.
-
-_UNKNOWN_SQL: Final = "CAST(NULL AS BOOLEAN)"
-
-
-def to_sql(node: Node, schema: pa.Schema, column_sql: Callable[[str], str]) -> tuple[str, list[Any]]:
-    """A DuckDB condition and its parameters, in the order of their `?`.
-
-    Args:
-        node: the tree.
-        schema: the columns that may be named, with the types that literals are read as.
-        column_sql: trusted SQL for a column of the schema; a caller's text never becomes SQL.
-    """
-    parameters: list[Any] = []
-    return _sql(node, _fields(schema), column_sql, parameters), parameters
-
-
-def _sql(node: Node, fields: Mapping[str, pa.Field], column_sql: Callable[[str], str], parameters: list[Any]) -> str:
-    match node:
-        case And(children) | Or(children):
-            word, empty = (" AND ", "TRUE") if isinstance(node, And) else (" OR ", "FALSE")
-            return f"({word.join(_sql(child, fields, column_sql, parameters) for child in children) or empty})"
-        case Not(child):
-            return f"(NOT {_sql(child, fields, column_sql, parameters)})"
-    leaf = _resolve(node, fields)
-    return _leaf_sql(leaf, column_sql(leaf.field.name), parameters) if leaf else _UNKNOWN_SQL
-
-
-def _leaf_sql(leaf: _Known, column: str, parameters: list[Any]) -> str:
-    if leaf.op is Op.IS_NULL:
-        return f"({column} IS NULL)"
-    if leaf.op is Op.IS_NOT_NULL:
-        return f"({column} IS NOT NULL)"
-    if leaf.op is Op.IN:
-        return _in_sql(leaf, column, parameters)
-    if any(value != value for value in leaf.values):
-        return _if_present(column, leaf.op is Op.NEQ)
-    cast = _parameter_sql(leaf.field.type)
-    parameters.extend(leaf.values)
-    if leaf.op is Op.BETWEEN:
-        return f"({column} BETWEEN {cast} AND {cast})"
-    compared = f"{column} {_COMPARES[leaf.op]} {cast}"
-    if leaf.op in (Op.GT, Op.GTE) and pa.types.is_floating(leaf.field.type):
-        return f"({compared} AND NOT isnan({column}))"  # to DuckDB NaN is the greatest number
-    return f"({compared})"
-
-
-def _in_sql(leaf: _Known, column: str, parameters: list[Any]) -> str:
-    if not leaf.values:
-        found = _if_present(column, False)
-    elif len(leaf.values) <= _LISTED:
-        cast = _parameter_sql(leaf.field.type)
-        parameters.extend(leaf.values)
-        found = f"({column} IN ({', '.join([cast] * len(leaf.values))}))"
-    else:
-        parameters.append(list(leaf.values))
-        found = f"({column} IN (SELECT {_list_sql(leaf.field.type)}))"
-    return f"({found} OR {_UNKNOWN_SQL})" if leaf.unread else found
-
-
-def _if_present(column: str, truth: bool) -> str:
-    """The truth where the column has a value, else unknown."""
-    return f"(CASE WHEN {column} IS NOT NULL THEN {'TRUE' if truth else 'FALSE'} END)"
-
-
-def _sql_type(type: pa.DataType) -> str:
-    if pa.types.is_integer(type):
-        return "BIGINT" if type.bit_width <= 32 or pa.types.is_signed_integer(type) else "UBIGINT"
-    if pa.types.is_floating(type):
-        return "DOUBLE"
-    if pa.types.is_boolean(type):
-        return "BOOLEAN"
-    if pa.types.is_timestamp(type):
-        return "BIGINT"
-    return "BLOB" if is_binary(type) else "VARCHAR"
-
-
-def _parameter_sql(type: pa.DataType) -> str:
-    if pa.types.is_timestamp(type):
-        return "make_timestamptz(?::BIGINT)"
-    return f"?::{'INTEGER' if type == pa.int32() else _sql_type(type)}"
-
-
-def _list_sql(type: pa.DataType) -> str:
-    members = f"unnest(?::{_sql_type(type)}[])"
-    return f"make_timestamptz({members})" if pa.types.is_timestamp(type) else members
-
-
-# Arrow. Its kernels are called one by one: `Table.filter` takes thirty times as long to set out on a few rows.
-
-Mask: TypeAlias = Callable[[pa.RecordBatch], Any]
-"""For a batch, a truth of each row or one of all; null where it is unknown."""
-
-
-@cache
-def _unknown() -> pa.Scalar:
-    """Neither true nor false. No constant: the first scalar that pyarrow makes imports pandas, which takes long."""
-    return pa.scalar(None, pa.bool_())
-
-
-def to_arrow(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-    """The same condition for batches of the schema: it gives the numbers of the rows that are kept, in order."""
-    mask = _mask(node, _fields(schema))
-
-    def kept(batch: pa.RecordBatch) -> pa.Array:
-        truth = mask(batch)
-        return pc.indices_nonzero(pa.repeat(truth, batch.num_rows) if isinstance(truth, pa.Scalar) else truth)
-
-    return kept
-
-
-def _mask(node: Node, fields: Mapping[str, pa.Field]) -> Mask:
-    match node:
-        case And(children) | Or(children):
-            join, empty = (pc.and_kleene, True) if isinstance(node, And) else (pc.or_kleene, False)
-            masks = [_mask(child, fields) for child in children]
-            if not masks:
-                return lambda _: pa.scalar(empty)
-            return lambda batch: reduce(join, (mask(batch) for mask in masks))
-        case Not(child):
-            inner = _mask(child, fields)
-            return lambda batch: pc.invert(inner(batch))
-    leaf = _resolve(node, fields)
-    return _leaf_mask(leaf) if leaf else lambda _: _unknown()
-
-
-def _leaf_mask(leaf: _Known) -> Mask:
-    name, type = leaf.field.name, leaf.field.type
-    match leaf.op:
-        case Op.IS_NULL:
-            return lambda batch: pc.is_null(batch[name])
-        case Op.IS_NOT_NULL:
-            return lambda batch: pc.is_valid(batch[name])
-        case Op.IN:
-            members = pa.array([*leaf.values, *(-v for v in leaf.values if v == 0 and isinstance(v, float))], type)
-            return lambda batch: _is_in(batch[name], members, leaf.unread)
-        case Op.BETWEEN:
-            low, high = (pa.scalar(value, type) for value in leaf.values)
-            return lambda batch: pc.and_kleene(
-                pc.greater_equal(batch[name], low), pc.less_equal(batch[name], high)
-            )  # fmt: skip
-    value, compare = pa.scalar(leaf.values[0], type), _KERNELS[leaf.op]
-    return lambda batch: compare(batch[name], value)
-
-
-_KERNELS: Final[Mapping[Op, Callable[..., Any]]] = {
-    Op.EQ: pc.equal, Op.NEQ: pc.not_equal, Op.LT: pc.less, Op.LTE: pc.less_equal,
-    Op.GT: pc.greater, Op.GTE: pc.greater_equal,
-}  # fmt: skip
-
-
-def _is_in(column: pa.Array, members: pa.Array, unread: bool) -> pa.Array:
-    found = pc.if_else(pc.is_valid(column), pc.is_in(column, members), _unknown())
-    return pc.or_kleene(found, _unknown()) if unread else found
-
-
-# What a tree tells about one column.
+# Questions about one column.
 
 
 def equal_values(node: Node | None, column: str) -> set[str] | None:

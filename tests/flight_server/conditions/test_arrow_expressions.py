@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.conditions.arrow_expressions import from_expression, weakened
-from store.predicates.tree import parse, to_arrow
+from store.predicates.arrow import to_arrow
+from store.predicates.tree import parse
 
 f = pc.field
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from flight_server.sql import plan
 from flight_server.sql.sandbox import Sandbox
 from store.errors import StatflightError
-from store.predicates.tree import Leaf, Op, to_arrow
+from store.predicates.arrow import to_arrow
+from store.predicates.tree import Leaf, Op
 
 TAKEN = [
     "SELECT 1", "SELECT 1;", "select * from STATS.columns", 'SELECT "NDV" FROM "statflight"."stats"."columns"',

@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from store.errors import InvalidArgument
+from store.predicates.arrow import to_arrow
 from store.predicates.literals import typed_literal
-from store.predicates.tree import And, Leaf, Op, Or, check, equal_values, parse, parse_predicates, to_arrow, to_sql
+from store.predicates.sql import to_sql
+from store.predicates.tree import And, Leaf, Op, Or, check, equal_values, parse, parse_predicates
 
 BIG = 2**53 + 1
 INSTANT = pa.timestamp("us", "UTC")

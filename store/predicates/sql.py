@@ -1,0 +1,97 @@
+"""Predicate trees as DuckDB conditions with parameters; `tree` defines their meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from store.predicates.literals import is_binary
+from store.predicates.tree import COMPARES, And, Node, Not, Op, Or, ResolvedLeaf, fields_of, resolve
+
+_LISTED: Final = 64  # members of an IN written one by one; more go as a single list parameter
+_UNKNOWN_SQL: Final = "CAST(NULL AS BOOLEAN)"
+
+
+def to_sql(node: Node, schema: pa.Schema, column_sql: Callable[[str], str]) -> tuple[str, list[Any]]:
+    """A DuckDB condition and its parameters, in the order of their `?`.
+
+    Args:
+        node: the tree.
+        schema: the columns that may be named, with the types that literals are read as.
+        column_sql: trusted SQL for a column of the schema; a caller's text never becomes SQL.
+    """
+    parameters: list[Any] = []
+    return _sql(node, fields_of(schema), column_sql, parameters), parameters
+
+
+def _sql(node: Node, fields: Mapping[str, pa.Field], column_sql: Callable[[str], str], parameters: list[Any]) -> str:
+    match node:
+        case And(children) | Or(children):
+            word, empty = (" AND ", "TRUE") if isinstance(node, And) else (" OR ", "FALSE")
+            return f"({word.join(_sql(child, fields, column_sql, parameters) for child in children) or empty})"
+        case Not(child):
+            return f"(NOT {_sql(child, fields, column_sql, parameters)})"
+    leaf = resolve(node, fields)
+    return _leaf_sql(leaf, column_sql(leaf.field.name), parameters) if leaf else _UNKNOWN_SQL
+
+
+def _leaf_sql(leaf: ResolvedLeaf, column: str, parameters: list[Any]) -> str:
+    if leaf.op is Op.IS_NULL:
+        return f"({column} IS NULL)"
+    if leaf.op is Op.IS_NOT_NULL:
+        return f"({column} IS NOT NULL)"
+    if leaf.op is Op.IN:
+        return _in_sql(leaf, column, parameters)
+    if any(value != value for value in leaf.values):
+        return _if_present(column, leaf.op is Op.NEQ)
+    cast = _parameter_sql(leaf.field.type)
+    parameters.extend(leaf.values)
+    if leaf.op is Op.BETWEEN:
+        return f"({column} BETWEEN {cast} AND {cast})"
+    compared = f"{column} {COMPARES[leaf.op]} {cast}"
+    if leaf.op in (Op.GT, Op.GTE) and pa.types.is_floating(leaf.field.type):
+        return f"({compared} AND NOT isnan({column}))"  # to DuckDB NaN is the greatest number
+    return f"({compared})"
+
+
+def _in_sql(leaf: ResolvedLeaf, column: str, parameters: list[Any]) -> str:
+    if not leaf.values:
+        found = _if_present(column, False)
+    elif len(leaf.values) <= _LISTED:
+        cast = _parameter_sql(leaf.field.type)
+        parameters.extend(leaf.values)
+        found = f"({column} IN ({', '.join([cast] * len(leaf.values))}))"
+    else:
+        parameters.append(list(leaf.values))
+        found = f"({column} IN (SELECT {_list_sql(leaf.field.type)}))"
+    return f"({found} OR {_UNKNOWN_SQL})" if leaf.unread else found
+
+
+def _if_present(column: str, truth: bool) -> str:
+    """The truth where the column has a value, else unknown."""
+    return f"(CASE WHEN {column} IS NOT NULL THEN {'TRUE' if truth else 'FALSE'} END)"
+
+
+def _sql_type(type: pa.DataType) -> str:
+    if pa.types.is_integer(type):
+        return "BIGINT" if type.bit_width <= 32 or pa.types.is_signed_integer(type) else "UBIGINT"
+    if pa.types.is_floating(type):
+        return "DOUBLE"
+    if pa.types.is_boolean(type):
+        return "BOOLEAN"
+    if pa.types.is_timestamp(type):
+        return "BIGINT"
+    return "BLOB" if is_binary(type) else "VARCHAR"
+
+
+def _parameter_sql(type: pa.DataType) -> str:
+    if pa.types.is_timestamp(type):
+        return "make_timestamptz(?::BIGINT)"
+    return f"?::{'INTEGER' if type == pa.int32() else _sql_type(type)}"
+
+
+def _list_sql(type: pa.DataType) -> str:
+    members = f"unnest(?::{_sql_type(type)}[])"
+    return f"make_timestamptz({members})" if pa.types.is_timestamp(type) else members
