@@ -57,7 +57,7 @@ class ControlPlane(Protocol):
         """For each question the record that answers it: at exactly that snapshot, with the kinds asked for."""
 
     def is_light(self, question: Question) -> bool:
-        """Whether metadata answers it; such questions do not wait for those that a scan answers."""
+        """True if metadata answers it; such captures do not wait for scans."""
 
     def start(self, questions: Sequence[Question]) -> Running:
         """Begins one capture of questions about the same table, all light or none."""

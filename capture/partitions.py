@@ -28,7 +28,7 @@ Texts: TypeAlias = tuple[str | None, ...]
 
 
 def detail(files: int, total: int) -> str:
-    """What an outcome says of a capture of so many of the table's files."""
+    """The detail of an outcome for a capture of so many of the table's files."""
     return f"statistics of {files} of {total} files; the records of the whole are left as they are"
 
 
@@ -39,7 +39,7 @@ def files_of(table: TableHandle, native: NativeStats, wanted: Sequence[Partition
 
 
 def within(table: TableHandle, tasks: Sequence[ScanTask], wanted: Sequence[Partition]) -> list[ScanTask]:
-    """Those of a snapshot's scan tasks whose files are in any of the partitions; errors as `paths_in`."""
+    """The scan tasks whose files are in any of the partitions; errors as `paths_in`."""
     native = table.connector.capture_snapshot_target_stats(
         table.schema, table.name, table.snapshot_id, table.column_ids, frozenset()
     )

@@ -118,7 +118,7 @@ assert set(_READ) == {f.name for f in fields(Rules)}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a table when it is looked at. `captured_…` is of the newest scan of its columns."""
+    """State of a table when a policy is applied. `captured_…` is of the newest scan of its columns."""
 
     snapshot_id: int | None
     schema_hash: str | None
@@ -167,7 +167,7 @@ class Verdict:
 
 
 def table_verdict(rules: Rules, facts: Facts, now: datetime) -> Verdict:
-    """Whether to capture the table's own statistics, which metadata tells."""
+    """The verdict on the table's own statistics, which come from metadata."""
     if facts.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT)
     if facts.has_table_record:
@@ -178,7 +178,7 @@ def table_verdict(rules: Rules, facts: Facts, now: datetime) -> Verdict:
 
 
 def columns_verdict(rules: Rules, facts: Facts, now: datetime) -> Verdict:
-    """Whether to scan columns, and which."""
+    """The verdict on scanning columns, and the columns."""
     if facts.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT, ())
     wide = rules.columns == "used" and len(facts.columns) > rules.wide

@@ -52,7 +52,7 @@ _LIMITS: Final = tuple(limit.name for limit in fields(Budget))
 
 @dataclass(frozen=True)
 class CaptureSpec:
-    """What to capture of one table at one snapshot, and how.
+    """A capture of one table at one snapshot: targets, kinds and limits.
 
     Attributes:
         target: The table, a column, a file, an expression or a group of columns.

@@ -131,7 +131,7 @@ class CaptureRequest:
 
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
-    """What became of one request; its record went to the sink.
+    """The outcome of one request; its record went to the sink.
 
     Of the attributes these are known to others: `retryable` (False: another try will not help); of what was CAPTURED
     `files_failed`, the files that are missing in it and are tried again; and `files_read`, `rows_read`, `bytes_read`,
@@ -148,7 +148,7 @@ class CaptureResult:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do. Empty `connectors` = all; a target's empty set of kinds = all kinds."""
+    """Capabilities of an engine. Empty `connectors` = all; a target's empty set of kinds = all kinds."""
 
     target_kinds: Mapping[TargetKind, frozenset[str]]
     connectors: frozenset[str] = frozenset()
@@ -191,7 +191,7 @@ class Listing:
 
 
 class Sink(Protocol):
-    """Where captured rows go: a draft generation that is published as a whole, or a store."""
+    """Destination of captured rows: a draft generation that is published as a whole, or a store."""
 
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
         """Adds rows of a `stats.*` flight.

@@ -130,7 +130,7 @@ class LocalStore:
             One result per target, in their order.
 
         Raises:
-            NotFound: There is no such table or snapshot.
+            NotFound: The table or the snapshot does not exist.
             StatflightError: The lake cannot be read, or the store refuses what was captured.
         """
         table = self._discovered(connector, catalog, schema, name, snapshot_id)
@@ -146,7 +146,7 @@ class LocalStore:
         """The rows of a `stats.*` flight that were captured at a snapshot (the current one by default).
 
         Raises:
-            NotFound: There is no such table.
+            NotFound: The table does not exist.
         """
         entry = self.catalog.get(table)
         at = entry.current_snapshot_id if snapshot_id is None else snapshot_id
@@ -172,7 +172,7 @@ class LocalStore:
 
 
 def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapshot_id: int) -> pa.Table:
-    """What is stored of a table at a snapshot, as rows of a flight without the derived columns."""
+    """Stored rows of a flight for a table at a snapshot, without the derived columns."""
     schema = pa.schema([field for field in FLIGHTS[flight].schema if field.name not in DERIVED])
     catalog, namespace, name = table.name
     key = {"table_catalog": catalog, "table_schema": namespace, "table_name": name, "table_id": table.table_id,

@@ -214,7 +214,7 @@ class Scan:
 
 
 def _fits(tree: dict[str, Any], schema: pa.Schema) -> bool:
-    """Whether every literal is of the kind of its column: then Arrow has nothing to refuse."""
+    """True if every literal is of the kind of its column, so that Arrow accepts it."""
     if "column" not in tree:
         (inner,) = tree.values()  # of not, and, or
         return all(_fits(each, schema) for each in (inner if isinstance(inner, list) else [inner]))

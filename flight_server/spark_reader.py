@@ -46,7 +46,7 @@ _COMPARES: Final[dict[type, str]] = {
 
 @dataclass(frozen=True)
 class _Server:
-    """Where to connect; it travels to the executors, a connection cannot."""
+    """The address to connect to; it is sent to the executors, a connection cannot be."""
 
     uri: str
     token: str | None

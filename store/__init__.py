@@ -1,1 +1,1 @@
-"""What a statistic is, and where it rests. Knows neither Spark nor Flight."""
+"""The model of statistics and their storage. Imports neither Spark nor Flight."""

@@ -13,7 +13,7 @@ from store.errors import InvalidField
 
 
 def castable(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether only widths differ; whether a value is lost is seen when it is cast."""
+    """True if only widths differ; a lossy value is found when it is cast."""
     is_ = pa.types
     if is_.is_dictionary(source):
         return not is_.is_dictionary(source.value_type) and castable(source.value_type, target)
@@ -82,14 +82,14 @@ def json_object(text: str) -> str:
     """The text itself, if it is a JSON object; ValueError if not."""
 
     def refuse(word: str) -> Any:
-        raise ValueError(f"is no JSON: {word}")
+        raise ValueError(f"is not JSON: {word}")
 
     try:
         value = json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error.msg} at {error.pos}") from None
+        raise ValueError(f"is not JSON: {error.msg} at {error.pos}") from None
     if not isinstance(value, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     return text
 
 

@@ -1,4 +1,4 @@
-"""What tables there are: connectors, tables, columns and their ids, snapshots. DuckDB keeps it, memory answers for it.
+"""The catalog: connectors, tables, columns and their ids, snapshots. Stored in DuckDB, read from memory.
 
 `Catalog` holds every table's entry in memory, because each read resolves names and each put resolves keys. Entries
 change only inside the writer's transaction; after a rollback they are read anew.
@@ -153,7 +153,7 @@ class Catalog(Publications):
         return self._committed.current
 
     def any_dropped(self) -> bool:
-        """Whether a table is kept that left its lake."""
+        """True if a table that left its lake is kept."""
         return self._committed.any_dropped
 
     # Reading, from the file.
@@ -187,7 +187,7 @@ class Catalog(Publications):
         return {dotted_name(key): id for key, id in rows if '"' in key} | ids
 
     def ambiguous_names(self, connection: Connection, table: TableEntry, names: Collection[str]) -> list[str]:
-        """Those of the names that two columns of the table's current schema are written as."""
+        """The names that two columns of the table's current schema share."""
         found = connection.execute(
             "SELECT column_name FROM table_columns WHERE table_key = ? AND column_name IN (SELECT unnest(?::VARCHAR[]))"
             " GROUP BY column_name HAVING count(DISTINCT column_id) > 1 ORDER BY 1", [table.table_key, list(names)],
@@ -430,7 +430,7 @@ class Catalog(Publications):
         )
 
     def note_connector(self, connection: Connection, catalog: str, error: str | None) -> None:
-        """What the last look at a connector found: nothing wrong, or a reason."""
+        """Records the result of the last inspection of a connector: its error, or None."""
         connection.execute(
             "UPDATE connectors SET state = ?, last_error = ?, last_seen_at = CASE WHEN ? THEN ? ELSE last_seen_at END"
             " WHERE catalog = ?",

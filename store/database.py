@@ -75,7 +75,7 @@ class Database:
 
     @property
     def directory(self) -> Path | None:
-        """Where the file is, and where there is room for what is on its way into it."""
+        """The database file, and the directory for rows on their way into it."""
         return None if self.path == MEMORY else Path(self.path).absolute().parent
 
     def read(self) -> Connection:
@@ -211,7 +211,7 @@ class Database:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the caller is the writer's own thread: what it sees is not committed yet."""
+        """True in the writer's own thread, which sees uncommitted rows."""
         return threading.get_ident() == self._thread.ident
 
 

@@ -25,7 +25,7 @@ Found = Mapping[str, Any]
 
 
 def _digest(found: Mapping[str, Any]) -> str:
-    """Of what a look at a lake tells of a table besides its entry and new snapshots."""
+    """Digest of a discovered table, besides its entry and new snapshots."""
     told = [found.get(name) for name in (
         "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties")]  # fmt: skip
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
@@ -94,7 +94,7 @@ def _snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
 
 
 class Discovery:
-    """What looks at lakes find. All of it runs inside the writer's transaction."""
+    """Stores what discovery finds in lakes. All of it runs inside the writer's transaction."""
 
     def __init__(self, catalog: Catalog):
         self._catalog = catalog

@@ -50,7 +50,7 @@ class InvalidField(InvalidArgument):
 
 
 class Conflict(StatflightError):
-    """What is asked contradicts what is stored."""
+    """The request contradicts what is stored."""
 
     code = "CONFLICT"
     status = "INVALID_ARGUMENT"
@@ -155,5 +155,5 @@ _BUGS: Final = (
 
 
 def may_pass(trouble: BaseException) -> bool:
-    """Whether another try may help after an exception: our own say so, others by their type."""
+    """True if a retry may help: our own exceptions have a flag, others are judged by their type."""
     return trouble.retryable if isinstance(trouble, StatflightError) else not isinstance(trouble, _BUGS)

@@ -33,7 +33,7 @@ class Listing:
 
 
 def can_continue(connection: Connection, table_key: int, listing: Listing) -> bool:
-    """Whether the base is the newest listing, still has its mark, and the snapshot has no listing of its own."""
+    """True if the base is the newest listing, still has its mark, and the snapshot has no listing of its own."""
     base = listing.base_snapshot_id
     found = connection.execute("SELECT snapshot_id, mark FROM file_marks WHERE table_key = ?", [table_key]).fetchall()
     if base is None or found != [(base, listing.base_mark)]:

@@ -17,7 +17,7 @@ class FileLock:
     """An exclusive lock, held from construction until `release`.
 
     Args:
-        path: The lock file; made when it is not there, removed on release.
+        path: The lock file; created if missing, removed on release.
 
     Raises:
         BlockingIOError: Another process, or another lock of this one, holds it.
@@ -38,7 +38,7 @@ class FileLock:
             os.close(self._descriptor)  # the last owner removed the file between open and lock
 
     def _is_current(self) -> bool:
-        """Whether the locked file is still the one that others would open."""
+        """True if the locked file is still the one that others would open."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except FileNotFoundError:

@@ -89,7 +89,7 @@ def stored_freshness_sql(snapshot_id: str, current: str) -> str:
 
 
 def is_whole(row: Mapping[str, Any]) -> bool:
-    """Whether a record is complete and not of a sample."""
+    """True if a record is complete and not of a sample."""
     return row.get("completeness") == "COMPLETE" and not row.get("row_groups_sampled")
 
 
@@ -122,7 +122,7 @@ def usable_for_sql(label: str, row: str, columns: Collection[str]) -> str:
 
 
 def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-    """Whether each row is complete and not of a sample; without nulls."""
+    """A mask of the rows that are complete and not of a sample; without nulls."""
     complete = pc.equal(rows["completeness"], "COMPLETE").fill_null(False)
     return pc.and_(complete, pc.equal(pc.fill_null(rows["row_groups_sampled"], 0), 0))
 

@@ -236,7 +236,7 @@ class JobStore:
         return found[0][0] if found else None
 
     def expired(self) -> bool:
-        """Whether any lease ran out; a look that writes nothing."""
+        """True if any lease expired; read-only."""
         return bool(
             self.database.rows(
                 "SELECT 1 FROM jobs WHERE state IN ('RUNNING', 'CANCELLING') AND lease_until < ? LIMIT 1",

@@ -68,7 +68,7 @@ class LogicalType:
 
     @property
     def orderable(self) -> bool:
-        """Whether two values compare, so that min and max mean something."""
+        """True if values are ordered, so that min and max are defined."""
         return self.kind not in UNORDERED
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ def parse(text: str) -> LogicalType:
         InvalidField: `logical_type` names no type, or has arguments that the type does not take.
     """
     if not isinstance(text, str):
-        raise InvalidField("logical_type", "is no text", expected="the name of a type", actual=type(text).__name__)
+        raise InvalidField("logical_type", "is not a string", expected="the name of a type", actual=type(text).__name__)
     folded = re.sub(r"\s*([(,])\s*|\s+(\))", r"\1\2", re.sub(r"\s+", " ", text).strip().upper())
     if folded.startswith("INTERVAL"):
         return _interval(folded, text)
@@ -177,7 +177,7 @@ def _decimal(arguments: str | None, text: str) -> LogicalType:
 def _interval(folded: str, text: str) -> LogicalType:
     found = _INTERVAL.fullmatch(folded)
     if found is None:
-        raise _refused(text, "is no interval", "INTERVAL, INTERVAL YEAR TO MONTH or INTERVAL DAY TO SECOND(p)")
+        raise _refused(text, "is not an interval", "INTERVAL, INTERVAL YEAR TO MONTH or INTERVAL DAY TO SECOND(p)")
     fields, digits = found["fields"], found["precision"]
     if digits is None:
         return LogicalType(Kind.INTERVAL, qualifier=fields or "")

@@ -1,4 +1,4 @@
-"""What is kept in memory for the next time, within a bound."""
+"""A thread-safe LRU cache with a size budget."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Bounded(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """The value, None when it is not there."""
+        """The value, None when it does not exist."""
         with self._lock:
             found = self._held.get(key)
             if found is None:

@@ -1,4 +1,4 @@
-"""What is asked of a table again and again, as one value beside the rows it is made of.
+"""Materialized slices: one table's current rows of a flight, stored as one value beside them.
 
 DuckDB finds a single value in a third of the time that it takes to bind, plan and collect twenty rows of 35 columns.
 What the values hold is the business of who keeps them. A value stands for what readers see of its table: a commit that
@@ -20,7 +20,7 @@ import pyarrow as pa
 from store.database import Connection, Database
 from store.views import view
 
-MOST_BYTES: Final = 1 << 20  # of a value: a larger one is no faster to find than its rows
+MOST_BYTES: Final = 1 << 20  # of a value: reading a larger one is not faster than reading its rows
 _IDLE: Final = 8  # prepared readers that are kept
 
 _FIND: Final = "PREPARE find AS SELECT flight, snapshot_id, data FROM packed WHERE table_key = $1"

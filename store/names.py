@@ -78,7 +78,7 @@ def dotted_name(key: str) -> str:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text has a star outside of quotes."""
+    """True if a text has a star outside of quotes."""
     return "*" in _QUOTED.sub("", text)
 
 

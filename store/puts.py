@@ -1,4 +1,4 @@
-"""What a put is: rows of one flight, a mode, and the counts that come back; and how its rows are told apart."""
+"""Puts: rows of one flight, a mode, the counts that come back, and the keys that identify rows."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class PutMode(StrEnum):
     CREATE = "create"  # other content for a stored target is a conflict
     UPSERT = "upsert"
     REPLACE_SNAPSHOT = "replace_snapshot"
-    FILL = "fill"  # only what is not there yet; for what a capture found without being asked
+    FILL = "fill"  # only what is missing so far; for what a capture found without being asked
     CAPTURE = "capture"  # upsert, but a PARTIAL record does not replace a COMPLETE one of its snapshot and target
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a put did, in records."""
+    """The effect of a put, in records."""
 
     received: int = 0
     created: int = 0

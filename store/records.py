@@ -196,7 +196,7 @@ class _Batch:
         for name in _MEASURES:
             if (column := self._known(name)) is not None:
                 fine = pc.and_(pc.is_finite(column), pc.greater_equal(column, 0.0))
-                self._hold(fine, name, "is no amount", "a finite number of at least 0")
+                self._hold(fine, name, "must not be negative or infinite", "a finite number of at least 0")
         if (column := self._known("confidence_level")) is not None:
             fine = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, 1.0))
             self._hold(fine, "confidence_level", "is out of range", "a number from 0 to 1")

@@ -130,7 +130,7 @@ class SnapshotMerge:
             self._tell_settling(connection, then)
 
     def _is_current(self, rows: pa.Table) -> pa.Array:
-        """Whether each row is of the current snapshot of its table."""
+        """A mask of the rows of their table's current snapshot."""
         numbers = codes(rows, ["table_key", "snapshot_id"])
         _, first, places = np.unique(numbers, return_index=True, return_inverse=True)
         pairs = rows.select(["table_key", "snapshot_id"]).take(pa.array(first)).to_pylist()

@@ -1,4 +1,4 @@
-"""Where statistics rest: the interface, and its DuckDB form.
+"""The stats store: its interface, and its DuckDB implementation.
 
 Rows come as Arrow tables in a flight's schema, already cast and validated (`store.records`). A put compares them with
 what is stored and writes only what is new: identical content leaves the first record as it is. Records of tables,
@@ -49,7 +49,7 @@ _TABLE = ("table_catalog", "table_schema", "table_name")
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What is known of a record besides its content. Times are UTC."""
+    """Metadata of a record. Times are UTC."""
 
     content_hash: str
     generation: int

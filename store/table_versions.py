@@ -1,4 +1,4 @@
-"""Which tables a commit touched: what caches stand on.
+"""Versions of tables, which caches compare: a commit advances those it touched.
 
 Every table has a generation. It grows after each commit that may have changed what a reader sees of the table, and
 before whoever asked for the commit hears of it. What was read at a generation may be served while it is still that one:
@@ -33,7 +33,7 @@ class Changes:
         return self._generations[table_key]
 
     def generations(self) -> Mapping[int, int]:
-        """Those of all tables, as of now."""
+        """The current generations of all tables."""
         with self._lock:
             return self._generations.copy()
 
@@ -51,7 +51,7 @@ class Changes:
             return None if table_key in self._committing else self._generations[table_key]
 
     def begin(self, table_keys: AbstractSet[int]) -> None:
-        """What touched these tables is about to be committed; `note` ends it."""
+        """Marks tables whose changes are about to be committed; `note` ends it."""
         with self._lock:
             self._committing = table_keys
 

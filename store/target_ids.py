@@ -71,12 +71,12 @@ def of_column(column_id: int) -> str:
 
 
 def of_columns(ids: pa.Array) -> pa.Array:
-    """Those of columns, by id (int64)."""
+    """Storage ids of columns, by id (int64)."""
     return pc.binary_join_element_wise("column", pc.utf8_lpad(ids.cast(pa.string()), 19, "0"), "-")
 
 
 def of_files(paths: pa.Array) -> pa.Array:
-    """Those of files, by path."""
+    """Storage ids of files, by path."""
     return _by_distinct(paths, lambda path: targets.Target.file(path).storage_id)
 
 

@@ -1,4 +1,4 @@
-"""What a statistic is about: a table, column, file, expression or group of columns, and its storage id."""
+"""Targets of statistics: a table, column, file, expression or group of columns, and its storage id."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Target:
     def parse(cls, body: Mapping[str, Any]) -> Target:
         """The target of a JSON object `{"kind": …, …}`; an unknown kind, key or bad value is refused by name."""
         if not isinstance(body, Mapping):
-            raise InvalidField("target", "is no object", expected='{"kind": "TABLE"}', actual=body)
+            raise InvalidField("target", "must be an object", expected='{"kind": "TABLE"}', actual=body)
         try:
             kind = TargetKind(str(body.get("kind")))
         except ValueError:
@@ -111,7 +111,7 @@ class Target:
             return cls.expression(body["engine_kind"], key.encode() if isinstance(key, str) else key, version)
         if kind is TargetKind.COLUMN_GROUP:
             if not isinstance(body["column_ids"], list):
-                raise InvalidField("column_ids", "is no list", expected="[1, 2]", actual=body["column_ids"])
+                raise InvalidField("column_ids", "must be a list", expected="[1, 2]", actual=body["column_ids"])
             return cls.column_group(body["column_ids"])
         return cls.table()
 
@@ -175,7 +175,7 @@ def _digest(*parts: bytes) -> str:
 
 def _positive(field: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidField(field, "is no integer", expected="a positive 63-bit integer", actual=value)
+        raise InvalidField(field, "must be an integer", expected="a positive 63-bit integer", actual=value)
     if not 0 < value <= MAX_ID:
         raise InvalidField(field, "is not positive", expected="a positive 63-bit integer", actual=value)
     return value

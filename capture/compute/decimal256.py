@@ -57,7 +57,7 @@ def doubles(found: Words, lt: LogicalType) -> npt.NDArray[np.float64]:
 
 
 def hashes(found: Words) -> Hashes:
-    """Of the fewest bytes, most significant first, that hold the unscaled value and its sign: Iceberg's form."""
+    """The unscaled value in the fewest big-endian two's complement bytes: Iceberg's form."""
     octets: npt.NDArray[np.uint8] = found[:, ::-1].astype(">u8").view(np.uint8).reshape(-1, _BYTES)
     sign = np.where(octets[:, 0] >= 128, 255, 0).astype(np.uint8)
     differs = octets != sign[:, None]

@@ -40,7 +40,7 @@ _MEASURES: Final = tuple(f.name for f in fields(Partial))
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to compute of each task of a job: columns by id, groups of columns, sketches; `share` of its row groups."""
+    """Work of each task of a job: columns by id, groups of columns, sketches; `share` of its row groups."""
 
     column_ids: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = ()

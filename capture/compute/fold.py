@@ -1,4 +1,4 @@
-"""Which files are new, and the union of the statistics of all live ones.
+"""Incremental captures: the new files, and the union of the statistics of all live ones.
 
 A file's statistics are kept with the fingerprint its scan task had. As long as the fingerprint is the same, a later
 capture takes them from the store; a file that is gone from the table is simply not part of the union any more.
@@ -89,7 +89,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the store has of files as they are now.
+    """Stored partial results of files that have not changed since.
 
     Attributes:
         parts: Statistics by (file path, column id), with the bytes of the file that hold the column.
@@ -128,7 +128,7 @@ def known(
     column_ids: Sequence[int],
     wanted: Wanted,
 ) -> Known:
-    """What the sink has of exactly these files, of the columns asked for, computed in full by one of these engines."""
+    """Stored results of exactly these files and columns, computed in full by one of these engines."""
     sketches = sink.stored("stats.sketches", table)
     if not sketches.num_rows:
         return Known()
@@ -175,7 +175,7 @@ def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Parti
 
 
 def _has_moments(part: Partial, lt: LogicalType) -> bool:
-    """Whether a stored part says what a scan would: rows of an earlier version have no mean."""
+    """True if a stored part equals the result of a scan: rows of an earlier version have no mean."""
     unknown = part.mean is None and part.numbers > 0 and part.min != "-Infinity"
     return not (unknown and lt.kind in MEASURED)
 
@@ -215,7 +215,7 @@ def _roles(wanted: Wanted, lt: LogicalType | None = None) -> set[str]:
 
 
 def _current(sketches: pa.Table, fingerprints: Mapping[str, str]) -> pa.ChunkedArray:
-    """Which sketches are of files as they are now."""
+    """A mask of the sketches of files that have not changed since."""
     told = _by_value(sketches["params"], lambda params: _told(params, "fingerprint"))
     now = _by_value(sketches["file_path"], lambda path: fingerprints.get(path or ""))
     return pc.and_(pc.not_equal(told, ""), pc.fill_null(pc.equal(told, now), False))
@@ -248,7 +248,7 @@ def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> st
 
 @lru_cache(4096)
 def _params(role: str, lt: LogicalType, fingerprint: str) -> str:
-    """Those that all columns of a type have in common."""
+    """Parameters that all columns of a type have in common."""
     told: dict[str, Any] = {}
     match role:
         case "NDV" | "TUPLE_NDV":

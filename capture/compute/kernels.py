@@ -40,7 +40,7 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: Wanted = ALL, ti
 
     Raises:
         pyarrow.ArrowException: The values do not convert to the type.
-        ValueError: A text is no UTF-8.
+        ValueError: A text is not valid UTF-8.
     """
     if len(values) > PIECE_ROWS:
         starts = range(0, len(values), PIECE_ROWS)
@@ -137,7 +137,7 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
 
 
 def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:
-    """What hashes whole numbers in the storage form of a type."""
+    """The function that hashes integers in the storage form of a type."""
     if lt.kind is Kind.DATE:
         return murmur3.hash_ints
     return lambda values: murmur3.hash_longs(values if values.dtype.itemsize == 8 else values.astype(np.int64))

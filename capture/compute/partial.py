@@ -31,7 +31,7 @@ def width(lt: LogicalType, stored_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which of the costlier statistics to compute: KLL quantiles and most common values."""
+    """The costlier statistics to compute: KLL quantiles and most common values."""
 
     quantiles: bool = True
     frequent: bool = True
@@ -42,7 +42,7 @@ ALL: Final = Wanted()
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is known of a column before its values are looked at.
+    """Facts of a column that precede its values.
 
     Attributes:
         rows: Rows the statistics are of.

@@ -1,4 +1,4 @@
-"""Which row groups a sample reads, in what order, and where a budget ends it.
+"""Selection of the row groups of a sample: their order, and the end set by a budget.
 
 All rows of a table in the order of its files are one line. Points on that line choose row groups: each point the one
 it falls into, unless that was chosen already, so that a row group's chance is its share of the rows and every beginning

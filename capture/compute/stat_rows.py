@@ -25,7 +25,7 @@ _KNOWN: Final = ("null_count", "nan_count", "min", "max", "min_is_exact", "max_i
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What a statistic is based on. Counts over the rows of live files, not what one run had to read.
+    """The basis of a statistic: counts over the rows of live files, not over what one run had to read.
 
     Attributes:
         rows_total: Live rows there are; equal to the partial's row count unless sampled or something failed.

@@ -22,7 +22,7 @@ from store.logical_types import Kind, LogicalType
 from store.sketches import ThetaBuilder, murmur3
 from store.sketches.murmur3 import Hashes, Longs
 
-_MAX_ITEM_BYTES: Final = 1024  # longer texts are no most common values
+_MAX_ITEM_BYTES: Final = 1024  # longer texts are left out of the most common values
 _STEP: Final = 1 << 16
 _SMALL: Final = 1 << 12  # entries of dictionaries that are joined
 _BUCKETS: Final = 1 << 16

@@ -71,7 +71,7 @@ def publisher_class(home: str) -> type[Publisher]:
     """The publisher of a home.
 
     Raises:
-        InvalidArgument: There is no such home, or the library it writes with is not installed.
+        InvalidArgument: The home does not exist, or the library it writes with is not installed.
     """
     module, _, name = known_homes()[check_home(home)].partition(":")
     try:

@@ -133,7 +133,7 @@ class IcebergPublisher(Publisher):
         }  # fmt: skip
 
     def _names(self, path: str) -> bool:
-        """Whether the table's metadata names a statistics file, as far as the catalog answers."""
+        """True if the table's metadata names the statistics file, as far as the catalog answers."""
         try:
             return any(held.statistics_path == path for held in self._load().metadata.statistics)
         except StatflightError:

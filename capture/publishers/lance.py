@@ -141,12 +141,12 @@ def _entries(column: ColumnStatistics) -> dict[str, str]:
 
 
 def _held(dataset: Any) -> dict[str, str]:
-    """What the configuration holds of statistics, without the prefix."""
+    """The statistics of the configuration, without the prefix."""
     return {n.removeprefix(PREFIX): str(v) for n, v in dataset.config().items() if n.startswith(PREFIX)}
 
 
 def _same_rows(one: Any, other: Any) -> bool:
-    """Whether two versions have the same schema and the same rows: fragments with their deletions."""
+    """True if two versions have the same schema and the same rows: fragments with their deletions."""
     if one.schema != other.schema:
         return False
     fragments, others = ([str(held.metadata) for held in dataset.get_fragments()] for dataset in (one, other))

@@ -300,7 +300,7 @@ def bins(column: ColumnStatistics, discrete: bool) -> list[Bin]:
 
 
 def _is_skewed(edges: Sequence[float], distinct: int) -> bool:
-    """Whether values are spread unevenly between the bounds, or a few of them are in most rows.
+    """True if values are spread unevenly between the bounds, or a few of them are in most rows.
 
     Args:
         edges: Quantiles at even ranks, ascending, the bounds included.
@@ -333,7 +333,7 @@ def _number(bound: str | None, logical_type: str) -> float | None:
 
 
 def _is_plain_year(bound: str) -> bool:
-    """Whether Python's dates know the year."""
+    """True if Python's dates support the year."""
     return re.match(r"\d{4}-", bound) is not None and not bound.startswith("0000")
 
 

@@ -91,7 +91,7 @@ _frozen = False
 
 
 def compute(payload: bytes) -> pa.RecordBatch:
-    """What an executor does: the tasks of groups as one batch.
+    """The work of an executor: the tasks of groups as one batch.
 
     Args:
         payload: Groups with their work, and a directory of claims: only those groups that nobody else has taken are

@@ -75,7 +75,7 @@ class Spark:
 
     @property
     def is_one_try(self) -> bool:
-        """Whether all executors are on this machine, and a job fails with the first task that does."""
+        """True if all executors are on this machine, and a job fails with its first failing task."""
         return re.fullmatch(r"local(\[[^,]*\])?", self.master) is not None
 
     @property
@@ -193,7 +193,7 @@ class Spark:
 
     @property
     def is_warm(self) -> bool:
-        """Whether a job could begin at once."""
+        """True if a job can begin at once."""
         return self._session is not None
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """Bearer tokens: the token file and its renewal, and the principal that a token stands for.
 
-The token file holds hashes, so it is no secret by itself. No message here ever shows a token.
+The token file holds hashes, so it is not a secret by itself. No message here ever shows a token.
 """
 
 from __future__ import annotations

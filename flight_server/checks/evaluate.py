@@ -30,7 +30,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a rule on one table or column.
+    """The result of a rule on one table or column.
 
     Attributes:
         table: Full name.

@@ -64,15 +64,15 @@ class Rule:
         return self.measure in OF_TABLE
 
     def is_about(self, table: str) -> bool:
-        """Whether the rule is about a table, by its full name."""
+        """True if the rule applies to a table, by its full name."""
         return bool(matcher(self.tables).fullmatch(table))
 
     def takes(self, column: str) -> bool:
-        """Whether the rule is about a column of this name."""
+        """True if the rule applies to a column of this name."""
         return not self.columns or bool(matcher(self.columns).fullmatch(column))
 
     def holds(self, value: float | Fraction) -> bool:
-        """Whether a value meets the rule; a float is compared with the nearest float of the number."""
+        """True if a value meets the rule; a float is compared with the nearest float of the number."""
         return self.compare(value, float(self.number) if isinstance(value, float) else self.number)
 
 

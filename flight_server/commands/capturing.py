@@ -136,7 +136,7 @@ def _kinds(text: str | None) -> list[str] | None:
 
 
 def _of_no_column(outcome: Mapping[str, Any]) -> bool:
-    """Whether the column is not of the snapshot: the columns asked for are today's, an older snapshot may lack some."""
+    """True if the snapshot lacks the column: requested columns are current, an older snapshot may lack some."""
     return outcome["outcome"] not in GOOD and "no column with id" in (outcome.get("detail") or "")
 
 

@@ -44,7 +44,7 @@ def check_server(uri: str) -> None:
 
 
 def certificates(path: Path | None) -> bytes | None:
-    """What `--tls-roots` names, read."""
+    """The content of the file that `--tls-roots` names."""
     try:
         return None if path is None else path.read_bytes()
     except OSError as error:

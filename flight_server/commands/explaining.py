@@ -241,6 +241,6 @@ def _is_known(session: Any, name: Sequence[str]) -> bool:
 
 
 def _matches(row: Mapping[str, Any], name: Sequence[str]) -> bool:
-    """Whether a table of the server ends with the parts of a name."""
+    """True if a table of the server ends with the parts of a name."""
     own = [row["table_catalog"], *str(row["table_schema"]).split("."), row["table_name"]]
     return [part.lower() for part in own[-len(name) :]] == [part.lower() for part in name]

@@ -72,7 +72,7 @@ def quiet() -> bool:
 
 
 def debug() -> bool:
-    """Whether errors are shown with their tracebacks."""
+    """True if errors are shown with their tracebacks."""
     return bool(os.environ.get("STATFLIGHT_DEBUG"))
 
 

@@ -101,7 +101,7 @@ def _read(expression: pc.Expression) -> Any:
                 # Structs of options hold a field of their own type's name beside the options.
                 open_[-1].options.append(literals.column(int(value))[0].as_py())
             case _:
-                raise ValueError(f"a nested field is no column of a flight; {_LANGUAGE}")
+                raise ValueError(f"a nested field is not a column of a flight; {_LANGUAGE}")
     (whole,) = open_[0].arguments
     return whole
 
@@ -162,8 +162,8 @@ def _condition(part: Any) -> Tree:
     if isinstance(part, dict):
         return part
     if isinstance(part, _Column):
-        raise ValueError(f'column "{part.name}" alone is no condition; compare it, as in == True')
-    raise ValueError(f"a value alone is no condition; {_LANGUAGE}")
+        raise ValueError(f'column "{part.name}" alone is not a condition; compare it, as in == True')
+    raise ValueError(f"a value alone is not a condition; {_LANGUAGE}")
 
 
 def _column(part: Any) -> str:
@@ -274,7 +274,7 @@ def _follow(data: memoryview, at: int) -> int:
 
 
 def _slot(data: memoryview, table: int, number: int) -> int:
-    """Where a field of a flatbuffer table lies, 0 if it is not there."""
+    """The position of a field of a flatbuffer table, 0 if it is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
     if 4 + 2 * number >= size:

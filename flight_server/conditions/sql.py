@@ -107,7 +107,7 @@ def _tree(node: Any) -> dict[str, Any]:
         case exp.Is() if isinstance(node.expression, exp.Null):
             return _leaf(_only(node, "this", "expression")[0], "IS_NULL")
         case exp.Column():
-            raise _refusal(f"{_shown(node)} alone is no condition", hint="compare it, as in = TRUE")
+            raise _refusal(f"{_shown(node)} alone is not a condition", hint="compare it, as in = TRUE")
     raise _outside(_shown(node))
 
 
@@ -144,7 +144,7 @@ def _leaf(column: Any, op: str, *literals: Any) -> dict[str, Any]:
     from sqlglot import exp
 
     if not isinstance(column, exp.Column):
-        raise _refusal(f"{_shown(column)} is no column", hint=_LANGUAGE)
+        raise _refusal(f"{_shown(column)} is not a column", hint=_LANGUAGE)
     if not isinstance(column.this, exp.Identifier) or column.args.get("table"):
         raise _refusal(f"{_shown(column)} is qualified", hint="name the column alone")
     leaf: dict[str, Any] = {"column": column.name, "op": op}
@@ -154,7 +154,7 @@ def _leaf(column: Any, op: str, *literals: Any) -> dict[str, Any]:
 
 
 def _value(node: Any) -> str | int | bool | None:
-    """A literal; a number that is no integer stays text, so that each digit reaches the column's type."""
+    """A literal; a fractional number stays text, so that each digit reaches the column's type."""
     from sqlglot import exp
 
     match node:

@@ -160,7 +160,7 @@ class Publishing:
             self._captured.setdefault(table.table_key, self._clock() + pause)
 
     def _is_fresh(self, table: TableEntry, home: str, snapshot_id: int) -> bool:
-        """Whether a home holds all that is stored of a snapshot: nothing was put since it was published."""
+        """True if a home holds everything stored for a snapshot: nothing was put since it was published."""
         rows = self._service.catalog.publications(table)
         held = next((row for row in rows if (row["home"], row["state"]) == (home, CURRENT)), None)
         if held is None or held["snapshot_id"] != snapshot_id:
@@ -170,7 +170,7 @@ class Publishing:
         return newest is not None and newest <= held["published_at"]
 
     def _busy(self, table_key: int) -> bool:
-        """Whether captures of a table wait or run."""
+        """True if captures of a table are queued or running."""
         sql = f"SELECT 1 FROM jobs WHERE table_key = ? AND state IN {ACTIVE} LIMIT 1"
         return bool(self._service.database.rows(sql, table_key))
 

@@ -78,7 +78,7 @@ class Webhook:
             self._deliver(body, self._stop.wait)
 
     def _deliver(self, body: bytes, pause: Callable[[float], Any] = time.sleep) -> bool:
-        """Whether the receiver took it, after some tries."""
+        """True if the receiver accepted it, with retries."""
         for seconds in (*self._pauses, None):
             try:
                 self._send(body)

@@ -1,1 +1,1 @@
-"""What people look at: tables, reports, doctor, demo."""
+"""Output for people: tables, reports, doctor, demo."""

@@ -44,7 +44,7 @@ class Change:
 
 
 def changes(before: Facts, after: Facts) -> list[Change]:
-    """What differs, of the table first, then of each column by its id: a renamed column is the same one."""
+    """Differences of the table first, then of each column by its id: a renamed column is the same one."""
     found = _compare("table", OF_TABLE, before.table or {}, after.table or {})
     olds, news = ({row["column_id"]: row for row in known.rows} for known in (before, after))
     for column in sorted(olds.keys() | news.keys()):

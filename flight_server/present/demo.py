@@ -116,7 +116,7 @@ def _server(directory: Path, say: Callable[[str], None]) -> Iterator[str]:
 
 
 def _address(stdout: IO[str], log: Path) -> str:
-    """Where the server listens, from the first line that tells it."""
+    """The server's address, from the first line that contains it."""
     found: list[str] = []
     told = threading.Event()
 

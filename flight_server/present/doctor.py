@@ -94,7 +94,7 @@ def java() -> Finding:
 
 
 def _port(server: str) -> Finding:
-    """Whether a server could be started at the default address."""
+    """A finding on starting a server at the default address."""
     where = urlsplit(server)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""What pages and commands read through: a client over Flight, or the server's own scans."""
+"""The reader behind pages and commands: a client over Flight, or the server's own scans."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ WRITES: Final = frozenset({
     "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "delete_stats", "expire",
     "publish", "backup",
 })  # fmt: skip
-_TOLD: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # keys of a body that are no secret
+_TOLD: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # keys of a body that hold no secrets
 _LONGEST: Final = 500
 
 

@@ -177,7 +177,7 @@ class Metrics:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Says nothing: scrapes are no news."""
+                """Logs nothing: scrapes are routine."""
 
         return Handler
 
@@ -186,7 +186,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news either."""
+        """Logs nothing: clients may disconnect at any time."""
 
 
 class _ServiceCollector:

@@ -155,7 +155,7 @@ def _check_ports(settings: Settings) -> None:
                 settings.host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: TIME_WAIT is no owner
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a port in TIME_WAIT is free
                 probe.bind(address)
         except OSError as trouble:
             raise InvalidArgument(

@@ -1,6 +1,6 @@
 """`adbc.statistics`: current statistics in the shape of ADBC 1.1's GetStatistics, one row for each catalog.
 
-A statistic that is not known is not there. Counts are exact where their row covers the current snapshot whole; a bound
+An unknown statistic is left out. Counts are exact where their row covers the current snapshot whole; a bound
 and a count of distinct values say by themselves whether they are.
 """
 

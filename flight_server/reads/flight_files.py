@@ -100,7 +100,7 @@ class HotFlights:
             self._building = None
 
     def _write(self, path: Path, epoch: int, whole: ScanRequest) -> bool:
-        """Whether all of it was written; a commit or the end of the server stops it."""
+        """True if all of it was written; a commit or the end of the server stops it."""
         free = shutil.disk_usage(self._directory).free
         with self._lock:  # readers drop what is outdated meanwhile
             kept = sum(table.nbytes for _, table in self._tables.values())

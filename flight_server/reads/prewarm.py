@@ -1,4 +1,4 @@
-"""What planners ask for is made ready before they ask: of all tables after a start, of each again after a publish.
+"""Prewarming: slices for planners are built for all tables after a start, and for each again after a publish.
 
 Two steps. The current rows of a table are packed into one value beside them in the database
 (`store.materialized`), once per change; and they are loaded into the cache until half of it is full: the rest is for

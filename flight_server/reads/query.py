@@ -118,7 +118,7 @@ class Queries:
         return _with_names(sql, parameters, source.names) if source.names else (sql, parameters)
 
     def _names_tables(self, request: ScanRequest, source: Source) -> bool:
-        """Whether a condition is on a column of the row's table."""
+        """True if a condition is on a column of the row's table."""
         used = (column.strip().lower() for column in tree.columns_of(request.node))
         return any("t." in source.columns.get(column, "") for column in used)
 

@@ -30,11 +30,11 @@ _HIDDEN: Final = frozenset({"table_key", "from_pos", "to_pos", "snapshot_id", "g
 _BY_TABLE: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # kinds whose row a slice finds
 
 Ready = Callable[[Flight, TableEntry, int], Slice | None]
-"""What a flight shows of a table at a snapshot, if it is at hand."""
+"""From a table and a snapshot to its cached slice of a flight, None if it is not cached."""
 
 
 def _not_ready(*_: Any) -> None:
-    """Of a store that is always asked."""
+    """Default without a slice cache: always query the store."""
 
 
 Wanted = tuple[int, int, Target]

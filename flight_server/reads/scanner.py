@@ -33,7 +33,7 @@ MEMO_BYTES: Final = 8192
 SMALL_BYTES: Final = 1 << 20  # a cached answer that is sent without taking a stream's place
 
 PACKED: Final = (FLIGHTS["stats.tables"], FLIGHTS["stats.columns"])  # what planners ask for
-_SKETCHES: Final = "stats.sketches"  # a union: its order is no list of columns
+_SKETCHES: Final = "stats.sketches"  # a union of columns, which cannot be sorted by a list of columns
 
 _MARKS: Final = {flight.name: mark_of(flight.schema) for flight in PACKED}
 
@@ -169,7 +169,7 @@ class Scanner:
         return message
 
     def _recalled(self, request: ScanRequest, form: str, principal: Principal) -> Any:
-        """What the same command was answered last time, if nothing has happened to its table since."""
+        """The last answer to the same command, if its table has not changed since."""
         known = request.memo.get(form)
         if known is None or not principal.sees_all or self.changes.generation(known[0]) != known[1]:
             return None
@@ -180,7 +180,7 @@ class Scanner:
             request.memo[form] = (*of, answer)
 
     def _is_whole(self, request: ScanRequest, principal: Principal) -> bool:
-        """Whether it asks for all rows of a flight, stored or current, as they are now."""
+        """True if the request selects all rows of a flight, stored or current, as they are now."""
         if request.node or request.limit is not None or request.rows or request.part or not principal.sees_all:
             return False
         if not request.flight.name.startswith("stats.") or request.snapshot not in (None, CURRENT):
@@ -224,7 +224,7 @@ class Scanner:
         return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
 
     def slice(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
-        """What a flight shows of a table (all stored rows, or those valid for a snapshot), if it is kept ready."""
+        """The cached slice of a table (all stored rows, or those valid for a snapshot), None if it is not cached."""
         stale = allow_stale and snapshot is not None
         return self.slices.get(
             (flight.name, table.table_key, snapshot, stale),

@@ -40,7 +40,7 @@ class Scope:
 
     @property
     def is_stored(self) -> bool:
-        """Whether every stored row is asked for."""
+        """True if every stored row is requested."""
         return not self.current and self.snapshot is None and self.pins is None
 
 

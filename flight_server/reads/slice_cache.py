@@ -97,7 +97,7 @@ def _rows(batch: pa.RecordBatch, numbers: Sequence[int]) -> pa.RecordBatch:
 
 
 def mark_of(schema: pa.Schema) -> bytes:
-    """What tells packed rows of a schema from those of another, or of another version of this program."""
+    """A version tag of packed rows, different for each schema and each version of the format."""
     return hashlib.sha256(b"%d" % _PACKED + schema.serialize().to_pybytes()).digest()[:8]
 
 
@@ -130,7 +130,7 @@ class SliceCache:
         return self._slices.size
 
     def has(self, key: SliceKey) -> bool:
-        """Whether a slice is kept, of whatever generation."""
+        """True if a slice is cached, of any generation."""
         return self._slices.get(key) is not None
 
     @property

@@ -122,7 +122,7 @@ def _hash(name: str, row: str) -> str:
 
 
 def _best_rows(name: str, scope: Scope, condition: str) -> str:
-    """Of each target of the tables in the condition (on `r`), the row that answers, with its freshness."""
+    """SQL for the row that answers for each target of the tables in the condition (on `r`), with its freshness."""
     label, valid, best = _choice("r", _hash(name, "r"), scope)
     identity = "".join(f', r."{column}"' for column in IDENTITY[name])
     return (

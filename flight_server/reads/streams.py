@@ -25,7 +25,7 @@ from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 
 MAX_BATCH_BYTES: Final = 4 << 20
 MAX_QUERIES: Final = max(4, 2 * (os.cpu_count() or 1))  # unless the settings say otherwise
-SMALL_BATCHES: Final = 2  # an answer of no more is no stream, unless it has more rows than
+SMALL_BATCHES: Final = 2  # answers up to this size are not counted as streams, unless they have more rows than
 SMALL_ROWS: Final = 16_384
 LARGEST_WHOLE: Final = 1 << 30  # bytes that no whole answer has
 _TICK: Final = 0.015
@@ -33,7 +33,7 @@ _IDLE_TICKS: Final = 200  # without anything to watch until the watching thread 
 
 
 def never() -> bool:
-    """Of a caller that cannot leave."""
+    """Default for callers that cannot cancel."""
     return False
 
 
@@ -51,7 +51,7 @@ class Watched:
         self._on_end: Callable[[], None] | None = None
 
     def look(self, now: float) -> bool:
-        """Whether there is anything left to watch."""
+        """True while there is something left to watch."""
         with self._lock:
             if self._ended:
                 return False
@@ -152,7 +152,7 @@ def _too_large() -> ResourceExhausted:
 
 
 def fits(batch: pa.RecordBatch, most_bytes: int) -> bool:
-    """Whether the batch has so many bytes at most. Exact, but slow, only where its buffers have more."""
+    """True if the batch has at most so many bytes. Exact, and slow, only where its buffers have more."""
     return batch.get_total_buffer_size() <= most_bytes or batch.nbytes <= most_bytes
 
 

@@ -1,4 +1,4 @@
-"""Which tables and columns readers ask for: counted in memory, written down every few seconds."""
+"""Usage counters of tables and columns: counted in memory, stored every few seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Key = tuple[int, str | int]
 
 
 class Usage:
-    """Counts of reads. A crash loses those of the last seconds, which is no loss."""
+    """Counts of reads. A crash loses those of the last seconds, which is acceptable."""
 
     def __init__(self, database: Database, catalog: Catalog):
         self._database, self._catalog = database, catalog
@@ -91,7 +91,7 @@ class Usage:
         self._database.write(run)
 
     def _named(self, held: dict[Key, list[float]]) -> dict[tuple[int, str], list[float]]:
-        """What was noted by column name; of what the table lacks nothing is kept."""
+        """Counts by column name; columns that the table lacks are dropped."""
         names: dict[Key, list[str]] = {}
         for key, name, number in self._database.rows(
             "SELECT table_key, column_name, column_id FROM column_ids WHERE table_key IN (SELECT unnest(?::BIGINT[]))",

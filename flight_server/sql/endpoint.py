@@ -346,7 +346,7 @@ def _is_plain(request: ScanRequest, name: str) -> bool:
 
 
 def _is_of_tables(request: ScanRequest) -> bool:
-    """Whether the request names tables: then a scan reads no more than theirs."""
+    """True if the request names tables: then a scan reads only their rows."""
     return any(tree.equal_values(request.node, name) is not None for name in _NAMES)
 
 

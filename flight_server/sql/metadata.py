@@ -151,7 +151,7 @@ _INFO: Final[dict[int, Any]] = {
     503: 1,  # SQL_IDENTIFIER_CASE: insensitive
     504: '"',  # SQL_IDENTIFIER_QUOTE_CHAR
     505: 1,  # SQL_QUOTED_IDENTIFIER_CASE: insensitive
-    506: False,  # SQL_ALL_TABLES_ARE_SELECTABLE: rows of hidden tables are not there
+    506: False,  # SQL_ALL_TABLES_ARE_SELECTABLE: rows of hidden tables are left out
     507: 1,  # SQL_NULL_ORDERING: at the end
     508: ["SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "DISTINCT", "JOIN", "WITH"],
     509: ["abs", "ceil", "floor", "round", "sqrt", "ln", "log", "pow", "mod", "sign"],  # SQL_NUMERIC_FUNCTIONS

@@ -78,7 +78,7 @@ class Direct:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a statement comes to.
+    """The plan of a statement.
 
     `parameters` are the types of its `?`; `now` says that DuckDB's statement has one more, for the present instant. A
     direct plan has no statement for DuckDB.
@@ -102,7 +102,7 @@ def make(sql: str) -> Plan:
 
     Raises:
         InvalidArgument: It is not taken; the message says which part.
-        NotFound: It names a table that is not there.
+        NotFound: It names a table that does not exist.
     """
     try:
         return _make(language.parse(sql))
@@ -175,7 +175,7 @@ def _narrowest(flight: Flight) -> str:
 
 
 def _pushed(node: exp.Table, table: Table, common: set[str]) -> tuple[Node | None, bool]:
-    """What the statement asks of every row of a flight, and whether that is the whole condition of its SELECT."""
+    """The condition on every row of a flight, and whether it is the whole condition of the SELECT."""
     select = node.find_ancestor(exp.Select)
     if select is None or not isinstance(node.parent, exp.From | exp.Join) or node.parent.parent is not select:
         return None, False

@@ -54,7 +54,7 @@ class Pages:
             ) from None  # fmt: skip
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.uri = f"http{'s' if secure else ''}://{host}:{self._socket.getsockname()[1]}/"
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # that it starts is no news
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start messages are noise
         self._tls, self._files = config.ssl, (settings.tls_cert, settings.tls_key)
         self._seen = self._stamp()
         self._server = uvicorn.Server(config)

@@ -188,7 +188,7 @@ class Site:
         return Response(body, status, media_type="application/json")
 
     def _missing(self, _request: Request, _trouble: Exception) -> Response:
-        return _message(404, "Not found", "There is no such page.")
+        return _message(404, "Not found", "This page does not exist.")
 
     def _refused(self, _request: Request, _trouble: Exception) -> Response:
         return _message(405, "Not allowed", "Pages are read only.")

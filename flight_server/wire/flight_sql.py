@@ -51,12 +51,12 @@ class Message:
     fields: dict[int, list[Value]]
 
     def data(self, number: int) -> bytes:
-        """The bytes of a field, none where it is not there."""
+        """The bytes of a field, empty where it is absent."""
         found = self.fields.get(number, [b""])[-1]
         return found if isinstance(found, bytes) else b""
 
     def text(self, number: int) -> str | None:
-        """The text of a field; None where it is not there."""
+        """The text of a field; None where it is absent."""
         return _text(self.data(number)) if number in self.fields else None
 
     def texts(self, number: int) -> list[str]:
@@ -64,7 +64,7 @@ class Message:
         return [_text(value) for value in self.fields.get(number, []) if isinstance(value, bytes)]
 
     def flag(self, number: int) -> bool:
-        """The truth of a field, false where it is not there."""
+        """The boolean of a field, false where it is absent."""
         return self.fields.get(number, [0])[-1] not in (0, b"")
 
     def integers(self, number: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a worker puts under a lease, until it is published or forgotten."""
+"""Drafts: rows that a worker puts under a lease, until they are published or dropped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Draft:
 
     @property
     def continues(self) -> bool:
-        """Whether it says of files what changed since an earlier listing."""
+        """True if its file rows are the difference from an earlier listing."""
         return any(listing.base_snapshot_id is not None for listing in self._listings.values())
 
     def publish(self, connection: Connection, store: DuckDBStatsStore, table: TableEntry) -> None:

@@ -36,7 +36,7 @@ _KEYS: Final = ("table", "mode", "idempotency_key", "draft", "extra", "whole")
 
 @dataclass(frozen=True, slots=True)
 class PutRequest:
-    """What a put's descriptor says. `draft` is a worker's lease token: the rows wait until the lease is finished."""
+    """The descriptor of a put. `draft` is a worker's lease token: the rows wait until the lease is finished."""
 
     flight: Flight
     mode: PutMode = PutMode.CREATE
@@ -53,7 +53,7 @@ def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
 
 def _parse_command(body: Any) -> PutRequest:
     if not isinstance(body, dict):
-        raise InvalidArgument("the command is no JSON object", hint='such as {"table": "stats.columns"}')
+        raise InvalidArgument("the command must be a JSON object", hint='such as {"table": "stats.columns"}')
     refuse_unknown_keys(body, _KEYS, "command")
     name, mode, key = body.get("table"), body.get("mode", "create"), body.get("idempotency_key")
     draft, extra, whole = body.get("draft"), body.get("extra", False), body.get("whole", False)
@@ -62,7 +62,7 @@ def _parse_command(body: Any) -> PutRequest:
     if mode not in PUBLIC_MODES:
         raise InvalidField("mode", "is unknown", expected=" | ".join(PUBLIC_MODES), actual=mode)
     if key is not None and (not isinstance(key, str) or not 0 < len(key) <= 1000):
-        raise InvalidField("idempotency_key", "is no key", expected="text of 1 to 1000 characters", actual=key)
+        raise InvalidField("idempotency_key", "is not a valid key", expected="text of 1 to 1000 characters", actual=key)
     if not isinstance(draft, str | None) or not isinstance(extra, bool) or not isinstance(whole, bool):
         raise InvalidArgument("draft, extra and whole are for capture workers: text, true | false, true | false")
     if draft is not None:
@@ -125,7 +125,7 @@ def read_rows(
 
 
 def _whole(read: Callable[[], Any]) -> Any:
-    """What is read of a caller's stream; whatever Arrow stumbles over is the caller's mistake, not the server's."""
+    """Reads a caller's stream; every error that Arrow raises is the caller's, not the server's."""
     try:
         return read()
     except flight.FlightError:  # the caller has left, or its time is over
@@ -135,13 +135,13 @@ def _whole(read: Callable[[], Any]) -> Any:
 
 
 def _named(schema: pa.Schema) -> pa.Schema:
-    schema.names  # noqa: B018  decoded here: bytes that are no UTF-8 are found while the stream is read
+    schema.names  # noqa: B018  decoded here: bytes that are not UTF-8 are found while the stream is read
     return schema
 
 
 def _reason(trouble: BaseException) -> str:
     if isinstance(trouble, UnicodeDecodeError):
-        return "a name is no UTF-8"
+        return "a name is not valid UTF-8"
     return next(iter(str(trouble).splitlines()), "")[:300]
 
 
@@ -175,7 +175,7 @@ def inline(
 ) -> tuple[Put, bool]:
     """Rows sent along with an outcome: `{"table", "extra"?, "whole"?, "ipc"}`, an IPC stream in base64."""
     if not isinstance(item, dict) or not isinstance(item.get("ipc"), str):
-        raise InvalidField("rows", "are no list of IPC streams", expected='{"table", "ipc"}', actual=item)
+        raise InvalidField("rows", "must be a list of IPC streams", expected='{"table", "ipc"}', actual=item)
     request = _parse_command({name: value for name, value in item.items() if name != "ipc"} | {"draft": draft})
     try:
         stream = _Stream(base64.b64decode(item["ipc"], validate=True))

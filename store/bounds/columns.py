@@ -30,7 +30,7 @@ def encode_array(values: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Arra
         lt: The type of the bounds; for one that has no order every bound is null.
 
     Raises:
-        BadBound: Texts, of which one is no value of the type.
+        BadBound: One of the texts is not a value of the type.
         pyarrow.ArrowInvalid: Values of another type, which do not convert.
     """
     array = _plain(values)
@@ -190,7 +190,7 @@ def _encode_timestamp(array: pa.Array, lt: LogicalType) -> pa.Array:
         array = array.cast(pa.timestamp("us"))
     zoned = lt.kind is Kind.TIMESTAMPTZ
     if not pa.types.is_timestamp(array.type) or bool(array.type.tz) is not zoned:
-        raise ValueError(f"{array.type} is no {lt.text}")
+        raise ValueError(f"{array.type} is not {lt.text}")
     micros = _micros(array, MIN_DAY * DAY_US, (MAX_DAY + 1) * DAY_US - 1)
     text = pc.binary_replace_slice(micros.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
     return _cut(text, lt, len("YYYY-MM-DDTHH:MM:SS"))
@@ -244,7 +244,7 @@ def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, polic
     """`canonical` of each text; nulls stay null.
 
     Raises:
-        BadBound: A text is no value of the type; tells the first row of such.
+        BadBound: A text is not a value of the type; names the first such row.
     """
     texts = _plain(texts)
     if not pa.types.is_string(texts.type):
@@ -356,7 +356,7 @@ def _decimal_keys(texts: pa.Array, lt: LogicalType) -> pa.Array:
 
 
 def in_order(mins: pa.Array | pa.ChunkedArray, maxs: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.BooleanArray:
-    """Whether min ≤ max in each row, null where either is null; both are canonical texts."""
+    """A mask of min ≤ max for each row, null where either is null; both are canonical texts."""
     mins, maxs = (_plain(texts).cast(pa.string()) for texts in (mins, maxs))
     keys = sort_keys(pa.concat_arrays([mins, maxs]), lt)  # in one call, for the ranks of decimals
     return pc.less_equal(keys.slice(0, len(mins)), keys.slice(len(mins)))

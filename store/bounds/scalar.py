@@ -30,14 +30,14 @@ MAX_DAY: Final = 2_932_896
 
 @dataclass(frozen=True)
 class ZonePolicy:
-    """What to do with a zoned value for a TIMESTAMP: refuse it, or take its wall clock in the session's zone."""
+    """Handling of a zoned value for a TIMESTAMP: refuse it, or take its wall clock in the session's zone."""
 
     convert: bool = False
     session_timezone: str = "UTC"
 
 
 class BadBound(ValueError):
-    """A text in an array that is no value of the type.
+    """A text in an array that is not a value of the type.
 
     Attributes:
         index: The first row that holds it.
@@ -105,7 +105,7 @@ def _boolean(text: str) -> str:
 def _int(text: str) -> str:
     text = text.strip(_BLANKS)
     if not _INTEGER.fullmatch(text):
-        raise ValueError("is no integer in base 10")
+        raise ValueError("is not an integer in base 10")
     digits = text.lstrip("+-0")
     if len(digits) > 19:
         raise ValueError("does not fit 64 bits")
@@ -129,20 +129,20 @@ def _float(text: str) -> str:
 def _numeral(text: str) -> str:
     text = text.strip(_BLANKS)
     if len(text) > _MAX_NUMBER_LENGTH or not (_NUMBER.fullmatch(text) or _NAMED.fullmatch(text)):
-        raise ValueError("is no number; expected digits, NaN, Infinity or -Infinity")
+        raise ValueError("is not a number; expected digits, NaN, Infinity or -Infinity")
     return text
 
 
 def _decimal(text: str) -> str:
     text = text.strip(_BLANKS)
     if len(text) > _MAX_NUMBER_LENGTH or not _NUMBER.fullmatch(text):
-        raise ValueError("is no decimal number")
+        raise ValueError("is not a decimal number")
     return _from_decimal(Decimal(text))
 
 
 def _from_decimal(value: Decimal) -> str:
     if not value.is_finite():
-        raise ValueError("is no finite number")
+        raise ValueError("is not a finite number")
     if not value:
         return "0"
     # Before it is written out: 1E+999999999 is eleven characters now and a gigabyte then.
@@ -160,14 +160,14 @@ def _string(text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError("is no valid Unicode") from None
+            raise ValueError("is not valid Unicode") from None
     return text
 
 
 def _uuid(text: str) -> str:
     text = text.lower()
     if not _UUID.fullmatch(text):
-        raise ValueError("is no UUID of the form 8-4-4-4-12")
+        raise ValueError("is not a UUID of the form 8-4-4-4-12")
     return text
 
 
@@ -175,14 +175,14 @@ def _binary(text: str) -> str:
     try:
         return base64.b64encode(base64.b64decode(text, validate=True)).decode()
     except (binascii.Error, ValueError):
-        raise ValueError("is no padded base64") from None
+        raise ValueError("is not padded base64") from None
 
 
 def _date(text: str) -> str:
     if _INTEGER.fullmatch(text) and len(text) < 10:
         return _from_day(int(text))
     if not _DATE.fullmatch(text):
-        raise ValueError("is no date of the form YYYY-MM-DD")
+        raise ValueError("is not a date of the form YYYY-MM-DD")
     return str(_day(text))
 
 
@@ -191,7 +191,7 @@ def _day(text: str) -> np.datetime64:
     try:
         return np.datetime64(text, "D")
     except ValueError:
-        raise ValueError(f"is no day of the calendar: {text}") from None
+        raise ValueError(f"is not a day of the calendar: {text}") from None
 
 
 def _from_day(day: int) -> str:
@@ -203,7 +203,7 @@ def _from_day(day: int) -> str:
 def _time(text: str, lt: LogicalType) -> str:
     found = _TIME.fullmatch(text)
     if not found:
-        raise ValueError("is no time of the form HH:MM:SS.ffffff")
+        raise ValueError("is not a time of the form HH:MM:SS.ffffff")
     return f"{found['clock']}:{found['second'] or '00'}{_fraction(found['fraction'] or '', lt)}"
 
 
@@ -211,7 +211,7 @@ def _timestamp(text: str, lt: LogicalType, policy: ZonePolicy) -> str:
     zoned = lt.kind is Kind.TIMESTAMPTZ
     found = _TIMESTAMP.fullmatch(text)
     if not found:
-        raise ValueError(f"is no timestamp of the form YYYY-MM-DDTHH:MM:SS.ffffff{'Z' if zoned else ''}")
+        raise ValueError(f"is not a timestamp of the form YYYY-MM-DDTHH:MM:SS.ffffff{'Z' if zoned else ''}")
     day = _day(found["date"])
     if zoned and not found["zone"]:
         raise ValueError("has no zone")
@@ -239,7 +239,7 @@ def _wall_clock(seconds: int, timezone: str) -> int:
 
 
 def _fraction(digits: str, lt: LogicalType) -> str:
-    """What follows the seconds: the digits of a fraction cut to microseconds, and the `Z` of an instant."""
+    """The text after the seconds: a fraction cut to microseconds, and the `Z` of an instant."""
     suffix = "Z" if lt.kind is Kind.TIMESTAMPTZ else ""
     if lt.precision is not None:
         return (f".{digits[:6].ljust(6, '0')[: lt.precision]}" if lt.precision else "") + suffix
@@ -251,7 +251,7 @@ def _fraction(digits: str, lt: LogicalType) -> str:
 
 def _interval(text: str) -> str:
     if not _DURATION.fullmatch(text):
-        raise ValueError("is no ISO-8601 duration")
+        raise ValueError("is not an ISO-8601 duration")
     return text
 
 
@@ -320,14 +320,14 @@ def encode(value: Any, lt: LogicalType, policy: ZonePolicy = REFUSE) -> str:
         raise ValueError(f"is a number, which for {lt.kind} has no known unit")
     if not lt.orderable and lt.kind is not Kind.INTERVAL:
         raise _unordered(lt)
-    raise ValueError(f"is of type {type(value).__name__}, which is no {lt.text}")
+    raise ValueError(f"is of type {type(value).__name__}, not {lt.text}")
 
 
 def _whole(value: float | Decimal) -> int:
     try:
         whole = int(value)
     except (ValueError, OverflowError):
-        raise ValueError("is no finite number") from None
+        raise ValueError("is not a finite number") from None
     if whole == value:
         return whole
     raise ValueError("has a fraction")
@@ -353,7 +353,7 @@ def decode(text: str, lt: LogicalType) -> Any:
     An INTERVAL stays text, as its months have no Python type.
 
     Raises:
-        ValueError: The text is no bound of the type, or of a year that Python's calendar lacks.
+        ValueError: The text is not a bound of the type, or its year is outside Python's calendar.
     """
     match lt.kind:
         case Kind.BOOLEAN:

@@ -34,7 +34,7 @@ def literal_text(value: Scalar) -> str | None:
 
 
 def typed_literal(value: Scalar, type: pa.DataType) -> Any:
-    """The literal as a value of the Arrow type, instants as microseconds since 1970; None where it is no such value."""
+    """The literal as a value of the Arrow type, instants as microseconds since 1970; None if it is not one."""
     text = literal_text(value)
     if text is None:
         return None
@@ -58,12 +58,12 @@ def typed_literal(value: Scalar, type: pa.DataType) -> Any:
             data = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             return None
-        return data if base64.b64encode(data).decode() == text else None  # surplus bits are no base64 either
+        return data if base64.b64encode(data).decode() == text else None  # surplus bits are not valid base64
     return None
 
 
 def is_readable(value: Scalar, type: pa.DataType) -> bool:
-    """Whether a literal is of the kind of its column: numbers and null are of every kind."""
+    """True if a literal is of the kind of its column: numbers and null are of every kind."""
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return True
     text = literal_text(value) or ""

@@ -51,7 +51,7 @@ _WIDTH_64: Final = 18  # digits of a decimal that 64 bits hold
 
 
 def supports(logical_type: str) -> bool:
-    """Whether values of a logical type can be hashed as Trino hashes them."""
+    """True if values of a logical type can be hashed as Trino hashes them."""
     return parse(logical_type).kind in _HASHED
 
 

@@ -12,7 +12,7 @@ def no_sketch(kind: str, what: str) -> InvalidArgument:
 
 
 def is_partial(params: str | None) -> bool:
-    """Whether a sketch's parameters say that it does not cover all rows of its target."""
+    """True if a sketch's parameters mark it as not covering all rows of its target."""
     try:
         told = json.loads(params or "{}")
     except ValueError:

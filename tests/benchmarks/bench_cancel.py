@@ -84,7 +84,7 @@ def until(holds: Callable[[], bool], within: float = 20.0) -> float:
 
 
 def by_interrupt(server: StatflightServer) -> float:
-    """What DuckDB itself takes, told by a thread beside: no server can be quicker."""
+    """Time of DuckDB's own cancel, measured by a second thread: the lower bound for any server."""
     ranges = " OR ".join(f"file_path BETWEEN '{low}' AND '{high}'" for low, high in map(absent, range(CONDITIONS)))
     sql = f"SELECT file_path FROM stats_file_columns WHERE {ranges}"
     with server.service.database.reading() as cursor:

@@ -1,4 +1,4 @@
-"""What published statistics are worth to Spark: plans, estimates and run times of TPC-H without them and with them.
+"""The value of published statistics to Spark: plans, estimates and run times of TPC-H without and with them.
 
 Eight Parquet tables in Spark's session catalog, cost-based optimizer and join reorder on, default settings otherwise.
 Statistics are captured by a server, published by `--to spark`'s publisher, and compared with Spark's own ANALYZE in

@@ -130,7 +130,7 @@ def places(number: int) -> tuple[int, int]:
 
 
 def calls(kind: str, client: Client) -> Call:
-    """What one client does again and again."""
+    """The loop of one client."""
     match kind:
         case "empty":
             return lambda _: client.get(b"empty").num_rows

@@ -82,7 +82,7 @@ def _anonymous(pid: int) -> float:
 
 
 class Load:
-    """What clients do, each in a thread of its own; `stop` ends it, `trouble` is what should not have happened."""
+    """The loops of the clients, a thread each; `stop` ends them, `trouble` collects failures."""
 
     def __init__(self, running: Running):
         self.running = running

@@ -1,4 +1,4 @@
-"""What holds of every capture engine. An engine's test subclasses `EngineContract` and says what to ask it.
+"""The contract of capture engines. An engine's test subclasses `EngineContract` and says what to ask it.
 
 The subclass gives fixtures `engine` and `table` (a handle of a real or made-up table), and lists which targets of that
 table the engine captures (`capturable`) and which fit none of its capabilities (`foreign`).

@@ -221,7 +221,7 @@ def test_files_that_are_known_are_not_read_again(engine, table, lake, monkeypatc
 
 @pytest.mark.parametrize("union", [True, False])
 def test_a_hundred_files_and_one_more(engine, table, lake, union):
-    """What a capture takes from the store gives the rows and bytes of a capture from scratch."""
+    """An incremental capture equals a capture from scratch, byte by byte."""
     for number in range(100):
         lake.add(f"f{number:03}.parquet", range(number * 90, number * 90 + 100))
     sink = MemorySink()

@@ -23,7 +23,7 @@ STOPPED_WITHIN = 60
 
 
 def eventually(probe: Callable[[], Any], within: float = 45.0, ignoring: tuple[type[Exception], ...] = ()) -> Any:
-    """What the probe finds, once it finds something. The deadline (seconds) only ends a test that fails."""
+    """The first result of the probe that is not empty. The deadline (seconds) only ends a failing test."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         with contextlib.suppress(*ignoring):

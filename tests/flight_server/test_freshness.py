@@ -1,4 +1,4 @@
-"""Which row answers for a snapshot, what it is called, and what it may be used for; out of DuckDB and out of memory."""
+"""Freshness: the row that answers for a snapshot, its label and its uses; from DuckDB and from memory."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_only_exact_and_complete_rows_are_for_pruning(service, more, asked, expe
 @pytest.mark.parametrize("stale", [False, True])
 @pytest.mark.parametrize("snapshot", [1, 2, 3, 4, "current"])
 def test_all_tables_at_a_snapshot_are_each_as_read_alone(service, snapshot, stale):
-    """Of tables with records of every target, of some, of snapshots newer than the current one's; pinned or not."""
+    """Tables with records of every target, of some, of snapshots newer than the current one; pinned or not."""
     put(service, rows("whole", 1, [1, 2], schema_hash="h") + rows("whole", 2, [1, 2], schema_hash="h"))
     asked = {"snapshot": snapshot, "allow_stale": stale, "columns": ["table_name", *TOLD, "usable_for"]}
     names = [table.table_name for table in service.catalog.tables()]

@@ -1,4 +1,4 @@
-"""What deletes statistics: `expire`, dry first, and `delete_stats`."""
+"""Deleting statistics: `expire`, dry first, and `delete_stats`."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def _clock(text: str) -> int:
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of a column."""
+    """The true statistics of a column."""
 
     logical_type: LogicalType
     rows: int

@@ -39,7 +39,7 @@ def rest(rest_server):
 
 
 def connect(client: Client, catalog: str, format: str, uri: object, **options: str) -> dict[str, dict[str, Any]]:
-    """What is discovered, by the table's name."""
+    """Discovered tables by name."""
     client.act("register_connector", {"catalog": catalog, "format": format, "uri": str(uri), "options": options})
     return {found["table"].rpartition(".")[2]: found for found in client.act("discover", {"catalog": catalog})}
 

@@ -254,7 +254,7 @@ def test_a_job_whose_lake_is_gone_ends(tmp_path, lake, gone):
 
 
 def test_a_hundred_equal_misses_are_one_capture(tmp_path, lake):
-    """Of clients that ask at once; the capture takes long enough for all to be there."""
+    """Concurrent clients; the capture takes long enough for all of them to join it."""
     calls: list[int] = []
 
     class Slow(NativeEngine):

@@ -359,7 +359,7 @@ def put_command(client: Client, command: bytes, table: pa.Table) -> None:
 
 
 def hurt(chance: random.Random) -> pa.RecordBatch:
-    """A batch whose buffers do not fit: offsets that point elsewhere, texts that are no UTF-8."""
+    """A batch whose buffers do not fit: offsets that point elsewhere, texts that are not UTF-8."""
     good = FLIGHTS["stats.columns"].schema
     names = ["table_catalog", "table_schema", "table_name", "column_name", "logical_type", "min", "max"]
     count = 3
@@ -448,7 +448,7 @@ def raw_calls(client: Client, chance: random.Random) -> Attempts:
 
 
 def told(refusal: grpc.RpcError) -> Exception:
-    """What a Flight client would raise, as far as `hold` cares."""
+    """The error that a Flight client would raise, as far as `hold` needs it."""
     code, message = refusal.code(), refusal.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TimeoutError(message)

@@ -125,7 +125,7 @@ def test_a_partition_and_then_the_whole(client, lake):
 
 
 def test_a_part_of_a_new_snapshot_leaves_the_rest_to_the_next_capture(client, tmp_path):
-    """What a worker remembers of the snapshot before does not pass for what is stored of this one."""
+    """A listing remembered from the previous snapshot is not taken for the stored one of this snapshot."""
     from deltalake import write_deltalake
 
     name = f"delta_{uuid.uuid4().hex}"

@@ -130,7 +130,7 @@ def _timestamp(text: str) -> str:
 
 
 def same(one: str | None, other: str | None) -> bool:
-    """Whether two texts are one value: 0 is 0.00."""
+    """True if two texts are one value: 0 is 0.00."""
     try:
         return one == other or Decimal(one or "x") == Decimal(other or "x")
     except InvalidOperation:

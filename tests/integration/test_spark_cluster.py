@@ -36,7 +36,7 @@ WITHIN = 300.0  # seconds: only ends a test that fails
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> dict[str, str]:
-    """Of every process of the cluster and of its driver."""
+    """Settings of every process of the cluster and of its driver."""
     path = tmp_path_factory.mktemp("cluster")
     python = path / "python"
     # Without `site` the project's own entry among the site packages is not followed.
@@ -113,7 +113,7 @@ def lake(tmp_path_factory) -> Path:
 
 
 def captured(directory: Path, lake: Path, settings: str, **options: Any) -> tuple[str, list[Any]]:
-    """Where a server with these settings computed, and what it stores then, less times."""
+    """The place of computation of a server with these settings, and its stored rows without times."""
     directory.mkdir()
     (directory / "statflight.toml").write_text(settings)
     with serving(directory, "--workers", 1, **options) as server, server.connect() as client:
@@ -136,7 +136,7 @@ def captured(directory: Path, lake: Path, settings: str, **options: Any) -> tupl
 
 @pytest.fixture(scope="module")
 def here(lake, tmp_path_factory) -> list[Any]:
-    """What the worker computes without Spark."""
+    """The statistics that the worker computes without Spark."""
     execution, found = captured(tmp_path_factory.mktemp("alone") / "here", lake, "")
     assert execution == "inline" and len(found) > 100
     return found

@@ -234,7 +234,7 @@ def running(tracker):
 
 
 def stopped(tracker, job):
-    """Whether a Spark job was stopped before its end, which Spark calls a failure."""
+    """True if a Spark job was stopped before its end, which Spark calls a failure."""
     eventually(lambda: not tracker.getActiveJobsIds(), 90.0)
     return tracker.getJobInfo(job).status == "FAILED"
 

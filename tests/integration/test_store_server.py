@@ -59,7 +59,7 @@ def test_a_backup_made_while_serving_serves_the_same_rows(tmp_path):
 
 
 def refused_elsewhere(db) -> list[str]:
-    """What a second server and another process's DuckDB say of a database that is served; both must fail."""
+    """Errors of a second server and of another process's DuckDB on a served database; both must fail."""
     second = [STATFLIGHT, "serve", "--db", db, "--port", "0", "--workers", "0"]
     code = "import duckdb, sys; duckdb.connect(sys.argv[1])"
     said = []

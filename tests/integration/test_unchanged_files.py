@@ -32,7 +32,7 @@ IGNORED = ("captured_at", "refreshed_at", "capture_mode", "freshness", "usable_f
 
 @dataclass
 class Watch:
-    """What a worker opened and put, since it was last looked at."""
+    """Files that a worker opened and rows it put, since the last call."""
 
     opened: Counter[str] = field(default_factory=Counter)
     put: Counter[str] = field(default_factory=Counter)
@@ -107,7 +107,7 @@ def stored(client: Client, table: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def afresh(directory: Path, connector: dict[str, Any], table: str) -> dict[str, list[dict[str, Any]]]:
-    """What a server and a worker say that never saw the table before."""
+    """The answers of a server and a worker that never saw the table before."""
     for held in (immutable_cache.FILES, immutable_cache.COLUMNS):
         held.clear()
     with house(directory) as client:

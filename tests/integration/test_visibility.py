@@ -1,4 +1,4 @@
-"""What a caller whose tables are limited gets to see: of every flight, and by every action, nothing of the others.
+"""Visibility: a caller limited to some tables sees nothing of the others, in every flight and by every action.
 
 Each part of the hidden table's name holds one word, and no answer may hold it.
 """

@@ -1,4 +1,4 @@
-"""What any `StatsStore` must do. A store's tests subclass `StatsStoreContract` and give it a store."""
+"""The contract of a `StatsStore`. A store's tests subclass `StatsStoreContract` and give it a store."""
 
 from __future__ import annotations
 

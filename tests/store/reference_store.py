@@ -270,7 +270,7 @@ def _same(family: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _is_less(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a record of a part would replace one of the whole."""
+    """True if a record of a part would replace one of the whole."""
     if "params" in old:
         parts = ["PARTIAL" in (row["params"] or "") for row in (old, new)]
         return parts == [False, True]

@@ -1,4 +1,4 @@
-"""What tables there are: ids that stay, renames, drops, snapshots, connectors."""
+"""The catalog: stable ids, renames, drops, snapshots, connectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(catalog, function, *arguments, **named):
 
 
 def reopened(catalog) -> Catalog:
-    """What another process would read from the file."""
+    """The rows that another process would read from the file."""
     return Catalog(catalog.database)
 
 

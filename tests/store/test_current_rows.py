@@ -1,4 +1,4 @@
-"""Which rows answer for the current snapshot: after any history, those that a look at all rows would choose."""
+"""Current rows: after any history, those that a query over all rows would choose."""
 
 from __future__ import annotations
 

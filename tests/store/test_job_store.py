@@ -76,7 +76,7 @@ def test_a_job_goes_from_queued_to_succeeded(jobs):
 
 def test_equal_active_jobs_are_one(jobs):
     first = queue(jobs)
-    assert queue(jobs, correlation_id="y") == first  # who asks is no difference
+    assert queue(jobs, correlation_id="y") == first  # the caller makes no difference
     assert queue(jobs, snapshot="1") != first
     assert queue(jobs, table=2) != first
     lease = jobs.lease()

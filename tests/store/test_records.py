@@ -1,4 +1,4 @@
-"""What a put stream may hold: casts, refusals by name, normal form, storage ids."""
+"""Rows of a put: casts, errors that name the field, normal form, storage ids."""
 
 import json
 import math

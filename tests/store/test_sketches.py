@@ -328,7 +328,7 @@ counted = st.dictionaries(st.text(max_size=3), st.integers(1, 50), max_size=12)
 @given(st.lists(counted, max_size=6))
 @settings(deadline=None)
 def test_true_counts_are_within_the_limits(parts):
-    """Of items that are kept, and of all others by the offset, also after a merge of merges."""
+    """Bounds hold for kept items, and for all others by the offset, also after a merge of merges."""
     blobs = [frequent_of(part) if part else sketches.frequent([], [], 0, 0) for part in parts]
     merged = sketches.merge_frequent([sketches.merge_frequent(blobs[:3], 4), *blobs[3:]], 4)
     weights, total, offset = sketches.read_frequent(merged)

@@ -1,4 +1,4 @@
-"""What readers of scan tasks have in common: their protocol, the values of a column, leaves of structs.
+"""Shared parts of the readers of scan tasks: their protocol, the values of a column, leaves of structs.
 
 One task is one file or fragment, read column by column: only live rows, never more than a block of columns at a time.
 A column that cannot be read says why and the others go on.

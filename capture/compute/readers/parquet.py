@@ -185,7 +185,7 @@ class ParquetReader:
         return self._file.read_row_groups(self._groups, paths, use_threads=False)
 
     def _kept(self) -> Mask | None:
-        """Which rows are live, None when all are."""
+        """A mask of the live rows, None when all are."""
         task = self._task
         if task.deleted_rows is None and not task.equality_deletes:
             return None

@@ -24,7 +24,7 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
         share: Read only this share of the row groups, at least one, chosen by the file's fingerprint.
 
     Raises:
-        UpstreamError: The file is not there or is damaged, or nothing reads such tasks here.
+        UpstreamError: The file does not exist or is damaged, or no reader is installed for such tasks.
     """
     try:
         match task.reader:

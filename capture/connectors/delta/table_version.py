@@ -137,7 +137,7 @@ def path_in_file(known: DeltaColumn, footer: Footer | None) -> str | None:
 
 
 def position_in(known: DeltaColumn, footer: Footer) -> int | None:
-    """The place of the column among the leaves of a file, by its path or its field id; None when it is not there."""
+    """The place of the column among the leaves of a file, by its path or its field id; None when it does not exist."""
     position = footer.positions.get(column_key(known.physical))
     if position is not None and footer.leaves[position].is_leaf:
         return position

@@ -59,7 +59,7 @@ def read_chunks(data: bytes) -> Chunks:
     """The chunks of a footer (`FileMetaData`).
 
     Raises:
-        ValueError: The bytes are no thrift, or end too soon.
+        ValueError: The bytes are not Thrift, or are truncated.
     """
     try:
         return _file(data)

@@ -128,7 +128,7 @@ class Metrics:
 
 
 Columns = Mapping[int, Metrics]
-"""Field id → metrics. A field that is not there is unknown in all the files."""
+"""Field id → metrics. A field without an entry is unknown in all the files."""
 
 
 @dataclass(frozen=True, slots=True)

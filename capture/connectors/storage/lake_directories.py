@@ -113,7 +113,7 @@ class Lake:
         """Schemas that hold a table, looked up anew.
 
         Raises:
-            NotFound: The uri is not there, or holds no table.
+            NotFound: The uri does not exist, or holds no table.
         """
         self._found = self._walked()
         return sorted({namespace for namespace, _ in self._found})

@@ -31,7 +31,7 @@ class Unreadable(UpstreamError):
 
 
 def unknown_table(namespace: str, name: str, known: list[str]) -> NotFound:
-    """NotFound for a table that is not there, with the nearest name that is."""
+    """NotFound for a table that does not exist, with the nearest name that does."""
     return NotFound(
         f'no table "{namespace}.{name}"',
         code="UNKNOWN_TABLE",

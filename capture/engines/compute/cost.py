@@ -1,4 +1,4 @@
-"""Where a scan is computed: in this process or on Spark, by what both have been measured to take."""
+"""Choice between this process and Spark for a scan, by the measured cost of both."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Cost:
         return self.spark_seconds + cells / self.spark_rate
 
     def prefers_spark(self, cells: int, is_warm: bool) -> bool:
-        """Whether Spark is done sooner; a cold session has to be worth its start.
+        """True if Spark finishes sooner; a cold session has to be worth its start.
 
         What is computed here while the session starts is not lost, so only the rest counts.
         """

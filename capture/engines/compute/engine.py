@@ -192,7 +192,7 @@ class SparkEngine:
         return [self._answer(request, scan, notes, attributes, rows.engine_id) for request in requests]
 
     def _chosen(self, cells: int, notes: list[str]) -> str:
-        """Where so many cells are computed; `notes` gets why not on Spark."""
+        """The place where so many cells are computed; `notes` gets the reason if not on Spark."""
         if self.inline_max_cells is None:
             if not self.cost.prefers_spark(cells, self.spark.is_warm):
                 return _LOCAL
@@ -241,7 +241,7 @@ class SparkEngine:
         return sampling.Draw(tasks, sampling.spread_points(), budget)
 
     def _metadata(self, scan: TableScan, notes: list[str]) -> NativeStats | None:
-        """What metadata says of the columns, which `scan` then knows of them; None where it cannot be read."""
+        """Statistics of the columns from metadata, an input of `scan`; None where they cannot be read."""
         table, names = scan.table, frozenset(scan.table.names[i] for i in scan.types)
         try:
             native = table.connector.capture_snapshot_target_stats(

@@ -25,7 +25,7 @@ Key = tuple[int, ...]  # of a column or a group: its ids
 
 @dataclass(slots=True)
 class _Read:
-    """What one pass read itself, of a column or a group."""
+    """The rows and bytes that one pass itself read of a column or a group."""
 
     paths: set[str] = field(default_factory=set)
     rows: int = 0

@@ -115,7 +115,7 @@ class _Pass:
         return results
 
     def run_scoped(self) -> list[CaptureResult]:
-        """Of some partitions: what is known of their files. The table's files are listed whole, as for any capture of
+        """Statistics of some partitions from their files. The table's files are listed whole, as for any capture of
         it; its own record and those of its columns stay as they are."""
         native = self._look()
         paths = partitions.files_of(self.table, native, self.requests[0].partitions)

@@ -1,4 +1,4 @@
-"""What the last native capture of a table said of its files, so that the next one says only what is new.
+"""File listings of the last native capture of a table, so that the next one puts only the difference.
 
 A connector tells the files of a snapshot in parts (`FilePart`) whose keys name what is told of them. Here each part's
 roll-up is remembered, and the listing as a whole by a mark. The next capture asks the sink whether the store still has
@@ -50,7 +50,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What leads from a remembered listing to a new one: paths that are gone or changed, and those that are new."""
+    """The difference of a new listing from a remembered one: removed or changed paths, and new ones."""
 
     removed: pa.Array
     added: pa.Array

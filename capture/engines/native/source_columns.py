@@ -39,5 +39,5 @@ def possible(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_complete(row: Mapping[str, Any]) -> bool:
-    """Whether the row says how many rows and nulls there are."""
+    """True if the row has a row count and a null count."""
     return row.get("row_count") is not None and row.get("null_count") is not None

@@ -1,4 +1,4 @@
-"""What holds of every connector. A format's test subclasses `ConnectorContract` and says how to make its tables.
+"""The contract of connectors. A format's test subclasses `ConnectorContract` and says how to make its tables.
 
 The subclass gives fixtures `config` (a lake of at least one table) and `truth` (what is in it), and flips a flag where
 its format differs.
@@ -175,7 +175,7 @@ class ConnectorContract:
                 self.check(row, truth, whole=data.num_rows == 1 and not stats.row_deletes)
 
     def test_parts_tell_the_same(self, connector, truth, config):
-        """Where a connector has parts, they are all files and columns, and another look has the same parts."""
+        """Parts of a listing cover all files and columns, and listing again gives the same parts."""
         ids = self.ids(connector, truth)
         place = truth.namespace, truth.name, self.current(connector, truth), ids
         stats = connector.capture_snapshot_target_stats(*place)

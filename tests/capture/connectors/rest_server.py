@@ -182,7 +182,7 @@ class Handler(BaseHTTPRequestHandler):
         raise Refused(404, "NotFound", f"{method} {'/'.join(path)}")
 
     def _page(self, name: str, listed: Iterable[object], query: dict) -> dict:
-        """What is listed, or a page of it and the token of the next one."""
+        """A listing, or a page of it and the token of the next page."""
         size, whole = self.folder / "page", list(listed)
         if not size.exists():
             return {name: whole}

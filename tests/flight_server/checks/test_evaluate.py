@@ -77,7 +77,7 @@ def test_measures_of_the_table(reader, text, state, value):
 
 def test_a_rule_without_a_column_is_about_each(reader):
     found = states(reader, "null_fraction <= 0.005")
-    assert found == {"id": (PASSED, 0), "name": (FAILED, 0.01), "blank": (FAILED, None)}  # unknown is no success
+    assert found == {"id": (PASSED, 0), "name": (FAILED, 0.01), "blank": (FAILED, None)}  # unknown does not pass
 
 
 def test_measures_of_numbers_leave_texts_out_unless_they_are_named(reader):

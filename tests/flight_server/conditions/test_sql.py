@@ -74,7 +74,7 @@ REFUSED = {
     "a = 1 -- x": "comment",
     "a /* x */ = 1": "comment",
     "-- x\na = 1": "comment",
-    "1 = 1": "no column",
+    "1 = 1": "not a column",
     "ndv LIKE 'x'": "LIKE",
     "ndv NOT LIKE 'x'": "LIKE",
     "a ILIKE 'x'": "ILIKE",

@@ -85,7 +85,7 @@ def house() -> Iterator[House]:
 @pytest.mark.parametrize("change", [{"uri": "/b"}, {"format": "parquet"}])
 def test_a_taken_catalog_is_a_conflict_unless_replaced(house, change):
     house.register()
-    house.register(options={"timeout": "5"})  # another option is no other lake
+    house.register(options={"timeout": "5"})  # another option is still the same lake
     with pytest.raises(Conflict, match='"c" is connected to the delta lake /a'):
         house.register(**change)
     assert house.connectors() == [("delta", "/a", None)]

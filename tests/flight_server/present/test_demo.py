@@ -1,4 +1,4 @@
-"""What the demo does to a user's directory, and what it finds out about Java. The whole of it is `make demo`."""
+"""The demo's effect on a user's directory, and its findings about Java. `make demo` runs all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What will be asked for is ready before anybody asks: packed beside its rows, and in the cache."""
+"""Prewarming: materialized slices exist, and are cached, before the first request."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from flight_server.web.listener import Pages
 
 @contextmanager
 def pages_of(service: Service, tokens: Path | None = None) -> Iterator[str]:
-    """Where the pages of a service are."""
+    """The URL of the pages of a service."""
     guard = Guard(tokens, "internal secret")
     settings = service.settings.__class__(**{**vars(service.settings), "http_port": 0, "auth": tokens})
     pages = Pages(settings, service, guard, Metrics(service, "0", guard.authenticate))

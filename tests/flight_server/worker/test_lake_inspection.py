@@ -1,4 +1,4 @@
-"""What a worker's look at a lake reports: tables, troubles, progress."""
+"""Reports of a lake inspection: tables, errors, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a put stream becomes: its rows in their order, or the first of its mistakes; large batches are checked apart."""
+"""Put streams: rows in their order, or the first error; large batches are checked in parallel."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_a_missing_file_is_named_as_the_lake_names_it(write, tmp_path):
     assert {answer.error for answer in answers} == {'file "lake/f.parquet": no such file'}
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1 this is no Parquet file PAR1", b"x" * 100])
+@pytest.mark.parametrize("content", [b"", b"PAR1 not a Parquet file PAR1", b"x" * 100])
 def test_a_damaged_file(write, tmp_path, content):
     task = write()
     (tmp_path / "f.parquet").write_bytes(content)

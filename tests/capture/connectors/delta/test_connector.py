@@ -542,7 +542,7 @@ def test_a_new_version_reads_its_commit_alone(log, in_slices):
     read = in_slices()
     before = told(log, "t", 13)
     deltalake.write_deltalake(log, pa.table({"id": [100], "part": ["p9"], "s": ["z"]}), mode="append")
-    deltalake.DeltaTable(log).create_checkpoint()  # of which there is no need
+    deltalake.DeltaTable(log).create_checkpoint()  # not needed here
     read.clear()
     found = connector(log)
     after = found.capture_snapshot_target_stats("default", "t", 14, ids_of(found, "t"))

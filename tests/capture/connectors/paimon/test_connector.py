@@ -144,7 +144,7 @@ class TestPrimaryKey(ConnectorContract):
         return Truth("sales", "users", 150, merged.to_pydict(), snapshots=2)
 
     def check(self, row, truth, *, whole):
-        """Which of a file's rows are live is not known before they are merged."""
+        """A file's live rows are unknown until they are merged."""
         assert row["row_count"] is None and row["null_count"] in (0, None)
         assert row["min_is_exact"] is not True and row["max_is_exact"] is not True
 

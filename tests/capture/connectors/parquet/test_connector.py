@@ -346,7 +346,7 @@ def test_the_snapshot_is_the_listing(tmp_path):
 # Trouble.
 
 
-@pytest.mark.parametrize("content", [b"PAR1 this is no Parquet file PAR1", b"x", b"PAR1\xff\xff\xff\x7fPAR1"])
+@pytest.mark.parametrize("content", [b"PAR1 not a Parquet file PAR1", b"x", b"PAR1\xff\xff\xff\x7fPAR1"])
 def test_a_broken_footer_is_named_and_others_go_on(tmp_path, content):
     write(tmp_path / "good/a.parquet", pa.table({"v": [1]}))
     (tmp_path / "bad").mkdir()
@@ -400,7 +400,7 @@ def test_real_files_read(file):
     found = connector(file)
     stats, rows = captured(found, file.stem)
     assert stats.row_count == pq.read_metadata(file).num_rows
-    if file.stem == "fixed_length_decimal":  # parquet-mr 1.8 compared the bytes of decimals: its minimum is no minimum
+    if file.stem == "fixed_length_decimal":  # parquet-mr 1.8 compared the bytes of decimals: its minimum is wrong
         assert rows["value"][0]["min"] is None
     if file.stem == "floating_orders_nan_count":
         assert rows["double_typedef"][0]["nan_count"] == 14

@@ -1,4 +1,4 @@
-"""What workers keep of immutable files: bounded by bytes, apart for each connector."""
+"""The worker's cache of immutable files: bounded by bytes, separate for each connector."""
 
 from __future__ import annotations
 

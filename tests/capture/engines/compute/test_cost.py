@@ -1,4 +1,4 @@
-"""Where a scan is computed, by what it takes here and there."""
+"""Choice between this process and Spark, by measured cost."""
 
 from __future__ import annotations
 
