@@ -39,9 +39,19 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """The answer to a question.
+
+    Attributes:
+        outcome: As `resolve` names them.
+        detail: Why, where it is not plain.
+        record: What is stored.
+        can_change: A capture may find what is missing.
+    """
+
     outcome: str
     detail: str = ""
     record: Mapping[str, Any] | None = None
+    can_change: bool = True
 
 
 class Running(Protocol):
@@ -53,8 +63,11 @@ class Running(Protocol):
 
 
 class ControlPlane(Protocol):
-    def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | None]:
-        """For each question the record that answers it: at exactly that snapshot, with the kinds asked for."""
+    def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | Answer | None]:
+        """For each question the record that answers it: at exactly that snapshot, with the kinds asked for.
+
+        An Answer in its place says that no capture would find one.
+        """
 
     def is_light(self, question: Question) -> bool:
         """True if metadata answers it; such captures do not wait for scans."""
@@ -82,7 +95,7 @@ class Orchestrator:
         waits: list[int] = []
         for at, (question, record) in enumerate(zip(questions, self.plane.lookup(questions), strict=True)):
             if record is not None:
-                answers[at] = Answer("HIT", "", record)
+                answers[at] = _stored(record)
             elif (reason := self._not_now(question)) is not None:
                 answers[at] = Answer("SKIPPED", reason)
             elif not question.has_connector:
@@ -126,7 +139,7 @@ class Orchestrator:
             new: dict[tuple[int, bool], list[int]] = {}
             for at, record in zip(rest, found, strict=True):
                 if record is not None:
-                    joined[at] = Answer("HIT", "", record)
+                    joined[at] = _stored(record)
                 else:
                     question = questions[at]
                     new.setdefault((question.table_key, self.plane.is_light(question)), []).append(at)
@@ -155,13 +168,17 @@ class Orchestrator:
         (record,) = self.plane.lookup([question])
         if record is None:
             return Answer("PARTIAL", "captured, but not the record")
-        return Answer("CAPTURED", detail, record)
+        return record if isinstance(record, Answer) else Answer("CAPTURED", detail, record)
 
     def _follow_up(self, questions: Sequence[Question], answers: Sequence[Answer]) -> None:
         open_questions: dict[int, dict[tuple[Any, ...], Question]] = {}
         for question, answer in zip(questions, answers, strict=True):
-            if answer.outcome not in ("HIT", "CAPTURED") and question.has_connector:
+            if answer.outcome not in ("HIT", "CAPTURED") and answer.can_change and question.has_connector:
                 open_questions.setdefault(question.table_key, {})[question.same] = question
         for members in open_questions.values():
             with contextlib.suppress(StatflightError):  # the answers stand, with a follow-up or without
                 self.plane.follow_up(sorted(members.values(), key=lambda q: (q.snapshot_id, q.spec.target.storage_id)))
+
+
+def _stored(found: Mapping[str, Any] | Answer) -> Answer:
+    return found if isinstance(found, Answer) else Answer("HIT", "", found)

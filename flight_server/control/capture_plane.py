@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from capture.compute.partial import NUMERIC
+from capture.compute.partial import MEASURED, NUMERIC
 from capture.engines import takers
-from capture.orchestrator import Question
+from capture.orchestrator import Answer, Question
 from capture.spec import CaptureSpec
 from capture.spi import Mode
 from flight_server.control.lakes import Lakes
@@ -130,7 +130,7 @@ class Captures:
             found = self.records.find([(table.table_key, snapshot_id, spec.target) for snapshot_id, spec in wanted])
             missing = [
                 pinned for pinned, record in zip(wanted, found, strict=True)
-                if record is None or not answers(record, pinned[1].kinds)
+                if record is None or _answer(record, pinned[1].kinds) is None
             ]  # fmt: skip
             if not missing:
                 return {"requests": [], "held": sorted({snapshot_id for snapshot_id, _ in wanted})}
@@ -150,13 +150,29 @@ _FIELDS_OF = {
 }  # fmt: skip
 
 
+_KINDS_OF_TYPES: Final = {"HISTOGRAM": NUMERIC, "MOMENTS": MEASURED}  # those that not every type has
+
+
+def impossible(record: Mapping[str, Any], kinds: Collection[str]) -> str | None:
+    """Why no record of this type can hold the kinds asked for; None when one can."""
+    if (logical_type := record.get("logical_type")) is None:
+        return None
+    kind = parse_type(logical_type).kind
+    lacking = [name for name, having in _KINDS_OF_TYPES.items() if name in kinds and kind not in having]
+    return f"a value of type {logical_type} has no {' and no '.join(lacking)}; ask without it" if lacking else None
+
+
 def answers(record: Mapping[str, Any], kinds: Collection[str]) -> bool:
-    """True when a record holds the kinds asked for. An engine computes all there is, of texts no histogram."""
-    if "HISTOGRAM" in kinds and parse_type(record.get("logical_type") or "STRING").kind not in NUMERIC:
-        return False
+    """True when a record holds the kinds asked for; an engine computes all there is."""
     if record.get("producer") == "ENGINE_COMPUTED":
         return True
     return all(any(record.get(name) is not None for name in _FIELDS_OF[kind]) for kind in kinds if kind in _FIELDS_OF)
+
+
+def _answer(record: Mapping[str, Any], kinds: Collection[str]) -> Mapping[str, Any] | Answer | None:
+    if reason := impossible(record, kinds):
+        return Answer("FAILED", reason, can_change=False)
+    return record if answers(record, kinds) else None
 
 
 @dataclass
@@ -190,10 +206,11 @@ class ResolvePlane:
 
     captures: Captures
 
-    def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | None]:
+    def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | Answer | None]:
         found = self.captures.records.find([(q.table_key, q.snapshot_id, q.spec.target) for q in questions])
         return [
-            r if r is not None and answers(r, q.spec.kinds) else None for q, r in zip(questions, found, strict=True)
+            None if record is None else _answer(record, question.spec.kinds)
+            for question, record in zip(questions, found, strict=True)
         ]
 
     def is_light(self, question: Question) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from capture.orchestrator import MAX_BUDGET_MS, Orchestrator, Question
+from capture.orchestrator import MAX_BUDGET_MS, Answer, Orchestrator, Question
 from capture.spec import CaptureSpec
 from capture.spi import Mode
 from store.errors import NotFound, UpstreamError
@@ -94,6 +94,14 @@ def test_a_miss_is_captured():
     plane = Plane()
     (answer,) = resolve(plane, ask())
     assert (answer.outcome, answer.record) == ("CAPTURED", {"column_id": 1})
+    assert not plane.followed
+
+
+def test_what_no_capture_can_find_is_neither_captured_nor_followed_up():
+    plane = Plane()
+    plane.stored[ask().same[:3]] = never = Answer("FAILED", "a STRING has no HISTOGRAM", can_change=False)
+    assert resolve(plane, ask(), ask(2)) == [never, Answer("CAPTURED", "", {"column_id": 2})]
+    assert [[q.spec.target.column_id for q in members] for members in plane.started] == [[2]]
     assert not plane.followed
 
 

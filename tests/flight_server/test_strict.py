@@ -70,6 +70,7 @@ def test_no_histogram_of_a_text_is_no_hit(live_client):
               "mode": "SYNC"} for i in (1, 2)]  # fmt: skip
     text, number = live_client.act("resolve", {"requests": asked})
     assert text["outcome"] == "FAILED" and number["outcome"] == "HIT"
+    assert text["detail"] == "a value of type STRING has no HISTOGRAM; ask without it"
 
 
 def test_sketches_by_partition_need_the_files_of_the_table(live_client):
