@@ -12,7 +12,7 @@ help:
 	@echo "make test     install, then all tests"
 	@echo "make install  everything into $(VENV)"
 	@echo "make lint     style, types"
-	@echo "make bench    benchmarks; prints ratios"
+	@echo "make bench    benchmarks; prints ratios; tests at their large size"
 
 install: $(INSTALLED)
 
@@ -42,6 +42,7 @@ lint: install
 
 bench: install
 	$(BIN)/pytest tests/benchmarks/bench_*.py -m benchmark -s
+	$(BIN)/pytest tests/store tests/capture tests/flight_server -m benchmark
 
 # After a change of dependencies.
 constraints: install

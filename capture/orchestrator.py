@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -83,6 +83,7 @@ class ControlPlane(Protocol):
 class Orchestrator:
     plane: ControlPlane
     sync_enabled: bool = True
+    clock: Callable[[], float] = time.monotonic  # seconds, of which budgets are counted
     outcomes: Counter[str] = field(default_factory=Counter)  # of all answers so far
     _flying: dict[tuple[Any, ...], Running] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -90,7 +91,7 @@ class Orchestrator:
 
     def resolve(self, questions: Sequence[Question]) -> list[Answer]:
         """One answer per question, in order. Never raises for one question's trouble."""
-        started = time.monotonic()
+        started = self.clock()
         answers: list[Answer | None] = [None] * len(questions)
         waits: list[int] = []
         for at, (question, record) in enumerate(zip(questions, self.plane.lookup(questions), strict=True)):
@@ -158,7 +159,7 @@ class Orchestrator:
         budget = question.spec.latency_budget_ms
         budget_ms = DEFAULT_BUDGET_MS if budget is None else min(budget, MAX_BUDGET_MS)
         try:
-            if not running.wait(max(0.0, started + budget_ms / 1000 - time.monotonic())):
+            if not running.wait(max(0.0, started + budget_ms / 1000 - self.clock())):
                 return Answer("TIMEOUT", f"not captured within {budget_ms} ms; the work goes on")
             outcome, detail = running.outcome(question)
         except StatflightError as trouble:

@@ -300,10 +300,11 @@ def test_floats_print_as_the_javadoc_says(single):
     assert [(java_float if single else java_double)(value) for value in values.tolist()] == expected
 
 
+@pytest.mark.parametrize("count", [50_000, pytest.param(1_000_000, marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize("single", [False, True], ids=["double", "float"])
-def test_a_million_random_floats_round_trip(single):
+def test_random_floats_round_trip(single, count):
     kind, bits, type = (np.float32, np.uint32, "FLOAT") if single else (np.float64, np.uint64, "DOUBLE")
-    values = np.random.default_rng(13).integers(0, np.iinfo(bits).max, 1_000_000, dtype=bits, endpoint=True).view(kind)
+    values = np.random.default_rng(13).integers(0, np.iinfo(bits).max, count, dtype=bits, endpoint=True).view(kind)
     values = values[~np.isnan(values) & (values != 0)]
     printed = encode_array(pa.array(values), parse(type))
     assert canonicalize_array(printed, parse(type)).equals(printed)

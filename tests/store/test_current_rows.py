@@ -125,9 +125,25 @@ def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
                 store.delete(table, snapshot or None, Target.column(column) if column else None)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps=st.lists(STEP, min_size=1, max_size=7))
+HISTORIES = st.lists(STEP, min_size=1, max_size=7)
+
+
+@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=HISTORIES)
 def test_any_history_leaves_the_rows_that_answer(store, steps):
+    follow(store, steps)
+
+
+@pytest.mark.benchmark
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=HISTORIES)
+def test_many_histories_leave_the_rows_that_answer(store, steps):
+    follow(store, steps)
+
+
+def follow(store: DuckDBStatsStore, steps: Any) -> None:
+    """Applies the steps to an empty store, and compares the rows that answer after each."""
+
     def clear(connection):
         for table in ("stats_columns_current", "stats_columns_history", "stats_files", "file_snapshots", "snapshots",
                       "tables"):  # fmt: skip

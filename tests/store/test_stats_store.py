@@ -209,10 +209,24 @@ def shared():
     store.database.close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps=st.lists(_STEP, min_size=1, max_size=9))
+_HISTORIES = st.lists(_STEP, min_size=1, max_size=9)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=_HISTORIES)
 def test_spans_say_what_plain_copies_say(shared, steps):
     """Any history of captures, out of order, in parts, replaced, taken back: each snapshot reads as if kept whole."""
+    compare_with_plain_copies(shared, steps)
+
+
+@pytest.mark.benchmark
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=_HISTORIES)
+def test_spans_of_many_histories_say_what_plain_copies_say(shared, steps):
+    compare_with_plain_copies(shared, steps)
+
+
+def compare_with_plain_copies(shared, steps):
     model = MemoryStatsStore()
     put(shared, "stats.tables", rows("stats.tables", {"row_count": 0}, snapshot=0), "upsert")
     put(model, "stats.tables", rows("stats.tables", {"row_count": 0}, snapshot=0))

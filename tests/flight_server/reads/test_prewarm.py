@@ -218,8 +218,9 @@ def test_values_of_another_version_are_made_anew(tmp_path: Path, monkeypatch: py
         assert ask(service, "a") == 5
 
 
+@pytest.mark.parametrize("puts", [12, pytest.param(300, marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_nobody_sees_what_was_before_a_put_that_was_acknowledged(tmp_path: Path, cache_bytes: int):
+def test_nobody_sees_what_was_before_a_put_that_was_acknowledged(tmp_path: Path, cache_bytes: int, puts: int):
     """One puts and reads what it put, while the tables are made ready over and over."""
     stop = threading.Event()
     with service_in(tmp_path, cache_bytes=cache_bytes) as service:
@@ -232,7 +233,7 @@ def test_nobody_sees_what_was_before_a_put_that_was_acknowledged(tmp_path: Path,
         for thread in looking:
             thread.start()
         try:
-            for count in range(1, 60):
+            for count in range(1, puts):
                 name = TABLES[count % 2]
                 put(service, [row | {"row_count": 100 + count} for row in rows(name, 1, range(1, 4))])
                 for _ in range(3):

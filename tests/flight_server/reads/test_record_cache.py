@@ -120,7 +120,8 @@ def test_few_are_kept_and_all_are_found(service):
         assert ids(find(service, *columns(1, 2, 3, 4, 5), records=few)) == [1, 2, 3, 4, 5]
 
 
-def test_readers_beside_a_writer_never_see_less_than_was_acknowledged(service):
+@pytest.mark.parametrize("puts", [10, pytest.param(200, marks=pytest.mark.benchmark)])
+def test_readers_beside_a_writer_never_see_less_than_was_acknowledged(service, puts):
     acknowledged, wrong, done = 0, [], threading.Event()
 
     def look() -> None:
@@ -133,7 +134,7 @@ def test_readers_beside_a_writer_never_see_less_than_was_acknowledged(service):
     threads = [threading.Thread(target=look) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for number in range(1, 40):
+    for number in range(1, puts):
         put(service, rows("t", 1, [1], schema_hash="h", max_width_bytes=number))
         acknowledged = number
     done.set()

@@ -1,4 +1,4 @@
-"""The pages over HTTP: what they show to whom, confined and escaped, and how fast."""
+"""The pages over HTTP: what they show to whom, confined and escaped, and how large."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import html
 import json
 import re
 import socket
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -118,10 +117,11 @@ def test_a_column_has_its_history(browser):
     assert data["then"]["snapshot_id"] == 1
 
 
-def test_every_link_leads_to_a_page_and_each_has_a_twin(browser):
+@pytest.mark.parametrize("most", [40, pytest.param(400, marks=pytest.mark.benchmark)])
+def test_every_link_leads_to_a_page_and_each_has_a_twin(browser, most):
     seen, pending = set(), ["/"]
-    while pending and len(seen) < 120:
-        url = pending.pop()
+    while pending and len(seen) < most:
+        url = pending.pop(len(pending) // 2)  # of every kind, not the first page's links alone
         if url in seen:
             continue
         seen.add(url)
@@ -133,10 +133,11 @@ def test_every_link_leads_to_a_page_and_each_has_a_twin(browser):
             continue
         twin = html.unescape(re.search(r'<a href="([^"]+)">This page as JSON', page.text)[1])
         assert json.loads(browser.get(twin).text)
-        links = map(html.unescape, re.findall(r'(?:href|src|action)="([^"]+)"', page.text))
+        links = map(html.unescape, re.findall(r'(?:href|src)="([^"]+)"', page.text))
         pending += [link for link in links if link.startswith("/")]
         assert "style=" not in page.text and "<script" not in page.text
-    assert len(seen) > 60
+    assert len(seen) == most or not pending
+    assert {url.partition("?")[0] for url in seen} >= {"/", "/table", "/column"}
 
 
 def test_names_and_values_are_texts(browser):
@@ -271,7 +272,7 @@ def test_a_thousand_open_connections_leave_the_pages_there(browser):
             connection.close()
 
 
-TABLES = 10_000
+TABLES = 1000
 
 
 @pytest.fixture(scope="module")
@@ -306,17 +307,9 @@ def large(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("url", "most_ms"),
-    [("/", 100), ("/?sort=rows&desc=1", 100), ("/?q=0042", 300), ("/table?name=lake.s.wide", 300),
-     ("/?in=lake.s7&page=3", 100)],
-)  # fmt: skip
-def test_a_large_catalog_and_a_wide_table_are_there_at_once(large, url, most_ms):
-    assert large.get(url).status == 200
-    taken = []
-    for _ in range(5):
-        started = time.perf_counter()
-        page = large.get(url)
-        taken.append((time.perf_counter() - started) * 1000)
+    "url", ["/", "/?sort=rows&desc=1", "/?q=0042", "/table?name=lake.s.wide", "/?in=lake.s7&page=2"]
+)
+def test_pages_of_a_large_catalog_and_a_wide_table_stay_small(large, url):
+    page = large.get(url)
+    assert page.status == 200
     assert len(page.text.encode()) < (400_000 if "wide" in url else 200_000)
-    print(f"{url}: {min(taken):.0f} ms, {len(page.text.encode()) / 1000:.0f} kB")
-    assert min(taken) < 4 * most_ms  # of a machine that others use, too

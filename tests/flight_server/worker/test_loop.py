@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,10 @@ class Server:
     """Hands out leases and keeps what is finished."""
 
     def __init__(self, *leases: Any):
-        self.leases = list(leases)
+        self.leases: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for each in leases:
+            self.leases.put(each)
+        self.told = threading.Event()
         self.finished: list[dict[str, Any]] = []
         self.calls: list[str] = []
         self.answers: dict[str, Callable[[Any], Any]] = {}
@@ -33,14 +37,18 @@ class Server:
             self.calls.append(name)
             if name in self.answers:
                 return [self.answers[name](body)]
-            if name == "lease_job":
-                found = self.leases.pop(0) if self.leases else None
-                if isinstance(found, BaseException):
-                    raise found
-                return [found] if found else (time.sleep(0.02), [])[1]
             if name == "finish_job":
                 self.finished.append(body)
+                self.told.set()
+        if name != "lease_job":
             return [{"wanted": True}]
+        try:
+            found = self.leases.get(timeout=0.02)
+        except queue.Empty:
+            return []
+        if isinstance(found, BaseException):
+            raise found
+        return [found]
 
 
 def lease(operation: str = "validate", **more: Any) -> dict[str, Any]:
@@ -81,7 +89,8 @@ def work(server: Server, until: int, stall: float = 600.0, within: float = 10.0)
     deadline = time.monotonic() + within
     while len(server.finished) < until and time.monotonic() < deadline:
         made.look_after()
-        time.sleep(0.02)
+        server.told.wait(0.02)
+        server.told.clear()
     made.stopping.set()
     return made
 
@@ -143,10 +152,11 @@ def test_few_connectors_stay_open(opened):
 
 
 def test_a_thread_that_hangs_is_left_behind(opened, capsys):
-    release = threading.Event()
+    release, hung = threading.Event(), []
 
     def hang() -> list[str]:
         Connector.does = staticmethod(lambda: ["ns"])
+        hung.append(threading.current_thread())
         release.wait(20)
         return ["late"]
 
@@ -157,7 +167,8 @@ def test_a_thread_that_hangs_is_left_behind(opened, capsys):
     assert server.finished[1]["result"] == {"namespaces": ["ns"]}
     assert made.left_behind == 1
     release.set()
-    time.sleep(0.2)
+    hung[0].join(10)
+    assert not hung[0].is_alive()
     assert len(server.finished) == 2  # what comes late is dropped
 
 
@@ -179,7 +190,7 @@ def test_a_lake_that_hangs_delays_no_look_at_another(opened):
     worker.start([("watch",)])
     wait_for(lambda: "bad" in worker._watching and Connector.does is not hang)
     for number in (1, 2, 3):
-        server.leases.append(leases[number])
+        server.leases.put(leases[number])
         wait_for(lambda number=number: len(server.finished) == number)
     release.set()
     wait_for(lambda: len(server.finished) == 4)
