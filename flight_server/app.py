@@ -25,7 +25,7 @@ from flight_server.control.task_queue import TaskQueue
 from flight_server.control.watch import Watch
 from flight_server.control.webhook import Webhook
 from flight_server.reads.computed import register as register_computed
-from flight_server.reads.flight_files import HotFlights
+from flight_server.reads.flight_files import FlightFileCache
 from flight_server.reads.prewarm import Ready
 from flight_server.reads.record_cache import Records
 from flight_server.reads.scanner import Scanner
@@ -78,7 +78,9 @@ class Service:
         )
         self.slices = SliceCache(settings.cache_bytes)
         self.scanner = Scanner(self.database, self.catalog, self.changes, self.slices, self.streams)
-        self.hot = self.scanner.hot = HotFlights(settings.db, settings.hot_bytes, self.changes, self.scanner.batches)
+        self.flight_files = self.scanner.flight_files = FlightFileCache(
+            settings.db, settings.hot_bytes, self.changes, self.scanner.batches
+        )
         self.records = Records(self.store, self.catalog, self.changes, self.scanner.slice)
         self.usage = Usage(self.database, self.catalog)
         self.ready = Ready(self.scanner, self.usage)
@@ -122,7 +124,7 @@ class Service:
         self.checking.stop()
         self.ready.stop()
         self.tasks.close()
-        self.hot.close()
+        self.flight_files.close()
         try:
             self.usage.flush(0)
         except Exception:  # reads that are not counted keep no server from ending

@@ -22,7 +22,7 @@ import pyarrow as pa
 from flight_server.wire.scan_request import ScanRequest
 from store.table_versions import Changes
 
-log = logging.getLogger("statflight.hot")
+log = logging.getLogger("statflight.flight_files")
 
 GROUP_ROWS: Final = 131_072  # of a batch in the file
 GROUP_BYTES: Final = 64 << 20
@@ -31,7 +31,7 @@ HotKey = tuple[str, str | int | None, bool]
 """Flight, snapshot asked for, stale rows allowed."""
 
 
-class HotFlights:
+class FlightFileCache:
     """Flights as of the newest commit. `read` gives the batches of one, and what to call when done with them."""
 
     def __init__(

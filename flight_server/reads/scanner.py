@@ -13,7 +13,7 @@ import pyarrow as pa
 from flight_server.auth.principal import ANONYMOUS, Principal
 from flight_server.conditions.one_table import NAMES
 from flight_server.reads import adbc_statistics
-from flight_server.reads.flight_files import HotFlights
+from flight_server.reads.flight_files import FlightFileCache
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.reads.scope import Scope
 from flight_server.reads.slice_cache import Slice, SliceCache, mark_of, one_batch
@@ -48,7 +48,7 @@ class Scanner:
         self.slices, self.streams = slices, streams
         self.packed = Packed(database)
         self.queries = Queries(database, changes)
-        self.hot: HotFlights | None = None
+        self.flight_files: FlightFileCache | None = None
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
         """The request with "current" fixed to today's snapshot ids, for its ticket."""
@@ -119,7 +119,11 @@ class Scanner:
                     self._memorize(request, "table", of, pa.Table.from_batches([alone.batch]), alone.block.size)
                 return table
             return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
-        if self.hot is not None and self._is_whole(request, principal) and (whole := self.hot.get(request)) is not None:
+        if (
+            self.flight_files is not None
+            and self._is_whole(request, principal)
+            and (whole := self.flight_files.get(request)) is not None
+        ):
             chosen = whole if request.columns is None else whole.select(request.names)
             return self.streams.serve(chosen.to_batches(), is_cancelled)
         return self._anew(request, principal, is_cancelled)

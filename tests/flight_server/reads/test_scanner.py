@@ -103,7 +103,7 @@ def wait_until_hot(service, data: bytes) -> Stream:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         request = of_ticket(data)
-        if service.hot.get(request) is not None:
+        if service.flight_files.get(request) is not None:
             answer = service.scanner.read(request, ANONYMOUS)
             assert isinstance(answer, Stream)
             return answer
@@ -119,7 +119,7 @@ def test_a_whole_flight_is_kept_ready_until_the_next_put(service, more):
     assert hot.to_pylist() == cold.to_pylist()
     put(service, rows("t0", 1, [1], file_path="f000", row_count=-0 + len(more) + 5000), "stats.file_columns")
     assert 5000 + len(more) in read(service, data)["row_count"].to_pylist()
-    assert service.hot.get(of_ticket(data)) is None
+    assert service.flight_files.get(of_ticket(data)) is None
 
 
 def test_a_flight_kept_ready_is_not_for_callers_who_see_less(service):
