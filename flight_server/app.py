@@ -26,7 +26,7 @@ from flight_server.control.watch import Watch
 from flight_server.control.webhook import Webhook
 from flight_server.reads.computed import register as register_computed
 from flight_server.reads.flight_files import FlightFileCache
-from flight_server.reads.prewarm import Ready
+from flight_server.reads.prewarm import Prewarmer
 from flight_server.reads.record_cache import Records
 from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import SliceCache
@@ -83,7 +83,7 @@ class Service:
         )
         self.records = Records(self.store, self.catalog, self.changes, self.scanner.slice)
         self.usage = Usage(self.database, self.catalog)
-        self.ready = Ready(self.scanner, self.usage)
+        self.prewarmer = Prewarmer(self.scanner, self.usage)
 
         self.jobs = JobStore(self.database, settings.lease_seconds)
         self.jobs.reclaim(everything=True)
@@ -110,7 +110,7 @@ class Service:
         self.watch.start()
         self.publishing.start()
         self.checking.start()
-        self.ready.start()
+        self.prewarmer.start()
 
     def _captured(self, table: TableEntry) -> None:
         self.auto.published(table)
@@ -122,7 +122,7 @@ class Service:
         self.watch.stop()
         self.publishing.stop()
         self.checking.stop()
-        self.ready.stop()
+        self.prewarmer.stop()
         self.tasks.close()
         self.flight_files.close()
         try:

@@ -27,7 +27,7 @@ CHUNK_ROWS: Final = 20_000  # stored ones, that one query reads; a table is neve
 LOOK_SECONDS: Final = 1.0  # between two looks at what was published
 
 
-class Ready:
+class Prewarmer:
     """Keeps tables ready, in a thread of its own."""
 
     def __init__(self, scanner: Scanner, usage: Usage):

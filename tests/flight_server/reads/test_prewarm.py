@@ -50,7 +50,7 @@ def test_nobody_waits_for_duckdb_after_a_start(tmp_path: Path, monkeypatch: pyte
     with service_in(tmp_path, cache_bytes=0) as service:
         asked_of_duckdb = {name: read(service, command(name, **CURRENT)) for name in TABLES}
     with service_in(tmp_path) as service:
-        service.ready.look()
+        service.prewarmer.look()
         assert ready(service) == set(TABLES)
 
         def refuse(_: Database) -> None:
@@ -74,7 +74,7 @@ def test_many_tables_at_once_are_each_as_read_alone(tmp_path: Path, monkeypatch:
         put(service, rows("e", 2, range(1, 400)))
     monkeypatch.setattr(readiness, "CHUNK_ROWS", chunk_rows)
     with service_in(tmp_path) as service:
-        service.ready.look()
+        service.prewarmer.look()
         assert ready(service) == set(TABLES)
         for name in TABLES:
             table = service.catalog.get(f"lake.s.{name}")
@@ -99,7 +99,7 @@ def test_tables_that_are_gone_are_passed_over(tmp_path: Path):
         service.database.write(lambda c: c.execute("UPDATE tables SET dropped = true WHERE table_name = 'a'"))
         service.database.write(lambda c: c.execute("DELETE FROM tables WHERE table_name = 'b'"))
     with service_in(tmp_path) as service:
-        service.ready.look()
+        service.prewarmer.look()
         assert ready(service) == {"c", "d", "e", "f"}
 
 
@@ -108,26 +108,26 @@ def test_half_of_the_cache_is_left_to_what_is_asked_now(tmp_path: Path, monkeypa
     monkeypatch.setattr(readiness, "CHUNK_ROWS", 1)
     with service_in(tmp_path) as service:
         assert service.usage.latest() == [service.catalog.get(f"lake.s.{name}").table_key for name in ("c", "e")]
-        service.ready.look()
+        service.prewarmer.look()
         assert ready(service) == set(TABLES)
         used = service.slices.used
     with service_in(tmp_path, cache_bytes=used) as service:
-        service.ready.look()
+        service.prewarmer.look()
         assert ready(service) == {"c", "e", "a", "b"}  # those read last first; the last of them passes the half
 
 
 def test_without_a_cache_nothing_is_read(tmp_path: Path):
     filled(tmp_path, "a")
     with service_in(tmp_path, cache_bytes=0) as service:
-        service.ready.look()
+        service.prewarmer.look()
         assert service.slices.used == 0
 
 
 def test_a_server_that_ends_while_it_warms_up_waits_for_no_table(tmp_path: Path):
     filled(tmp_path, *TABLES)
     with service_in(tmp_path) as service:
-        service.ready.start()
-    assert eventually(lambda: not service.ready._thread.is_alive())
+        service.prewarmer.start()
+    assert eventually(lambda: not service.prewarmer._thread.is_alive())
 
 
 # Packed beside the rows.
@@ -150,7 +150,7 @@ def test_a_table_is_found_without_the_cache_and_without_its_rows(tmp_path: Path,
     asked = [CURRENT, {"snapshot": 2}, CURRENT | {"columns": ["ndv", "freshness"]}, CURRENT | {"limit": 2}]
     with service_in(tmp_path, cache_bytes=0) as service:
         of_rows = [read(service, command(name, **more)) for name in TABLES for more in asked]
-        service.ready.look()
+        service.prewarmer.look()
         assert service.slices.used == 0
         with monkeypatch.context() as patched:
             no_rows_are_read(patched, service)
@@ -165,12 +165,12 @@ def test_a_table_is_found_without_the_cache_and_without_its_rows(tmp_path: Path,
 def test_a_second_start_reads_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     filled(tmp_path)
     with service_in(tmp_path) as service:
-        service.ready.look()
+        service.prewarmer.look()
         first = {name: read(service, command(name, **CURRENT)) for name in TABLES}
     with service_in(tmp_path) as service:
         with monkeypatch.context() as patched:
             no_rows_are_read(patched, service, "stats.columns")
-            service.ready.look()
+            service.prewarmer.look()
         assert ready(service) == set(TABLES)
         assert {name: read(service, command(name, **CURRENT)) for name in TABLES} == first
 
@@ -178,14 +178,14 @@ def test_a_second_start_reads_no_rows(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_published_is_made_ready_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     filled(tmp_path)
     with service_in(tmp_path) as service:
-        service.ready.look()
+        service.prewarmer.look()
         service.scanner.packed.lost()
         put(service, rows("a", 2, range(1, 10)))
         put(service, rows("b", 3, [1, 2]))
         assert ask(service, "a") == 9  # at once
         lost = service.scanner.packed.lost()
         assert lost == {service.catalog.get(f"lake.s.{name}").table_key for name in "ab"}
-        service.ready.look(lost)
+        service.prewarmer.look(lost)
         no_rows_are_read(monkeypatch, service)
         assert ask(service, "a") == 9
         assert ask(service, "b") == 2
@@ -195,7 +195,7 @@ def test_the_thread_makes_ready_what_is_published(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(readiness, "LOOK_SECONDS", 0.05)
     filled(tmp_path)
     with service_in(tmp_path, cache_bytes=0) as service:
-        service.ready.start()
+        service.prewarmer.start()
         put(service, rows("new", 1, range(1, 4)))
         key = service.catalog.get("lake.s.new").table_key
         assert eventually(lambda: service.scanner.packed.find("stats.columns", key, 1) is not None)
@@ -207,13 +207,13 @@ def test_values_of_another_version_are_made_anew(tmp_path: Path, monkeypatch: py
     marks = dict.fromkeys(scanner._MARKS, b"another!")
     with service_in(tmp_path, cache_bytes=0) as service, monkeypatch.context() as patched:
         patched.setattr(scanner, "_MARKS", marks)
-        service.ready.look()
+        service.prewarmer.look()
         assert ask(service, "a") == 5
     with service_in(tmp_path, cache_bytes=0) as service:
         assert ask(service, "a") == 5
         key = service.catalog.get("lake.s.a").table_key
         assert service.scanner.packed.find("stats.columns", key, 2)[:8] == b"another!"
-        service.ready.look()
+        service.prewarmer.look()
         assert service.scanner.packed.find("stats.columns", key, 2)[:8] != b"another!"
         assert ask(service, "a") == 5
 
@@ -227,7 +227,7 @@ def test_nobody_sees_what_was_before_a_put_that_was_acknowledged(tmp_path: Path,
 
         def look() -> None:
             while not stop.is_set():
-                service.ready.look(service.scanner.packed.lost())
+                service.prewarmer.look(service.scanner.packed.lost())
 
         looking = [threading.Thread(target=look) for _ in range(2)]
         for thread in looking:
