@@ -27,7 +27,7 @@ from flight_server.control.webhook import Webhook
 from flight_server.reads.computed import register as register_computed
 from flight_server.reads.flight_files import FlightFileCache
 from flight_server.reads.prewarm import Prewarmer
-from flight_server.reads.record_cache import Records
+from flight_server.reads.record_cache import RecordCache
 from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import SliceCache
 from flight_server.reads.streams import MAX_QUERIES, Streams
@@ -81,7 +81,7 @@ class Service:
         self.flight_files = self.scanner.flight_files = FlightFileCache(
             settings.db, settings.hot_bytes, self.changes, self.scanner.batches
         )
-        self.records = Records(self.store, self.catalog, self.changes, self.scanner.slice)
+        self.records = RecordCache(self.store, self.catalog, self.changes, self.scanner.slice)
         self.usage = Usage(self.database, self.catalog)
         self.prewarmer = Prewarmer(self.scanner, self.usage)
 

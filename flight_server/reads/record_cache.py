@@ -29,15 +29,15 @@ _HIDDEN: Final = frozenset({"table_key", "from_pos", "to_pos", "snapshot_id", "g
 
 _BY_TABLE: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # kinds whose row a slice finds
 
-Ready = Callable[[Flight, TableEntry, int], Slice | None]
+SliceSource = Callable[[Flight, TableEntry, int], Slice | None]
 """From a table and a snapshot to its cached slice of a flight, None if it is not cached."""
 
 
-def _not_ready(*_: Any) -> None:
+def _never_cached(*_: Any) -> None:
     """Default without a slice cache: always query the store."""
 
 
-Wanted = tuple[int, int, Target]
+RecordKey = tuple[int, int, Target]
 """Table key, snapshot id, target."""
 
 
@@ -50,19 +50,20 @@ class Record(dict[str, Any]):
         return to_json(self)
 
 
-class Records:
+class RecordCache:
     """The stored record of a target at exactly a snapshot, as a flat flight row that JSON can carry."""
 
     def __init__(
-        self, store: DuckDBStatsStore, catalog: Catalog, changes: Changes, ready: Ready = _not_ready, kept: int = KEPT
+        self, store: DuckDBStatsStore, catalog: Catalog, changes: Changes,
+        cached_slice: SliceSource = _never_cached, kept: int = KEPT,
     ):  # fmt: skip
-        self._store, self._catalog, self._changes, self._ready = store, catalog, changes, ready
-        self._kept: Bounded[Wanted, tuple[int, Mapping[str, Any] | None]] = Bounded(kept)
+        self._store, self._catalog, self._changes, self._cached_slice = store, catalog, changes, cached_slice
+        self._kept: Bounded[RecordKey, tuple[int, Mapping[str, Any] | None]] = Bounded(kept)
 
-    def find(self, wanted: Sequence[Wanted]) -> list[Mapping[str, Any] | None]:
+    def find(self, wanted: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
         """One record or None for each, in order; those not kept are read in one query per table and snapshot."""
-        found: dict[Wanted, Mapping[str, Any] | None] = {}
-        missing: dict[tuple[int, int, TargetKind], list[Wanted]] = {}
+        found: dict[RecordKey, Mapping[str, Any] | None] = {}
+        missing: dict[tuple[int, int, TargetKind], list[RecordKey]] = {}
         for item in dict.fromkeys(wanted):
             known = self._kept.get(item)
             if known is not None and known[0] == self._changes.generation(item[0]):
@@ -81,7 +82,7 @@ class Records:
     def _read(
         self, table: TableEntry, snapshot_id: int, kind: TargetKind, targets: Sequence[Target]
     ) -> dict[str, Mapping[str, Any]]:
-        slice_ = self._ready(FLIGHTS[FLIGHT_OF[kind]], table, snapshot_id) if kind in _BY_TABLE else None
+        slice_ = self._cached_slice(FLIGHTS[FLIGHT_OF[kind]], table, snapshot_id) if kind in _BY_TABLE else None
         rows: Mapping[str, Mapping[str, Any] | None]
         if slice_ is not None:
             rows = _of_slice(slice_, targets)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flight_server.app import Service
-from flight_server.reads.record_cache import Records
+from flight_server.reads.record_cache import RecordCache
 from store.targets import Target
 from tests.flight_server.serving import command, put, read, rows, service_in
 
@@ -31,7 +31,7 @@ def key(service: Service, name: str = "t") -> int:
     return service.catalog.get(f"lake.s.{name}").table_key
 
 
-def find(service: Service, *targets: Target, snapshot_id: int = 1, records: Records | None = None) -> list[Any]:
+def find(service: Service, *targets: Target, snapshot_id: int = 1, records: RecordCache | None = None) -> list[Any]:
     wanted = [(key(service), snapshot_id, target) for target in targets]
     return (records or service.records).find(wanted)
 
@@ -115,7 +115,7 @@ def test_a_change_is_seen_at_once(service):
 
 
 def test_few_are_kept_and_all_are_found(service):
-    few = Records(service.store, service.catalog, service.changes, kept=2)
+    few = RecordCache(service.store, service.catalog, service.changes, kept=2)
     for _ in range(2):
         assert ids(find(service, *columns(1, 2, 3, 4, 5), records=few)) == [1, 2, 3, 4, 5]
 
