@@ -20,7 +20,7 @@ from store.current_rows import CurrentRows
 from store.database import Connection, Database, insert_rows
 from store.discovery import EXTERNAL, Discovery, new_column_ids
 from store.errors import InvalidArgument, NotFound, nearest
-from store.lru import Bounded
+from store.lru import LruCache
 from store.names import dotted_name, join_name, split_name, table_uuid
 from store.publications import Publications
 from store.views import view
@@ -83,7 +83,7 @@ class Catalog(Publications):
         self._committed = _Entries()  # as everybody else sees it
         self._changed = False
         self.seen_as: dict[int, str] = {}  # digest of what was found of a table the last time it was looked at
-        self.sighted: Bounded[tuple[int, int], str] = Bounded(SIGHTED)  # table key, snapshot id → its schema hash
+        self.sighted: LruCache[tuple[int, int], str] = LruCache(SIGHTED)  # table key, snapshot id → its schema hash
         self._next_key = 1
         self.settling = CurrentRows()
         self.discovery = Discovery(self)

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from store.catalog_store import EXTERNAL, Catalog
 from store.errors import InvalidField
 from store.layout import Connection
-from store.lru import Bounded
+from store.lru import LruCache
 from store.names import dotted_name
 from store.puts import codes
 from store.views import view
 
-LruOfIds: TypeAlias = Bounded[int, frozenset[int]]
+IdCache: TypeAlias = LruCache[int, frozenset[int]]
 _NOTED_IDS = 500_000
 _FEW_TABLES = 16
 
@@ -26,7 +26,7 @@ class ColumnNames:
 
     def __init__(self, catalog: Catalog):
         self._catalog = catalog
-        self._noted: LruOfIds = Bounded(_NOTED_IDS)  # of external tables, columns that need not be looked up again
+        self._noted: IdCache = LruCache(_NOTED_IDS)  # of external tables, columns that need not be looked up again
         catalog.database.on_rollback.append(lambda _: self._noted.clear())
 
     def with_ids(self, connection: Connection, rows: pa.Table) -> pa.Table:

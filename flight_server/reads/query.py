@@ -16,7 +16,7 @@ from flight_server.reads.stats_sources import lacking_sql, stats_source
 from flight_server.wire.scan_request import Part, ScanRequest
 from store.database import Connection, Database
 from store.layout import BY_SNAPSHOT, PARTED, STORED, parts
-from store.lru import Bounded
+from store.lru import LruCache
 from store.predicates import tree
 from store.predicates.sql import to_sql
 from store.schemas import Flight
@@ -37,7 +37,7 @@ class Queries:
     def __init__(self, database: Database, changes: Changes):
         self.database, self.changes = database, changes
         self.arrow_sources: dict[str, ArrowSource] = {}
-        self._inheriting: Bounded[tuple[str, int], tuple[int, tuple[int, ...] | None]] = Bounded(256)
+        self._inheriting: LruCache[tuple[str, int], tuple[int, tuple[int, ...] | None]] = LruCache(256)
         self._estimates: tuple[int, dict[str, int]] = (-1, {})  # rows by physical table, as of an epoch
 
     def start(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:

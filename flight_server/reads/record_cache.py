@@ -17,7 +17,7 @@ from flight_server.reads.slice_cache import Slice
 from flight_server.wire.status import to_json
 from store.catalog_store import Catalog, TableEntry
 from store.freshness import EXACT, usable_for
-from store.lru import Bounded
+from store.lru import LruCache
 from store.puts import FLIGHT_OF
 from store.schemas import FLIGHTS, Flight
 from store.stats_store import DuckDBStatsStore
@@ -58,7 +58,7 @@ class RecordCache:
         cached_slice: SliceSource = _never_cached, kept: int = KEPT,
     ):  # fmt: skip
         self._store, self._catalog, self._changes, self._cached_slice = store, catalog, changes, cached_slice
-        self._kept: Bounded[RecordKey, tuple[int, Mapping[str, Any] | None]] = Bounded(kept)
+        self._kept: LruCache[RecordKey, tuple[int, Mapping[str, Any] | None]] = LruCache(kept)
 
     def find(self, wanted: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
         """One record or None for each, in order; those not kept are read in one query per table and snapshot."""

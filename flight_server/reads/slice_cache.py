@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.conditions.one_table import Plan
-from store.lru import Bounded
+from store.lru import LruCache
 
 INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a filter
 TOO_LARGE_FOR: Final = 30.0  # seconds that a slice which did not fit is not tried again
@@ -119,9 +119,9 @@ class SliceCache:
 
     def __init__(self, budget: int):
         self.largest = budget // 4
-        self._slices: Bounded[SliceKey, Slice] = Bounded(budget)
-        self._seen: Bounded[SliceKey, bool] = Bounded(65_536)
-        self._too_large: Bounded[SliceKey, float] = Bounded(65_536)
+        self._slices: LruCache[SliceKey, Slice] = LruCache(budget)
+        self._seen: LruCache[SliceKey, bool] = LruCache(65_536)
+        self._too_large: LruCache[SliceKey, float] = LruCache(65_536)
         self._loading: set[SliceKey] = set()
         self._lock = threading.Lock()
 

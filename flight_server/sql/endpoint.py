@@ -27,7 +27,7 @@ from flight_server.wire import flight_sql
 from flight_server.wire.flight_sql import Message
 from flight_server.wire.scan_request import ScanRequest
 from store.errors import InvalidArgument, NotFound, ResourceExhausted
-from store.lru import Bounded
+from store.lru import LruCache
 from store.predicates import tree
 from store.predicates.arrow import to_arrow
 from store.predicates.tree import And, Leaf, Op
@@ -69,8 +69,8 @@ class SqlEndpoint:
         self._service, self._release = service, release
         self._sandbox = Sandbox()
         self._whole = WholeColumns(lambda: service.changes.epoch, service.settings.cache_bytes)
-        self._plans: Bounded[str, _Planned] = Bounded(_PLANS_BYTES)
-        self._prepared: Bounded[bytes, _Prepared] = Bounded(_PREPARED_BYTES)
+        self._plans: LruCache[str, _Planned] = LruCache(_PLANS_BYTES)
+        self._prepared: LruCache[bytes, _Prepared] = LruCache(_PREPARED_BYTES)
         self._running: dict[tuple[str, bytes], list[threading.Event]] = {}
         self._lock = threading.Lock()
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.lru import Bounded
+from store.lru import LruCache
 
 MAX_BYTES: Final = 64 << 20  # of all that is kept
 NOT_AGAIN_FOR_S: Final = 300.0  # that columns which were too large are not tried again
@@ -32,9 +32,9 @@ class WholeColumns:
 
     def __init__(self, epoch: Callable[[], int], most_bytes: int):
         self._epoch = epoch
-        self._kept: Bounded[Key, tuple[int, pa.Table]] = Bounded(min(most_bytes, MAX_BYTES))
-        self._too_large: Bounded[Key, float] = Bounded(_REMEMBERED)
-        self._asked: Bounded[Key, int] = Bounded(_REMEMBERED)
+        self._kept: LruCache[Key, tuple[int, pa.Table]] = LruCache(min(most_bytes, MAX_BYTES))
+        self._too_large: LruCache[Key, float] = LruCache(_REMEMBERED)
+        self._asked: LruCache[Key, int] = LruCache(_REMEMBERED)
 
     def get(self, key: Key, read: Callable[[int], pa.Table | None]) -> pa.Table | None:
         """The columns; None where they are asked for the first time, or are too large.

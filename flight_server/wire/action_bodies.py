@@ -13,7 +13,7 @@ from capture.spec import KEYS, CaptureSpec, enum_of
 from capture.spi import Mode, Outcome
 from flight_server.wire.scan_request import CURRENT, parse_json, refuse_unknown_keys
 from store.errors import InvalidArgument, InvalidField
-from store.lru import Bounded
+from store.lru import LruCache
 from store.names import split_name
 from store.schemas import FLIGHTS
 
@@ -71,7 +71,7 @@ class CaptureItem:
     spec: CaptureSpec
 
 
-_remembered: Bounded[tuple[bytes, bool], tuple[CaptureItem, ...]] = Bounded(REMEMBERED)
+_remembered: LruCache[tuple[bytes, bool], tuple[CaptureItem, ...]] = LruCache(REMEMBERED)
 
 
 def parse_items(data: bytes, *, allow_all: bool) -> tuple[CaptureItem, ...]:

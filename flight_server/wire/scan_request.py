@@ -15,7 +15,7 @@ import pyarrow.flight as flight
 from flight_server.conditions.one_table import Plan
 from flight_server.conditions.one_table import plan as plan_of
 from store.errors import InvalidArgument, InvalidField, NotFound, nearest
-from store.lru import Bounded
+from store.lru import LruCache
 from store.predicates import tree
 from store.predicates.tree import Node
 from store.schemas import FLIGHTS, Flight
@@ -147,7 +147,7 @@ def path_name(descriptor: flight.FlightDescriptor) -> str:
         raise InvalidArgument("the descriptor's path is not valid UTF-8") from None
 
 
-_remembered: Bounded[bytes, ScanRequest] = Bounded(REMEMBERED_BYTES)
+_remembered: LruCache[bytes, ScanRequest] = LruCache(REMEMBERED_BYTES)
 
 
 def remember(data: bytes, request: ScanRequest) -> ScanRequest:

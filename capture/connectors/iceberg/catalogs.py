@@ -35,7 +35,7 @@ from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.lake_directories import Lake
 from capture.connectors.storage.places import Place, Unreadable, open_place, unknown_table
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, nearest
-from store.lru import Bounded
+from store.lru import LruCache
 
 OWN_OPTIONS = ("type", "name", "warehouse", *COMMON)
 # Properties of pyiceberg: exact names, and first words of dotted ones.
@@ -142,7 +142,7 @@ class Directory:
     def __init__(self, config: ConnectorConfig, io: LakeIO):
         self._lake = Lake(config.format, config.uri, config.options, lambda folder: "metadata" in folder.folders)
         self._io = io
-        self._parsed: Bounded[str, TableMetadata] = Bounded(PARSED)
+        self._parsed: LruCache[str, TableMetadata] = LruCache(PARSED)
 
     def namespaces(self) -> list[str]:
         return self._lake.namespaces()

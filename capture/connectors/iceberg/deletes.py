@@ -27,7 +27,7 @@ from capture.connectors.iceberg.schema import FileLayout, Leaf
 from capture.connectors.spi import ScanColumn
 from capture.connectors.storage.places import Unreadable
 from store.logical_types import parse, to_arrow
-from store.lru import Bounded
+from store.lru import LruCache
 from store.names import column_parts, dotted_name
 
 CACHED_POSITIONS = 4_000_000  # 32 MB of positions of delete files that many data files share
@@ -51,7 +51,7 @@ class DeleteIndex:
         self._equality: dict[tuple[int, tuple[Any, ...]], list[Entry]] = defaultdict(list)
         self._everywhere: list[Entry] = []
         self._unpartitioned = {spec.spec_id for spec in metadata.partition_specs if spec.is_unpartitioned()}
-        self._positions: Bounded[str, dict[str, Rows]] = Bounded(CACHED_POSITIONS)
+        self._positions: LruCache[str, dict[str, Rows]] = LruCache(CACHED_POSITIONS)
         self._layouts: dict[str, FileLayout] = {}
         for entry in deletes:
             self._add(entry)
@@ -132,7 +132,7 @@ class EqualityCounter:
 
     def __init__(self, io: LakeIO, index: DeleteIndex, leaf_of: Callable[[int], Leaf]):
         self._io, self._index, self._leaf_of = io, index, leaf_of
-        self._keys: Bounded[tuple[str, ...], list[pa.Array]] = Bounded(CACHED_KEYS)
+        self._keys: LruCache[tuple[str, ...], list[pa.Array]] = LruCache(CACHED_KEYS)
 
     def count(
         self, data: Entry, columns_of: Callable[[Sequence[Leaf]], tuple[ScanColumn, ...]], gone: pa.Array | None

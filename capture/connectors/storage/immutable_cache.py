@@ -12,15 +12,15 @@ from collections.abc import Hashable
 from typing import Any, Final
 
 from capture.connectors.spi import ConnectorConfig
-from store.lru import Bounded
+from store.lru import LruCache
 
 OVERHEAD_BYTES: Final = 200  # of an entry besides its value
 
 
-FILES: Final[Bounded[Hashable, Any]] = Bounded(128 << 20, OVERHEAD_BYTES)
+FILES: Final[LruCache[Hashable, Any]] = LruCache(128 << 20, OVERHEAD_BYTES)
 """Listings: what is known of data files as wholes, and small things about them."""
 
-COLUMNS: Final[Bounded[Hashable, Any]] = Bounded(256 << 20, OVERHEAD_BYTES)
+COLUMNS: Final[LruCache[Hashable, Any]] = LruCache(256 << 20, OVERHEAD_BYTES)
 """Statistics of columns in files, which take far more room."""
 
 

@@ -19,7 +19,7 @@ from capture.connectors.spi import FILE_SCHEMA, FilePart
 from capture.connectors.storage.immutable_cache import OVERHEAD_BYTES
 from capture.engines.native.rollup import Rollup
 from capture.spi import Listing, TableHandle
-from store.lru import Bounded
+from store.lru import LruCache
 
 MAX_REMOVED: Final = 50_000  # files told to be gone; a listing that lost more is told anew
 _ROLLUP_BYTES: Final = 700  # of one column of one part, about
@@ -60,7 +60,7 @@ class Listings:
     """The last listing of each table, of the tables captured lately. Shared by the threads of a worker."""
 
     def __init__(self, limit_bytes: int = 256 << 20):
-        self._held: Bounded[Hashable, Remembered] = Bounded(limit_bytes, OVERHEAD_BYTES)
+        self._held: LruCache[Hashable, Remembered] = LruCache(limit_bytes, OVERHEAD_BYTES)
 
     def last(self, table: TableHandle) -> Remembered | None:
         """The last listing, if what it says of a file still would be said."""

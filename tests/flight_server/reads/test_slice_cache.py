@@ -14,7 +14,7 @@ from flight_server.auth.principal import ALL_SCOPES, Principal
 from flight_server.conditions.one_table import plan
 from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import Slice, SliceCache
-from store.lru import Bounded
+from store.lru import LruCache
 from store.predicates import tree as predicate
 from store.schemas import FLIGHTS
 from tests.flight_server.serving import CATALOG, command, put, read, rows, service_in
@@ -192,7 +192,7 @@ def test_a_slice_loaded_across_a_commit_is_not_kept():
 
 
 def test_bounded_forgets_what_was_not_used_for_longest():
-    kept: Bounded[str, int] = Bounded(2)
+    kept: LruCache[str, int] = LruCache(2)
     kept.put("a", 1)
     kept.put("b", 2)
     assert kept.get("a") == 1

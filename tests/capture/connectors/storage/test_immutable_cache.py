@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.immutable_cache import OVERHEAD_BYTES, scope
-from store.lru import Bounded
+from store.lru import LruCache
 
 
 def test_the_least_recently_used_goes_first():
-    held: Bounded[str, int] = Bounded(1000, OVERHEAD_BYTES)
+    held: LruCache[str, int] = LruCache(1000, OVERHEAD_BYTES)
     held.put("a", 1, 100)
     held.put("b", 2, 100)
     held.put("c", 3, 100)
@@ -19,7 +19,7 @@ def test_the_least_recently_used_goes_first():
 
 
 def test_a_value_that_is_too_large_is_not_kept_and_takes_none_along():
-    held: Bounded[str, int] = Bounded(1000, OVERHEAD_BYTES)
+    held: LruCache[str, int] = LruCache(1000, OVERHEAD_BYTES)
     held.put("a", 1, 100)
     held.put("b", 2, 5000)
     assert (held.get("a"), held.get("b")) == (1, None)
@@ -28,7 +28,7 @@ def test_a_value_that_is_too_large_is_not_kept_and_takes_none_along():
 
 
 def test_a_value_put_again_counts_once():
-    held: Bounded[str, int] = Bounded(1000, OVERHEAD_BYTES)
+    held: LruCache[str, int] = LruCache(1000, OVERHEAD_BYTES)
     for value in range(10):
         held.put("a", value, 700)
     assert held.get("a") == 9
