@@ -61,7 +61,7 @@ class Service:
         self.started = time.time()
         rules = () if settings.checks is None else load_rules(settings.checks)  # a bad file leaves no database
         self.database = Database(settings.db)
-        self.changes = self.database.changes
+        self.versions = self.database.versions
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(
             self.database, self.catalog, require_registered_tables=settings.require_registered_tables
@@ -77,11 +77,11 @@ class Service:
             settings.max_queries or MAX_QUERIES,
         )
         self.slices = SliceCache(settings.cache_bytes)
-        self.scanner = Scanner(self.database, self.catalog, self.changes, self.slices, self.streams)
+        self.scanner = Scanner(self.database, self.catalog, self.versions, self.slices, self.streams)
         self.flight_files = self.scanner.flight_files = FlightFileCache(
-            settings.db, settings.hot_bytes, self.changes, self.scanner.batches
+            settings.db, settings.hot_bytes, self.versions, self.scanner.batches
         )
-        self.records = RecordCache(self.store, self.catalog, self.changes, self.scanner.slice)
+        self.records = RecordCache(self.store, self.catalog, self.versions, self.scanner.slice)
         self.usage = Usage(self.database, self.catalog)
         self.prewarmer = Prewarmer(self.scanner, self.usage)
 

@@ -26,7 +26,7 @@ from store.errors import InvalidArgument, ShuttingDown
 from store.file_lock import FileLock
 from store.layout import Connection, insert_rows
 from store.migrations import migrate
-from store.table_versions import Changes
+from store.table_versions import TableVersions
 
 __all__ = ["MEMORY", "Connection", "Database", "insert_rows"]
 
@@ -50,7 +50,7 @@ class Database:
         self.on_rollback: list[Callable[[Connection], None]] = []
         self.on_commit: list[Callable[[], None]] = []
         self.before_commit: list[Callable[[Connection, AbstractSet[int]], None]] = []  # with the tables it touched
-        self.changes = Changes()
+        self.versions = TableVersions()
         self._touched: set[int] = set()  # by the transaction that runs; the writer's thread alone uses it
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -120,7 +120,7 @@ class Database:
 
     def is_settled(self, table_key: int, generation: int) -> bool:
         """Whether, inside of a write, a table is still as readers saw it at a generation."""
-        return table_key not in self._touched and self.changes.generation(table_key) == generation
+        return table_key not in self._touched and self.versions.generation(table_key) == generation
 
     def backup(self, path: str | Path) -> int:
         """Writes a copy of the database to a new file, consistent and complete; its size in bytes.
@@ -189,14 +189,14 @@ class Database:
             results = [item.function(connection) for item in group]
             for ready in self.before_commit:
                 ready(connection, self._touched)
-            self.changes.begin(self._touched)
+            self.versions.begin(self._touched)
             connection.execute("COMMIT")
         except BaseException as trouble:
             with contextlib.suppress(duckdb.Error):
                 connection.execute("ROLLBACK")
             for hook in self.on_rollback:
                 hook(connection)
-            self.changes.note(self._touched)  # it may have been the commit that failed
+            self.versions.note(self._touched)  # it may have been the commit that failed
             if len(group) == 1:
                 group[0].future.set_exception(trouble)
             else:  # each on its own: only the one that failed hears of it
@@ -205,7 +205,7 @@ class Database:
             return
         for told in self.on_commit:
             told()
-        self.changes.note(self._touched)  # once all of it can be seen, and before any caller hears of it
+        self.versions.note(self._touched)  # once all of it can be seen, and before any caller hears of it
         for item, result in zip(group, results, strict=True):
             item.future.set_result(result)
 

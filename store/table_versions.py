@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 
 
-class Changes:
+class TableVersions:
     """Generations by table key, and `epoch`: how many commits touched any table.
 
     No two of them have a generation in common: what was kept of one database is never taken for another's.

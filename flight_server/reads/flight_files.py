@@ -20,7 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from flight_server.wire.scan_request import ScanRequest
-from store.table_versions import Changes
+from store.table_versions import TableVersions
 
 log = logging.getLogger("statflight.flight_files")
 
@@ -35,10 +35,14 @@ class FlightFileCache:
     """Flights as of the newest commit. `read` gives the batches of one, and what to call when done with them."""
 
     def __init__(
-        self, database: Path, most_bytes: int, changes: Changes, read: Callable[[ScanRequest], Iterable[pa.RecordBatch]]
+        self,
+        database: Path,
+        most_bytes: int,
+        versions: TableVersions,
+        read: Callable[[ScanRequest], Iterable[pa.RecordBatch]],
     ):
         self._directory = database.with_name(database.name + ".hot")
-        self._most, self._changes, self._read = most_bytes, changes, read
+        self._most, self._versions, self._read = most_bytes, versions, read
         self._tables: dict[HotKey, tuple[int, pa.Table]] = {}
         self._asked: dict[HotKey, int] = {}  # with the epoch of the last time
         self._failed: dict[HotKey, float] = {}
@@ -53,7 +57,7 @@ class FlightFileCache:
         if self._most <= 0 or self._closed:
             return None
         key = (request.flight.name, request.snapshot, request.allow_stale)
-        epoch = self._changes.epoch
+        epoch = self._versions.epoch
         with self._lock:
             found = self._tables.get(key)
             if found is not None and found[0] == epoch:
@@ -108,7 +112,7 @@ class FlightFileCache:
         size = 0
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
             for batch in _grouped(self._read(whole)):
-                if self._closed or self._changes.epoch != epoch:
+                if self._closed or self._versions.epoch != epoch:
                     return False
                 size += batch.nbytes
                 if size > most:

@@ -68,7 +68,7 @@ class Prewarmer:
     def _make(self, tables: Iterable[TableEntry], again: bool) -> None:
         """Makes tables ready: out of their values, else out of their rows. `again`: in the cache, those that were."""
         scanner, known = self._scanner, {table.table_key: table for table in tables}
-        generations = {key: scanner.changes.generation(key) for key in known}
+        generations = {key: scanner.versions.generation(key) for key in known}
         found = set()
         for name, key, snapshot, data in scanner.packed.having(known):
             made = scanner.unpack(FLIGHTS[name], data, generations[key])

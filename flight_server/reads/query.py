@@ -21,7 +21,7 @@ from store.predicates import tree
 from store.predicates.sql import to_sql
 from store.schemas import Flight
 from store.stats_store import IDENTITY
-from store.table_versions import Changes
+from store.table_versions import TableVersions
 
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics; fewer where single values are large
 _LARGE: Final = {"stats.sketches": 64}
@@ -34,8 +34,8 @@ ArrowSource: TypeAlias = Callable[[Scope], pa.Table | Source]
 class Queries:
     """Asks DuckDB for the rows of flights. `arrow_sources` give the flights that are not in it, by name."""
 
-    def __init__(self, database: Database, changes: Changes):
-        self.database, self.changes = database, changes
+    def __init__(self, database: Database, versions: TableVersions):
+        self.database, self.versions = database, versions
         self.arrow_sources: dict[str, ArrowSource] = {}
         self._inheriting: LruCache[tuple[str, int], tuple[int, tuple[int, ...] | None]] = LruCache(256)
         self._estimates: tuple[int, dict[str, int]] = (-1, {})  # rows by physical table, as of an epoch
@@ -44,15 +44,15 @@ class Queries:
         """The batches; what they are of is fixed once this returns."""
         if scope.epoch is not None:  # what is asked for is current: that is a plain filter
             batches = self._query(cursor, request, replace(scope, pins=None, snapshot=None, current=True))
-            if self.changes.steady() == scope.epoch:
+            if self.versions.steady() == scope.epoch:
                 return batches
             del batches  # a cursor has one result at a time
         elif scope.snapshot is not None and scope.only is None and request.flight.name in PARTED:
-            epoch = self.changes.steady()
+            epoch = self.versions.steady()
             lacking = None if epoch is None else self._lacking(request.flight.name, scope.snapshot, epoch)
             if lacking is not None:
                 batches = self._query(cursor, request, replace(scope, lacking=lacking))
-                if self.changes.steady() == epoch:
+                if self.versions.steady() == epoch:
                     return batches
                 del batches
         return self._query(cursor, request, scope)
@@ -136,7 +136,7 @@ class Queries:
 
     def estimate(self, flight: str, *, only_current: bool = False) -> int:
         """Rows of a flight of `STORED`, by DuckDB's own estimate."""
-        epoch = self.changes.epoch
+        epoch = self.versions.epoch
         if epoch != self._estimates[0]:  # to ask for one takes as long as to ask for all
             rows = self.database.rows("SELECT table_name, estimated_size FROM duckdb_tables()")
             self._estimates = (epoch, dict(rows))

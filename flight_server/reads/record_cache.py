@@ -21,7 +21,7 @@ from store.lru import LruCache
 from store.puts import FLIGHT_OF
 from store.schemas import FLIGHTS, Flight
 from store.stats_store import DuckDBStatsStore
-from store.table_versions import Changes
+from store.table_versions import TableVersions
 from store.targets import Target, TargetKind
 
 KEPT: Final = 50_000  # records of about 2 kB
@@ -54,10 +54,10 @@ class RecordCache:
     """The stored record of a target at exactly a snapshot, as a flat flight row that JSON can carry."""
 
     def __init__(
-        self, store: DuckDBStatsStore, catalog: Catalog, changes: Changes,
+        self, store: DuckDBStatsStore, catalog: Catalog, versions: TableVersions,
         cached_slice: SliceSource = _never_cached, kept: int = KEPT,
     ):  # fmt: skip
-        self._store, self._catalog, self._changes, self._cached_slice = store, catalog, changes, cached_slice
+        self._store, self._catalog, self._versions, self._cached_slice = store, catalog, versions, cached_slice
         self._kept: LruCache[RecordKey, tuple[int, Mapping[str, Any] | None]] = LruCache(kept)
 
     def find(self, wanted: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
@@ -66,12 +66,12 @@ class RecordCache:
         missing: dict[tuple[int, int, TargetKind], list[RecordKey]] = {}
         for item in dict.fromkeys(wanted):
             known = self._kept.get(item)
-            if known is not None and known[0] == self._changes.generation(item[0]):
+            if known is not None and known[0] == self._versions.generation(item[0]):
                 found[item] = known[1]
             else:
                 missing.setdefault((item[0], item[1], item[2].kind), []).append(item)
         for (table_key, snapshot_id, kind), items in missing.items():
-            generation = self._changes.generation(table_key)
+            generation = self._versions.generation(table_key)
             read = self._read(self._catalog.by_key(table_key), snapshot_id, kind, [target for _, _, target in items])
             for item in items:
                 record = read.get(item[2].storage_id)

@@ -26,7 +26,7 @@ from store.layout import STORED
 from store.materialized import Packed
 from store.predicates import tree
 from store.schemas import FLIGHTS, Flight
-from store.table_versions import Changes
+from store.table_versions import TableVersions
 
 MEMO_ROWS: Final = 4  # of an answer that is kept as it is
 MEMO_BYTES: Final = 8192
@@ -43,11 +43,13 @@ Answer: TypeAlias = pa.Table | Stream
 class Scanner:
     """Runs scans for callers."""
 
-    def __init__(self, database: Database, catalog: Catalog, changes: Changes, slices: SliceCache, streams: Streams):
-        self.database, self.catalog, self.changes = database, catalog, changes
+    def __init__(
+        self, database: Database, catalog: Catalog, versions: TableVersions, slices: SliceCache, streams: Streams
+    ):
+        self.database, self.catalog, self.versions = database, catalog, versions
         self.slices, self.streams = slices, streams
         self.packed = Packed(database)
-        self.queries = Queries(database, changes)
+        self.queries = Queries(database, versions)
         self.flight_files: FlightFileCache | None = None
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
@@ -61,7 +63,7 @@ class Scanner:
 
     def scope(self, request: ScanRequest, principal: Principal) -> Scope:
         """Whose rows a request is about, and at which snapshots."""
-        epoch = self.changes.steady()
+        epoch = self.versions.steady()
         tables = self._tables(request, principal)
         only = tables[0] if tables is not None and len(tables) == 1 else None
         scope = Scope(
@@ -175,7 +177,7 @@ class Scanner:
     def _recalled(self, request: ScanRequest, form: str, principal: Principal) -> Any:
         """The last answer to the same command, if its table has not changed since."""
         known = request.memo.get(form)
-        if known is None or not principal.sees_all or self.changes.generation(known[0]) != known[1]:
+        if known is None or not principal.sees_all or self.versions.generation(known[0]) != known[1]:
             return None
         return known[2]
 
@@ -232,7 +234,7 @@ class Scanner:
         stale = allow_stale and snapshot is not None
         return self.slices.get(
             (flight.name, table.table_key, snapshot, stale),
-            lambda: self.changes.generation(table.table_key),
+            lambda: self.versions.generation(table.table_key),
             lambda most: self._load(flight, table, snapshot, stale, most),
             lambda generation: None if stale else self._packed(flight, table.table_key, snapshot, generation),
         )
@@ -256,7 +258,7 @@ class Scanner:
         pins = {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
         if not pins:
             return
-        generations = {key: self.changes.generation(key) for key in pins}
+        generations = {key: self.versions.generation(key) for key in pins}
         keys = {table.name: table.table_key for table in tables}
         whole = ScanRequest(flight)
         with self.database.reading() as cursor:
@@ -277,7 +279,7 @@ class Scanner:
     ) -> pa.RecordBatch | None:
         """All rows of a table as one batch, or None where they have too many bytes."""
         whole = ScanRequest(flight)
-        epoch = self.changes.steady()
+        epoch = self.versions.steady()
         is_current = self.catalog.current_snapshots().get(table.table_key) == snapshot
         scope = Scope(
             [table.table_key], allow_stale=allow_stale, only=table, snapshot=snapshot,

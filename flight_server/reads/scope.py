@@ -24,7 +24,7 @@ class Scope:
         allow_stale: Rows of other schemas may answer.
         only: The one table of a scope that is about no other: its names need not be looked up.
         any_dropped: Some table is dropped; its rows are not served.
-        epoch: The commit (`Changes.steady`) as of which the pins are the current snapshots; None where they are not.
+        epoch: The commit (`TableVersions.steady`) for which the pins are the current snapshots; None if they are not.
         lacking: With `snapshot`, keys of the tables that may inherit records; None where that is still to be found out.
     """
 

@@ -68,7 +68,7 @@ class SqlEndpoint:
     def __init__(self, service: Service, release: str):
         self._service, self._release = service, release
         self._sandbox = Sandbox()
-        self._whole = WholeColumns(lambda: service.changes.epoch, service.settings.cache_bytes)
+        self._whole = WholeColumns(lambda: service.versions.epoch, service.settings.cache_bytes)
         self._plans: LruCache[str, _Planned] = LruCache(_PLANS_BYTES)
         self._prepared: LruCache[bytes, _Prepared] = LruCache(_PREPARED_BYTES)
         self._running: dict[tuple[str, bytes], list[threading.Event]] = {}

@@ -76,19 +76,19 @@ def test_a_group_is_one_commit(database):
 
 def test_who_touches_a_table_changes_its_generation(database):
     """Once the commit can be seen, and before the writer hears of it."""
-    first = database.changes.generation(7)
+    first = database.versions.generation(7)
     seen = []
-    database.on_commit.append(lambda: seen.append(database.changes.generation(7)))
+    database.on_commit.append(lambda: seen.append(database.versions.generation(7)))
 
     def run(connection):
         database.touch(7)
-        seen.append(database.changes.generation(7))
+        seen.append(database.versions.generation(7))
 
     database.write(run)
-    generations = database.changes.generations()
+    generations = database.versions.generations()
     assert (seen, generations[7], generations[8]) == ([first, first], first + 1, first)
     database.write(insert(1))
-    assert (database.changes.generation(7), database.changes.epoch) == (first + 1, 1), "nothing was touched"
+    assert (database.versions.generation(7), database.versions.epoch) == (first + 1, 1), "nothing was touched"
 
 
 def test_each_of_a_group_that_failed_changes_its_own_table(database):
@@ -101,7 +101,7 @@ def test_each_of_a_group_that_failed_changes_its_own_table(database):
     assert [futures[at].result(10)[1] for at in (0, 2)] == [1, 3]
     with pytest.raises(ValueError, match="-2"):
         futures[1].result(10)
-    assert min(map(database.changes.generation, (1, 3))) > database.changes.generation(99)
+    assert min(map(database.versions.generation, (1, 3))) > database.versions.generation(99)
 
 
 def test_a_statement_that_fails_is_rolled_back(database):

@@ -28,7 +28,7 @@ def packed(database: Database) -> Iterator[Packed]:
 
 
 def value(database: Database, key: int, data: bytes, flight: str = "f", snapshot: int = 1) -> Value:
-    return Value(flight, key, snapshot, database.changes.generation(key), data)
+    return Value(flight, key, snapshot, database.versions.generation(key), data)
 
 
 def touching(database: Database, *keys: int, fails: bool = False) -> Any:

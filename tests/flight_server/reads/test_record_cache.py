@@ -115,7 +115,7 @@ def test_a_change_is_seen_at_once(service):
 
 
 def test_few_are_kept_and_all_are_found(service):
-    few = RecordCache(service.store, service.catalog, service.changes, kept=2)
+    few = RecordCache(service.store, service.catalog, service.versions, kept=2)
     for _ in range(2):
         assert ids(find(service, *columns(1, 2, 3, 4, 5), records=few)) == [1, 2, 3, 4, 5]
 

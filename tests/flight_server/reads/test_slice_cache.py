@@ -33,7 +33,7 @@ def service(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uncached(service):
-    scanner = Scanner(service.database, service.catalog, service.changes, SliceCache(0), service.streams)
+    scanner = Scanner(service.database, service.catalog, service.versions, SliceCache(0), service.streams)
     scanner.queries.arrow_sources = service.scanner.queries.arrow_sources
     return scanner
 
