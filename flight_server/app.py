@@ -129,7 +129,7 @@ class Service:
             self.usage.flush(0)
         except Exception:  # reads that are not counted keep no server from ending
             log.exception("the last reads were not counted")
-        self.scanner.packed.close()
+        self.scanner.materialized.close()
         self.database.close()
 
     def note_read(self, request: ScanRequest) -> None:

@@ -37,7 +37,7 @@ class Value:
     data: bytes
 
 
-class Packed:
+class MaterializedSlices:
     """The values of a database, and which tables have lost theirs."""
 
     def __init__(self, database: Database):

@@ -55,7 +55,7 @@ class Prewarmer:
                 log.exception("what will be asked for could not be made ready")
             if self._stopped.wait(LOOK_SECONDS):
                 return
-            keys = self._scanner.packed.lost()
+            keys = self._scanner.materialized.lost()
 
     def look(self, keys: Collection[int] | None = None) -> None:
         """Makes these tables ready, or all."""
@@ -70,7 +70,7 @@ class Prewarmer:
         scanner, known = self._scanner, {table.table_key: table for table in tables}
         generations = {key: scanner.versions.generation(key) for key in known}
         found = set()
-        for name, key, snapshot, data in scanner.packed.having(known):
+        for name, key, snapshot, data in scanner.materialized.having(known):
             made = scanner.unpack(FLIGHTS[name], data, generations[key])
             if made is not None and snapshot == known[key].current_snapshot_id:
                 found.add((name, key))
@@ -84,7 +84,7 @@ class Prewarmer:
                 if len(data) <= MOST_BYTES:
                     values.append(Value(flight.name, key, snapshot, made.generation, data))
         if values:
-            scanner.packed.keep(values)
+            scanner.materialized.keep(values)
 
     def _cache(self, key: SliceKey, made: Slice, again: bool) -> None:
         cache = self._scanner.slices

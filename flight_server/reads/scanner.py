@@ -23,7 +23,7 @@ from store.catalog_store import Catalog, TableEntry
 from store.database import Database
 from store.errors import InvalidArgument
 from store.layout import STORED
-from store.materialized import Packed
+from store.materialized import MaterializedSlices
 from store.predicates import tree
 from store.schemas import FLIGHTS, Flight
 from store.table_versions import TableVersions
@@ -48,7 +48,7 @@ class Scanner:
     ):
         self.database, self.catalog, self.versions = database, catalog, versions
         self.slices, self.streams = slices, streams
-        self.packed = Packed(database)
+        self.materialized = MaterializedSlices(database)
         self.queries = Queries(database, versions)
         self.flight_files: FlightFileCache | None = None
 
@@ -242,7 +242,7 @@ class Scanner:
     def _packed(self, flight: Flight, table_key: int, snapshot: int | None, generation: int) -> Slice | None:
         if snapshot is None or flight.name not in _MARKS:
             return None
-        data = self.packed.find(flight.name, table_key, snapshot)
+        data = self.materialized.find(flight.name, table_key, snapshot)
         return None if data is None else self.unpack(flight, data, generation)
 
     def unpack(self, flight: Flight, data: bytes, generation: int) -> Slice | None:

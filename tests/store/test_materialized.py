@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from store.database import Connection, Database
-from store.materialized import Packed, Value
+from store.materialized import MaterializedSlices, Value
 from tests.store.test_database import held_up
 
 
@@ -21,8 +21,8 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def packed(database: Database) -> Iterator[Packed]:
-    made = Packed(database)
+def packed(database: Database) -> Iterator[MaterializedSlices]:
+    made = MaterializedSlices(database)
     yield made
     made.close()
 
@@ -41,11 +41,11 @@ def touching(database: Database, *keys: int, fails: bool = False) -> Any:
     return write
 
 
-def found(packed: Packed, *keys: int) -> list[bytes | None]:
+def found(packed: MaterializedSlices, *keys: int) -> list[bytes | None]:
     return [packed.find("f", key, 1) for key in keys]
 
 
-def test_a_value_is_found_by_flight_table_and_snapshot(database: Database, packed: Packed):
+def test_a_value_is_found_by_flight_table_and_snapshot(database: Database, packed: MaterializedSlices):
     packed.keep([value(database, 1, b"a"), value(database, 1, b"b", "g"), value(database, 2, b"\x00" * 9)])
     assert packed.find("f", 1, 1) == b"a"
     assert packed.find("g", 1, 1) == b"b"
@@ -54,7 +54,7 @@ def test_a_value_is_found_by_flight_table_and_snapshot(database: Database, packe
     assert sorted(packed.having([1, 3])) == [("f", 1, 1, b"a"), ("g", 1, 1, b"b")]
 
 
-def test_a_value_takes_the_place_of_that_of_the_same_flight_and_table(database: Database, packed: Packed):
+def test_a_value_takes_the_place_of_that_of_the_same_flight_and_table(database: Database, packed: MaterializedSlices):
     packed.keep([value(database, 1, b"a"), value(database, 1, b"b", "g"), value(database, 2, b"c")])
     packed.keep([value(database, 1, b"A", snapshot=2), value(database, 3, b"d")])
     assert sorted(packed.having([1, 2, 3])) == [
@@ -65,7 +65,7 @@ def test_a_value_takes_the_place_of_that_of_the_same_flight_and_table(database: 
     ]
 
 
-def test_a_commit_takes_the_values_of_what_it_touches(database: Database, packed: Packed):
+def test_a_commit_takes_the_values_of_what_it_touches(database: Database, packed: MaterializedSlices):
     packed.keep([value(database, key, b"%d" % key) for key in (1, 2, 3)])
     assert packed.lost() == set()
     database.write(touching(database, 2, 9))
@@ -74,14 +74,14 @@ def test_a_commit_takes_the_values_of_what_it_touches(database: Database, packed
     assert packed.lost() == set()
 
 
-def test_a_write_that_fails_takes_none(database: Database, packed: Packed):
+def test_a_write_that_fails_takes_none(database: Database, packed: MaterializedSlices):
     packed.keep([value(database, 1, b"1")])
     with pytest.raises(ValueError, match="no"):
         database.write(touching(database, 1, fails=True))
     assert found(packed, 1) == [b"1"]
 
 
-def test_what_was_made_before_a_commit_is_not_kept_after_it(database: Database, packed: Packed):
+def test_what_was_made_before_a_commit_is_not_kept_after_it(database: Database, packed: MaterializedSlices):
     old = [value(database, 1, b"old"), value(database, 2, b"fine")]
     database.write(touching(database, 1))
     assert packed.lost() == {1}
@@ -93,7 +93,9 @@ def test_what_was_made_before_a_commit_is_not_kept_after_it(database: Database, 
 
 
 @pytest.mark.parametrize("touched_first", [True, False])
-def test_what_is_touched_in_the_same_group_is_not_kept(database: Database, packed: Packed, touched_first: bool):
+def test_what_is_touched_in_the_same_group_is_not_kept(
+    database: Database, packed: MaterializedSlices, touched_first: bool
+):
     packed.keep([value(database, 1, b"0")])
     old = [value(database, 1, b"old"), value(database, 2, b"fine")]
     release = held_up(database)
@@ -108,13 +110,13 @@ def test_what_is_touched_in_the_same_group_is_not_kept(database: Database, packe
 
 def test_values_are_there_after_a_restart(tmp_path: Path):
     database = Database(tmp_path / "d.db")
-    packed = Packed(database)
+    packed = MaterializedSlices(database)
     packed.keep([value(database, 1, b"1"), value(database, 2, b"2")])
     assert found(packed, 1) == [b"1"]
     packed.close()
     database.close()
     database = Database(tmp_path / "d.db")
-    packed = Packed(database)
+    packed = MaterializedSlices(database)
     assert found(packed, 1, 2) == [b"1", b"2"]
     database.write(touching(database, 2))
     assert found(packed, 1, 2) == [b"1", None]

@@ -130,7 +130,7 @@ def test_a_server_that_ends_while_it_warms_up_waits_for_no_table(tmp_path: Path)
     assert eventually(lambda: not service.prewarmer._thread.is_alive())
 
 
-# Packed beside the rows.
+# MaterializedSlices beside the rows.
 
 
 def no_rows_are_read(patched: pytest.MonkeyPatch, service: Service, *flights: str) -> None:
@@ -179,11 +179,11 @@ def test_what_is_published_is_made_ready_again(tmp_path: Path, monkeypatch: pyte
     filled(tmp_path)
     with service_in(tmp_path) as service:
         service.prewarmer.look()
-        service.scanner.packed.lost()
+        service.scanner.materialized.lost()
         put(service, rows("a", 2, range(1, 10)))
         put(service, rows("b", 3, [1, 2]))
         assert ask(service, "a") == 9  # at once
-        lost = service.scanner.packed.lost()
+        lost = service.scanner.materialized.lost()
         assert lost == {service.catalog.get(f"lake.s.{name}").table_key for name in "ab"}
         service.prewarmer.look(lost)
         no_rows_are_read(monkeypatch, service)
@@ -198,7 +198,7 @@ def test_the_thread_makes_ready_what_is_published(tmp_path: Path, monkeypatch: p
         service.prewarmer.start()
         put(service, rows("new", 1, range(1, 4)))
         key = service.catalog.get("lake.s.new").table_key
-        assert eventually(lambda: service.scanner.packed.find("stats.columns", key, 1) is not None)
+        assert eventually(lambda: service.scanner.materialized.find("stats.columns", key, 1) is not None)
         assert ask(service, "new") == 3
 
 
@@ -212,9 +212,9 @@ def test_values_of_another_version_are_made_anew(tmp_path: Path, monkeypatch: py
     with service_in(tmp_path, cache_bytes=0) as service:
         assert ask(service, "a") == 5
         key = service.catalog.get("lake.s.a").table_key
-        assert service.scanner.packed.find("stats.columns", key, 2)[:8] == b"another!"
+        assert service.scanner.materialized.find("stats.columns", key, 2)[:8] == b"another!"
         service.prewarmer.look()
-        assert service.scanner.packed.find("stats.columns", key, 2)[:8] != b"another!"
+        assert service.scanner.materialized.find("stats.columns", key, 2)[:8] != b"another!"
         assert ask(service, "a") == 5
 
 
@@ -227,7 +227,7 @@ def test_nobody_sees_what_was_before_a_put_that_was_acknowledged(tmp_path: Path,
 
         def look() -> None:
             while not stop.is_set():
-                service.prewarmer.look(service.scanner.packed.lost())
+                service.prewarmer.look(service.scanner.materialized.lost())
 
         looking = [threading.Thread(target=look) for _ in range(2)]
         for thread in looking:
