@@ -17,7 +17,7 @@ from store.errors import ResourceExhausted
 SPILL_BYTES = 256 << 20
 
 
-class Spool:
+class SpillBuffer:
     """A table that grows by parts of one schema."""
 
     def __init__(self, schema: pa.Schema, directory: Path | None, spill_bytes: int = SPILL_BYTES):
@@ -47,7 +47,7 @@ class Spool:
         self._parts, self._held = [], 0
 
     def table(self) -> pa.Table:
-        """All rows; the spool is spent after it."""
+        """All rows; the buffer is spent after it."""
         if self._file is None:
             table, self._parts = pa.concat_tables([self._schema.empty_table(), *self._parts]), []
             return table

@@ -12,7 +12,7 @@ import pyarrow as pa
 from store.catalog_store import TableEntry
 from store.database import Connection
 from store.file_listings import Listing, continue_listing, mark_listing
-from store.spill import Spool
+from store.spill import SpillBuffer
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 
 
@@ -22,12 +22,12 @@ class Draft:
     def __init__(self, directory: Path | None = None):
         self._directory = directory
         self._lock = threading.Lock()
-        self._spools: dict[tuple[str, PutMode, pa.Schema], Spool] = {}
+        self._buffers: dict[tuple[str, PutMode, pa.Schema], SpillBuffer] = {}
         self._merged: list[Put] | None = None
         self._listings: dict[int, Listing] = {}  # by snapshot
 
     def __bool__(self) -> bool:
-        return bool(self._spools or self._listings)
+        return bool(self._buffers or self._listings)
 
     def declare(self, listing: Listing) -> None:
         with self._lock:
@@ -57,16 +57,16 @@ class Draft:
         mode = PutMode.REPLACE_SNAPSHOT if whole else put.mode
         with self._lock:
             key = (put.flight, mode, put.rows.schema)
-            if key not in self._spools:
-                self._spools[key] = Spool(put.rows.schema, self._directory)
-            self._spools[key].add(put.rows)
+            if key not in self._buffers:
+                self._buffers[key] = SpillBuffer(put.rows.schema, self._directory)
+            self._buffers[key].add(put.rows)
 
     def merged(self) -> list[Put]:
         """Puts in the order of publishing: what was asked for first, then what was found besides."""
         with self._lock:
-            if self._merged is None:  # a write may be tried twice, a spool gives its rows once
-                spools = self._spools.items()
-                self._merged = _together(Put(flight, spool.table(), mode) for (flight, mode, _), spool in spools)
+            if self._merged is None:  # a write may be tried twice, a buffer gives its rows once
+                buffers = self._buffers.items()
+                self._merged = _together(Put(flight, buffer.table(), mode) for (flight, mode, _), buffer in buffers)
             return self._merged
 
 

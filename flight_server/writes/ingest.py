@@ -23,7 +23,7 @@ from store.bounds import ZonePolicy
 from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied
 from store.names import join_name
 from store.schemas import Flight
-from store.spill import Spool
+from store.spill import SpillBuffer
 from store.stats_store import Put, PutMode
 
 MAX_PUT_BYTES: Final = 8 << 30
@@ -88,7 +88,7 @@ def read_rows(
     # the schema alone is checked too: a stream without rows must still be one that could have had some
     schema = _whole(lambda: _named(reader.schema))
     empty = records.prepare(request.flight, pa.Table.from_batches([], schema), policy)
-    spool = Spool(empty.schema, directory)
+    buffer = SpillBuffer(empty.schema, directory)
     checks: deque[Callable[[], pa.Table]] = deque()  # of batches, in their order
 
     def check(batch: pa.RecordBatch, first_row: int) -> pa.Table:
@@ -114,13 +114,13 @@ def read_rows(
             checks.append(_CHECKERS.submit(check, batch, received).result)
         received += batch.num_rows
         if len(checks) > _CHECKED_AHEAD:
-            spool.add(checks.popleft()())
+            buffer.add(checks.popleft()())
     for checked in checks:
-        spool.add(checked())
+        buffer.add(checked())
     # a deadline or a cancellation looks like the end of the stream
     if is_cancelled():
         raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")
-    rows = spool.table()
+    rows = buffer.table()
     return target_ids.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
 
 
