@@ -14,7 +14,7 @@ from capture import partitions
 from capture.connectors.spi import FilePart, NativeStats
 from capture.engines.native import known_listings as listings
 from capture.engines.native import source_columns
-from capture.engines.native.known_listings import Listings, Step, Told
+from capture.engines.native.known_listings import KnownListings, ListedPart, ListingDelta
 from capture.engines.native.rollup import Rollup, roll_up
 from capture.spi import Capabilities, CaptureRequest, CaptureResult, Listing, Mode, Outcome, Sink, TableHandle
 from store.errors import StatflightError, may_pass
@@ -42,7 +42,7 @@ class NativeEngine:
     )
 
     def __init__(self) -> None:
-        self._listings = Listings()
+        self._listings = KnownListings()
 
     def supports(self, request: CaptureRequest) -> str:
         return self.capabilities.mismatch(request)
@@ -72,9 +72,9 @@ class NativeEngine:
 class _Pass:
     """One look at a table's metadata for all that is asked of it."""
 
-    def __init__(self, engine_id: str, requests: list[CaptureRequest], sink: Sink, listings: Listings):
+    def __init__(self, engine_id: str, requests: list[CaptureRequest], sink: Sink, listings: KnownListings):
         self.engine_id, self.requests, self.sink, self.listings = engine_id, requests, sink, listings
-        self.step: Step | None = None  # from the listing that the store has, where only changes are put
+        self.step: ListingDelta | None = None  # from the listing that the store has, where only changes are put
         self.table: TableHandle = requests[0].table
         self.mode: Mode = requests[0].mode
         self.now = datetime.now(UTC)
@@ -247,7 +247,7 @@ class _Pass:
         if self.step is None:
             self.sink.list_files(table, Listing(mark))
         known = {} if last is None else last.parts
-        told: dict[str, Told] = {}
+        told: dict[str, ListedPart] = {}
         for part in native.parts:
             held = known.get(part.key)
             if held is None or self.step is None:
@@ -258,7 +258,7 @@ class _Pass:
         parts = {i: [held.rollups[i] for held in told.values() if i in held.rollups] for i in ids}
         return {i: Rollup.of(self.columns[i].name, self.columns[i].logical_type, parts[i]) for i in ids}
 
-    def _put_part(self, native: NativeStats, part: FilePart, known: Told | None) -> Told:
+    def _put_part(self, native: NativeStats, part: FilePart, known: ListedPart | None) -> ListedPart:
         rollups: dict[int, Rollup] = {}
         for rows in part.file_columns():
             if known is None:
@@ -267,7 +267,7 @@ class _Pass:
                 rows = rows.filter(pc.is_in(rows["file_path"], self.step.added))
             if rows.num_rows:
                 self._put_file_columns(native, rows)
-        return known or Told(part.files, part.marks, rollups)
+        return known or ListedPart(part.files, part.marks, rollups)
 
     def _columns(self, native: NativeStats, rollups: Mapping[int, Rollup]) -> dict[int, dict[str, Any]]:
         """Column id → its record: what the format keeps at table level, else the roll-up of the files."""

@@ -26,7 +26,7 @@ _ROLLUP_BYTES: Final = 700  # of one column of one part, about
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ListedPart:
     """A part as it was told: its files, with what else marks their content, and its columns rolled up."""
 
     files: pa.Table
@@ -39,36 +39,36 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RememberedListing:
     """The listing of one snapshot, its parts by key."""
 
     snapshot_id: int
     mark: str
     shape: str
-    parts: Mapping[str, Told]
+    parts: Mapping[str, ListedPart]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ListingDelta:
     """The difference of a new listing from a remembered one: removed or changed paths, and new ones."""
 
     removed: pa.Array
     added: pa.Array
 
 
-class Listings:
+class KnownListings:
     """The last listing of each table, of the tables captured lately. Shared by the threads of a worker."""
 
     def __init__(self, limit_bytes: int = 256 << 20):
-        self._held: LruCache[Hashable, Remembered] = LruCache(limit_bytes, OVERHEAD_BYTES)
+        self._held: LruCache[Hashable, RememberedListing] = LruCache(limit_bytes, OVERHEAD_BYTES)
 
-    def last(self, table: TableHandle) -> Remembered | None:
+    def last(self, table: TableHandle) -> RememberedListing | None:
         """The last listing, if what it says of a file still would be said."""
         found = self._held.get(_key(table))
         return found if found is not None and found.shape == _shape(table) else None
 
-    def remember(self, table: TableHandle, mark: str, parts: Mapping[str, Told]) -> None:
-        listing = Remembered(table.snapshot_id, mark, _shape(table), parts)
+    def remember(self, table: TableHandle, mark: str, parts: Mapping[str, ListedPart]) -> None:
+        listing = RememberedListing(table.snapshot_id, mark, _shape(table), parts)
         self._held.put(_key(table), listing, sum(part.size_bytes for part in parts.values()))
 
 
@@ -78,7 +78,9 @@ def mark_of(table: TableHandle, parts: Sequence[FilePart]) -> str:
     return hashlib.sha256("\0".join(told).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def step(last: Remembered | None, table: TableHandle, parts: Sequence[FilePart], files: pa.Table) -> Step | None:
+def step(
+    last: RememberedListing | None, table: TableHandle, parts: Sequence[FilePart], files: pa.Table
+) -> ListingDelta | None:
     """From the last listing to these parts; None where there is no such step, or it is longer than a new beginning."""
     keys = {part.key for part in parts}
     if last is None or len(keys) < len(parts) or pc.count_distinct(files["file_path"]).as_py() < files.num_rows:
@@ -89,10 +91,10 @@ def step(last: Remembered | None, table: TableHandle, parts: Sequence[FilePart],
     new = _rows([(part.files, part.marks) for part in parts if part.key not in last.parts])
     removed = old.filter(pc.invert(pc.is_in(old["row"], new["row"])))["file_path"]
     added = new.filter(pc.invert(pc.is_in(new["row"], old["row"])))["file_path"]
-    return None if len(removed) > MAX_REMOVED else Step(_one(removed), _one(added))
+    return None if len(removed) > MAX_REMOVED else ListingDelta(_one(removed), _one(added))
 
 
-def listing(mark: str, last: Remembered | None, found: Step | None) -> Listing:
+def listing(mark: str, last: RememberedListing | None, found: ListingDelta | None) -> Listing:
     """The listing as a sink is told of it."""
     if last is None or found is None:
         return Listing(mark)

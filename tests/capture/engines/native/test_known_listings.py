@@ -7,7 +7,7 @@ import pytest
 
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, FILE_SCHEMA, Column, FilePart, Schema
 from capture.engines.native import known_listings
-from capture.engines.native.known_listings import Listings, Told
+from capture.engines.native.known_listings import KnownListings, ListedPart
 from capture.engines.native.rollup import Rollup
 from capture.spi import TableHandle
 
@@ -23,9 +23,9 @@ def part(key: str, *files: tuple[str, int], marks: list[str] | None = None) -> F
     return FilePart(key, table, lambda: iter(()), None if marks is None else pa.array(marks))
 
 
-def remembered(table: TableHandle, *parts: FilePart) -> Listings:
-    found = Listings()
-    found.remember(table, "m", {p.key: Told(p.files, p.marks, {}) for p in parts})
+def remembered(table: TableHandle, *parts: FilePart) -> KnownListings:
+    found = KnownListings()
+    found.remember(table, "m", {p.key: ListedPart(p.files, p.marks, {}) for p in parts})
     return found
 
 
