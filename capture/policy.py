@@ -117,7 +117,7 @@ assert set(_READ) == {f.name for f in fields(Rules)}
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TableState:
     """State of a table when a policy is applied. `captured_…` is of the newest scan of its columns."""
 
     snapshot_id: int | None
@@ -166,7 +166,7 @@ class Verdict:
         return f"{word}, because: {self.because}" + (f" ({self.detail})" if self.detail else "")
 
 
-def table_verdict(rules: Rules, facts: Facts, now: datetime) -> Verdict:
+def table_verdict(rules: Rules, facts: TableState, now: datetime) -> Verdict:
     """The verdict on the table's own statistics, which come from metadata."""
     if facts.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT)
@@ -177,7 +177,7 @@ def table_verdict(rules: Rules, facts: Facts, now: datetime) -> Verdict:
     return _held_back(rules, facts, now, None) or Verdict(True, Because.NEW_SNAPSHOT)
 
 
-def columns_verdict(rules: Rules, facts: Facts, now: datetime) -> Verdict:
+def columns_verdict(rules: Rules, facts: TableState, now: datetime) -> Verdict:
     """The verdict on scanning columns, and the columns."""
     if facts.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT, ())
@@ -194,7 +194,7 @@ def columns_verdict(rules: Rules, facts: Facts, now: datetime) -> Verdict:
     return _held_back(rules, facts, now, ()) or Verdict(True, because, missing, detail)
 
 
-def _stale(rules: Rules, facts: Facts, now: datetime) -> tuple[Because, str]:
+def _stale(rules: Rules, facts: TableState, now: datetime) -> tuple[Because, str]:
     if facts.captured_at is None or facts.captured_snapshot_id is None:
         return Because.NEVER, ""
     if facts.captured_snapshot_id == facts.snapshot_id:
@@ -211,7 +211,7 @@ def _stale(rules: Rules, facts: Facts, now: datetime) -> tuple[Because, str]:
     return Because.LITTLE, f"{share:.0%}, of {rules.changed:.0%}"
 
 
-def _held_back(rules: Rules, facts: Facts, now: datetime, columns: tuple[int, ...] | None) -> Verdict | None:
+def _held_back(rules: Rules, facts: TableState, now: datetime, columns: tuple[int, ...] | None) -> Verdict | None:
     if facts.busy:
         return Verdict(False, Because.BUSY, columns)
     if facts.tried_at is not None and now - facts.tried_at < rules.min_interval:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from capture import policy
-from capture.policy import Facts, Policy, Rules, Verdict
+from capture.policy import Policy, Rules, TableState, Verdict
 from capture.spec import CaptureSpec
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Database
@@ -122,7 +122,7 @@ class AutoAnalyze:
     def _queue(self, table: TableEntry, snapshot_id: int, targets: Sequence[Target]) -> str:
         return self._host.enqueue(table, snapshot_id, list(map(CaptureSpec, targets)), ENGINE)
 
-    def _record(self, table: TableEntry, facts: Facts, verdicts: Mapping[str, Verdict]) -> None:
+    def _record(self, table: TableEntry, facts: TableState, verdicts: Mapping[str, Verdict]) -> None:
         if self._last is None:
             rows = self._host.database.rows(
                 "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
@@ -144,11 +144,11 @@ class AutoAnalyze:
                 lambda connection: self._host.jobs.record_decisions(connection, table, ENGINE, fresh)
             )
 
-    def _facts(self, table: TableEntry) -> Facts:
+    def _facts(self, table: TableEntry) -> TableState:
         host, key, current = self._host, table.table_key, table.current_snapshot_id
         rows = host.database.rows
         if current is None:
-            return Facts(None, None, ())
+            return TableState(None, None, ())
         snapshots = {s.snapshot_id: s for s in host.catalog.snapshots(table)}
         schema_hash = snapshots[current].schema_hash if current in snapshots else None
         ids = host.catalog.column_ids(table)
@@ -162,7 +162,7 @@ class AutoAnalyze:
         captured, captured_at = scans[0] if scans else (None, None)
         names = {name: number for name, number in ids.items() if name in leaves}
         used = {names[name]: reads for name, reads in host.usage.of(key).items() if name in names}
-        return Facts(
+        return TableState(
             current, schema_hash, tuple(names.values()),
             has_table_record=bool(
                 rows("SELECT 1 FROM stats_tables WHERE table_key = ? AND snapshot_id = ? LIMIT 1", key, current)

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from capture.policy import OFF, Because, Facts, Policy, Rules, columns_verdict, parse, table_verdict
+from capture.policy import OFF, Because, Policy, Rules, TableState, columns_verdict, parse, table_verdict
 from store.errors import InvalidField
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RULES = Rules()
-FRESH = Facts(
+FRESH = TableState(
     snapshot_id=7, schema_hash="h", columns=(1, 2), has_table_record=True, captured_snapshot_id=7,
     captured_schema_hash="h", captured_at=NOW - timedelta(hours=1), captured_columns=frozenset({1, 2}),
 )  # fmt: skip
