@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from capture.compute import kernels
-from capture.compute.partial import ALL, Partial, Wanted
+from capture.compute.partial import ALL, Partial, SketchSelection
 from capture.compute.readers import base, tasks
 from capture.connectors.spi import ScanColumn, ScanTask
 from store import logical_types, sketches
@@ -44,7 +44,7 @@ class Work:
 
     column_ids: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = ()
-    wanted: Wanted = ALL
+    wanted: SketchSelection = ALL
     share: float | None = None
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.compute import kernels
-from capture.compute.partial import HASHED, MEASURED, NUMERIC, Partial, Wanted
+from capture.compute.partial import HASHED, MEASURED, NUMERIC, Partial, SketchSelection
 from capture.connectors.spi import ScanTask
 from capture.spi import Sink, TableHandle
 from store import schemas, sketches
@@ -126,7 +126,7 @@ def known(
     tasks: Sequence[ScanTask],
     types: Mapping[int, LogicalType],
     column_ids: Sequence[int],
-    wanted: Wanted,
+    wanted: SketchSelection,
 ) -> Known:
     """Stored results of exactly these files and columns, computed in full by one of these engines."""
     sketches = sink.stored("stats.sketches", table)
@@ -206,7 +206,7 @@ def _unions(
     return found
 
 
-def _roles(wanted: Wanted, lt: LogicalType | None = None) -> set[str]:
+def _roles(wanted: SketchSelection, lt: LogicalType | None = None) -> set[str]:
     """The sketches that are wanted of a column, or at all."""
     found = {"NDV"}
     if wanted.quantiles and (lt is None or lt.kind in NUMERIC):

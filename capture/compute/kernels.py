@@ -19,7 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.compute import decimal256, moments, numbers, strings
-from capture.compute.partial import ALL, FLOATING, HASHED, MEASURED, NUMERIC, TEXTUAL, Frame, Partial, Wanted, width
+from capture.compute.partial import (
+    ALL,
+    FLOATING,
+    HASHED,
+    MEASURED,
+    NUMERIC,
+    TEXTUAL,
+    Frame,
+    Partial,
+    SketchSelection,
+    width,
+)
 from store import bounds, sketches
 from store.logical_types import TEMPORAL, Kind, LogicalType
 from store.sketches import ThetaBuilder, murmur3
@@ -29,7 +40,7 @@ _MAX_LONG: Final = (1 << 63) - 1
 PIECE_ROWS: Final = 1 << 22  # rows summarised at once; bounds the memory of a column to a few hundred MiB
 
 
-def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: Wanted = ALL, times: int = 1) -> Partial:
+def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection = ALL, times: int = 1) -> Partial:
     """The statistics of a column.
 
     Args:

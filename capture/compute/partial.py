@@ -30,14 +30,14 @@ def width(lt: LogicalType, stored_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SketchSelection:
     """The costlier statistics to compute: KLL quantiles and most common values."""
 
     quantiles: bool = True
     frequent: bool = True
 
 
-ALL: Final = Wanted()
+ALL: Final = SketchSelection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Frame:
     """
 
     lt: LogicalType
-    wanted: Wanted
+    wanted: SketchSelection
     rows: int
     nulls: int
     times: int = 1

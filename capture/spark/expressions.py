@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from capture.compute import kernels, numbers
 from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, from_batch, to_batch
-from capture.compute.partial import Partial, Wanted
+from capture.compute.partial import Partial, SketchSelection
 from capture.compute.readers import tasks
 from capture.connectors.spi import ScanTask
 from capture.spark.job import balanced
@@ -81,7 +81,7 @@ def capture(
     planned: Sequence[ScanTask],
     text: str,
     types: dict[str, LogicalType],
-    wanted: Wanted,
+    wanted: SketchSelection,
     poll: Callable[[], None],
 ) -> tuple[LogicalType, Partial, int]:
     """The expression's logical type, its statistics over all files, and the bytes of the columns read.
@@ -193,7 +193,7 @@ def _read(payload: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_arrays(arrays, schema=schema).to_batches(_BATCH_ROWS)
 
 
-def _summary(values: list[pa.Array], kind: str, wanted: Wanted) -> pa.RecordBatch:
+def _summary(values: list[pa.Array], kind: str, wanted: SketchSelection) -> pa.RecordBatch:
     lt = logical_types.parse(kind)
     column = pa.chunked_array(values) if values else pa.chunked_array([], pa.null())
     return to_batch([Answer(0, 0, partial=kernels.summarise(column, lt, wanted))])

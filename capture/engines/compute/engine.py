@@ -21,7 +21,7 @@ from capture.compute.partial import HASHED
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.cost import Cost
-from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, wanted_of
+from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, sketches_of
 from capture.engines.native.rollup import known_scalars
 from capture.spark import expressions, job
 from capture.spark.job import SPARK
@@ -304,7 +304,7 @@ class SparkEngine:
         def tell() -> None:
             progress(0.1, f"{len(tasks)} files")
 
-        wanted = wanted_of(requests)
+        wanted = sketches_of(requests)
         lt, part, size = expressions.capture(self.spark, tasks, text, types, wanted, tell)
         rows = Rows(table, SPARK, requests[0].mode)
         rows.expression(target, lt, part, Coverage(part.row_count, len(tasks), size))

@@ -10,7 +10,7 @@ from capture.compute import fold as incremental
 from capture.compute import functional_dependencies as dependencies
 from capture.compute.file_scan import Answer, Work
 from capture.compute.fold import Fold, Known
-from capture.compute.partial import Wanted
+from capture.compute.partial import SketchSelection
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import ScanTask
 from capture.spi import CaptureRequest, Sampling, TableHandle
@@ -66,7 +66,7 @@ class TableScan:
         table, method = requests[0].table, requests[0].sampling
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
         groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
-        wanted = wanted_of([r for r in requests if r.target.kind is TargetKind.COLUMN])
+        wanted = sketches_of([r for r in requests if r.target.kind is TargetKind.COLUMN])
         share = SAMPLE_SHARE if method is Sampling.RANDOM_ROW_GROUP and requests[0].budget is None else None
         all_ids = sorted({*columns, *(i for group in groups for i in group)})
         types = {i: logical_types.parse(table.by_id[i].logical_type) for i in all_ids}
@@ -153,10 +153,10 @@ class TableScan:
                 rows.group(key, part, covers, self.dependencies.get(key, []))
 
 
-def wanted_of(requests: Sequence[CaptureRequest]) -> Wanted:
+def sketches_of(requests: Sequence[CaptureRequest]) -> SketchSelection:
     """The sketches that any of the requests asks for."""
     kinds = [request.kinds for request in requests]
-    return Wanted(
+    return SketchSelection(
         quantiles=any(not asked or "HISTOGRAM" in asked for asked in kinds),
         frequent=any(not asked or "MCV" in asked for asked in kinds),
     )

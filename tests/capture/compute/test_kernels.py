@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.compute import kernels
-from capture.compute.partial import Wanted
+from capture.compute.partial import SketchSelection
 from store import bounds, logical_types, sketches
 from store.sketches import murmur3
 
@@ -181,10 +181,10 @@ def test_a_constant_counts_as_often_as_it_occurs():
 
 def test_only_what_is_wanted():
     values = pa.array(["a", "b"] * 600)
-    found = summarise(values, "STRING", wanted=Wanted(False, False))
+    found = summarise(values, "STRING", wanted=SketchSelection(False, False))
     assert (found.kll, found.mcv) == (None, None)
     assert found.theta == summarise(values, "STRING").theta
-    found = summarise(pa.array([1, 2]), "INT", wanted=Wanted(quantiles=False))
+    found = summarise(pa.array([1, 2]), "INT", wanted=SketchSelection(quantiles=False))
     assert found.kll is None
     assert found.mcv is not None
 

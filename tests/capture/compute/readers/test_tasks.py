@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from capture.compute.file_scan import Work, from_batch, scan, to_batch
-from capture.compute.partial import Wanted
+from capture.compute.partial import SketchSelection
 from capture.compute.readers import base, parquet, tasks
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
 from store import sketches
@@ -229,7 +229,7 @@ def test_answers_survive_the_wire(write):
 
 def test_groups_of_columns(write):
     rows = pa.table({"id": pa.array([1, 1, 2, None, None, 1]), "name": ["a", "a", "a", None, None, None]})
-    answers = scan(0, write(rows, COLUMNS[:2]), Work((), ((1, 2),), Wanted(False, False)))
+    answers = scan(0, write(rows, COLUMNS[:2]), Work((), ((1, 2),), SketchSelection(False, False)))
     told = {
         a.column_ids: (a.partial.row_count, a.partial.null_count, sketches.estimate(a.partial.theta).ndv)
         for a in answers
