@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from flight_server.checks import drift
 from flight_server.checks.rules import AGAINST, Level, Rule
-from flight_server.present import history, table_facts
+from flight_server.present import history, table_summary
 from flight_server.present.reader import Reader, equal, read_table
-from flight_server.present.table_facts import Row
+from flight_server.present.table_summary import Row
 from store.errors import InvalidArgument
 
 PREVIOUS: Final = "previous"
@@ -96,7 +96,7 @@ class _Subject:
 
     def __init__(self, reader: Reader, table: str, against: int | str | None, now: datetime):
         self._reader, self._table, self._now = reader, table, now
-        self._facts = table_facts.gather(reader, table, "current")
+        self._facts = table_summary.gather(reader, table, "current")
         self._against = self._snapshot(against)
         self._sketches: dict[int | str, dict[int, bytes]] = {}
 
@@ -166,7 +166,7 @@ class _Subject:
         return (self._now - captured).total_seconds(), "since the capture"
 
     def _schema_changes(self) -> tuple[Fraction, str]:
-        older = table_facts.gather(self._reader, self._table, self._against)
+        older = table_summary.gather(self._reader, self._table, self._against)
         if not older.rows or not self._facts.rows:
             raise _UnknownValue(f"no columns captured at {self._against if not older.rows else 'the current snapshot'}")
         before, after = (
@@ -247,7 +247,7 @@ class _Subject:
         if against is None:
             return -1
         if against != PREVIOUS:
-            table_facts.require(self._reader, self._table, against)
+            table_summary.require(self._reader, self._table, against)
             return int(against)
         captured = history.table_rows(self._reader, self._table)
         current = [row["snapshot_id"] for row in self._snapshots() if row["is_current"]]

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from flight_server.present import history
 from flight_server.present.reader import Reader, read_table
-from flight_server.present.table_facts import Row
+from flight_server.present.table_summary import Row
 
 ALMOST_ALL = Fraction(99, 100)  # of the values distinct: an estimate of a key is not below
 

@@ -25,7 +25,7 @@ from flight_server.commands.common import (
 )
 from flight_server.commands.output import CommandError, say
 from flight_server.commands.reading import FormatOption
-from flight_server.present import catalog_facts, render, shapes, table_facts, text
+from flight_server.present import catalog_summary, render, shapes, table_summary, text
 from flight_server.present import history as histories
 from flight_server.present.render import Format
 from store.names import is_pattern, matcher
@@ -44,11 +44,11 @@ def ls(
 ) -> None:  # fmt: skip
     """Tables with their rows, files, bytes, age and trouble."""
     with connect(server, token, tls_roots) as client:
-        found = catalog_facts.tables(client)
+        found = catalog_summary.tables(client)
     if pattern is not None:
         # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
         patterns = (pattern,) if is_pattern(pattern) else (pattern, f"{pattern}.*")
-        names = map(full_name, found.select(list(catalog_facts.KEY)).to_pylist())
+        names = map(full_name, found.select(list(catalog_summary.KEY)).to_pylist())
         matching = [bool(matcher(patterns).fullmatch(name)) for name in names]
         if not any(matching):
             raise CommandError(f"no table matches '{pattern}'; there are {found.num_rows}")
@@ -61,9 +61,9 @@ def ls(
     headers = ("table", "format", "rows", "files", "size", "captured", "freshness", "trouble")
     lines = [
         [
-            full_name(row), row["format"] or "", table_facts.count(row["row_count"]),
-            table_facts.count(row["data_file_count"]), table_facts.size(row["total_size_bytes"]),
-            table_facts.age(row["refreshed_at"] or row["captured_at"]), row["freshness"] or "not captured",
+            full_name(row), row["format"] or "", table_summary.count(row["row_count"]),
+            table_summary.count(row["data_file_count"]), table_summary.size(row["total_size_bytes"]),
+            table_summary.age(row["refreshed_at"] or row["captured_at"]), row["freshness"] or "not captured",
             row["last_error"] or "",
         ]
         for row in found.to_pylist()
@@ -98,11 +98,11 @@ def history(
     headers = ("snapshot", "committed", "rows", "null %", "distinct", "min", "max", "mean", "stddev")
     lines = [
         [
-            str(row["snapshot_id"]), table_facts.moment(row["committed_at"]), table_facts.count(row["row_count"]),
-            table_facts.percent_null(row), table_facts.distinct(row),
-            table_facts.bound(row["min"], row["min_is_exact"], "≥"),
-            table_facts.bound(row["max"], row["max_is_exact"], "≤"),
-            table_facts.rounded(row.get("mean")), table_facts.rounded(row.get("stddev")),
+            str(row["snapshot_id"]), table_summary.moment(row["committed_at"]), table_summary.count(row["row_count"]),
+            table_summary.percent_null(row), table_summary.distinct(row),
+            table_summary.bound(row["min"], row["min_is_exact"], "≥"),
+            table_summary.bound(row["max"], row["max_is_exact"], "≤"),
+            table_summary.rounded(row.get("mean")), table_summary.rounded(row.get("stddev")),
         ]
         for row in rows
     ]  # fmt: skip

@@ -11,7 +11,7 @@ import typer
 from flight_server.commands.common import SERVER, Server, TableName, TlsRoots, Token, connect, snapshot_of, table_name
 from flight_server.commands.output import CommandError, misuse, say, tell, warn
 from flight_server.commands.reading import FormatOption
-from flight_server.present import render, table_facts
+from flight_server.present import render, table_summary
 from flight_server.present.comparison import Change, changes, parse_gate
 from flight_server.present.render import Format
 
@@ -37,7 +37,7 @@ def diff(
     except ValueError as error:
         misuse(f"--fail-on {error}")
     with connect(server, token, tls_roots) as client:
-        before, after = (table_facts.gather(client, name, at) for at in ids)
+        before, after = (table_summary.gather(client, name, at) for at in ids)
     for at, known in zip(ids, (before, after), strict=True):
         if not known.known:
             raise CommandError(
@@ -73,7 +73,7 @@ def _worded(change: Change) -> dict[str, str]:
     }
 
 
-def _tell_inherited(at: str | int, known: table_facts.Facts) -> None:
+def _tell_inherited(at: str | int, known: table_summary.TableSummary) -> None:
     """Say how much of a side is inherited: that nothing differs means little where one side answers for the other."""
     rows = [*known.rows, *([] if known.table is None else [known.table])]
     older = {row["snapshot_id"] for row in rows if row["freshness"] == "INHERITED"}

@@ -25,7 +25,7 @@ from flight_server.commands.common import (
     snapshot_of,
 )
 from flight_server.commands.output import misuse, say
-from flight_server.present import render, shapes, table_facts, text
+from flight_server.present import render, shapes, table_summary, text
 from flight_server.present.render import Format
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
@@ -44,13 +44,13 @@ def show(
 ) -> None:
     """The statistics of each table that the targets stand for, a line for each column."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
-    found: list[table_facts.Facts] = []
+    found: list[table_summary.TableSummary] = []
     with connect(server, token, tls_roots) as client:
         names, failed = expand(client, targets)
 
         def gather(name: str) -> None:
             as_text = format is Format.TABLE
-            known = table_facts.gather(client, name, at, allow_stale=at == "current", shapes=as_text)
+            known = table_summary.gather(client, name, at, allow_stale=at == "current", shapes=as_text)
             if as_text:
                 _write(known, several=len(names) > 1)
             found.append(known)
@@ -65,7 +65,7 @@ def show(
         raise typer.Exit(1)
 
 
-def _write(known: table_facts.Facts, several: bool) -> None:
+def _write(known: table_summary.TableSummary, several: bool) -> None:
     if not known.known:
         say(f"{known.name}: nothing captured yet; run: statflight capture {known.name}")
     heading = _headline(known) if several or (known.table is not None and sys.stdout.isatty()) else ""
@@ -78,14 +78,14 @@ def _write(known: table_facts.Facts, several: bool) -> None:
         sys.stdout.write("\n")
 
 
-def _headline(known: table_facts.Facts) -> str:
+def _headline(known: table_summary.TableSummary) -> str:
     table = known.table
     if table is None:
         return known.name
     return (
-        f"{known.name} at snapshot {table['snapshot_id']}: {table_facts.count(table['row_count']) or '?'} rows, "
-        f"{table_facts.count(table['data_file_count']) or '?'} files, "
-        f"{table_facts.size(table['total_size_bytes']) or '?'}"
+        f"{known.name} at snapshot {table['snapshot_id']}: {table_summary.count(table['row_count']) or '?'} rows, "
+        f"{table_summary.count(table['data_file_count']) or '?'} files, "
+        f"{table_summary.size(table['total_size_bytes']) or '?'}"
     )
 
 
@@ -99,22 +99,22 @@ NUMBERS = frozenset({"null %", "distinct", "mean", "stddev", "25 %", "50 %", "75
 SPARE = ("25 %", "75 %", "50 %", "stddev", "avg bytes", "mean", "freshness", "shape", "type")  # of a narrow terminal
 
 
-def _line(row: table_facts.Row, known: table_facts.Facts) -> dict[str, str]:
+def _line(row: table_summary.Row, known: table_summary.TableSummary) -> dict[str, str]:
     width = row["avg_width_bytes"]
     quartiles = known.quantiles.get(row["column_id"], {})
     return {
         "column": row["column_name"] or f"#{row['column_id']}",
         "type": row["logical_type"] or "",
-        "null %": table_facts.percent_null(row),
-        "distinct": table_facts.distinct(row),
-        "min": table_facts.bound(row["min"], row["min_is_exact"], "≥"),
-        "max": table_facts.bound(row["max"], row["max_is_exact"], "≤"),
-        "mean": table_facts.rounded(row.get("mean")),
-        "stddev": table_facts.rounded(row.get("stddev")),
+        "null %": table_summary.percent_null(row),
+        "distinct": table_summary.distinct(row),
+        "min": table_summary.bound(row["min"], row["min_is_exact"], "≥"),
+        "max": table_summary.bound(row["max"], row["max_is_exact"], "≤"),
+        "mean": table_summary.rounded(row.get("mean")),
+        "stddev": table_summary.rounded(row.get("stddev")),
         **{f"{share:.0%}".replace("%", " %"): quartiles.get(share) or "" for share in (0.25, 0.5, 0.75)},
         "avg bytes": "" if width is None else f"{width:.1f}",
         "shape": shapes.sparkline([bar.rows for bar in known.bars(row, SHAPE_BINS)]),
-        "freshness": table_facts.freshness(row),
+        "freshness": table_summary.freshness(row),
     }
 
 
@@ -188,7 +188,7 @@ def _write_jobs(table: pa.Table) -> None:
             render.text_of(job["snapshot"]),
             "" if job["progress"] is None else f"{job['progress']:.0%}",
             render.text_of(job["attempts"]),
-            table_facts.moment(job["queued_at"]),
+            table_summary.moment(job["queued_at"]),
             job["message"] or "",
         ]
         for job in table.to_pylist()

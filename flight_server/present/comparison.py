@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from flight_server.present.table_facts import Facts, Row
+from flight_server.present.table_summary import Row, TableSummary
 
 OF_TABLE: Final = ("row_count", "data_file_count", "total_size_bytes")
 OF_COLUMN: Final = (
@@ -43,7 +43,7 @@ class Change:
         return asdict(self)
 
 
-def changes(before: Facts, after: Facts) -> list[Change]:
+def changes(before: TableSummary, after: TableSummary) -> list[Change]:
     """Differences of the table first, then of each column by its id: a renamed column is the same one."""
     found = _compare("table", OF_TABLE, before.table or {}, after.table or {})
     olds, news = ({row["column_id"]: row for row in known.rows} for known in (before, after))

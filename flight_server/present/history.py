@@ -7,7 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.present.reader import Reader, equal, read_table
-from flight_server.present.table_facts import Row, require
+from flight_server.present.table_summary import Row, require
 from store.errors import nearest
 
 STATISTICS: Final = (

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.client import full_name
-from flight_server.present import catalog_facts, history, shapes, table_facts
+from flight_server.present import catalog_summary, history, shapes, table_summary
 from flight_server.present.reader import Leaf, Reader, equal, optional, read_table
-from flight_server.present.table_facts import Row
+from flight_server.present.table_summary import Row
 from store.names import join_name, split_name
 
 TABLES_A_PAGE: Final = 100
@@ -58,16 +58,16 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
         asked: Search, order and page; page 0 is all of them.
         only: Parts of the names of the tables to list; all when None.
     """
-    found = catalog_facts.tables(reader)
+    found = catalog_summary.tables(reader)
     if only is not None:
-        keys = zip(*(found[name].to_pylist() for name in catalog_facts.KEY), strict=True)
+        keys = zip(*(found[name].to_pylist() for name in catalog_summary.KEY), strict=True)
         found = found.filter(pa.array([key in only for key in keys], pa.bool_()))
     groups = _groups(found)
     total = found.num_rows
     found = _within(found, asked.within)
     columns: list[dict[str, Any]] = []
     if asked.search:
-        names = pc.binary_join_element_wise(*(found[name] for name in catalog_facts.KEY), ".")
+        names = pc.binary_join_element_wise(*(found[name] for name in catalog_summary.KEY), ".")
         found = found.filter(pc.match_substring(names, asked.search, ignore_case=True))
         columns = _columns_like(reader, asked.search)
     if key := _TABLE_KEYS.get(asked.order):
@@ -75,7 +75,7 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
         known = pc.is_valid(found[key])  # what is unknown comes last, whatever the direction
         found = pa.concat_tables([found.filter(known), found.filter(pc.invert(known))])
     elif asked.descending:
-        found = found.sort_by([(name, "descending") for name in catalog_facts.KEY])
+        found = found.sort_by([(name, "descending") for name in catalog_summary.KEY])
     page, pages, part = _page(found.num_rows, TABLES_A_PAGE, asked.page)
     rows = (found.slice(part.start, TABLES_A_PAGE) if asked.page else found).to_pylist()
     return {
@@ -116,7 +116,7 @@ def _within(found: pa.Table, text: str) -> pa.Table:
 
 
 def _columns_like(reader: Reader, search: str) -> list[dict[str, Any]]:
-    known = reader.read("information_schema.columns", [*catalog_facts.KEY, "column_name", "data_type"])
+    known = reader.read("information_schema.columns", [*catalog_summary.KEY, "column_name", "data_type"])
     found = known.filter(pc.match_substring(known["column_name"], search, ignore_case=True))
     rows = found.slice(0, FOUND_COLUMNS).to_pylist()
     return [{"table": full_name(row), "column": row["column_name"], "type": row["data_type"]} for row in rows]
@@ -131,7 +131,7 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     Raises:
         pa.ArrowKeyError: The table, or its snapshot, does not exist.
     """
-    known = table_facts.gather(reader, name, snapshot, allow_stale=snapshot == "current")
+    known = table_summary.gather(reader, name, snapshot, allow_stale=snapshot == "current")
     rows = _ordered(known.rows, asked)
     page, pages, part = _page(len(rows), COLUMNS_A_PAGE, asked.page)
     shown = rows[part] if asked.page else rows
@@ -139,8 +139,8 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     snapshots = history.in_order(reader, name, read_table(reader, "sys.snapshots", name).to_pylist())
     counts = {row["snapshot_id"]: row for row in read_table(reader, "stats.tables", name).to_pylist()}
     if not known.known and not snapshots:
-        table_facts.require(reader, name, snapshot)
-    about = next(iter(optional(reader, "sys.tables", name)), dict.fromkeys(catalog_facts.ABOUT))
+        table_summary.require(reader, name, snapshot)
+    about = next(iter(optional(reader, "sys.tables", name)), dict.fromkeys(catalog_summary.ABOUT))
     jobs = read_table(reader, "sys.capture_jobs", name).sort_by([("queued_at", "descending")]).slice(0, NEWEST)
     return {
         "table": name, "snapshot": snapshot, "statistics": known.table, "about": about,
@@ -165,9 +165,9 @@ def _ordered(rows: list[Row], asked: Asked) -> list[Row]:
     return found[::-1] if asked.descending else found
 
 
-def _with_shapes(reader: Reader, name: str, rows: Sequence[Row], snapshot: str | int) -> table_facts.Facts:
+def _with_shapes(reader: Reader, name: str, rows: Sequence[Row], snapshot: str | int) -> table_summary.TableSummary:
     ids: Leaf = equal("column_id", *(row["column_id"] for row in rows))
-    return table_facts.gather(reader, name, snapshot, ids, allow_stale=snapshot == "current", shapes=True)
+    return table_summary.gather(reader, name, snapshot, ids, allow_stale=snapshot == "current", shapes=True)
 
 
 def null_share(row: Mapping[str, Any]) -> float | None:
@@ -177,7 +177,7 @@ def null_share(row: Mapping[str, Any]) -> float | None:
     return row["null_count"] / row["row_count"] if row["row_count"] else 0.0
 
 
-def _column(row: Row, known: table_facts.Facts) -> dict[str, Any]:
+def _column(row: Row, known: table_summary.TableSummary) -> dict[str, Any]:
     column = row["column_id"]
     return {
         **row, "null_share": null_share(row), "notes": notes(row),
@@ -186,7 +186,7 @@ def _column(row: Row, known: table_facts.Facts) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def bars_of(known: table_facts.Facts, row: Row, bins: int = BINS) -> list[dict[str, Any]]:
+def bars_of(known: table_summary.TableSummary, row: Row, bins: int = BINS) -> list[dict[str, Any]]:
     """The bars of a column's histogram, as JSON has them."""
     return [
         {"low": bar.low, "high": bar.high, "rows": bar.rows, "is_value": bar.is_value} for bar in known.bars(row, bins)
@@ -292,13 +292,13 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
     if not rows:
         return {"table": name, "column": column_name, "statistics": None, "history": [], "then": None}
     ids = equal("column_id", rows[-1]["column_id"])
-    known = table_facts.gather(reader, name, "current", ids, allow_stale=True, shapes=True)
+    known = table_summary.gather(reader, name, "current", ids, allow_stale=True, shapes=True)
     now = known.rows[0] if known.rows else rows[-1]
     older = [row["snapshot_id"] for row in rows if row["snapshot_id"] != now["snapshot_id"]]
     at = then if then in older else older[-1] if older else None
     before = None
     if at is not None:
-        facts = table_facts.gather(reader, name, at, ids, shapes=True)
+        facts = table_summary.gather(reader, name, at, ids, shapes=True)
         if facts.rows:
             before = {"snapshot_id": at, "histogram": bars_of(facts, facts.rows[0], 40)}
     names = ("snapshot_id", "committed_at", *history.STATISTICS)

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flight_server.present import charts, table_facts
+from flight_server.present import charts, table_summary
 from flight_server.present.render import plain, text_of
 from flight_server.present.text import harmless
 from flight_server.web import data
@@ -27,10 +27,11 @@ def environment() -> Environment:
         loader=PackageLoader("flight_server.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )  # fmt: skip
     found.filters |= {
-        "value": _value, "label": label, "count": table_facts.count, "size": table_facts.size,
-        "moment": table_facts.moment, "age": table_facts.age, "freshness": _freshness, "distinct": table_facts.distinct,
-        "rounded": table_facts.rounded, "nulls": _nulls, "null_bar": _null_bar, "least": _lower, "greatest": _upper,
-        "bound": lambda text: harmless(table_facts.bound(text, None, "")), "quantile": _quantile, "spark": _spark,
+        "value": _value, "label": label, "count": table_summary.count, "size": table_summary.size,
+        "moment": table_summary.moment, "age": table_summary.age, "freshness": _freshness,
+        "distinct": table_summary.distinct, "rounded": table_summary.rounded,
+        "nulls": _nulls, "null_bar": _null_bar, "least": _lower, "greatest": _upper,
+        "bound": lambda text: harmless(table_summary.bound(text, None, "")), "quantile": _quantile, "spark": _spark,
         "histogram": _histogram, "line": _line,
     }  # fmt: skip
     found.globals["within"] = data.within
@@ -79,11 +80,11 @@ def label(row: Row) -> str:
 
 
 def _freshness(row: Row) -> str:
-    return table_facts.freshness(dict(row)) if row["freshness"] else "not captured"
+    return table_summary.freshness(dict(row)) if row["freshness"] else "not captured"
 
 
 def _nulls(row: Row) -> str:
-    words = table_facts.percent_null(dict(row))
+    words = table_summary.percent_null(dict(row))
     return f"{words} %" if words else ""
 
 
@@ -93,15 +94,15 @@ def _null_bar(row: Row) -> Markup:
 
 
 def _lower(row: Row) -> str:
-    return harmless(table_facts.bound(row["min"], row["min_is_exact"], "≥"))
+    return harmless(table_summary.bound(row["min"], row["min_is_exact"], "≥"))
 
 
 def _upper(row: Row) -> str:
-    return harmless(table_facts.bound(row["max"], row["max_is_exact"], "≤"))
+    return harmless(table_summary.bound(row["max"], row["max_is_exact"], "≤"))
 
 
 def _quantile(values: Mapping[float, str | None], rank: float) -> str:
-    return harmless(table_facts.bound(values.get(rank), None, "", 20))
+    return harmless(table_summary.bound(values.get(rank), None, "", 20))
 
 
 def _spark(row: Row) -> Markup:

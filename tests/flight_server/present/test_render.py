@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.present import render, table_facts
+from flight_server.present import render, table_summary
 from flight_server.present.render import Format
 
 
@@ -134,7 +134,7 @@ def test_numbers_and_dates_stay_as_they_are(text):
     ],
 )
 def test_percent_null(nulls, rows, words):
-    assert table_facts.percent_null({"null_count": nulls, "row_count": rows}) == words
+    assert table_summary.percent_null({"null_count": nulls, "row_count": rows}) == words
 
 
 @pytest.mark.parametrize(
@@ -148,18 +148,18 @@ def test_percent_null(nulls, rows, words):
     ],
 )
 def test_distinct(ndv, exact, lower, upper, words):
-    assert table_facts.distinct({"ndv": ndv, "ndv_exact": exact, "ndv_lower": lower, "ndv_upper": upper}) == words
+    assert table_summary.distinct({"ndv": ndv, "ndv_exact": exact, "ndv_lower": lower, "ndv_upper": upper}) == words
 
 
 def test_a_bound_tells_when_it_is_not_exact():
-    assert table_facts.bound("5", True, "≥") == table_facts.bound("5", None, "≥") == "5"
-    assert table_facts.bound("5", False, "≥") == "≥ 5"
-    assert table_facts.bound("", True, "≥") == '""'
-    assert table_facts.bound("x" * 99, True, "≥").endswith("…")
+    assert table_summary.bound("5", True, "≥") == table_summary.bound("5", None, "≥") == "5"
+    assert table_summary.bound("5", False, "≥") == "≥ 5"
+    assert table_summary.bound("", True, "≥") == '""'
+    assert table_summary.bound("x" * 99, True, "≥").endswith("…")
 
 
 @pytest.mark.parametrize(
     ("number", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**50, "1024.0 TiB"), (None, "")]
 )
 def test_size(number, words):
-    assert table_facts.size(number) == words
+    assert table_summary.size(number) == words

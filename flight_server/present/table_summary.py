@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 @dataclass
-class Facts:
+class TableSummary:
     """Rows of the `stats.*` flights about one table."""
 
     name: str
@@ -46,7 +46,7 @@ class Facts:
 
 def gather(
     reader: Reader, name: str, snapshot: str | int, *conditions: Leaf, allow_stale: bool = False, shapes: bool = False
-) -> Facts:
+) -> TableSummary:
     """Reads a table's statistics.
 
     Args:
@@ -64,7 +64,7 @@ def gather(
     def read(flight: str, *more: Leaf) -> pa.Table:
         return read_table(reader, flight, name, None, *more, snapshot=snapshot, allow_stale=allow_stale)
 
-    facts = Facts(name, read("stats.columns", *conditions))
+    facts = TableSummary(name, read("stats.columns", *conditions))
     facts.table = next(iter(read("stats.tables").to_pylist()), None)
     if not facts.known:
         require(reader, name, snapshot)
