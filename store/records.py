@@ -222,9 +222,7 @@ class _Batch:
         if rows is None:
             return
         nulls = self.columns.get("null_count")
-        # a tuple of a column group whose parts are all null is a distinct tuple like another
-        tuples = self.flight.name == "stats.column_groups"
-        values = rows if nulls is None or tuples else pc.subtract(rows, pc.fill_null(nulls, 0))
+        values = rows if nulls is None else pc.subtract(rows, pc.fill_null(nulls, 0))
         if (nans := self._known("nan_count")) is not None:
             self._hold(pc.less_equal(nans, values), "nan_count", "is above row_count - null_count",
                        "null_count and nan_count together at most row_count")  # fmt: skip

@@ -189,16 +189,23 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
                 for side in ("min", "max")}  # fmt: skip
     else:
         row |= {name: covers.known[name] for name in _KNOWN if covers.known.get(name) is not None}
-    # a tuple that is null in all columns of a group is a value
-    row |= _ndv(part, covers, row["row_count"] if lt.kind is Kind.STRUCT else row["row_count"] - row["null_count"])
-    return row
+    nulls = int(lt.kind is Kind.STRUCT and part.null_count > 0)
+    return row | _ndv(part, covers, row["row_count"] - row["null_count"], nulls)
 
 
-def _ndv(part: Partial, covers: Coverage, most: int) -> dict[str, Any]:
-    """ndv, its limits and whether it is exact; none above `most`, the values there are."""
+def _ndv(part: Partial, covers: Coverage, most: int, nulls: int) -> dict[str, Any]:
+    """ndv, its limits and whether it is exact; none above `most`, the values there are.
+
+    Args:
+        part: Has the sketch.
+        covers: How much of the table it is of.
+        most: Rows that are not null.
+        nulls: Nulls in the sketch, which are not values: the tuple that is null in all columns of a group.
+    """
     if part.theta is None:
         return {}
-    ndv, lower, upper, exact = sketches.estimate(part.theta)
+    *estimates, exact = sketches.estimate(part.theta)
+    ndv, lower, upper = (max(estimate - nulls, 0.0) for estimate in estimates)
     if not covers.complete:
         unseen = max(covers.rows_total - part.row_count, 0)
         exact, upper = False, upper + unseen  # each row not seen may hold a new value

@@ -289,14 +289,6 @@ def test_estimates_of_a_capture_are_clamped():
     assert (kept["ndv"], kept["ndv_lower"], kept["ndv_upper"]) == (6.0, 5.0, 6.0)
 
 
-@pytest.mark.parametrize("clamp", [True, False])
-def test_the_tuple_of_nulls_of_a_column_group_is_distinct_too(clamp):
-    counts = {"row_count": 10, "null_count": 4, "ndv": 7.0, "ndv_exact": True, "ndv_lower": 7.0, "ndv_upper": 7.0}
-    given = rows("stats.column_groups", {"column_ids": [1, 2], **counts})
-    (kept,) = prepare(FLIGHTS["stats.column_groups"], given, clamp=clamp).to_pylist()
-    assert (kept["ndv"], kept["ndv_lower"], kept["ndv_upper"]) == (7.0, 7.0, 7.0)
-
-
 def test_delete_files_are_cast_and_kept():
     given = deletes(content_offset=4, content_size=9)
     files = rows("stats.files", {"file_path": "a", "delete_files": [given]}, {"file_path": "b", "delete_files": None})
