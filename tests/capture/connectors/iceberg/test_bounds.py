@@ -1,0 +1,124 @@
+"""Bounds and counts that manifests, footers and partitions have of Iceberg columns."""
+
+from __future__ import annotations
+
+import math
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    UUIDType,
+)
+
+from tests.capture.connectors import iceberg_tables as built
+from tests.capture.connectors.iceberg.lake import NESTED, directory, file_columns, home, live, stats
+
+
+def test_bounds_and_their_exactness(tmp_path):
+    schema = Schema(
+        NestedField(1, "flag", BooleanType()), NestedField(2, "n", IntegerType()), NestedField(3, "x", DoubleType()),
+        NestedField(4, "d", DateType()), NestedField(5, "t", TimestampType()), NestedField(6, "m", DecimalType(10, 2)),
+        NestedField(7, "short", StringType()), NestedField(8, "long", StringType()), NestedField(9, "b", BinaryType()),
+        NestedField(10, "u", UUIDType()), NestedField(11, "none", StringType()),
+    )  # fmt: skip
+    data = pa.table({
+        "flag": [True, False, None], "n": pa.array([-5, 7, None], pa.int32()), "x": [-0.0, math.nan, 1e7],
+        "d": [date(1969, 12, 31), date(2024, 2, 29), None],
+        "t": pa.array([datetime(2024, 1, 1, 0, 0, 0, 120000), None, None], pa.timestamp("us")),
+        "m": pa.array([Decimal("1.50"), Decimal("-2.25"), None], pa.decimal128(10, 2)), "short": ["é", "", None],
+        "long": ["é" * 20, "a" * 16, None], "b": [b"\x00\xff", b"\x01", None],
+        "u": pa.array([bytes(16), bytes([255] * 16), None], pa.binary(16)).cast(pa.uuid()),
+        "none": pa.array([None] * 3, pa.string()),
+    })  # fmt: skip
+    table = built.simple_table(tmp_path, schema, data)
+    held = file_columns(stats(directory(home(table))))
+    told = {c: (r["min"], r["min_is_exact"], r["max"], r["max_is_exact"], r["null_count"])
+            for (_, c), r in held.items()}  # fmt: skip
+    zeros, ones = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
+    assert told["flag"] == ("false", True, "true", True, 1)
+    assert told["n"] == ("-5", True, "7", True, 1)
+    assert told["x"] == ("0", True, "1.0E7", True, 0)
+    assert held[0, "x"]["nan_count"] is None
+    assert told["d"] == ("1969-12-31", True, "2024-02-29", True, 1)
+    assert told["t"] == ("2024-01-01T00:00:00.12", True, "2024-01-01T00:00:00.12", True, 2)
+    assert told["m"] == ("-2.25", True, "1.5", True, 1)
+    assert told["short"] == ("", True, "é", True, 1)
+    assert told["long"][0] == "a" * 16 and not told["long"][1]
+    assert told["long"][2] > "é" * 15 and not told["long"][3]
+    assert told["b"][:2] == ("AP8=", True) and not told["b"][3]
+    assert told["u"] == (zeros, True, ones, True, 1)
+    assert told["none"] == (None, None, None, None, 3)
+    assert {c for _, c in held} == set(data.column_names)
+
+
+def test_metrics_that_manifests_lack_come_from_footers(tmp_path):
+    properties = {"write.metadata.metrics.default": "none", "write.metadata.metrics.column.id": "full"}
+    table = built.simple_table(tmp_path, NESTED, name="db.t", properties=properties)
+    table = built.make_catalog(tmp_path).load_table("db.t")
+    table.append(pa.table({"id": [1, 2, 3], "s": [{"x": 5}, None, {"x": 2**40}]}))
+    with table.update_schema() as update:
+        update.add_column("later", StringType())
+    table.append(pa.table({"id": [4], "s": [{"x": 9}], "later": ["z"]}))
+    connector = directory(home(table))
+    told = {
+        (name, row["min"], row["max"], row["null_count"], row["min_is_exact"])
+        for (_, name), row in file_columns(stats(connector)).items()
+    }
+    assert told == {
+        ("id", "1", "3", 0, True), ("id", "4", "4", 0, True), ("later", "z", "z", 0, True),
+        ("later", None, None, 3, None), ("s.x", "5", "1099511627776", 1, True), ("s.x", "9", "9", 0, True),
+    }  # fmt: skip
+    first = next(path for path, _ in built.data_paths(table) if len(read_parquet(path)) == 3)
+    built.commit_deletes(table, built.position_deletes(table, [(first, 0)]))
+    cut = [row for (_, name), row in file_columns(stats(directory(home(table)))).items()
+           if name == "s.x" and row["row_count"] == 2]  # fmt: skip
+    assert [(row["min"], row["null_count"], row["min_is_exact"]) for row in cut] == [("5", None, False)]
+    Path(first.removeprefix("file://")).write_bytes(b"broken")
+    lost = {name for (_, name), row in file_columns(stats(directory(home(table)))).items() if row["null_count"] is None}
+    assert "s.x" in lost and "id" not in lost
+
+
+def read_parquet(path: str) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path.removeprefix("file://"))
+
+
+def test_a_shorter_truncation_is_known_from_the_properties(tmp_path):
+    schema = Schema(NestedField(1, "word", StringType()))
+    properties = {"write.metadata.metrics.default": "truncate(4)"}
+    table = built.simple_table(tmp_path, schema, pa.table({"word": ["abcdefgh", "abc"]}), properties=properties)
+    row = file_columns(stats(directory(home(table))))[0, "word"]
+    assert (row["min"], row["min_is_exact"], row["max"], row["max_is_exact"]) == ("abc", True, "abce", False)
+
+
+def test_partition_values_stand_in_for_columns_that_files_lack(tmp_path):
+    import pyarrow.parquet as pq
+
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "day", DateType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "day"))
+    data = pa.table({"id": [1, 2], "day": pa.array([date(2024, 1, 5)] * 2, pa.date32())})
+    table = built.simple_table(tmp_path, schema, data, partition_spec=spec)
+    ((path, partition),) = built.data_paths(table)
+    local = Path(path.removeprefix("file://"))
+    pq.write_table(pq.read_table(local, partitioning=None).drop_columns(["day"]), local)
+    assert live(directory(home(table))) == [{"id": 1, "day": date(2024, 1, 5)}, {"id": 2, "day": date(2024, 1, 5)}]
+    assert partition == Record((date(2024, 1, 5) - date(1970, 1, 1)).days)
+    (told,) = stats(directory(home(table))).files.to_pylist()
+    assert told["partition_data_json"] == '{"day": "2024-01-05"}'

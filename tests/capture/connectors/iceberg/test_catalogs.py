@@ -1,0 +1,170 @@
+"""Catalogs of Iceberg tables: SQL, REST, their options and failures."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from capture.connectors.iceberg.connector import IcebergConnector
+from capture.connectors.spi import ConnectorConfig
+from store.errors import InvalidArgument, NotFound, UpstreamError
+from tests.capture.connectors import iceberg_tables as built
+from tests.capture.connectors.iceberg.lake import ROWS, directory, rows, sql, stats, with_foreign_statistics
+
+
+def test_the_only_catalog_of_a_database_needs_no_name(tmp_path, table):
+    connector = sql(tmp_path)
+    assert connector.list_namespaces() == ["db"]
+    connector.close()
+
+
+def test_nested_namespaces_of_a_catalog(tmp_path):
+    catalog = built.make_catalog(tmp_path)
+    for namespace in ("a", "a.b", "empty"):
+        catalog.create_namespace(namespace)
+    catalog.create_table("a.b.t", ROWS).append(rows(0, 3))
+    catalog.close()
+    connector = sql(tmp_path, name="lake")
+    assert connector.list_namespaces() == ["a.b"]
+    assert connector.list_tables("a.b") == ["t"]
+    assert stats(connector, namespace="a.b").row_count == 3
+    connector.close()
+
+
+def test_a_sql_uri_without_a_file_makes_none(tmp_path):
+    with pytest.raises(NotFound, match="nothing"):
+        IcebergConnector(ConnectorConfig("c", "iceberg", f"sqlite:///{tmp_path}/nothing.db")).list_namespaces()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"wharehouse": "x"}, "warehouse"), ({"type": "pigeon"}, "pigeon"), ({"path_rewrite": "x"}, "path_rewrite")],
+)
+def test_wrong_options_are_named(tmp_path, options, word):
+    with pytest.raises(InvalidArgument, match=word):
+        directory(tmp_path, **options)
+
+
+def test_properties_of_pyiceberg_pass(tmp_path):
+    directory(tmp_path, **{"s3.endpoint": "http://x", "token": "t", "warehouse": "w", "policy": "off"})
+
+
+@pytest.fixture
+def rest(tmp_path, table):
+    """A REST catalog of one table, whose metadata lists a foreign blob."""
+    document = with_foreign_statistics(json.loads(Path(table.metadata_location.removeprefix("file://")).read_text()))
+    answers = {
+        "/v1/config": {"defaults": {}, "overrides": {}},
+        "/v1/namespaces": {"namespaces": [["db"]]},
+        "/v1/namespaces?parent=db": {"namespaces": []},
+        "/v1/namespaces/db/tables": {"identifiers": [{"namespace": ["db"], "name": "t"}]},
+        "/v1/namespaces/db/tables/t": {"metadata-location": table.metadata_location, "metadata": document},
+    }  # fmt: skip
+    seen = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append(self.headers.get("Authorization"))
+            path = self.path if self.path in answers else self.path.partition("?")[0]
+            body = json.dumps(
+                answers.get(path, {"error": {"message": "no", "type": "NoSuchTableException", "code": 404}})
+            )
+            self.send_response(200 if path in answers else 404)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", seen
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_rest_catalog(rest):
+    uri, seen = rest
+    connector = IcebergConnector(ConnectorConfig("c", "iceberg", uri, {"token": "s3cret-token"}))
+    assert connector.list_namespaces() == ["db"]
+    assert connector.list_tables("db") == ["t"]
+    assert stats(connector, namespace="db").row_count == 150
+    with pytest.raises(NotFound, match=r"db\.other"):
+        connector.describe("db", "other")
+    assert "Bearer s3cret-token" in seen
+    connector.close()
+
+
+BASIC = {"type": "basic", "basic": {"username": "ann", "password": "pass-w0rd"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "header"),
+    [
+        ({}, None),
+        ({"auth": '{"type": "noop"}'}, None),
+        ({"auth.type": "noop"}, None),
+        ({"auth": json.dumps(BASIC)}, "Basic YW5uOnBhc3MtdzByZA=="),
+        ({"auth.type": "basic", "auth.basic.username": "ann", "auth.basic.password": "pass-w0rd"},
+         "Basic YW5uOnBhc3MtdzByZA=="),
+        ({"header.authorization": "Custom x"}, "Custom x"),
+    ],
+)  # fmt: skip
+def test_what_a_rest_catalog_is_sent_to_know_us(rest, options, header):
+    uri, seen = rest
+    connector = IcebergConnector(ConnectorConfig("c", "iceberg", uri, options))
+    assert connector.list_namespaces() == ["db"] and stats(connector, namespace="db").row_count == 150
+    assert set(seen) == {header}
+    connector.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"auth": "pass-w0rd"}, "auth: must be a JSON object"),
+        ({"auth": '"basic"'}, "auth: must be a JSON object"),
+        ({"auth": '{"type": "pigeon"}'}, "type must be one of noop, basic"),
+        ({"auth": '{"type": "legacyoauth2"}'}, "use the options token and credential"),
+        ({"auth": '{"basic": {}}'}, "type must be one of"),
+        ({"auth": '{"type": "basic", "basic": {"username": "ann"}}'}, "password is missing"),
+        ({"auth": json.dumps({**BASIC, "oauth2": {}})}, "has no part oauth2"),
+        ({"auth": '{"type": "noop", "noop": {"user": "ann"}}'}, "user is unknown; it takes nothing"),
+        ({"auth": '{"type": "basic", "basic": "ann:pass-w0rd"}'}, "basic must be an object"),
+        ({"auth.type": "custom"}, "impl is missing"),
+        ({"auth.type": "basic", "auth.type.x": "y"}, "auth.type.x"),
+        ({"ssl": "yes"}, "ssl: must be a JSON object"),
+    ],
+)
+def test_credentials_of_the_wrong_form_are_refused_by_name(options, word):
+    with pytest.raises(InvalidArgument, match=re.escape(word)) as refused:
+        IcebergConnector(ConnectorConfig("c", "iceberg", "http://127.0.0.1:9", options))
+    assert "pass-w0rd" not in str(refused.value)
+
+
+def test_an_unreachable_catalog_may_be_tried_again(monkeypatch):
+    monkeypatch.setattr("capture.connectors.retry.ATTEMPTS", 2)
+    connector = IcebergConnector(ConnectorConfig("c", "iceberg", "http://127.0.0.1:9", {"token": "s3cret-token"}))
+    with pytest.raises(UpstreamError, match="cannot be reached") as refused:
+        connector.list_namespaces()
+    assert refused.value.retryable and "s3cret" not in str(refused.value)
+
+
+def test_sql_catalog_of_another_process_is_not_touched(tmp_path, table):
+    before = (tmp_path / "catalog.db").read_bytes()
+    connector = sql(tmp_path)
+    stats(connector, namespace="db")
+    connector.close()
+    assert (tmp_path / "catalog.db").read_bytes() == before
+    assert isinstance(built.make_catalog(tmp_path), SqlCatalog)
