@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.flight_server.live_server import serving
-from tests.flight_server.sql.test_fuzz import SECRET, hold
+from tests.integration.flight_server.sql.test_fuzz import SECRET, hold
 
 pytestmark = pytest.mark.benchmark
 

@@ -1,0 +1,48 @@
+"""Floecat's protobuf command over a socket, and the library that its bytes load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from tests.flight_server.wire.test_floecat import command, field
+
+
+def test_protobuf_is_loaded_only_when_such_bytes_arrive():
+    code = (
+        "import sys\nfrom flight_server.wire.scan_request import of_command\n"
+        "of_command(b'{\"table\": \"sys.flights\"}')\nassert 'google.protobuf' not in sys.modules\n"
+        f"of_command({command('sys.flights')!r})\nassert 'google.protobuf' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_read_like_floecats(live_client):
+    data = command(
+        "sys.flights", ("NAME", "writable", "no such"), (("name", 7, "stats.columns", "sys.flights"),), "q-1"
+    )
+    found = live_client.read(data, x_query_id="q-1")
+    assert found.column_names == ["name", "writable"]
+    assert sorted(found.to_pylist(), key=lambda row: row["name"]) == [
+        {"name": "stats.columns", "writable": True}, {"name": "sys.flights", "writable": False},
+    ]  # fmt: skip
+    json_command = {"table": "sys.flights", "columns": ["name", "writable"]}
+    assert live_client.info(data).schema == live_client.info(json_command).schema
+
+
+@pytest.mark.parametrize(
+    "data", [command(query_id=""), command(predicates=(("c", 42),)), field(4, "q"), bytes(range(256))]
+)
+def test_refusals_over_a_socket(live_client, data):
+    with pytest.raises(pa.ArrowInvalid) as refusal:
+        live_client.info(data)
+    assert str(refusal.value).startswith("[INVALID_ARGUMENT] ")
+    assert "Traceback" not in str(refusal.value)
+
+
+def test_an_unknown_table_over_a_socket(live_client):
+    with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_FLIGHT"):
+        live_client.info(command("pg_catalog.pg_class"))
