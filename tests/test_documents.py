@@ -1,0 +1,63 @@
+"""Pages and docstrings name files and directories that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PLACES = ("store", "capture", "flight_server", "tests")
+PAGES = [ROOT / "README.md", *sorted(page for place in PLACES for page in (ROOT / place).rglob("*.md"))]
+MODULES = sorted(module for place in PLACES[:3] for module in (ROOT / place).rglob("*.py"))
+# of this repository by their look: lower case, and ending as a module, a page or a directory does
+NAMED = re.compile(r"`((?:[a-z_0-9.]+/)*(?:[a-z_0-9]+\.py|[A-Z_]+\.md)|(?:[a-z_0-9]+/)+)`")
+DOTTED = re.compile(r"(?<![\w./-])((?:store|capture|flight_server)\.[a-z_]+(?:\.[a-z_]+)*)(?![\w/(-])")
+ELSEWHERE = {"capture.run"}  # a scope of tokens
+
+
+def existing() -> set[str]:
+    """Every file and directory under every tail of its path: `b/c.py` stands for `a/b/c.py`."""
+    found = set()
+    for path in [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *(p for place in PLACES for p in (ROOT / place).rglob("*")),
+    ]:
+        parts = path.relative_to(ROOT).parts
+        end = "/" if path.is_dir() else ""
+        found |= {"/".join(parts[start:]) + end for start in range(len(parts))}
+    return found | {f"{place}/" for place in PLACES}
+
+
+EXISTING = existing()
+
+
+def docstrings(module: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def missing(text: str) -> set[str]:
+    paths = {name for name in NAMED.findall(text) if name not in EXISTING} - ELSEWHERE
+    dotted = {name: "/".join(name.split(".")[:2]) for name in DOTTED.findall(text)}
+    return paths | {name for name, path in dotted.items() if not {f"{path}/", f"{path}.py"} & EXISTING} - ELSEWHERE
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_exists(page):
+    assert missing(page.read_text()) == set()
+
+
+def test_what_docstrings_name_exists():
+    named = {module.relative_to(ROOT).as_posix(): missing("\n".join(docstrings(module))) for module in MODULES}
+    assert {module: names for module, names in named.items() if names} == {}
+
+
+def test_a_name_of_no_file_is_found():
+    gone = {"store/no_such.py", "no_such_room/", "capture.no_such.connector"}
+    assert missing(f"`store/layout.py`, capture.spi, {', '.join(f'`{name}`' for name in gone)}") == gone
