@@ -16,7 +16,7 @@ MODULES = sorted(module for place in PLACES[:3] for module in (ROOT / place).rgl
 # of this repository by their look: lower case, and ending as a module, a page or a directory does
 NAMED = re.compile(r"`((?:[a-z_0-9.]+/)*(?:[a-z_0-9]+\.py|[A-Z_]+\.md)|(?:[a-z_0-9]+/)+)`")
 DOTTED = re.compile(r"(?<![\w./-])((?:store|capture|flight_server)\.[a-z_]+(?:\.[a-z_]+)*)(?![\w/(-])")
-ELSEWHERE = {"capture.run"}  # a scope of tokens
+ELSEWHERE = {"capture.run", "metadata/"}  # a scope of tokens, and a directory of Iceberg tables
 
 
 def existing() -> set[str]:
