@@ -25,9 +25,8 @@ from flight_server.control.task_queue import TaskQueue
 from flight_server.control.watch import Watch
 from flight_server.control.webhook import Webhook
 from flight_server.reads.computed import register as register_computed
-from flight_server.reads.flight_files import FlightFileCache
 from flight_server.reads.prewarm import Prewarmer
-from flight_server.reads.record_cache import RecordCache
+from flight_server.reads.records import RecordFinder
 from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import SliceCache
 from flight_server.reads.streams import MAX_QUERIES, Streams
@@ -78,10 +77,7 @@ class Service:
         )
         self.slices = SliceCache(settings.cache_bytes)
         self.scanner = Scanner(self.database, self.catalog, self.versions, self.slices, self.streams)
-        self.flight_files = self.scanner.flight_files = FlightFileCache(
-            settings.db, settings.hot_bytes, self.versions, self.scanner.batches
-        )
-        self.records = RecordCache(self.store, self.catalog, self.versions, self.scanner.slice)
+        self.records = RecordFinder(self.store, self.catalog, self.slices, self.scanner)
         self.usage = Usage(self.database, self.catalog)
         self.prewarmer = Prewarmer(self.scanner, self.usage)
 
@@ -124,7 +120,6 @@ class Service:
         self.checking.stop()
         self.prewarmer.stop()
         self.tasks.close()
-        self.flight_files.close()
         try:
             self.usage.flush(0)
         except Exception:  # reads that are not counted keep no server from ending

@@ -182,8 +182,7 @@ class Settings:
         spark: Spark's own settings for the workers' session, of the TOML table `[spark]`.
         inline_max_cells: Up to how many cells a worker computes by itself rather than on Spark; by default wherever it
             is done sooner, as measured.
-        cache_bytes: Memory for statistics kept ready as Arrow; 0 keeps none.
-        hot_bytes: Disk beside the database for whole flights kept ready to be sent; 0 keeps none.
+        cache_bytes: Memory for the cache of statistics (Arrow, and records of `resolve`); 0 turns it off.
         max_streams: Large answers that may be under way at once.
         max_queries: Queries that may look for their first rows at once, twice the processors when not given.
         max_stream_bytes: What one answer may hold.
@@ -222,7 +221,6 @@ class Settings:
     spark: Mapping[str, str] = field(default_factory=dict)
     inline_max_cells: int | None = None
     cache_bytes: int = 256 << 20
-    hot_bytes: int = 6 << 30
     max_streams: int = 128
     max_queries: int | None = None
     max_stream_bytes: int = 1 << 40
@@ -295,7 +293,6 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "spark": _spark,
     "inline_max_cells": _whole(0),
     "cache_bytes": _whole(0),
-    "hot_bytes": _whole(0),
     "max_streams": _whole(1),
     "max_queries": _whole(1),
     "max_stream_bytes": _whole(1),

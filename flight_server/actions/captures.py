@@ -8,7 +8,7 @@ from typing import Any
 from capture.orchestrator import Answer, Question
 from capture.spi import Mode
 from flight_server.actions.registry import Call, Results, action
-from flight_server.reads.record_cache import Record
+from flight_server.reads.records import Record
 from flight_server.wire.action_bodies import CaptureItem, parse_items
 from flight_server.wire.scan_request import CURRENT
 from store.catalog_store import EXTERNAL, TableEntry

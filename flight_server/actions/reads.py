@@ -17,7 +17,7 @@ from store.errors import PermissionDenied
 def read(call: Call, body: bytes) -> list[Any]:
     request = of_command(body, call.query_id)
     call.service.access.require(call.principal, "stats.read")
-    message = call.service.scanner.message(request, call.principal, call.is_cancelled)
+    message = call.service.scanner.message(request, call.principal, call.is_cancelled, body)
     call.service.note_read(request)
     return [message]
 

@@ -13,7 +13,7 @@ from capture.spec import CaptureSpec
 from capture.spi import Mode
 from flight_server.control.lakes import Lakes
 from flight_server.control.task_queue import Task, TaskQueue
-from flight_server.reads.record_cache import RecordCache
+from flight_server.reads.records import RecordFinder
 from flight_server.wire.action_bodies import ALL
 from flight_server.wire.scan_request import CURRENT
 from store.catalog_store import Catalog, TableEntry
@@ -40,7 +40,7 @@ class Captures:
     """
 
     def __init__(
-        self, catalog: Catalog, jobs: JobStore, records: RecordCache, lakes: Lakes, tasks: TaskQueue,
+        self, catalog: Catalog, jobs: JobStore, records: RecordFinder, lakes: Lakes, tasks: TaskQueue,
         engines: Callable[[], Sequence[Mapping[str, Any]]],
     ):  # fmt: skip
         self.catalog, self.jobs, self.records = catalog, jobs, records

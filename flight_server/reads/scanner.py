@@ -1,22 +1,24 @@
-"""Scans for callers: whose tables they are about, and out of what they are answered — what was answered before, a slice
-of the cache, a value packed beside the rows, a flight kept ready as a whole, else a query of DuckDB (`query.py`)."""
+"""Scans for callers: which tables they are about, and what answers them.
+
+A scan of one table is answered from the cache, else from the materialized slice of the table; everything else by a
+query of DuckDB (`query.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from flight_server.auth.principal import ANONYMOUS, Principal
+from flight_server.auth.principal import Principal
 from flight_server.conditions.one_table import NAMES
 from flight_server.reads import adbc_statistics
-from flight_server.reads.flight_files import FlightFileCache
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.reads.scope import Scope
-from flight_server.reads.slice_cache import Slice, SliceCache, mark_of, one_batch
+from flight_server.reads.slice_cache import Derived, Slice, SliceCache, mark_of, one_batch
 from flight_server.reads.streams import Stream, Streams, fits, never
 from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
 from store.catalog_store import Catalog, TableEntry
@@ -28,9 +30,8 @@ from store.predicates import tree
 from store.schemas import FLIGHTS, Flight
 from store.table_versions import TableVersions
 
-MEMO_ROWS: Final = 4  # of an answer that is kept as it is
-MEMO_BYTES: Final = 8192
-SMALL_BYTES: Final = 1 << 20  # a cached answer that is sent without taking a stream's place
+MESSAGE_BYTES: Final = 8192  # largest answer of a `read` action that is cached by its command
+SMALL_BYTES: Final = 1 << 20  # largest cached answer that is sent without taking a stream's place
 
 PACKED: Final = (FLIGHTS["stats.tables"], FLIGHTS["stats.columns"])  # what planners ask for
 _SKETCHES: Final = "stats.sketches"  # a union of columns, which cannot be sorted by a list of columns
@@ -50,7 +51,6 @@ class Scanner:
         self.slices, self.streams = slices, streams
         self.materialized = MaterializedSlices(database)
         self.queries = Queries(database, versions)
-        self.flight_files: FlightFileCache | None = None
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
         """The request with "current" fixed to today's snapshot ids, for its ticket."""
@@ -62,7 +62,7 @@ class Scanner:
         return replace(request, pins=_current(tables))
 
     def scope(self, request: ScanRequest, principal: Principal) -> Scope:
-        """Whose rows a request is about, and at which snapshots."""
+        """The tables of a request, and the snapshot of each."""
         epoch = self.versions.steady()
         tables = self._tables(request, principal)
         only = tables[0] if tables is not None and len(tables) == 1 else None
@@ -99,7 +99,7 @@ class Scanner:
         return [table for table in among if principal.sees(*table.name)]
 
     def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
-        """The answer of a scan, out of the cache where it is there, else as of what was committed when this began.
+        """The answer of a scan, from the cache if it is there, else as of the commits before this call.
 
         Raises:
             ResourceExhausted: The answer is larger than an answer may be, or no place is free for a stream.
@@ -108,26 +108,12 @@ class Scanner:
         return self.streams.admit(answer) if isinstance(answer, pa.Table) else answer
 
     def _read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
-        if (known := self._recalled(request, "table", principal)) is not None:
-            return known
         if (found := self._cached(request, principal)) is not None:
-            batch, of = found
+            batch, _ = found
             table = pa.Table.from_batches([batch])
             if batch.num_rows <= 1 or fits(batch, SMALL_BYTES):
-                again = "asked" in request.memo
-                request.memo["asked"] = (0, 0, None)
-                if again and of is not None and batch.num_rows <= MEMO_ROWS:
-                    alone = Slice.of(batch, of[1])  # what is kept must not keep the slice it is of
-                    self._memorize(request, "table", of, pa.Table.from_batches([alone.batch]), alone.block.size)
                 return table
             return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
-        if (
-            self.flight_files is not None
-            and self._is_whole(request, principal)
-            and (whole := self.flight_files.get(request)) is not None
-        ):
-            chosen = whole if request.columns is None else whole.select(request.names)
-            return self.streams.serve(chosen.to_batches(), is_cancelled)
         return self._anew(request, principal, is_cancelled)
 
     def reader(
@@ -143,19 +129,31 @@ class Scanner:
         return pa.Table.from_batches(batches, schema)
 
     def message(
-        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
-    ) -> pa.Buffer:
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,
+        command: bytes | None = None,
+    ) -> pa.Buffer:  # fmt: skip
         """A small answer as one Arrow IPC stream.
+
+        Args:
+            request: The scan.
+            principal: The caller.
+            is_cancelled: Whether the caller has left.
+            command: The bytes of the command, under which a small answer is cached.
 
         Raises:
             InvalidArgument: The answer is too large for one message.
             ResourceExhausted: It is larger than an answer may be.
         """
-        return self.streams.admit(self._message(request, principal, is_cancelled))
+        if not principal.sees_all:
+            command = None
+        known = None if command is None else self.slices.derived(command, self.versions.generation)
+        if known is not None:
+            return self.streams.admit(known.value)
+        return self.streams.admit(self._message(request, principal, is_cancelled, command))
 
-    def _message(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> pa.Buffer:
-        if (known := self._recalled(request, "message", principal)) is not None:
-            return known
+    def _message(
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool], command: bytes | None
+    ) -> pa.Buffer:
         of = None
         if (found := self._cached(request, principal)) is not None:
             batch, of = found
@@ -170,39 +168,15 @@ class Scanner:
         if not whole:
             raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
         message = pa.py_buffer(b"".join([request.head, *(batch.serialize() for batch in batches), _END]))
-        if of is not None:
-            self._memorize(request, "message", of, message, message.size)
+        if of is not None and command is not None and message.size <= MESSAGE_BYTES:
+            self.slices.put_derived(command, Derived(*of, message), message.size + len(command))
         return message
-
-    def _recalled(self, request: ScanRequest, form: str, principal: Principal) -> Any:
-        """The last answer to the same command, if its table has not changed since."""
-        known = request.memo.get(form)
-        if known is None or not principal.sees_all or self.versions.generation(known[0]) != known[1]:
-            return None
-        return known[2]
-
-    def _memorize(self, request: ScanRequest, form: str, of: tuple[int, int], answer: Any, size: int) -> None:
-        if size <= MEMO_BYTES:
-            request.memo[form] = (*of, answer)
-
-    def _is_whole(self, request: ScanRequest, principal: Principal) -> bool:
-        """True if the request selects all rows of a flight, stored or current, as they are now."""
-        if request.node or request.limit is not None or request.rows or request.part or not principal.sees_all:
-            return False
-        if not request.flight.name.startswith("stats.") or request.snapshot not in (None, CURRENT):
-            return False
-        return request.pins is None or request.pins == self.catalog.current_snapshots()
-
-    def batches(self, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-        """A scan for the server itself, which takes no place among the streams."""
-        with self.database.reading() as cursor:
-            yield from self.queries.start(cursor, request, self.scope(request, ANONYMOUS))
 
     def _cached(
         self, request: ScanRequest, principal: Principal
     ) -> tuple[pa.RecordBatch, tuple[int, int] | None] | None:
-        """The answer from a slice, with its table's key and generation; None where the request is not about one table,
-        or its slice is not kept."""
+        """The answer from a slice, with its table's key and generation; None when the request is not about one table,
+        or when its slice is not cached."""
         if request.rows or request.part is not None or not request.flight.name.startswith("stats."):
             return None
         plan = request.plan
@@ -230,7 +204,7 @@ class Scanner:
         return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
 
     def slice(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
-        """The cached slice of a table (all stored rows, or those valid for a snapshot), None if it is not cached."""
+        """Rows of a flight of one table (all stored ones, or those valid for a snapshot), if cached or materialized."""
         stale = allow_stale and snapshot is not None
         return self.slices.get(
             (flight.name, table.table_key, snapshot, stale),
@@ -246,15 +220,15 @@ class Scanner:
         return None if data is None else self.unpack(flight, data, generation)
 
     def unpack(self, flight: Flight, data: bytes, generation: int) -> Slice | None:
-        """The slice of a value; None where another version of this program kept it."""
+        """Opens a materialized slice; None when another version of this program wrote it."""
         return Slice.unpacked(data, _MARKS[flight.name], flight.schema, generation)
 
     def pack(self, flight: Flight, made: Slice) -> bytes:
-        """A slice of a flight of `PACKED` as a value to be kept."""
+        """Serializes a slice of a flight of `PACKED` for the store."""
         return made.packed(_MARKS[flight.name])
 
     def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[int, int, Slice]]:
-        """Table key, snapshot id and slice of the current rows of tables, by one query for all; of those with rows."""
+        """Table key, snapshot id and slice of the current rows of each table that has any, by one query."""
         pins = {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
         if not pins:
             return
@@ -277,7 +251,7 @@ class Scanner:
     def _load(
         self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int
     ) -> pa.RecordBatch | None:
-        """All rows of a table as one batch, or None where they have too many bytes."""
+        """All rows of a table as one batch; None when they have more than `most` bytes."""
         whole = ScanRequest(flight)
         epoch = self.versions.steady()
         is_current = self.catalog.current_snapshots().get(table.table_key) == snapshot
@@ -295,7 +269,7 @@ class Scanner:
         return one_batch(in_order(pa.Table.from_batches(batches, whole.schema), sort_keys(whole, scope)))
 
     def _anew(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
-        """The answer that no cache has."""
+        """Answers from DuckDB."""
         if request.flight.name != adbc_statistics.FLIGHT.name:
             return self._run(request, self.scope(request, principal), is_cancelled)
         tables, columns = (

@@ -1,8 +1,10 @@
-"""Arrow kept ready: the rows of one table at one snapshot as a batch, found again without asking DuckDB.
+"""The one cache in front of DuckDB: an LRU with a size budget.
 
-A slice holds what a flight shows of one table for one way of asking (all stored rows, or those valid for a snapshot)
-as of a generation of the table (`store.table_versions`). Lookups by column id, name or file path go through an index
-of the slice; any other condition through Arrow's kernels, which mean the same as the SQL.
+Its main entries are slices: the rows that a flight shows of one table, either all stored ones or those valid for a
+snapshot, as one Arrow batch. Lookups by column id, name or file path use an index of the slice; other conditions use
+Arrow's kernels, which mean the same as the SQL. Small answers made from slices (a record of `resolve`, the bytes of a
+repeated `read` action) are entries of the same LRU. Each entry is valid for one generation of its table
+(`store.table_versions`): any commit that touches the table invalidates it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,37 +23,37 @@ from flight_server.conditions.one_table import Plan
 from store.lru import LruCache
 
 INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a filter
-TOO_LARGE_FOR: Final = 30.0  # seconds that a slice which did not fit is not tried again
-_ROW_COST: Final = 256  # bytes that the indexes of a row may take besides the Arrow buffers
-_COLUMN_COST: Final = 256  # bytes that Arrow takes to describe the buffers of a column
+TOO_LARGE_SECONDS: Final = 30.0  # before a slice that did not fit is tried again
+_ROW_BYTES: Final = 256  # estimate for the index entries of a row
+_COLUMN_BYTES: Final = 256  # estimate for what Arrow takes to describe the buffers of a column
 _CODEC: Final = "lz4_raw"
-_PACKED: Final = 1  # grows when the same stored rows are to be shown in another way
+_PACKED: Final = 1  # version of packed slices; increase it when equal stored rows are served differently
 
 
 class Slice:
-    """Rows of one table, in the order they are served in.
+    """Rows of one table in serving order, copied into a single buffer.
 
-    They are copied into a single block: with one for each column and its nulls, a slice of few rows takes several times
-    what is in it, and a part of something larger would keep all of that.
+    A buffer for each column and its null bitmap would take several times the bytes of a small slice, and a view of a
+    larger batch would keep all of that batch alive.
     """
 
     def __init__(self, block: pa.Buffer, schema: pa.Schema, generation: int):
-        """From a record batch as an IPC message."""
+        """Opens a slice from a record batch as an IPC message."""
         self.block, self.generation = block, generation
         self.batch = batch = pa.ipc.read_record_batch(block, schema)
-        self.size = block.size + _ROW_COST * batch.num_rows + _COLUMN_COST * batch.num_columns
+        self.size = block.size + _ROW_BYTES * batch.num_rows + _COLUMN_BYTES * batch.num_columns
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, generation: int) -> Slice:
         return cls(batch.serialize(), batch.schema, generation)
 
     def packed(self, mark: bytes) -> bytes:
-        """It as bytes, to be kept; `unpacked` has it back."""
+        """Serializes the slice for the store; `unpacked` reverses it."""
         return mark + self.block.size.to_bytes(8, "little") + pa.compress(self.block, _CODEC, asbytes=True)
 
     @classmethod
     def unpacked(cls, data: bytes, mark: bytes, schema: pa.Schema, generation: int) -> Slice | None:
-        """None where it was packed under another mark."""
+        """Opens a packed slice; None when it was packed with another mark."""
         if data[: len(mark)] != mark:
             return None
         size, packed = data[len(mark) : len(mark) + 8], pa.py_buffer(data)[len(mark) + 8 :]
@@ -72,7 +74,7 @@ class Slice:
         return index
 
     def select(self, wanted: Plan, limit: int | None = None) -> pa.RecordBatch:
-        """The rows that a plan keeps, all columns."""
+        """Filters by a plan; all columns are returned."""
         batch = self.batch
         if wanted.column is not None:
             batch = self._equal(wanted.column, wanted.values)
@@ -89,7 +91,7 @@ class Slice:
 
 
 def _rows(batch: pa.RecordBatch, numbers: Sequence[int]) -> pa.RecordBatch:
-    """The rows of these numbers, which grow; nothing is copied where none is left out between them."""
+    """Takes rows by ascending numbers, without a copy when they are consecutive."""
     count = len(numbers)
     if not count or numbers[-1] - numbers[0] == count - 1:
         return batch.slice(int(numbers[0]) if count else 0, count)
@@ -97,7 +99,7 @@ def _rows(batch: pa.RecordBatch, numbers: Sequence[int]) -> pa.RecordBatch:
 
 
 def mark_of(schema: pa.Schema) -> bytes:
-    """A version tag of packed rows, different for each schema and each version of the format."""
+    """Prefix of packed slices that identifies their schema and the version of this program."""
     return hashlib.sha256(b"%d" % _PACKED + schema.serialize().to_pybytes()).digest()[:8]
 
 
@@ -111,15 +113,30 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     return pa.concat_batches(batches)
 
 
-SliceKey = tuple[str, int, int | None, bool]  # flight, table key, snapshot asked for, stale rows allowed
+SliceKey = tuple[str, int, int | None, bool]
+"""Flight, table key, snapshot asked for (None for all stored rows), stale rows allowed."""
+
+
+class Derived(NamedTuple):
+    """A small answer made from a slice, valid for one generation of its table."""
+
+    table_key: int
+    generation: int
+    value: Any
 
 
 class SliceCache:
-    """Slices within a budget of bytes. The first look at a slice only notes it: what is asked once is not kept."""
+    """A thread-safe LRU of slices and of answers derived from them.
+
+    The first read of a slice is only noted, so that one scan over all tables does not evict what is asked repeatedly.
+
+    Args:
+        budget: Bytes of all entries together; 0 turns the cache off.
+    """
 
     def __init__(self, budget: int):
         self.largest = budget // 4
-        self._slices: LruCache[SliceKey, Slice] = LruCache(budget)
+        self._slices: LruCache[Hashable, Slice | Derived] = LruCache(budget)
         self._seen: LruCache[SliceKey, bool] = LruCache(65_536)
         self._too_large: LruCache[SliceKey, float] = LruCache(65_536)
         self._loading: set[SliceKey] = set()
@@ -130,28 +147,39 @@ class SliceCache:
         return self._slices.size
 
     def has(self, key: SliceKey) -> bool:
-        """True if a slice is cached, of any generation."""
+        """Whether a slice of any generation is cached."""
         return self._slices.get(key) is not None
 
     @property
     def is_half_full(self) -> bool:
         return self.used > self._slices.limit // 2
 
+    def derived(self, key: Hashable, generation: Callable[[int], int]) -> Derived | None:
+        """A derived answer, if it is of the present generation (by table key) of its table."""
+        found = self._slices.get(key)
+        if isinstance(found, Derived) and found.generation == generation(found.table_key):
+            return found
+        return None
+
+    def put_derived(self, key: Hashable, derived: Derived, size_bytes: int) -> None:
+        """Keeps a small answer under a key that is not a `SliceKey`."""
+        self._slices.put(key, derived, size_bytes)
+
     def get(
         self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None],
         unpack: Callable[[int], Slice | None] = lambda _: None,
     ) -> Slice | None:  # fmt: skip
-        """The slice as of the table's generation now; None where DuckDB is to be asked.
+        """The slice of the present generation of its table; None when DuckDB has to answer.
 
         Args:
-            key: What the slice is of.
-            generation: The table's generation at this moment.
-            load: Reads the slice, unless it has more bytes than it is given.
-            unpack: The slice as of a generation, where it was packed.
+            key: Identity of the slice.
+            generation: Returns the present generation of the table.
+            load: Reads the rows from DuckDB; None when they have more bytes than its argument.
+            unpack: Opens the materialized slice of a generation; None when there is none.
         """
         now = generation()
         found = self._slices.get(key)
-        if found is not None and found.generation == now:
+        if isinstance(found, Slice) and found.generation == now:
             return found
         worth = self.largest > 0 and self._worth_loading(key)
         if (unpacked := unpack(now)) is not None:
@@ -176,7 +204,7 @@ class SliceCache:
         return made
 
     def put(self, key: SliceKey, made: Slice) -> bool:
-        """Keeps a slice unless it is too large."""
+        """Caches a slice unless it is too large; whether it did."""
         if made.size > self.largest:
             return False
         self._slices.put(key, made, made.size)
@@ -187,4 +215,4 @@ class SliceCache:
             self._seen.put(key, True)
             return False
         failed = self._too_large.get(key)
-        return failed is None or time.monotonic() - failed > TOO_LARGE_FOR
+        return failed is None or time.monotonic() - failed > TOO_LARGE_SECONDS

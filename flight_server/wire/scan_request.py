@@ -26,7 +26,7 @@ CURRENT: Final = "current"
 FORMATS: Final = ("ARROW_IPC", "ROWS")
 MAX_LIMIT: Final = 2**62
 MAX_PARTITIONS: Final = 1024
-REMEMBERED_BYTES: Final = 64 << 20  # of commands and tickets whose meaning is kept, some with their last answer
+REMEMBERED_BYTES: Final = 64 << 20  # of commands and tickets whose meaning is kept
 REMEMBERED_UP_TO: Final = 16 << 10  # bytes of one of them
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """A validated read of one flight. It is kept and shared between calls: nothing changes it.
+    """A validated read of one flight. Immutable, and shared between calls; what derives from it is computed once.
 
     `columns` are names of the flight's schema in the order asked; None asks for all. `pins` (table key → snapshot id)
     fixes what "current" meant when the ticket was made. `partitions` asks GetFlightInfo for as many endpoints, each
@@ -87,11 +87,6 @@ class ScanRequest:
     def plan(self) -> Plan:
         """The condition taken apart: the one table it is about, and what is asked of it."""
         return plan_of(self.node, self.flight.schema)
-
-    @cached_property
-    def memo(self) -> dict[str, tuple[int, int, Any]]:
-        """The last small answers by form: table key, its generation then, the answer."""
-        return {}
 
     def with_columns(self, columns: tuple[str, ...]) -> ScanRequest:
         """The same request for other columns."""

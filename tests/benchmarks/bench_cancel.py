@@ -41,7 +41,7 @@ MOST_MS = 50.0
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatflightServer]:
     """A server of this process, so that its queries can be watched."""
     runtime.hush_tracebacks()
-    service = Service(Settings(db=tmp_path_factory.mktemp("cancel") / "s.duckdb", hot_bytes=0, cache_bytes=0))
+    service = Service(Settings(db=tmp_path_factory.mktemp("cancel") / "s.duckdb", cache_bytes=0))
     rows = pa.table({
         "table_catalog": pa.repeat("lake", ROWS), "table_schema": pa.repeat("s", ROWS),
         "table_name": pa.repeat("t", ROWS), "snapshot_id": pa.repeat(1, ROWS), "column_id": pa.repeat(1, ROWS),

@@ -75,7 +75,7 @@ def timed(function: Callable[[], Any]) -> float:
 
 @pytest.fixture(params=HISTORIES, ids=lambda n: f"{n} snapshots")
 def service(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
-    made = Service(Settings(db=tmp_path / "s.duckdb", cache_bytes=0, hot_bytes=0))
+    made = Service(Settings(db=tmp_path / "s.duckdb", cache_bytes=0))
     for snapshot in range(1, request.param + 1):
         made.store.put([Put("stats.columns", rows(snapshot))])
     made.database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True).result()

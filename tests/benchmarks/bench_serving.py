@@ -1,7 +1,8 @@
 """Serving against a bare pyarrow Flight server over cached batches: ratios, interleaved in one run.
 
-STATFLIGHT_BENCH_ROWS: rows of stats.file_columns (10 000 000 for the figures of the issue).
-STATFLIGHT_BENCH_DIR: where databases are kept between runs. STATFLIGHT_BENCH_SECONDS: how long each load lasts.
+STATFLIGHT_BENCH_ROWS: rows of stats.file_columns. STATFLIGHT_BENCH_TABLES, STATFLIGHT_BENCH_SNAPSHOTS: how many tables
+(default 2000), and stored snapshots of each (default 5). STATFLIGHT_BENCH_DIR: where databases are kept between runs.
+STATFLIGHT_BENCH_SECONDS: how long each load lasts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow.flight as flight
 import pytest
 
 from tests.benchmarks.raw_server import INTEGERS
-from tests.benchmarks.serving_data import COLUMNS_PER_TABLE, TABLES, WIDE_COLUMNS, columns_rows, name_of
+from tests.benchmarks.serving_data import COLUMNS_PER_TABLE, SNAPSHOTS, TABLES, WIDE_COLUMNS, columns_rows, name_of
 
 pytestmark = pytest.mark.benchmark
 
@@ -34,6 +35,7 @@ ROWS = int(os.environ.get("STATFLIGHT_BENCH_ROWS", "1000000"))
 SECONDS = float(os.environ.get("STATFLIGHT_BENCH_SECONDS", "3"))
 ROUNDS = 1500
 CLIENTS = 16
+SEEN = min(199, TABLES - 1)  # tables that are asked for again and again
 KNOWN = 250  # points that are asked for again and again
 
 
@@ -53,7 +55,7 @@ def started(command: list[str], log: Path, **env: str) -> Iterator[str]:
 
 
 def database_in(directory: Path) -> Path:
-    database = directory / f"stats-{ROWS}.duckdb"
+    database = directory / f"stats-{ROWS}-{TABLES}x{SNAPSHOTS}.duckdb"
     if not database.exists():
         subprocess.run([sys.executable, HERE / "serving_data.py", database, str(ROWS)], check=True)
     return database
@@ -125,8 +127,8 @@ class Client:
 
 
 def places(number: int) -> tuple[int, int]:
-    """A table and a column of it: 9950 pairs in turn."""
-    return number * 7 % (TABLES - 1), number * 13 % COLUMNS_PER_TABLE + 1
+    """A table and a column of it, in turn, of the first SEEN tables."""
+    return number * 7 % SEEN, number * 13 % COLUMNS_PER_TABLE + 1
 
 
 def calls(kind: str, client: Client) -> Call:
@@ -185,16 +187,16 @@ def compare_p50(name: str, ours: Call, theirs: Call, bound: float, rounds: int =
 
 def test_point_latency(uris: tuple[str, str]) -> None:
     ours, theirs = Client(uris[0]), Client(uris[1])
-    for number in range(2 * TABLES):  # every table is warm
+    for number in range(2 * SEEN):  # every table is warm
         assert ours.get(point(*places(number))).num_rows == 1
     empty = calls("empty", theirs)
     again = calls("read again", ours)
     for number in range(2 * KNOWN):
         again(number)
-    compare_p50("warm point by action / empty DoGet", again, empty, 1.15)
+    compare_p50("warm point by action / empty DoGet", again, empty, 1.2)
     compare_p50("warm point by DoGet / empty DoGet", calls("point again", ours), empty, 1.4)
-    compare_p50("first point of a column by action / empty", calls("read", ours), empty, 1.4)
-    compare_p50("first point of a column by DoGet / empty", calls("point", ours), empty, 1.6)
+    compare_p50("first point of a column by action / empty", calls("read", ours), empty, 2.0)
+    compare_p50("first point of a column by DoGet / empty", calls("point", ours), empty, 2.0)
     compare_p50("(bare server, one row / empty DoGet)", lambda _: theirs.get(b"point").num_rows, empty, 1.4)
     bundle = command(table=TABLES - 1, snapshot="current")
     assert ours.get(bundle).num_rows == WIDE_COLUMNS
@@ -242,7 +244,7 @@ def test_first_looks_after_a_start(uris: tuple[str, str], tmp_path: Path) -> Non
             client = Client(uri)
             time.sleep(5 if warm else 0)
             client.get(b'{"table": "sys.flights"}')
-            mine, bare = latencies(lookup, calls("empty", theirs), TABLES - 1)
+            mine, bare = latencies(lookup, calls("empty", theirs), SEEN)
             p50, base = statistics.median(mine), statistics.median(bare)
             told(f"20 rows, first look, {'read before the start' if warm else 'never read before'}", p50 / base,
                  "at most 4.0", f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")  # fmt: skip
@@ -257,14 +259,14 @@ def test_first_looks_after_a_publish(uris: tuple[str, str], tmp_path: Path) -> N
     with started(serve(own), tmp_path / "published.log") as uri:
         client, put = Client(uri), json.dumps({"table": "stats.columns", "mode": "upsert"}).encode()
         for _ in range(2):  # they are in the cache
-            latencies(lookup, lookup, TABLES - 1)
-        for number in range(TABLES - 1):
+            latencies(lookup, lookup, SEEN)
+        for number in range(SEEN):
             rows = columns_rows(number, COLUMNS_PER_TABLE + 1)
             writer, _ = client.flight.do_put(flight.FlightDescriptor.for_command(put), rows.schema)
             writer.write_table(rows)
             writer.close()
         time.sleep(5)
-        mine, bare = latencies(lookup, calls("empty", theirs), TABLES - 1)
+        mine, bare = latencies(lookup, calls("empty", theirs), SEEN)
         p50, base = statistics.median(mine), statistics.median(bare)
         told("20 rows, first look, published before", p50 / base, "at most 4.0",
              f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")  # fmt: skip
@@ -274,7 +276,7 @@ def test_resolve_latency(uris: tuple[str, str]) -> None:
     ours, theirs = Client(uris[0]), Client(uris[1])
     (answer,) = ours.act("resolve", json.dumps({"requests": [request_of(1, 1)]}).encode())
     assert json.loads(answer)["outcome"] == "HIT"
-    for number in range(2 * TABLES):
+    for number in range(2 * SEEN):
         calls("resolve", ours)(number)
     for number in range(2 * KNOWN):
         calls("resolve again", ours)(number)
@@ -316,15 +318,10 @@ def test_streams(uris: tuple[str, str]) -> None:
                     b"integers", 0.7, 25)  # fmt: skip
     compare_streams("(bare server, DuckDB's reader / cached)", (uris[1], uris[1]), lambda _: b"duckdb", b"integers",
                     0.7, 25)  # fmt: skip
-    hot = command("stats.file_columns")
-    deadline = time.monotonic() + 120
-    throughput(uris[0], hot)
-    while (rate := throughput(uris[0], hot)[0]) < 0.8 * throughput(uris[1], b"bulk")[0] and time.monotonic() < deadline:
-        time.sleep(1)
-    told("(hot after)", 120 - (deadline - time.monotonic()), "seconds", f"{rate / 1e6:.2f} million rows/s")
-    compare_streams("hot stream / bare", uris, lambda _: hot, b"bulk", 0.9)
-    compare_streams("hot stream, 3 integer columns / bare", uris,
-                    lambda _: command("stats.file_columns", columns=INTEGERS), b"integers", 0.9, 25)  # fmt: skip
+    whole = command("stats.file_columns")  # the same bytes again and again: DuckDB answers each time
+    compare_streams("repeated scan / bare", uris, lambda _: whole, b"bulk", 0.5)
+    compare_streams("repeated scan, 3 integer columns / bare", uris,
+                    lambda _: command("stats.file_columns", columns=INTEGERS), b"integers", 0.5, 25)  # fmt: skip
 
 
 # Many clients, each a process of its own.
@@ -356,7 +353,7 @@ def compare_loads(name: str, ours: tuple[str, str], theirs: tuple[str, str], bou
 
 
 def test_sixteen_clients(uris: tuple[str, str]) -> None:
-    for number in range(2 * TABLES):
+    for number in range(2 * SEEN):
         calls("point", Client(uris[0]))(number)
     empty = (uris[1], "empty")
     compare_loads("16 clients, points by action / empty DoGets", (uris[0], "read again"), empty, "at least 0.85")

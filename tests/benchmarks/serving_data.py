@@ -1,7 +1,12 @@
-"""Synthetic statistics for the serving benchmarks, put through the store itself; kept between runs where asked."""
+"""Synthetic statistics for the serving benchmarks: many tables with several stored snapshots, as lakes have them.
+
+They are put through the store itself. STATFLIGHT_BENCH_TABLES: how many tables (at least 2), the last one wide.
+STATFLIGHT_BENCH_SNAPSHOTS: how many stored snapshots each has; columns change with each, and files are added.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,8 +15,9 @@ import pyarrow as pa
 
 COLUMNS_PER_TABLE = 50
 WIDE_COLUMNS = 1000
-SNAPSHOT = 7
-TABLES = 200
+TABLES = int(os.environ.get("STATFLIGHT_BENCH_TABLES", "2000"))
+SNAPSHOTS = int(os.environ.get("STATFLIGHT_BENCH_SNAPSHOTS", "5"))
+_TABLES_IN_A_PUT = 250
 
 
 def name_of(number: int) -> tuple[str, str, str]:
@@ -36,19 +42,20 @@ def _scalars(rows: int, seed: int) -> dict[str, pa.Array]:
     }
 
 
-def _key(number: int, rows: int) -> dict[str, pa.Array]:
+def _key(number: int, rows: int, snapshot: int) -> dict[str, pa.Array]:
     names = dict(zip(("table_catalog", "table_schema", "table_name"), name_of(number), strict=True))
     key = {name: pa.repeat(value, rows) for name, value in names.items()}
-    return key | {"snapshot_id": pa.array(np.full(rows, SNAPSHOT))}
+    return key | {"snapshot_id": pa.array(np.full(rows, snapshot))}
 
 
-def columns_rows(number: int, columns: int) -> pa.Table:
+def columns_rows(number: int, columns: int, snapshot: int = SNAPSHOTS) -> pa.Table:
     ids = np.arange(1, columns + 1)
     named = {"column_id": pa.array(ids), "column_name": pa.array([f"column_{i}" for i in ids])}
-    return pa.table(_key(number, columns) | named | _scalars(columns, number))
+    return pa.table(_key(number, columns, snapshot) | named | _scalars(columns, number * SNAPSHOTS + snapshot))
 
 
-def file_columns_rows(number: int, files: int) -> pa.Table:
+def file_columns_rows(number: int, files: int, snapshot: int = SNAPSHOTS) -> pa.Table:
+    """Rows of a table's first files, which say the same at every snapshot."""
     rows = files * COLUMNS_PER_TABLE
     ids = np.tile(np.arange(1, COLUMNS_PER_TABLE + 1), files)
     paths = pa.array([f"s3://bucket/warehouse/table{number:05d}/data/part-{i:05d}.parquet" for i in range(files)])
@@ -57,11 +64,14 @@ def file_columns_rows(number: int, files: int) -> pa.Table:
         "column_id": pa.array(ids),
         "column_name": pa.array([f"column_{i}" for i in range(COLUMNS_PER_TABLE + 1)]).take(pa.array(ids)),
     }
-    return pa.table(_key(number, rows) | named | _scalars(rows, number))
+    each = (pa.table(_scalars(COLUMNS_PER_TABLE, number * 1000 + file)) for file in range(files))
+    scalars = pa.concat_tables(each).combine_chunks()
+    return pa.table(_key(number, rows, snapshot) | named | dict(zip(scalars.column_names, scalars, strict=True)))
 
 
 def build(path: Path, file_rows: int) -> None:
-    """A database of TABLES tables, the last one wide, with about `file_rows` rows of stats.file_columns."""
+    """A database of TABLES tables of SNAPSHOTS snapshots, with about `file_rows` rows of stats.file_columns that are
+    shown."""
     from store import records
     from store.catalog_store import Catalog
     from store.database import Database
@@ -70,14 +80,21 @@ def build(path: Path, file_rows: int) -> None:
 
     database = Database(path)
     store = DuckDBStatsStore(database, Catalog(database))
-    files = max(1, file_rows // TABLES // COLUMNS_PER_TABLE)
-    for number in range(TABLES):
-        width = WIDE_COLUMNS if number == TABLES - 1 else COLUMNS_PER_TABLE
-        for flight, rows in (
-            ("stats.columns", columns_rows(number, width)),
-            ("stats.file_columns", file_columns_rows(number, files)),
-        ):
-            store.put([Put(flight, records.prepare(FLIGHTS[flight], rows))])
+    listed = SNAPSHOTS * (SNAPSHOTS + 1) // 2  # of a file at each snapshot, over all snapshots
+    added = max(1, file_rows // TABLES // COLUMNS_PER_TABLE // listed)
+
+    def width(number: int) -> int:
+        return WIDE_COLUMNS if number == TABLES - 1 else COLUMNS_PER_TABLE
+
+    for snapshot in range(1, SNAPSHOTS + 1):
+        for first in range(0, TABLES, _TABLES_IN_A_PUT):
+            numbers = range(first, min(first + _TABLES_IN_A_PUT, TABLES))
+            for flight, rows in (
+                ("stats.columns", [columns_rows(n, width(n), snapshot) for n in numbers]),
+                ("stats.file_columns", [file_columns_rows(n, added * snapshot, snapshot) for n in numbers]),
+            ):
+                put = Put(flight, records.prepare(FLIGHTS[flight], pa.concat_tables(rows)))
+                store.put([put])
     with database.reading() as cursor:
         cursor.execute("CHECKPOINT")
     database.close()

@@ -1,15 +1,14 @@
-"""Scans as a whole: shares, order, sizes of batches, flights kept ready, rows as text."""
+"""Scans as a whole: shares, order, sizes of batches, rows as text."""
 
 from __future__ import annotations
 
 import json
-import time
 
 import pyarrow as pa
 import pytest
 
 from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
-from flight_server.reads.streams import MAX_BATCH_BYTES, Stream
+from flight_server.reads.streams import MAX_BATCH_BYTES
 from flight_server.wire import scan_request
 from flight_server.wire.tickets import of_ticket, to_ticket
 from store.errors import ResourceExhausted
@@ -99,36 +98,6 @@ def test_rows_as_text(service):
     assert [json.loads(row) for row in found] == [["1", "1"], ["2", "2"], ["3", None]]
 
 
-def wait_until_hot(service, data: bytes) -> Stream:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        request = of_ticket(data)
-        if service.flight_files.get(request) is not None:
-            answer = service.scanner.read(request, ANONYMOUS)
-            assert isinstance(answer, Stream)
-            return answer
-        time.sleep(0.05)
-    pytest.fail("the flight is not made ready")
-
-
-@pytest.mark.parametrize("more", [{}, {"columns": ["row_count", "snapshot_id"]}, {"snapshot": "current"}])
-def test_a_whole_flight_is_kept_ready_until_the_next_put(service, more):
-    data = command(flight="stats.file_columns", **more)
-    cold = read(service, data)
-    hot = pa.Table.from_batches(wait_until_hot(service, data), cold.schema)
-    assert hot.to_pylist() == cold.to_pylist()
-    put(service, rows("t0", 1, [1], file_path="f000", row_count=-0 + len(more) + 5000), "stats.file_columns")
-    assert 5000 + len(more) in read(service, data)["row_count"].to_pylist()
-    assert service.flight_files.get(of_ticket(data)) is None
-
-
-def test_a_flight_kept_ready_is_not_for_callers_who_see_less(service):
-    data = command(flight="stats.file_columns")
-    wait_until_hot(service, data).close()
-    assert read(service, data, Principal("some", ALL_SCOPES, ("lake.s.t1",))).num_rows == 0
-    assert not list(service.settings.db.parent.glob("*.hot/*"))
-
-
 def test_batches_have_at_most_four_mebibytes(service):
     long = "x" * 100_000
     put(service, rows("wide", 1, range(1, 200), min=long, max=long + "y", logical_type="STRING"))
@@ -140,14 +109,14 @@ def test_batches_have_at_most_four_mebibytes(service):
 
 
 def test_no_answer_is_larger_than_any_may_be_however_it_is_made(tmp_path):
-    """A query's small answer, one of the cache, one of its memory, and a message."""
+    """A small answer of a query, one from a slice, and a message, also a repeated one."""
     with service_in(tmp_path, max_stream_bytes=2000) as service:
         put(service, rows("small", 1, range(1, 3)))
         put(service, rows("large", 1, range(1, 60)))
         one = command("small", columns=["column_name", "ndv"])
         for _ in range(4):
             assert read(service, one).num_rows == 2
-            assert service.scanner.message(of_ticket(one), ANONYMOUS).size < 2000
+            assert service.scanner.message(of_ticket(one), ANONYMOUS, command=one).size < 2000
             for data in (command("large"), command("large", snapshot="current"), command()):
                 with pytest.raises(ResourceExhausted, match="more bytes than this server sends"):
                     read(service, data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import fields
 
 import pyarrow as pa
 import pytest
@@ -89,9 +90,11 @@ def test_the_cache_answers_as_duckdb_does(service, uncached, tree, table, column
             put(service, rows("a", 4, [replaced], max_width_bytes=replaced, schema_hash="y", row_count=200 + replaced))
         expected = uncached.table(request, ANYBODY)
         assert plain(service.scanner.table(_request(data), ANYBODY)) == plain(expected)
-        message = pa.ipc.open_stream(service.scanner.message(_request(data), ANYBODY)).read_all()
-        assert plain(message) == plain(expected)
-        assert message.schema == request.schema
+        for command_ in (None, data, data):  # the last one by its command's bytes
+            answer = service.scanner.message(_request(data), ANYBODY, command=command_)
+            message = pa.ipc.open_stream(answer).read_all()
+            assert plain(message) == plain(expected)
+            assert message.schema == request.schema
 
 
 ANYBODY = Principal("anybody", ALL_SCOPES)
@@ -156,7 +159,10 @@ def test_what_a_caller_may_not_see_is_not_remembered_for_it(service):
     assert {read(service, data).num_rows for _ in range(4)} != {0}
     nobody = Principal("nobody", ALL_SCOPES, ("lake.s.b",))
     assert read(service, data, nobody).num_rows == 0
-    assert pa.ipc.open_stream(service.scanner.message(_request(data), nobody)).read_all().num_rows == 0
+    everybody = service.scanner.message(_request(data), ANYBODY, command=data)
+    assert pa.ipc.open_stream(everybody).read_all().num_rows > 0
+    answer = service.scanner.message(_request(data), nobody, command=data)
+    assert pa.ipc.open_stream(answer).read_all().num_rows == 0
 
 
 def test_slices_stay_within_their_budget():
@@ -227,3 +233,28 @@ def test_a_slice_keeps_its_own_rows_alone():
     del large
     assert made.batch.to_pylist() == wanted
     assert pa.total_allocated_bytes() - before < 2000
+
+
+def test_a_repeated_read_action_is_answered_by_its_bytes_until_a_commit(service):
+    put(service, rows("repeated", 1, [1]))
+    data = command("repeated", columns=["row_count"], snapshot="current")
+
+    def ask():
+        answer = service.scanner.message(_request(data), ANYBODY, command=data)
+        return answer, pa.ipc.open_stream(answer).read_all()["row_count"].to_pylist()
+
+    for _ in range(2):  # the slice is loaded on the second read
+        ask()
+    first, _ = ask()
+    assert ask()[0] is first
+    put(service, rows("repeated", 1, [1], row_count=321, null_count=0, ndv=None))
+    assert ask()[1] == [321]
+
+
+def test_a_request_is_not_changed_by_being_answered(service):
+    request = _request(command("a", columns=["ndv"], snapshot="current"))
+    for _ in range(4):
+        service.scanner.message(request, ANYBODY, command=b"another")
+        service.scanner.table(request, ANYBODY)
+    derived = {"names", "schema", "head", "plan"}
+    assert set(vars(request)) - {field.name for field in fields(request)} <= derived

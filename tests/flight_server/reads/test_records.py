@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from flight_server.app import Service
-from flight_server.reads.record_cache import RecordCache
+from flight_server.reads.records import RECORD_BYTES, RecordFinder
+from flight_server.reads.slice_cache import SliceCache
 from store.targets import Target
 from tests.flight_server.serving import command, put, read, rows, service_in
 
@@ -31,7 +32,7 @@ def key(service: Service, name: str = "t") -> int:
     return service.catalog.get(f"lake.s.{name}").table_key
 
 
-def find(service: Service, *targets: Target, snapshot_id: int = 1, records: RecordCache | None = None) -> list[Any]:
+def find(service: Service, *targets: Target, snapshot_id: int = 1, records: RecordFinder | None = None) -> list[Any]:
     wanted = [(key(service), snapshot_id, target) for target in targets]
     return (records or service.records).find(wanted)
 
@@ -115,9 +116,11 @@ def test_a_change_is_seen_at_once(service):
 
 
 def test_few_are_kept_and_all_are_found(service):
-    few = RecordCache(service.store, service.catalog, service.versions, kept=2)
+    small = SliceCache(2 * RECORD_BYTES)
+    few = RecordFinder(service.store, service.catalog, small, service.scanner)
     for _ in range(2):
         assert ids(find(service, *columns(1, 2, 3, 4, 5), records=few)) == [1, 2, 3, 4, 5]
+        assert small.used == 2 * RECORD_BYTES
 
 
 @pytest.mark.parametrize("puts", [10, pytest.param(200, marks=pytest.mark.benchmark)])

@@ -1,40 +1,33 @@
-"""Records found again without asking DuckDB: what `resolve` answers from.
+"""Stored records as JSON rows, for `resolve`.
 
-An entry holds as of a generation of its table (`store.table_versions`): the generation is taken before the store is
-read, so that nobody is shown less than what was acknowledged. That nothing is stored is remembered too.
+Records are made from the slice of their table, else read from the store, and kept in the cache of slices: making one
+takes some fifty times as long as finding it again. A record is valid for a generation of its table, taken before the
+store is read, so that no caller sees less than what was acknowledged. That nothing is stored is cached too.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
 from flight_server.conditions.one_table import Plan
-from flight_server.reads.slice_cache import Slice
+from flight_server.reads.scanner import Scanner
+from flight_server.reads.slice_cache import Derived, Slice, SliceCache
 from flight_server.wire.status import to_json
 from store.catalog_store import Catalog, TableEntry
 from store.freshness import EXACT, usable_for
-from store.lru import LruCache
 from store.puts import FLIGHT_OF
-from store.schemas import FLIGHTS, Flight
+from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore
-from store.table_versions import TableVersions
 from store.targets import Target, TargetKind
 
-KEPT: Final = 50_000  # records of about 2 kB
+RECORD_BYTES: Final = 2048  # estimate of a cached record and its JSON text
 _HIDDEN: Final = frozenset({"table_key", "from_pos", "to_pos", "snapshot_id", "generation", "created_at"})
 
-_BY_TABLE: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # kinds whose row a slice finds
-
-SliceSource = Callable[[Flight, TableEntry, int], Slice | None]
-"""From a table and a snapshot to its cached slice of a flight, None if it is not cached."""
-
-
-def _never_cached(*_: Any) -> None:
-    """Default without a slice cache: always query the store."""
+_BY_TABLE: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # kinds whose rows are found in a slice
 
 
 RecordKey = tuple[int, int, Target]
@@ -42,47 +35,51 @@ RecordKey = tuple[int, int, Target]
 
 
 class Record(dict[str, Any]):
-    """A stored record as a flat flight row that JSON can carry."""
+    """A stored record as a flat row of its flight, with values that JSON has."""
 
     @cached_property
     def text(self) -> str:
-        """It as JSON: a record that is kept is asked for again and again."""
+        """JSON text of the record, computed once."""
         return to_json(self)
 
 
-class RecordCache:
-    """The stored record of a target at exactly a snapshot, as a flat flight row that JSON can carry."""
+class RecordFinder:
+    """Finds the stored record of a target at exactly a snapshot.
 
-    def __init__(
-        self, store: DuckDBStatsStore, catalog: Catalog, versions: TableVersions,
-        cached_slice: SliceSource = _never_cached, kept: int = KEPT,
-    ):  # fmt: skip
-        self._store, self._catalog, self._versions, self._cached_slice = store, catalog, versions, cached_slice
-        self._kept: LruCache[RecordKey, tuple[int, Mapping[str, Any] | None]] = LruCache(kept)
+    Args:
+        store: Answers what no slice has.
+        catalog: Entries of tables by key.
+        cache: Keeps the records found.
+        scanner: Finds slices.
+    """
+
+    def __init__(self, store: DuckDBStatsStore, catalog: Catalog, cache: SliceCache, scanner: Scanner):
+        self._store, self._catalog, self._cache, self._scanner = store, catalog, cache, scanner
+        self._generation = scanner.versions.generation
 
     def find(self, wanted: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
-        """One record or None for each, in order; those not kept are read in one query per table and snapshot."""
+        """One record or None for each, in order; those not cached are read by one query per table and snapshot."""
         found: dict[RecordKey, Mapping[str, Any] | None] = {}
         missing: dict[tuple[int, int, TargetKind], list[RecordKey]] = {}
         for item in dict.fromkeys(wanted):
-            known = self._kept.get(item)
-            if known is not None and known[0] == self._versions.generation(item[0]):
-                found[item] = known[1]
+            known = self._cache.derived(item, self._generation)
+            if known is not None:
+                found[item] = known.value
             else:
                 missing.setdefault((item[0], item[1], item[2].kind), []).append(item)
         for (table_key, snapshot_id, kind), items in missing.items():
-            generation = self._versions.generation(table_key)
+            generation = self._generation(table_key)
             read = self._read(self._catalog.by_key(table_key), snapshot_id, kind, [target for _, _, target in items])
             for item in items:
                 record = read.get(item[2].storage_id)
                 found[item] = record
-                self._kept.put(item, (generation, record))
+                self._cache.put_derived(item, Derived(table_key, generation, record), RECORD_BYTES)
         return [found[item] for item in wanted]
 
     def _read(
         self, table: TableEntry, snapshot_id: int, kind: TargetKind, targets: Sequence[Target]
     ) -> dict[str, Mapping[str, Any]]:
-        slice_ = self._cached_slice(FLIGHTS[FLIGHT_OF[kind]], table, snapshot_id) if kind in _BY_TABLE else None
+        slice_ = self._scanner.slice(FLIGHTS[FLIGHT_OF[kind]], table, snapshot_id) if kind in _BY_TABLE else None
         rows: Mapping[str, Mapping[str, Any] | None]
         if slice_ is not None:
             rows = _of_slice(slice_, targets)
@@ -100,7 +97,7 @@ class RecordCache:
 
 
 def _of_slice(slice_: Slice, targets: Sequence[Target]) -> dict[str, Mapping[str, Any]]:
-    """The rows, by storage id, of table or column targets that are exactly of the slice's snapshot."""
+    """Rows of table or column targets by storage id, those of exactly the slice's snapshot."""
     ids = tuple(target.column_id for target in targets if target.column_id is not None)
     rows = slice_.select(Plan(None, "column_id", ids) if ids else Plan(None)).to_pylist()
     exact = (row for row in rows if row["freshness"] == "EXACT")
