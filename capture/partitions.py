@@ -64,8 +64,8 @@ def paths_in(files: pa.Table, wanted: Sequence[Partition], types: Mapping[str, L
     if not data.num_rows:
         raise NotFound(f'"{table}" has no data file at this snapshot', code="UNKNOWN_PARTITION")
     coded = data["partition_data_json"].combine_chunks().dictionary_encode()
-    told: list[dict[str, Any]] = [json.loads(text) for text in coded.dictionary.to_pylist()]
-    fields = list(dict.fromkeys(name for partition in told for name in partition))
+    partitions_found: list[dict[str, Any]] = [json.loads(text) for text in coded.dictionary.to_pylist()]
+    fields = list(dict.fromkeys(name for partition in partitions_found for name in partition))
     if not fields:
         raise InvalidArgument(f'"{table}" is not partitioned', code="NOT_PARTITIONED", hint="leave partitions out")
     for name in dict.fromkeys(name for partition in wanted for name, _ in partition):
@@ -76,11 +76,11 @@ def paths_in(files: pa.Table, wanted: Sequence[Partition], types: Mapping[str, L
     for partition in wanted:
         values = tuple(_canonical(value, types.get(name)) for name, value in partition)
         shapes.setdefault(tuple(name for name, _ in partition), set()).add(values)
-    within = pa.array([_is_in(partition, shapes, types) for partition in told], pa.bool_())
+    within = pa.array([_is_in(partition, shapes, types) for partition in partitions_found], pa.bool_())
     paths = data["file_path"].combine_chunks().filter(pc.fill_null(within.take(coded.indices), False))
     if not len(paths):
-        known = ", ".join(json.dumps(partition, ensure_ascii=False) for partition in told[:_SHOWN])
-        more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+        known = ", ".join(json.dumps(partition, ensure_ascii=False) for partition in partitions_found[:_SHOWN])
+        more = f" and {len(partitions_found) - _SHOWN} more" if len(partitions_found) > _SHOWN else ""
         raise NotFound(
             f'no file of "{table}" is in {json.dumps([dict(each) for each in wanted[:_SHOWN]], ensure_ascii=False)}',
             code="UNKNOWN_PARTITION", hint=f"its partitions are {known}{more}",
@@ -89,9 +89,9 @@ def paths_in(files: pa.Table, wanted: Sequence[Partition], types: Mapping[str, L
 
 
 def _is_in(
-    told: Mapping[str, Any], shapes: Mapping[tuple[str, ...], set[Texts]], types: Mapping[str, LogicalType]
+    partition: Mapping[str, Any], shapes: Mapping[tuple[str, ...], set[Texts]], types: Mapping[str, LogicalType]
 ) -> bool:
-    own = {name: _canonical(value_text(value), types.get(name)) for name, value in told.items()}
+    own = {name: _canonical(value_text(value), types.get(name)) for name, value in partition.items()}
     return any(
         all(name in own for name in names) and tuple(own[name] for name in names) in values
         for names, values in shapes.items()

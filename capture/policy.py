@@ -70,8 +70,8 @@ def parse(text: str) -> Policy:
     """
     entries = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
-        pattern, colon, told = part.rpartition(":")
-        entries.append((pattern.strip() if colon else "*", _rules(told.strip())))
+        pattern, colon, rules = part.rpartition(":")
+        entries.append((pattern.strip() if colon else "*", _rules(rules.strip())))
     return Policy(tuple(entries))
 
 

@@ -94,8 +94,8 @@ def _call(engine: CaptureEngine, requests: list[CaptureRequest], sink: Sink) -> 
     except Exception as trouble:
         log.exception("engine %s failed", engine.id)
         failed = f"capture failed: {type(trouble).__name__}"
-        told = {"retryable": may_pass(trouble)}
-        return [CaptureResult(Outcome.DEGRADED, engine.id, failed, told) for _ in requests]
+        attributes = {"retryable": may_pass(trouble)}
+        return [CaptureResult(Outcome.DEGRADED, engine.id, failed, attributes) for _ in requests]
     if len(answers) != len(requests):
         wrong = f"capture failed: {len(answers)} results for {len(requests)} requests"
         return [CaptureResult(Outcome.DEGRADED, engine.id, wrong, _FINAL) for _ in requests]

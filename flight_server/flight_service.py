@@ -107,19 +107,19 @@ class _Answering:
             if self._metrics is not None and not self._begun:
                 self._count("OK")
         elif not isinstance(trouble, GeneratorExit):  # which says that the caller of a stream has left
-            told = status.to_flight(trouble, self._headers.correlation_id)
-            code = status.code_of(told)
+            error = status.to_flight(trouble, self._headers.correlation_id)
+            code = status.code_of(error)
             polling = (
                 self._what == ("DoAction", "lease_job") and code == "SHUTTING_DOWN"
             )  # how workers learn of the end
             if code != "CANCELLED" and not polling:
-                message = str(trouble) if isinstance(trouble, StatflightError) else str(told)
+                message = str(trouble) if isinstance(trouble, StatflightError) else str(error)
                 what = "/".join(filter(None, self._what))
                 audit_log.refusal(
                     what, self._headers.caller, self._headers.correlation_id, code, message, self._context.peer()
                 )
             self._count(code)
-            raise told from None
+            raise error from None
 
     def _count(self, code: str) -> None:
         if self._metrics is not None:

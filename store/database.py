@@ -203,8 +203,8 @@ class Database:
                 for item in group:
                     self._commit(connection, [item])
             return
-        for told in self.on_commit:
-            told()
+        for callback in self.on_commit:
+            callback()
         self.versions.note(self._touched)  # once all of it can be seen, and before any caller hears of it
         for item, result in zip(group, results, strict=True):
             item.future.set_result(result)

@@ -26,9 +26,9 @@ Found = Mapping[str, Any]
 
 def _digest(found: Mapping[str, Any]) -> str:
     """Digest of a discovered table, besides its entry and new snapshots."""
-    told = [found.get(name) for name in (
+    values = [found.get(name) for name in (
         "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties")]  # fmt: skip
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _path(column: Sequence[Any]) -> list[str] | None:

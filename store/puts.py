@@ -170,7 +170,7 @@ def once(flight: str, name_of: Callable[[int], str], rows: pa.Table, keys: Seque
         at = int(np.argmax(differs))
         raise InvalidArgument(
             f'{flight}: two different rows for one target of "{name_of(at)}": '
-            f"{told({key: rows[key][at].as_py() for key in keys if key != 'table_key'})}",
+            f"{shown({key: rows[key][at].as_py() for key in keys if key != 'table_key'})}",
             hint="send each target once",
         )
     return rows.take(pa.array(np.sort(first)))
@@ -181,17 +181,17 @@ def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str,
     content = [name for name in old if name not in cosmetic(flight) and name not in keys]
     field = next((name for name in content if new.get(name) != old[name]), "content")
     return Conflict(
-        f'{flight}: "{full_name}" already has another record for {told({key: new[key] for key in keys})}: {field} is '
-        f"{told(old.get(field))}, the put says {told(new.get(field))}",
+        f'{flight}: "{full_name}" already has another record for {shown({key: new[key] for key in keys})}: {field} is '
+        f"{shown(old.get(field))}, the put says {shown(new.get(field))}",
         hint='put with mode "upsert" or "replace_snapshot" to replace it',
         params={"table": full_name, "field": field},
     )
 
 
-def told(value: object) -> str:
+def shown(value: object) -> str:
     """A value as an error names it: short."""
     if isinstance(value, dict):
-        return ", ".join(f"{k}={told(v)}" for k, v in value.items()) or "the table"
+        return ", ".join(f"{k}={shown(v)}" for k, v in value.items()) or "the table"
     text = repr(value) if isinstance(value, bytes) else str(value)
     return text if len(text) <= 100 else text[:100] + "…"
 

@@ -182,10 +182,10 @@ def _has_moments(part: Partial, lt: LogicalType) -> bool:
 
 def listing(tasks: Iterable[ScanTask]) -> str:
     """A digest of which files in which state a statistic is of."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for line in sorted(json.dumps([task.file_path, task.fingerprint]) for task in tasks):
-        told.update(f"{line}\n".encode())
-    return told.hexdigest()
+        digest.update(f"{line}\n".encode())
+    return digest.hexdigest()
 
 
 def _unions(
@@ -193,15 +193,15 @@ def _unions(
 ) -> dict[int, bytes]:
     """Theta sketches of columns of the table that are of just the files known."""
     sketches = sketches.filter(pc.equal(sketches["role"], "NDV"))
-    told = dict(zip(sketches["column_id"].to_pylist(), range(sketches.num_rows), strict=True))
+    row_of = dict(zip(sketches["column_id"].to_pylist(), range(sketches.num_rows), strict=True))
     found, listings = {}, {}
     for column_id in column_ids:
-        if (at := told.get(column_id)) is None:
+        if (at := row_of.get(column_id)) is None:
             continue
         files = tuple(n for n, task in enumerate(tasks) if (task.file_path, column_id) in parts)
         if files not in listings:
             listings[files] = listing(tasks[n] for n in files)
-        if _told(sketches["params"][at].as_py(), "files") == listings[files]:
+        if _parameter(sketches["params"][at].as_py(), "files") == listings[files]:
             found[column_id] = sketches["data"][at].as_py()
     return found
 
@@ -216,9 +216,9 @@ def _roles(wanted: SketchSelection, lt: LogicalType | None = None) -> set[str]:
 
 def _current(sketches: pa.Table, fingerprints: Mapping[str, str]) -> pa.ChunkedArray:
     """A mask of the sketches of files that have not changed since."""
-    told = _by_value(sketches["params"], lambda params: _told(params, "fingerprint"))
+    stored = _by_value(sketches["params"], lambda params: _parameter(params, "fingerprint"))
     now = _by_value(sketches["file_path"], lambda path: fingerprints.get(path or ""))
-    return pc.and_(pc.not_equal(told, ""), pc.fill_null(pc.equal(told, now), False))
+    return pc.and_(pc.not_equal(stored, ""), pc.fill_null(pc.equal(stored, now), False))
 
 
 def _by_value(texts: pa.ChunkedArray, function: Callable[[str | None], str | None]) -> pa.Array:
@@ -249,18 +249,18 @@ def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> st
 @lru_cache(4096)
 def _params(role: str, lt: LogicalType, fingerprint: str) -> str:
     """Parameters that all columns of a type have in common."""
-    told: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     match role:
         case "NDV" | "TUPLE_NDV":
-            told = {"k": sketches.THETA_K, "seed": 9001, "values": "iceberg single-value bytes, INT as 8 bytes"}
+            parameters = {"k": sketches.THETA_K, "seed": 9001, "values": "iceberg single-value bytes, INT as 8 bytes"}
         case "QUANTILES":
             units = {"DATE": "days", "TIME": "us", "TIMESTAMP": "us", "TIMESTAMPTZ": "us"}
-            told = {"k": sketches.KLL_K, "unit": units.get(lt.kind, "value"), "rank_error": 2 / sketches.KLL_K}
+            parameters = {"k": sketches.KLL_K, "unit": units.get(lt.kind, "value"), "rank_error": 2 / sketches.KLL_K}
         case "MCV":
-            told = {"lg_max_map_size": sketches.FREQUENT_LG, "items": sketches.FREQUENT_ITEMS_KEPT}
+            parameters = {"lg_max_map_size": sketches.FREQUENT_LG, "items": sketches.FREQUENT_ITEMS_KEPT}
     if fingerprint:
-        told["fingerprint"] = fingerprint
-    return json.dumps(told, sort_keys=True)
+        parameters["fingerprint"] = fingerprint
+    return json.dumps(parameters, sort_keys=True)
 
 
 SKETCHES: Final = (
@@ -271,10 +271,10 @@ SKETCHES: Final = (
 """Role, type and the field of `Partial` of every sketch of a column."""
 
 
-def _told(params: str | None, name: str) -> str:
+def _parameter(params: str | None, name: str) -> str:
     """A text among the parameters of a sketch, empty where there is none."""
     try:
-        told = json.loads(params or "{}")
+        values = json.loads(params or "{}")
     except ValueError:
         return ""
-    return str(told.get(name) or "") if isinstance(told, dict) else ""
+    return str(values.get(name) or "") if isinstance(values, dict) else ""

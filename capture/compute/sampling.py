@@ -157,8 +157,8 @@ def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int,
         ranks = _ranks(found, types[column_id])
         if (apart := len(np.unique(ranks))) > most:
             best, most = ranks, apart
-    told = [_partition(partitions.get(task.file_path)) for task in tasks]
-    order = sorted(range(len(tasks)), key=lambda at: (told[at], int(best[at]), tasks[at].file_path))
+    values = [_partition(partitions.get(task.file_path)) for task in tasks]
+    order = sorted(range(len(tasks)), key=lambda at: (values[at], int(best[at]), tasks[at].file_path))
     return [tasks[at] for at in order]
 
 

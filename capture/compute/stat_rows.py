@@ -77,12 +77,12 @@ class Rows:
 
     def stored(self, rows: pa.Table) -> pa.Table:
         """Stored rows of files, as they hold at this snapshot too."""
-        told = {**self.table.key, "schema_hash": self._schema_hash, "capture_mode": str(self.mode)}
-        told |= {"captured_at": self.now, "refreshed_at": self.now}
+        constants = {**self.table.key, "schema_hash": self._schema_hash, "capture_mode": str(self.mode)}
+        constants |= {"captured_at": self.now, "refreshed_at": self.now}
         rows = rows.select([name for name in rows.column_names if name not in schemas.DERIVED])
         for at, wanted in enumerate(rows.schema):
-            if wanted.name in told:
-                rows = rows.set_column(at, wanted, pa.repeat(pa.scalar(told[wanted.name], wanted.type), len(rows)))
+            if wanted.name in constants:
+                rows = rows.set_column(at, wanted, pa.repeat(pa.scalar(constants[wanted.name], wanted.type), len(rows)))
             elif wanted.name == "column_name":
                 ids = rows["column_id"].combine_chunks().dictionary_encode()
                 names = pa.array([self._names[i] for i in ids.dictionary.to_pylist()], wanted.type)
@@ -94,8 +94,8 @@ class Rows:
         place = {"column_id": column_id, "column_name": self._names[column_id]}
         self._add("stats.columns", place, part, lt, covers)
         about = {"target_kind": "COLUMN", "storage_id": storage_id(Target.column(column_id)), "column_id": column_id}
-        told: dict[str, Any] = _sampled(part, covers) or ({"files": files} if files else {})
-        self._sketches(about, part, lt, told)
+        parameters: dict[str, Any] = _sampled(part, covers) or ({"files": files} if files else {})
+        self._sketches(about, part, lt, parameters)
 
     def group(
         self, column_ids: tuple[int, ...], part: Partial, covers: Coverage, dependencies: Sequence[Mapping[str, Any]]
@@ -110,8 +110,8 @@ class Rows:
         lt = LogicalType(Kind.STRUCT)
         self._add("stats.column_groups", place, part, lt, covers)
         about = {"target_kind": "COLUMN_GROUP", "storage_id": storage_id(target)}
-        told = _sampled(part, covers) | ({"dependencies": dependencies} if dependencies else {})
-        self._sketches(about, part, lt, told, {"NDV": "TUPLE_NDV"})
+        parameters = _sampled(part, covers) | ({"dependencies": dependencies} if dependencies else {})
+        self._sketches(about, part, lt, parameters, {"NDV": "TUPLE_NDV"})
 
     def expression(self, target: Target, lt: LogicalType, part: Partial, covers: Coverage) -> None:
         """An expression, with its sketches."""
@@ -161,8 +161,8 @@ class Rows:
         for role, kind, name in fold.SKETCHES:
             if (data := getattr(part, name)) is not None:
                 role = roles.get(role, role)
-                told = {"role": role, "sketch_type": kind, "data": data, "params": fold.params(role, lt, **more)}
-                held.append(about | told | {"captured_at": self.now})
+                sketch = {"role": role, "sketch_type": kind, "data": data, "params": fold.params(role, lt, **more)}
+                held.append(about | sketch | {"captured_at": self.now})
 
 
 def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:

@@ -70,8 +70,8 @@ def _blank(rows: int) -> Mapping[str, pa.Array]:
 def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:
     count = count.cast(pa.int64())
     if len(count) and not (count.null_count or row_count.null_count):  # nearly always, and then all at once
-        told, most = pc.min_max(count).as_py(), pc.min(row_count).as_py()
-        if told["min"] >= 0 and told["max"] <= most:
+        extent, most = pc.min_max(count).as_py(), pc.min(row_count).as_py()
+        if extent["min"] >= 0 and extent["max"] <= most:
             return count
     sound = pc.and_kleene(
         pc.greater_equal(count, 0), pc.or_kleene(pc.is_null(row_count), pc.less_equal(count, row_count))

@@ -62,13 +62,13 @@ def redact(text: str, options: Mapping[str, str]) -> str:
     return mask_uri(text)
 
 
-def redact_all(told: Any, options: Mapping[str, str]) -> Any:
+def redact_all(value: Any, options: Mapping[str, str]) -> Any:
     """The same as `redact`, for every text in a JSON value."""
-    if isinstance(told, str):
-        return redact(told, options)
-    if isinstance(told, Mapping):
-        return {name: redact_all(value, options) for name, value in told.items()}
-    return [redact_all(value, options) for value in told] if isinstance(told, list) else told
+    if isinstance(value, str):
+        return redact(value, options)
+    if isinstance(value, Mapping):
+        return {name: redact_all(each, options) for name, each in value.items()}
+    return [redact_all(each, options) for each in value] if isinstance(value, list) else value
 
 
 def _parts(secret: str) -> list[str]:

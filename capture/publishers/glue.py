@@ -108,16 +108,16 @@ class GluePublisher(Publisher):
     def _types(self) -> dict[str, str]:
         """Column name, lower case → Hive type."""
         name = {"DatabaseName": self._table["DatabaseName"], "Name": self._table["TableName"]}
-        told = {key: value for key, value in self._table.items() if key == "CatalogId"} | name
-        table = self._ask("get_table", told)["Table"]
+        lookup = {key: value for key, value in self._table.items() if key == "CatalogId"} | name
+        table = self._ask("get_table", lookup)["Table"]
         columns = table.get("StorageDescriptor", {}).get("Columns", []) + table.get("PartitionKeys", [])
         return {column["Name"].lower(): column.get("Type", "") for column in columns}
 
     @cached_property
     def _table(self) -> dict[str, str]:
         of, options = self.statistics, self.destination.options
-        told = {"DatabaseName": options.get("database", of.namespace), "TableName": options.get("table", of.name)}
-        return told | ({"CatalogId": options["catalog_id"]} if "catalog_id" in options else {})
+        key = {"DatabaseName": options.get("database", of.namespace), "TableName": options.get("table", of.name)}
+        return key | ({"CatalogId": options["catalog_id"]} if "catalog_id" in options else {})
 
     @property
     def _name(self) -> str:

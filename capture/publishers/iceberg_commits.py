@@ -107,8 +107,8 @@ def _commit_to_directory(loaded: LoadedTable, folder: Place, document: bytes) ->
         raise LostRace(f"iceberg: {new} was made by another writer")
     hint = read_file(folder.below(_HINT))
     if hint is not None:
-        told = hint.decode("utf-8", "replace").strip()
-        replace_file(folder.below(_HINT), (str(number) if told.isdecimal() else new).encode())
+        current = hint.decode("utf-8", "replace").strip()
+        replace_file(folder.below(_HINT), (str(number) if current.isdecimal() else new).encode())
 
 
 def _commit_to_sql(loaded: LoadedTable, engine: Any, document: bytes) -> None:

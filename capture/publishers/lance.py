@@ -56,9 +56,9 @@ class LancePublisher(Publisher):
         if int(dataset.version) != draft.snapshot_id and not _same_rows(dataset, self._open(draft.snapshot_id)):
             raise LostRace("lance: the table changed")
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        told = draft.content | {"computedAtVersion": str(version), "computedAt": now}
-        orphans = {name: None for name in _held(dataset) if name not in told}
-        self._update(dataset, {f"{PREFIX}{name}": value for name, value in (orphans | told).items()})
+        entries = draft.content | {"computedAtVersion": str(version), "computedAt": now}
+        orphans = {name: None for name in _held(dataset) if name not in entries}
+        self._update(dataset, {f"{PREFIX}{name}": value for name, value in (orphans | entries).items()})
         if int(dataset.version) != version:
             raise LostRace(f"lance: version {version} was made by another writer")
         return version

@@ -138,11 +138,11 @@ class SparkCatalogPublisher(Publisher):
     def _big(self, number: int) -> Any:
         """`Option[BigInt]` that never leaves the JVM."""
         jvm = self._session._jvm
-        told = jvm.java.util.HashMap()
-        told.put("x.version", VERSION)
-        told.put("x.distinctCount", str(number))
+        properties = jvm.java.util.HashMap()
+        properties.put("x.version", VERSION)
+        properties.put("x.distinctCount", str(number))
         stat = jvm.org.apache.spark.sql.catalyst.catalog.CatalogColumnStat
-        return stat.fromMap("t", "x", jvm.PythonUtils.toScalaMap(told)).get().distinctCount()
+        return stat.fromMap("t", "x", jvm.PythonUtils.toScalaMap(properties)).get().distinctCount()
 
     def _column(self, name: str, type: str, column: ColumnStatistics) -> Any:
         """Spark's `CatalogColumnStat` of one column."""
@@ -153,15 +153,15 @@ class SparkCatalogPublisher(Publisher):
             "min": spark_bound(column.min, column.logical_type),
             "max": spark_bound(column.max, column.logical_type),
         }  # fmt: skip
-        told = jvm.java.util.HashMap()
+        properties = jvm.java.util.HashMap()
         for key, value in values.items():
             if value is not None:
-                told.put(f"{name}.{key}", str(value))
+                properties.put(f"{name}.{key}", str(value))
         if type in _WITH_HISTOGRAM and (found := bins(column, type in _DISCRETE)):
             rows = max((column.row_count or 0) - (column.null_count or 0), 0)
-            told.put(f"{name}.histogram", self._histogram(found, rows))
+            properties.put(f"{name}.histogram", self._histogram(found, rows))
         parsed = jvm.org.apache.spark.sql.catalyst.catalog.CatalogColumnStat.fromMap(
-            _name(self._table), name, jvm.PythonUtils.toScalaMap(told)
+            _name(self._table), name, jvm.PythonUtils.toScalaMap(properties)
         )
         return parsed.get()
 

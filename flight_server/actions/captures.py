@@ -93,8 +93,10 @@ def _outcome(outcome: str, detail: str, **more: Any) -> dict[str, Any]:
 
 def _merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> dict[str, Any]:
     """The outcome of a request over several snapshots: the first that is not CAPTURED."""
-    told = _outcome(result["outcome"], result["detail"], engine_id=result["engine_id"], attributes=result["attributes"])
-    return told if sofar is None or sofar["outcome"] == "CAPTURED" else sofar
+    outcome = _outcome(
+        result["outcome"], result["detail"], engine_id=result["engine_id"], attributes=result["attributes"]
+    )
+    return outcome if sofar is None or sofar["outcome"] == "CAPTURED" else sofar
 
 
 @action('{"requests": [{"table", "snapshot"?, "target"?, "kinds"?, "mode"?, "latency_budget_ms"?}]}',
@@ -122,10 +124,10 @@ def resolve(call: Call, body: bytes) -> list[Any]:
             noted.append(asked.spec.target.column_id)
     for key, ids in columns.items():
         service.usage.note(key, tuple(ids))
-    return [unpinned[at] if at in unpinned else _told(answers[at]) for at in range(len(items))]
+    return [unpinned[at] if at in unpinned else _as_json(answers[at]) for at in range(len(items))]
 
 
-def _told(answer: Answer) -> dict[str, Any] | bytes:
+def _as_json(answer: Answer) -> dict[str, Any] | bytes:
     if isinstance(answer.record, Record) and not answer.detail:
         return f'{{"outcome": "{answer.outcome}", "detail": "", "record": {answer.record.text}}}'.encode()
     return {"outcome": answer.outcome, "detail": answer.detail, "record": answer.record}

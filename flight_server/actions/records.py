@@ -84,16 +84,14 @@ def merge_sketches(call: Call, body: bytes) -> Results:
     allow_partial = asked.get("allow_partial") is True
     first = _theta(call, asked, allow_partial)
     if asked.get("with") is None:
-        estimate = sketches.estimate(first)
-        yield {"ndv": estimate.ndv, "lower": estimate.lower, "upper": estimate.upper, "exact": estimate.exact}
+        yield sketches.estimate(first)._asdict()
         return
     other = parse_body(json.dumps(asked["with"]).encode(), {"table": str, "snapshot": object, "column": str})
     second = _theta(call, other, allow_partial)
-    told = {}
+    estimates = {}
     for name, merge in (("union", sketches.union), ("intersection", sketches.intersection)):
-        estimate = sketches.estimate(merge([first, second]))
-        told[name] = {"ndv": estimate.ndv, "lower": estimate.lower, "upper": estimate.upper, "exact": estimate.exact}
-    yield told["union"] | told
+        estimates[name] = sketches.estimate(merge([first, second]))._asdict()
+    yield estimates["union"] | estimates
 
 
 def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
@@ -131,12 +129,12 @@ def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
                 f'no files of "{table.full_name}" at snapshot {snapshot_id} are stored, so none are known by partition',
                 code="UNKNOWN_SKETCH", hint="capture the table with its columns first",
             )  # fmt: skip
-        told = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in asked["partitions"]]
+        parsed = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in asked["partitions"]]
         columns = call.service.catalog.schema_columns(
             table, call.service.catalog.snapshot(table, snapshot_id).schema_hash
         )
         types = {name: logical_types.parse(text) for name, text, *_ in columns}
-        wanted = set(partitions.paths_in(files, parse_partitions(told), types, table.full_name).to_pylist())
+        wanted = set(partitions.paths_in(files, parse_partitions(parsed), types, table.full_name).to_pylist())
     parts = [r["data"] for r in rows if r["target_kind"] == "FILE" and (wanted is None or r["file_path"] in wanted)]
     if not parts and samples and asked.get("partitions") is None:
         if allow_partial:

@@ -30,8 +30,8 @@ def config(
         misuse(str(error))
     found = [(name, mask(value) if isinstance(value, Mapping) else value, source) for name, value, source in found]
     if as_json:
-        told = {name: {"value": value, "from": source} for name, value, source in found}
-        tell(json.dumps(told, indent=2, default=str))
+        shown = {name: {"value": value, "from": source} for name, value, source in found}
+        tell(json.dumps(shown, indent=2, default=str))
         return
     rows = [[name.replace("_", "-"), _shown(value), source] for name, value, source in found]
     text.write_text(("setting", "value", "from"), rows, whole=("setting",))

@@ -71,8 +71,8 @@ class AutoAnalyze:
 
     def policy_of(self, options: Mapping[str, Any]) -> Policy:
         """The policy of a connector's options, else the default."""
-        told = options.get("policy")
-        return policy.parse(str(told)) if told else self._default
+        text = options.get("policy")
+        return policy.parse(str(text)) if text else self._default
 
     def interval(self, catalog: str) -> float | None:
         """Seconds between two looks at a lake whose connector has a policy; None without one."""

@@ -41,9 +41,9 @@ class CaptureCounters:
                 engine = outcome["engine_id"] or ""
                 self.outcomes[engine, outcome["outcome"]] += 1
                 for what in READ:
-                    told = (outcome.get("attributes") or {}).get(f"{what}_read")
-                    if isinstance(told, int) and told > 0:  # attributes are the worker's own words
-                        self.read[engine, what] += told
+                    amount = (outcome.get("attributes") or {}).get(f"{what}_read")
+                    if isinstance(amount, int) and amount > 0:  # attributes are the worker's own words
+                        self.read[engine, what] += amount
 
     def published(self, puts: Sequence[Put]) -> None:
         """Counts published rows and their bytes."""

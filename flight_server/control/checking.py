@@ -98,13 +98,13 @@ class Checking:
             return
         at = datetime.now(UTC)
         turns = self._store.put(table.table_key, table.current_snapshot_id, [_row(result) for result in results], at)
-        told = [turn for turn in turns if turn.before is not None or turn.row.state != State.PASSED]
-        for turn in told:
+        reported = [turn for turn in turns if turn.before is not None or turn.row.state != State.PASSED]
+        for turn in reported:
             log.info("check of %s: %s is %s", table.full_name, _name(turn), turn.row.state)
-        if told and self._webhook is not None:
+        if reported and self._webhook is not None:
             self._webhook.post({
                 "table": table.full_name, "snapshot_id": table.current_snapshot_id, "checked_at": at.isoformat(),
-                "changes": [_told(turn) for turn in told],
+                "changes": [_change_json(turn) for turn in reported],
             })  # fmt: skip
 
     def _renew(self) -> None:
@@ -144,7 +144,7 @@ def _name(turn: Turn) -> str:
     return turn.row.rule if turn.row.column_name is None else f"{turn.row.column_name}: {turn.row.rule}"
 
 
-def _told(turn: Turn) -> dict[str, Any]:
+def _change_json(turn: Turn) -> dict[str, Any]:
     row = turn.row
     return {"column": row.column_name, "rule": row.rule, "level": row.level, "before": turn.before, "after": row.state,
             "value": row.value, "detail": row.detail}  # fmt: skip

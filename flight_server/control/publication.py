@@ -74,7 +74,7 @@ class Publication:
         if lease.request.get("retry_of"):  # a retry that could read none of the files has failed
             captured = [o for o in captured if not _lacks(o) or o["attributes"].get("files_read")]
         failed = [o for o in outcomes if o["outcome"] != "CAPTURED" or _lacks(o)]
-        told = message or "; ".join(dict.fromkeys(o["detail"] for o in failed if o["detail"]))[:2000]
+        reason = message or "; ".join(dict.fromkeys(o["detail"] for o in failed if o["detail"]))[:2000]
         correlation_id = str(lease.request.get("correlation_id", ""))
         again = retry and (not outcomes or any(map(_retryable, failed)))
 
@@ -82,7 +82,7 @@ class Publication:
             rest = self._retry_rest(connection, held, table, outcomes) if captured and again else ""
             state = self._jobs.finish_in(
                 connection, lease.job_id, lease.token, captured=len(captured), failed=len(failed), retry=again,
-                message="; ".join(filter(None, (told, rest))),
+                message="; ".join(filter(None, (reason, rest))),
                 stats_processed=len({o["snapshot_id"] for o in captured}),
             )  # fmt: skip
             if state == "SUCCEEDED" and draft is not None:

@@ -34,12 +34,12 @@ def write_table(results: Sequence[Result]) -> None:
 def to_json(results: Sequence[Result], errors: Mapping[str, str]) -> str:
     """One object: whether all passed, the results, and the tables that could not be checked."""
     passed = not errors and all(result.state is not State.FAILED for result in results)
-    told = {
+    report = {
         "passed": passed,
         "results": [render.plain(result.to_json()) for result in results],
         "errors": [{"table": table, "error": error} for table, error in errors.items()],
     }
-    return json.dumps(told, ensure_ascii=False, indent=1, allow_nan=False)
+    return json.dumps(report, ensure_ascii=False, indent=1, allow_nan=False)
 
 
 def to_junit(results: Sequence[Result], errors: Mapping[str, str]) -> str:

@@ -81,8 +81,8 @@ class _Steps:
     """Runs commands as a user would type them, and shows them so."""
 
     def __init__(self, uri: str, directory: Path):
-        told = {"STATFLIGHT_SERVER": uri, "COLUMNS": os.environ.get("COLUMNS", "140"), "STATFLIGHT_PAGER": ""}
-        self._environment = os.environ | told  # without a pager, which would wait for a key
+        variables = {"STATFLIGHT_SERVER": uri, "COLUMNS": os.environ.get("COLUMNS", "140"), "STATFLIGHT_PAGER": ""}
+        self._environment = os.environ | variables  # without a pager, which would wait for a key
         self._directory = directory
         self.failed = False
 
@@ -118,7 +118,7 @@ def _server(directory: Path, say: Callable[[str], None]) -> Iterator[str]:
 def _address(stdout: IO[str], log: Path) -> str:
     """The server's address, from the first line that contains it."""
     found: list[str] = []
-    told = threading.Event()
+    printed = threading.Event()
 
     def read() -> None:
         for line in stdout:
@@ -126,11 +126,11 @@ def _address(stdout: IO[str], log: Path) -> str:
                 found.append(match[1])
                 sys.stdout.write(line)
                 sys.stdout.flush()
-                told.set()
-        told.set()  # it ended
+                printed.set()
+        printed.set()  # it ended
 
     threading.Thread(target=read, daemon=True).start()
-    told.wait(STARTED_WITHIN)
+    printed.wait(STARTED_WITHIN)
     if not found:
         raise OSError(f"the server did not start; it said:\n{log.read_text(errors='replace')[-2000:]}")
     return found[0]

@@ -17,7 +17,7 @@ WRITES: Final = frozenset({
     "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "delete_stats", "expire",
     "publish", "backup",
 })  # fmt: skip
-_TOLD: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # keys of a body that hold no secrets
+_SHOWN_KEYS: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # keys of a body that hold no secrets
 _LONGEST: Final = 500
 
 
@@ -50,10 +50,10 @@ def of_body(body: bytes) -> dict[str, Any]:
         return {}
     if not isinstance(keys, Mapping):
         return {}
-    told = {name: keys[name] for name in _TOLD if isinstance(keys.get(name), str | int | bool)}
+    shown = {name: keys[name] for name in _SHOWN_KEYS if isinstance(keys.get(name), str | int | bool)}
     if isinstance(requests := keys.get("requests"), list):
-        told["requests"] = len(requests)
-    return told
+        shown["requests"] = len(requests)
+    return shown
 
 
 def _cut(fields: Mapping[str, Any]) -> dict[str, Any]:

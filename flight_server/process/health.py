@@ -99,11 +99,11 @@ class Health:
         if not self._watchers.acquire(blocking=False):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} callers watch already")
         try:
-            told = b""
+            sent = b""
             while context.is_active():
-                if (status := self._status(request)) != told:
+                if (status := self._status(request)) != sent:
                     yield status
-                    told = status
+                    sent = status
                 time.sleep(_LOOK_EVERY)
         finally:
             self._watchers.release()

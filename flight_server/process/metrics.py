@@ -194,7 +194,7 @@ class _ServiceCollector:
 
     def __init__(self, service: Service):
         self._service = service
-        self._told: tuple[float, _Stalest, _Stalest] | None = None
+        self._kept: tuple[float, _Stalest, _Stalest] | None = None
         self._lock = threading.Lock()
 
     def describe(self) -> list[Metric]:
@@ -229,11 +229,11 @@ class _ServiceCollector:
         outcomes = CounterMetricFamily(
             "statflight_capture_outcomes", "Requests of captures, as the workers told", labels=["engine", "outcome"]
         )
-        told: dict[tuple[str, str], int] = {}
+        totals: dict[tuple[str, str], int] = {}
         for (engine, outcome), count in tally.outcomes.copy().items():
-            key = (engine, outcome) if len(told) < MAX_LABELS else ("other", outcome)
-            told[key] = told.get(key, 0) + count
-        for labels, count in told.items():
+            key = (engine, outcome) if len(totals) < MAX_LABELS else ("other", outcome)
+            totals[key] = totals.get(key, 0) + count
+        for labels, count in totals.items():
             outcomes.add_metric(labels, count)
         yield outcomes
         about = "Of captures that ended, from lease to end"
@@ -264,9 +264,9 @@ class _ServiceCollector:
     def _tables(self) -> Iterator[Metric]:
         with self._lock:  # scrapers that come together ask the database once
             now = time.time()
-            if self._told is None or now - self._told[0] > _AGES_KEPT:
-                self._told = (now, self._ask(_OLDEST), self._ask(_STALEST, EXTERNAL))
-            _, oldest, stalest = self._told
+            if self._kept is None or now - self._kept[0] > _AGES_KEPT:
+                self._kept = (now, self._ask(_OLDEST), self._ask(_STALEST, EXTERNAL))
+            _, oldest, stalest = self._kept
         yield GaugeMetricFamily("statflight_tables", "Tables with statistics", value=oldest.total)
         since = f"Since the last capture, of the {MAX_TABLES} oldest tables"
         yield _ages("statflight_table_age_seconds", since, oldest, now)
@@ -287,8 +287,8 @@ class _ServiceCollector:
 
     def _ask(self, sql: str, *parameters: Any) -> _Stalest:
         rows = self._service.database.rows(sql, *parameters, MAX_TABLES)
-        told = [(join_name(*row[:3]), float(row[3])) for row in rows if row[3] is not None]
-        return _Stalest(told, int(rows[0][4]) if rows else 0)
+        ages = [(join_name(*row[:3]), float(row[3])) for row in rows if row[3] is not None]
+        return _Stalest(ages, int(rows[0][4]) if rows else 0)
 
 
 @dataclass(frozen=True, slots=True)

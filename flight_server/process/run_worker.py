@@ -37,17 +37,17 @@ def run_worker(
         Registry(default_engines(inline_max_cells=inline_max_cells, spark=spark)),
         spark=spark,
     )
-    signals, told = Signals(signal.SIGTERM, signal.SIGINT), False
+    signals, is_stopped = Signals(signal.SIGTERM, signal.SIGINT), False
     worker.start((("control",), ("control",), ("watch",), ("publish",)) if control_only else ROLES)
-    while not (told or worker.stopping.is_set()):
-        told = signals.next(0.5) is not None
+    while not (is_stopped or worker.stopping.is_set()):
+        is_stopped = signals.next(0.5) is not None
         worker.look_after()
         if parent_pid is not None and os.getppid() != parent_pid:  # it may have died before this one was to know
             break
     worker.stopping.set()
     # threads are in long polls or in the middle of work whose lease will lapse: nothing is lost by leaving
     sys.stderr.flush()
-    os._exit(0 if told or parent_pid is not None else 1)
+    os._exit(0 if is_stopped or parent_pid is not None else 1)
 
 
 if __name__ == "__main__":  # started by `statflight serve`; the arguments come in a variable, out of the process list

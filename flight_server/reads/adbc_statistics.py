@@ -66,19 +66,19 @@ def build(tables: Rows, columns: Rows, keep: Callable[[str], bool] = lambda _: T
         columns: Current rows of `stats.columns`, with COLUMNS.
         keep: Whether a catalog is wanted.
     """
-    told: dict[tuple[str, str, str], list[Statistic]] = {}
+    statistics: dict[tuple[str, str, str], list[Statistic]] = {}
     for row in tables:
         if row["row_count"] is not None:
-            told.setdefault(_name(row), []).append((None, ROW_COUNT, row["row_count"], not _is_sure(row)))
+            statistics.setdefault(_name(row), []).append((None, ROW_COUNT, row["row_count"], not _is_sure(row)))
     for row in columns:
-        told.setdefault(_name(row), []).extend(_of_column(row))
+        statistics.setdefault(_name(row), []).extend(_of_column(row))
     made = _Made()
     catalogs: list[str] = []
-    for catalog, of_catalog in groupby(sorted(name for name in told if keep(name[0])), key=lambda name: name[0]):
+    for catalog, of_catalog in groupby(sorted(name for name in statistics if keep(name[0])), key=lambda name: name[0]):
         catalogs.append(catalog)
         for schema, names in groupby(of_catalog, key=lambda name: name[1]):
             for name in names:
-                made.add(name[2], told[name])
+                made.add(name[2], statistics[name])
             made.end_schema(schema)
         made.end_catalog()
     return pa.Table.from_arrays([pa.array(catalogs, pa.string()), made.schemas()], schema=FLIGHT.schema)

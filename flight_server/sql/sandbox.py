@@ -67,7 +67,7 @@ class Sandbox:
                 cursor.register(name, schema.empty_table())
             return cursor.sql(sql).to_arrow_reader(1).schema
         except (duckdb.Error, pa.ArrowException) as trouble:
-            raise self.told(trouble, known) from None
+            raise self.error_for(trouble, known) from None
         finally:
             cursor.close()
 
@@ -86,10 +86,10 @@ class Sandbox:
                 columns = [column.cast(type_) for column, type_ in zip(batch.columns, schema.types, strict=True)]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
         except (duckdb.Error, pa.ArrowException, OSError) as trouble:
-            raise self.told(trouble, ()) from None
+            raise self.error_for(trouble, ()) from None
 
-    def told(self, trouble: BaseException, known: Collection[str]) -> BaseException:
-        """The error that a caller is told; an interruption stays what it is."""
+    def error_for(self, trouble: BaseException, known: Collection[str]) -> BaseException:
+        """The error for the caller; an interruption is returned unchanged."""
         text = str(trouble)
         if isinstance(trouble, duckdb.InterruptException) or "INTERRUPT" in text:
             return duckdb.InterruptException("interrupted")
@@ -100,10 +100,10 @@ class Sandbox:
             with self._lock:
                 self._database = None
             return refusal("the statement cannot be run")
-        return _told(text, known)
+        return _refusal(text, known)
 
 
-def _told(text: str, known: Collection[str]) -> StatflightError:
+def _refusal(text: str, known: Collection[str]) -> StatflightError:
     for pattern in _UNKNOWN:
         if found := pattern.search(text):
             name = found[1]

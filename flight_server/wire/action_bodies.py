@@ -39,15 +39,15 @@ def check_object(body: Any, required: Mapping[str, type], optional: Mapping[str,
         value = body.get(name)
         if value is None:
             if name in required:
-                raise InvalidField(name, "is missing", expected=_told(type_), actual=None)
+                raise InvalidField(name, "is missing", expected=_expected(type_), actual=None)
             continue
         fits = isinstance(value, type_) and not (type_ is not bool and isinstance(value, bool) and type_ is not object)
         if type_ is float:
             fits = _is_number(value)
         if not fits:
-            raise InvalidField(name, "has the wrong type", expected=_told(type_), actual=value)
+            raise InvalidField(name, "has the wrong type", expected=_expected(type_), actual=value)
         if name in required and value == "":
-            raise InvalidField(name, "is empty", expected=_told(type_), actual='""')
+            raise InvalidField(name, "is empty", expected=_expected(type_), actual='""')
     return body
 
 
@@ -56,7 +56,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
-def _told(type_: type) -> str:
+def _expected(type_: type) -> str:
     return {str: "text", int: "an integer", float: "a number", bool: "true | false", dict: "an object",
             list: "a list"}.get(type_, "a value")  # fmt: skip
 
@@ -149,23 +149,23 @@ def check_engines(engines: list[Any]) -> list[dict[str, Any]]:
     schema = FLIGHTS["sys.engines"].schema
     try:
         rows = [{name: engine.get(name) for name in schema.names} for engine in engines]
-        told = pa.Table.from_pylist(rows, schema).to_pylist()
+        checked = pa.Table.from_pylist(rows, schema).to_pylist()
     except (AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException):
         raise InvalidField("engines", "must be rows of sys.engines", expected="its columns", actual=engines) from None
-    if not all(engine["engine_id"] for engine in told):
+    if not all(engine["engine_id"] for engine in checked):
         raise InvalidField("engines", "one has no engine_id", expected="engine_id", actual=engines)
-    return told
+    return checked
 
 
 def check_outcomes(items: Any, where: str = "outcomes") -> list[dict[str, Any]]:
-    told = [_told_by_worker(item, _OUTCOME, f"{where}[{at}]") for at, item in enumerate(items or [])]
-    for at, outcome in enumerate(told):
+    outcomes = [_reported(item, _OUTCOME, f"{where}[{at}]") for at, item in enumerate(items or [])]
+    for at, outcome in enumerate(outcomes):
         enum_of(Outcome, outcome["outcome"], f"{where}[{at}].outcome")
-    return told
+    return outcomes
 
 
 def check_decisions(items: Any, where: str = "decisions") -> list[dict[str, Any]]:
-    return [_told_by_worker(item, _DECISION, f"{where}[{at}]") for at, item in enumerate(items or [])]
+    return [_reported(item, _DECISION, f"{where}[{at}]") for at, item in enumerate(items or [])]
 
 
 def check_error(error: Any) -> dict[str, Any] | None:
@@ -175,13 +175,14 @@ def check_error(error: Any) -> dict[str, Any] | None:
     for name, type_ in {"message": str, "code": str, "status": str, "hint": str, "params": dict}.items():
         value = error.get(name)
         if not isinstance(value, type_) and (value is not None or name == "message"):
-            raise InvalidField(f"error.{name}", "is missing or of the wrong type", expected=_told(type_), actual=value)
+            reason = "is missing or of the wrong type"
+            raise InvalidField(f"error.{name}", reason, expected=_expected(type_), actual=value)
     if not re.fullmatch("[A-Z][A-Z_]{0,63}", error.get("code") or "UPSTREAM"):
         raise InvalidField("error.code", "is not a code", expected="capitals", actual=error["code"])
     return {name: value for name, value in error.items() if value is not None}
 
 
-def _told_by_worker(item: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
+def _reported(item: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
     """The object with each of these keys; those that may be absent are null, an absent detail is empty."""
     if not isinstance(item, dict):
         raise InvalidField(where, "must be an object", expected=", ".join(fields), actual=item)
@@ -190,7 +191,7 @@ def _told_by_worker(item: Any, fields: Mapping[str, type], where: str) -> dict[s
         fits = _is_number(value) if type_ is float else isinstance(value, type_) and not isinstance(value, bool)
         if not fits and (value is not None or name in _REQUIRED):
             reason = "is missing or of the wrong type"
-            raise InvalidField(f"{where}.{name}", reason, expected=_told(type_), actual=value)
+            raise InvalidField(f"{where}.{name}", reason, expected=_expected(type_), actual=value)
         if type_ is int and value is not None and not 0 <= value < 2**63:
             raise InvalidField(f"{where}.{name}", "is out of range", expected="a 63-bit integer ≥ 0", actual=value)
     empty = {"detail": "", "attributes": {}}

@@ -60,21 +60,21 @@ def _files() -> Iterator[descriptor_pb2.FileDescriptorProto]:
             file.dependency.append(f"statflight/{_COMMON}.proto")
         for name, fields in messages.items():
             message = file.message_type.add(name=name)
-            for field, (number, told) in fields.items():
-                _add_field(message, field, number, told)
+            for field, (number, declared) in fields.items():
+                _add_field(message, field, number, declared)
         yield file
 
 
-def _add_field(message: Any, name: str, number: int, told: str) -> None:
+def _add_field(message: Any, name: str, number: int, declared: str) -> None:
     kind = descriptor_pb2.FieldDescriptorProto
     field = message.field.add(name=name, number=number, label=kind.LABEL_OPTIONAL, type=kind.TYPE_STRING)
-    if told.endswith("*"):
+    if declared.endswith("*"):
         field.label = kind.LABEL_REPEATED
-    elif told.endswith("?"):
+    elif declared.endswith("?"):
         if not message.oneof_decl:
             message.oneof_decl.add(name="ref")
         field.oneof_index = 0
-    word, _, of_enum = told.rstrip("*?").rpartition(" ")
+    word, _, of_enum = declared.rstrip("*?").rpartition(" ")
     if word == "enum":
         field.type, field.type_name = kind.TYPE_ENUM, f".{of_enum}"
     elif of_enum != "string":

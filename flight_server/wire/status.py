@@ -56,13 +56,13 @@ def to_flight(trouble: BaseException, correlation_id: str) -> BaseException:
     )
 
 
-def code_of(told: BaseException) -> str:
+def code_of(error: BaseException) -> str:
     """The code of what `to_flight` made."""
-    if found := re.match(r"'?\[([A-Z][A-Z_]*)\] ", str(told)):
+    if found := re.match(r"'?\[([A-Z][A-Z_]*)\] ", str(error)):
         return found[1]
-    if isinstance(told, flight.FlightCancelledError):
+    if isinstance(error, flight.FlightCancelledError):
         return "CANCELLED"
-    return "DEADLINE_EXCEEDED" if isinstance(told, flight.FlightTimedOutError) else "INTERNAL"
+    return "DEADLINE_EXCEEDED" if isinstance(error, flight.FlightTimedOutError) else "INTERNAL"
 
 
 def first_line(trouble: BaseException) -> str:

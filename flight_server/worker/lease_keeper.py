@@ -50,15 +50,15 @@ class LeaseKeeper:
     def _keep(self) -> None:
         """Renews at a third of the lease, when there is progress to tell, and every few seconds to hear of a cancel."""
         every = min(max(0.3, float(self.lease["lease_seconds"]) / 3), 2.0)
-        told: tuple[float | None, str | None] = (None, None)
+        sent: tuple[float | None, str | None] = (None, None)
         renewed = time.monotonic()
         while not self._stop.wait(0.25):
-            news = self._progress != told and time.monotonic() - renewed >= 1.0
+            news = self._progress != sent and time.monotonic() - renewed >= 1.0
             if not news and time.monotonic() - renewed < every:
                 continue
-            told, renewed = self._progress, time.monotonic()
+            sent, renewed = self._progress, time.monotonic()
             body = {"job_id": self.lease["job_id"], "lease_token": self.lease["lease_token"],
-                    "progress": told[0], "message": told[1]}  # fmt: skip
+                    "progress": sent[0], "message": sent[1]}  # fmt: skip
             try:
                 (answer,) = self.server.act("renew_lease", {k: v for k, v in body.items() if v is not None})
                 if not answer["wanted"]:

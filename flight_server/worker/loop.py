@@ -234,23 +234,23 @@ class Worker:
 
     def _finish(self, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         """Tells the server, more than once if it cannot be reached. A lost lease is lost: the work goes back."""
-        told = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
-        rows = told.pop("rows", None)
-        told = redact_all(told, _secrets_of(lease))
+        report = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
+        rows = report.pop("rows", None)
+        report = redact_all(report, _secrets_of(lease))
         if rows:
-            told["rows"] = rows
+            report["rows"] = rows
         for pause in (0.2, 1.0, 0.0):
             try:
-                self.server.act("finish_job", told, timeout=600.0)
+                self.server.act("finish_job", report, timeout=600.0)
                 return
             except (flight.FlightUnavailableError, OSError):
                 self.stopping.wait(pause)
             except pa.ArrowException as refusal:
-                if "LEASE_LOST" in str(refusal) or "error" in told:
+                if "LEASE_LOST" in str(refusal) or "error" in report:
                     return
                 reason = InvalidArgument(f"what was captured is refused: {first_line(refusal)}")
                 ids = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
-                told = ids | {"error": to_json(reason), "message": str(reason)}
+                report = ids | {"error": to_json(reason), "message": str(reason)}
 
     # Looking at a lake.
 

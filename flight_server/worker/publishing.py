@@ -38,15 +38,15 @@ def publish_table(
         StatflightError: The home refused, or failed.
     """
     chosen = publisher_class(payload["to"])
-    told = payload["connector"]
-    if chosen.formats and told["format"] not in chosen.formats:
+    lake = payload["connector"]
+    if chosen.formats and lake["format"] not in chosen.formats:
         raise InvalidArgument(
             f'to: {payload["to"]} holds statistics of {" and ".join(sorted(chosen.formats))} tables; '
-            f'"{payload["table"]["full_name"]}" is a {told["format"]} table',
+            f'"{payload["table"]["full_name"]}" is a {lake["format"]} table',
             code="WRONG_FORMAT", params={"field": "to", "actual": payload["to"]},
         )  # fmt: skip
     statistics = stored_statistics(server, payload, chosen.sketches)
-    config = ConnectorConfig(told["catalog"], told["format"], told["uri"], options)
+    config = ConnectorConfig(lake["catalog"], lake["format"], lake["uri"], options)
     publisher = chosen(Destination(connector, config, payload["options"], spark), statistics)
     return publish(publisher, dry_run=payload["dry_run"]).to_json()
 

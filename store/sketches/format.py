@@ -14,7 +14,7 @@ def no_sketch(kind: str, what: str) -> InvalidArgument:
 def is_partial(params: str | None) -> bool:
     """True if a sketch's parameters mark it as not covering all rows of its target."""
     try:
-        told = json.loads(params or "{}")
+        values = json.loads(params or "{}")
     except ValueError:
         return False
-    return isinstance(told, dict) and told.get("completeness") == "PARTIAL"
+    return isinstance(values, dict) and values.get("completeness") == "PARTIAL"

@@ -545,7 +545,7 @@ def test_a_fold_of_many_files(count):
 
 
 def test_params_that_are_no_json_are_not_reused():
-    told = {incremental._told(params, "fingerprint") for params in ("no json", "[1]", None)}
+    told = {incremental._parameter(params, "fingerprint") for params in ("no json", "[1]", None)}
     assert told == {""}
 
 

@@ -133,16 +133,16 @@ def _of_floats(values: pa.Array, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
 
     Returns the values moved outwards as far as that float, and where nothing was moved.
     """
-    told = np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
+    logged = np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        floats = told.astype(np.float32).astype(np.float64)
+        floats = logged.astype(np.float32).astype(np.float64)
     # a float has at most nine digits as text, and a limit; whatever has more is a double
     texts = [
-        bool(np.isfinite(there)) and float(f"{here:.9g}") == here for here, there in zip(told, floats, strict=True)
+        bool(np.isfinite(there)) and float(f"{here:.9g}") == here for here, there in zip(logged, floats, strict=True)
     ]
-    held = np.where(texts, floats, told)
-    moved = (np.maximum if upwards else np.minimum)(told, held)
-    return pa.array(moved, pa.float64(), mask=np.isnan(told)), pa.array(held == told)
+    held = np.where(texts, floats, logged)
+    moved = (np.maximum if upwards else np.minimum)(logged, held)
+    return pa.array(moved, pa.float64(), mask=np.isnan(logged)), pa.array(held == logged)
 
 
 def _next_plane(value: str | None) -> str | None:

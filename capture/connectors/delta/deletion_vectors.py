@@ -70,8 +70,8 @@ def delete_files(vectors: pa.Array, table: Place, place_of: Callable[[str], Plac
         inline = kind == "i"
         file = None if inline else (table.below(relative_path(where)) if kind == "u" else place_of(where)).name
         offset = None if inline else vector.get("offset") or 0
-        told = (file, "DELETION_VECTOR", offset, vector["sizeInBytes"])
-        rows.append([dict(zip(_NAMES, told, strict=True))])
+        entry = (file, "DELETION_VECTOR", offset, vector["sizeInBytes"])
+        rows.append([dict(zip(_NAMES, entry, strict=True))])
     return pa.array(rows, pa.list_(DELETE_FILE))
 
 

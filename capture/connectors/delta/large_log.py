@@ -202,8 +202,8 @@ class LargeLog:
                 if gone is not None and len(gone):
                     live = pc.invert(pc.is_in(one_array(brief.files["path"]), gone))
                     live = None if pc.all(live).as_py() else live
-                told = b"" if live is None else np.packbits(live.to_numpy(zero_copy_only=False)).tobytes()
-                key = hashlib.sha256(f"{self._key(source)}\0{number}\0".encode("utf-8", "surrogatepass") + told)
+                mask = b"" if live is None else np.packbits(live.to_numpy(zero_copy_only=False)).tobytes()
+                key = hashlib.sha256(f"{self._key(source)}\0{number}\0".encode("utf-8", "surrogatepass") + mask)
                 files = brief.files if live is None else brief.files.filter(live)
                 vectors = brief.vectors if live is None else brief.vectors.filter(live)
                 if len(files):
@@ -224,12 +224,12 @@ class LargeLog:
         paths: list[pa.Array] = []
         briefs = []
         for adds in adds_of(source, paths, brief=True):
-            found = self.told(adds)
+            found = self.statistics_of(adds)
             # columns of nothing but nulls are large too
             found = found.select([name for name in found.column_names if name not in _STATISTICS])
             briefs.append(_Brief(found, adds.field("deletionVector")))
-        told = pa.concat_arrays(paths) if paths else pa.array([], pa.string())
-        read = _Read(tuple(briefs), told if source.is_commit else pa.array([], pa.string()))
+        listed = pa.concat_arrays(paths) if paths else pa.array([], pa.string())
+        read = _Read(tuple(briefs), listed if source.is_commit else pa.array([], pa.string()))
         size = read.paths.nbytes + sum(brief.size_bytes for brief in briefs)
         FILES.put(self._key(source), read, size)
         FILES.put(_source_key(source, self._scope), True, 0)
@@ -252,7 +252,7 @@ class LargeLog:
     def _statistics(self, position: int) -> pa.Table:
         source, number, live = self._order[position]
         adds = self._adds(source, number)
-        return self.told(adds if live is None else adds.filter(live))
+        return self.statistics_of(adds if live is None else adds.filter(live))
 
     def _adds(self, source: Source, number: int) -> pa.StructArray:
         """One slice of a source as it stands there. Slices that are asked for in order are read at one go."""
@@ -267,7 +267,7 @@ class LargeLog:
                 return adds
         raise ValueError("its log changed while it was read")
 
-    def told(self, adds: pa.StructArray) -> pa.Table:
+    def statistics_of(self, adds: pa.StructArray) -> pa.Table:
         """Some adds as deltalake gives them, in their order."""
         # by number: whatever order it has them in, and however it writes paths
         numbers = pa.array(np.arange(len(adds))).cast(pa.string())

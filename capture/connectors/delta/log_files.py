@@ -134,19 +134,19 @@ def _plain(held: Mapping[str, Any]) -> dict[str, Any]:
 def sidecars(source: Source, log: Place) -> list[Source]:
     """The files that a checkpoint of the second version keeps its adds in."""
     if source.is_lines:
-        told = [action["sidecar"] for action in map(json.loads, _lines(source)) if action.get("sidecar")]
+        entries = [action["sidecar"] for action in map(json.loads, _lines(source)) if action.get("sidecar")]
     else:
         with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
             if "sidecar" not in parquet.schema_arrow.names:
                 return []
             column = parquet.read(columns=["sidecar"], use_threads=False)["sidecar"]
-            told = [held for held in column.to_pylist() if held]
+            entries = [sidecar for sidecar in column.to_pylist() if sidecar]
     found = []
-    for held in told:
-        path = plain_path(str(held["path"]))
+    for sidecar in entries:
+        path = plain_path(str(sidecar["path"]))
         if "/" in path:  # none that we know of is not beside the others
             raise NotSliced("a sidecar is somewhere else")
-        found.append(Source(log.below(f"_sidecars/{path}"), int(held["sizeInBytes"]), False))
+        found.append(Source(log.below(f"_sidecars/{path}"), int(sidecar["sizeInBytes"]), False))
     return found
 
 

@@ -146,9 +146,9 @@ class SnapshotView:
         unknown = 0
         for part in log.slices():
             paths = self._table.paths(one_array(part.files["path"]))
-            told = one_array(part.files["num_records"])
-            unknown += told.null_count
-            rows = self._live_rows(part, told) if unknown <= MAX_FOOTERS else told
+            counts = one_array(part.files["num_records"])
+            unknown += counts.null_count
+            rows = self._live_rows(part, counts) if unknown <= MAX_FOOTERS else counts
             gone = delete_files(part.vectors, self._table.place, self._table.file)
             version = Version(schema, storage, partitions, part.files, paths, rows, {}, part.vectors, gone)
 
@@ -158,14 +158,14 @@ class SnapshotView:
 
             yield _Piece(version, with_statistics, part)
 
-    def _live_rows(self, part: Slice, told: pa.Array) -> pa.Array:
+    def _live_rows(self, part: Slice, counts: pa.Array) -> pa.Array:
         """Live rows of each file of a slice."""
-        if told.null_count:
-            told = self._count_rows(part.files, told.to_pylist())
+        if counts.null_count:
+            counts = self._count_rows(part.files, counts.to_pylist())
         if part.vectors.null_count == len(part.vectors):
-            return told
+            return counts
         lost = pc.fill_null(pc.struct_field(part.vectors, ["cardinality"]), 0)
-        return pc.max_element_wise(pc.subtract(told, lost), 0, skip_nulls=False)
+        return pc.max_element_wise(pc.subtract(counts, lost), 0, skip_nulls=False)
 
     def _whole(self, table: DeltaTable) -> Version:
         """All files as deltalake has them."""
@@ -175,14 +175,14 @@ class SnapshotView:
             if actions.num_columns and actions.column(0).num_chunks != 1:
                 actions = actions.combine_chunks()
             logged = one_array(actions["path"])
-            told = one_array(actions["num_records"]) if "num_records" in actions.column_names else None
+            counts = one_array(actions["num_records"]) if "num_records" in actions.column_names else None
             version = Version(
                 self._schemas.of(table),
                 self._table.storage,
                 tuple(table.metadata().partition_columns or ()),
                 actions,
                 self._table.paths(logged),
-                pa.nulls(len(actions), pa.int64()) if told is None else told,
+                pa.nulls(len(actions), pa.int64()) if counts is None else counts,
                 may_be_wide=has_vectors,
             )
             if has_vectors and len(version):
@@ -235,13 +235,13 @@ class SnapshotView:
         }
         held = [known for known in wanted if known.column.key not in constants]
         widths = repr([(known.column.key, known.width_bytes) for known in wanted if known.widened_from])
-        told = named_in_statistics(version, held)
+        is_named = named_in_statistics(version, held)
         columns_of = ("size_bytes", "modification_time")
         sizes, times = (version.actions[column].to_pylist() for column in columns_of)
         paths, rows = version.paths.to_pylist(), version.rows.to_pylist()
         vectors = [None] * len(version) if version.vectors is None else version.vectors.to_pylist()
         for group in batched(range(len(version)), 256):
-            unsure = [i for i in group if not told[i]]
+            unsure = [i for i in group if not is_named[i]]
             with self._table.reading_files():
                 found = self._footers.outlines(self._table.listed(version.actions, unsure))
                 footers = dict(zip(unsure, found, strict=True))

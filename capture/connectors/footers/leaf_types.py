@@ -107,17 +107,18 @@ def _width(type: pa.DataType) -> int:
 def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, column: pq.ColumnSchema) -> Leaf:
     type, number = field.type, (field.metadata or {}).get(b"PARQUET:field_id")
     logical, physical = column.logical_type, column.physical_type
-    told = str(logical.type).upper() if logical is not None else "NONE"
+    annotation = str(logical.type).upper() if logical is not None else "NONE"
     kind = from_arrow(type) or LogicalType(Kind.BINARY)
-    if told == "UUID":  # pyarrow before 21 reads plain bytes
+    if annotation == "UUID":  # pyarrow before 21 reads plain bytes
         kind = LogicalType(Kind.UUID)
-    elif told == "JSON" or column.converted_type == "JSON":
+    elif annotation == "JSON" or column.converted_type == "JSON":
         kind = LogicalType(Kind.JSON)
     elif column.converted_type == "INTERVAL":
         kind = LogicalType(Kind.INTERVAL)
     unsigned = "isSigned=false" in str(logical) or (column.converted_type or "").startswith("UINT")
     read = None
-    if kind.orderable and not pa.types.is_null(type) and physical != "INT96" and told not in ("UNDEFINED", "NULL"):
+    untyped = pa.types.is_null(type) or annotation in ("UNDEFINED", "NULL")
+    if kind.orderable and not untyped and physical != "INT96":
         read = _reading(kind, str(logical), unsigned, column, type)
     return Leaf(
         parts,

@@ -199,8 +199,8 @@ def _rolled_up(footer: Footer, leaf: Leaf) -> LeafStats:
         here = 0 if leaf.required else chunk.null_count
         nulls = None if nulls is None or here is None else nulls + here
         if leaf.is_float:
-            told = 0 if chunk.num_values == here else chunk.nan_count
-            nans = None if nans is None or told is None else nans + told
+            count = 0 if chunk.num_values == here else chunk.nan_count
+            nans = None if nans is None or count is None else nans + count
         if not bounded or chunk.num_values in (0, here):
             continue
         low, high = _bounds_of(leaf, chunk)

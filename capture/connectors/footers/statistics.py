@@ -114,9 +114,9 @@ def footer_facts(
         if known is None:
             facts, of = LeafStats(null_count=None), kind
         else:
-            footer, told = known
+            footer, columns = known
             position = find(footer)
-            stats = None if position is None else told[position]
+            stats = None if position is None else columns[position]
             if position is None or stats is None:
                 facts, of = LeafStats(footer.row_count, 0 if kind.kind in _FLOATS else None), kind
             else:

@@ -75,7 +75,7 @@ class ColumnStatistics:
     def _closely(self, leaf: Leaf, cut: int, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:
         """The facts about a column, file by file."""
         low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
-        told: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
+        parts: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
         held = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
         columns = [*(values.to_pylist() for values in held), block.partition_of.to_pylist()]
         only = [self._only_value(leaf, block, partition) for partition in block.partitions]
@@ -92,8 +92,8 @@ class ColumnStatistics:
                 nulls, nans = _after_deletes(nulls, count, left), _after_deletes(nans, count, left)
             if not left:
                 low = high = None
-            told.append((nulls, nans, low, high, low_exact, high_exact))
-        all_nulls, all_nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*told, strict=True))
+            parts.append((nulls, nans, low, high, low_exact, high_exact))
+        all_nulls, all_nans, lows, highs, low_flags, high_flags = (list(side) for side in zip(*parts, strict=True))
         orderable = leaf.logical.orderable
         return {
             "null_count": pa.array(all_nulls, pa.int64()),

@@ -196,9 +196,9 @@ class _Fragment:
         self.sizes = [int(f.file_size_bytes or 0) for f in files]
         deletion = held.deletion_file()
         self.delete_files = [delete_file(f"{home}/{deletion}")] if deletion else []
-        told = [str(deletion or ""), str(self.live)]
-        told += [f"{path}\0{f.fields}" for path, f in zip(self.paths, files, strict=True)]
-        self.fingerprint = hashlib.sha256("\0\0".join(told).encode()).hexdigest()
+        parts = [str(deletion or ""), str(self.live)]
+        parts += [f"{path}\0{f.fields}" for path, f in zip(self.paths, files, strict=True)]
+        self.fingerprint = hashlib.sha256("\0\0".join(parts).encode()).hexdigest()
 
     def rows(self) -> Iterator[dict[str, Any]]:
         for path, size in zip(self.paths, self.sizes, strict=True):

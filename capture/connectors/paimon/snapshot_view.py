@@ -51,18 +51,18 @@ class File:
     def content(self) -> str:
         """Text that changes whenever the live rows of the file may."""
         vector = self.deletion
-        told = "" if vector is None else f"{vector.dv_index_path}\0{vector.offset}\0{vector.length}"
-        return f"{self.path}\0{self.meta.file_size}\0{self.meta.level}\0{told}"
+        deletions = "" if vector is None else f"{vector.dv_index_path}\0{vector.offset}\0{vector.length}"
+        return f"{self.path}\0{self.meta.file_size}\0{self.meta.level}\0{deletions}"
 
     def row(self) -> dict[str, Any]:
-        told = {name: _partition_value(value) for name, value in self.partition.items()}
+        partition = {name: _partition_value(value) for name, value in self.partition.items()}
         return {
             "file_path": self.path,
             "file_format": self.path.rpartition(".")[2].upper(),
             "file_content": "DATA",
             "row_count": self.live,
             "size_bytes": self.meta.file_size,
-            "partition_data_json": json.dumps(told, ensure_ascii=False) if told else None,
+            "partition_data_json": json.dumps(partition, ensure_ascii=False) if partition else None,
             "sequence_number": self.meta.max_sequence_number,
             "delete_files": [] if self.deletion is None else [
                 delete_file(plain_path(str(self.deletion.dv_index_path)), "DELETION_VECTOR", self.deletion.offset,

@@ -90,9 +90,9 @@ class ColumnStatistics:
         }
         footers = self._read(list(unknown.values()))
         for held, (column, fields) in zip(known, of_columns, strict=True):
-            told = [(file, facts) for file, facts in zip(files, held, strict=True) if facts]
-            if told:
-                yield self._from_manifests(column, fields, [f for f, _ in told], [k for _, k in told], ids)
+            usable = [(file, facts) for file, facts in zip(files, held, strict=True) if facts]
+            if usable:
+                yield self._from_manifests(column, fields, [f for f, _ in usable], [k for _, k in usable], ids)
             rest = [
                 (file, footers[file.path]) for file, facts in zip(files, held, strict=True)
                 if not facts and file.path in footers and self._is_kept(fields, file)

@@ -188,8 +188,8 @@ class ParquetConnector(SnapshotLister):
         parts = []
         for _, positions in sorted(members.items()):
             files = tuple(listing.files[position] for position in positions)
-            told = repr([(file.key, file.partition) for file in files])
-            key = hashlib.sha256(f"{shape}{told}".encode("utf-8", "surrogatepass")).hexdigest()
+            listed = repr([(file.key, file.partition) for file in files])
+            key = hashlib.sha256(f"{shape}{listed}".encode("utf-8", "surrogatepass")).hexdigest()
             columns = partial(self._file_columns, namespace, name, files, layout, ids, None)
             times = pa.array([str(file.modified_ns) for file in files], pa.string())
             parts.append(FilePart(key, table.take(pa.array(positions, pa.int64())), columns, times))
@@ -242,8 +242,8 @@ class ParquetConnector(SnapshotLister):
                 columns.append(ScanColumn(column_id, column.name, column.logical_type, path, constant, width))
             # what was computed before a file with wider integers came is not of this width
             widths = f"\0{sorted(layout.widths.items())}" if layout.widths else ""
-            told = f"{file.relative}\0{file.size}\0{file.modified_ns}{widths}"
-            digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+            state = f"{file.relative}\0{file.size}\0{file.modified_ns}{widths}"
+            digest = hashlib.sha256(state.encode("utf-8", "surrogatepass")).hexdigest()
             yield ScanTask(
                 reader="parquet",
                 file_path=file.place.name,

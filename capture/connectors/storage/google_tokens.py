@@ -89,8 +89,8 @@ def _asked(key: Mapping[str, Any], timeout: float) -> Token:
 
 
 def _refused(trouble: Exception) -> InvalidArgument | UpstreamError:
-    told = str(trouble.status) if isinstance(trouble, Refused) else type(trouble).__name__
-    message = f"Google gives no token for the service account's key ({told})"
+    reason = str(trouble.status) if isinstance(trouble, Refused) else type(trouble).__name__
+    message = f"Google gives no token for the service account's key ({reason})"
     if isinstance(trouble, Refused) and not trouble.may_pass:
         return InvalidArgument(f"options: {message}", params={"field": "options"})
     return UpstreamError(message)

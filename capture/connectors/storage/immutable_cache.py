@@ -26,5 +26,5 @@ COLUMNS: Final[LruCache[Hashable, Any]] = LruCache(256 << 20, OVERHEAD_BYTES)
 
 def scope(config: ConnectorConfig) -> str:
     """A digest of a connector's view of its lake: same catalog, place and options, same view."""
-    told = json.dumps([config.catalog, config.format, config.uri, sorted(config.options.items())], default=str)
-    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+    settings = json.dumps([config.catalog, config.format, config.uri, sorted(config.options.items())], default=str)
+    return hashlib.sha256(settings.encode("utf-8", "surrogatepass")).hexdigest()

@@ -108,12 +108,12 @@ class SparkEngine:
             except Cancelled:
                 answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in asked]
             except StatflightError as trouble:
-                told: dict[str, object] = {"retryable": trouble.retryable}
-                answers = [self._result(request, Outcome.DEGRADED, str(trouble), told) for request in asked]
+                attributes: dict[str, object] = {"retryable": trouble.retryable}
+                answers = [self._result(request, Outcome.DEGRADED, str(trouble), attributes) for request in asked]
             except Exception as trouble:  # the contract: an engine never raises
                 detail = f"capture failed: {type(trouble).__name__}"
-                told = {"retryable": may_pass(trouble)}
-                answers = [self._result(request, Outcome.DEGRADED, detail, told) for request in asked]
+                attributes = {"retryable": may_pass(trouble)}
+                answers = [self._result(request, Outcome.DEGRADED, detail, attributes) for request in asked]
             results |= zip(places, answers, strict=True)
         return [results[at] for at in range(len(requests))]
 
@@ -328,11 +328,11 @@ class SparkEngine:
         if found := scan.dependencies.get(key):
             attributes["dependencies"] = found
         outcome = Outcome.DEGRADED if errors and not scan.folds[key].parts else Outcome.CAPTURED
-        told = [*notes]
+        details = [*notes]
         if errors:
             others = f" (and {len(errors) - 1} more of {scan.files_total} files)" if len(errors) > 1 else ""
-            told.append(f"{errors[0]}{others}")
-        return replace(self._result(request, outcome, "; ".join(told), attributes), engine_id=engine_id)
+            details.append(f"{errors[0]}{others}")
+        return replace(self._result(request, outcome, "; ".join(details), attributes), engine_id=engine_id)
 
     def _result(
         self, request: CaptureRequest, outcome: Outcome, detail: str = "", attributes: dict[str, object] | None = None

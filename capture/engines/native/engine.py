@@ -58,12 +58,12 @@ class NativeEngine:
                 looked = _Pass(self.id, group, sink, self._listings)
                 answers = looked.run_scoped() if group[0].partitions else looked.run()
             except StatflightError as trouble:
-                told = {"retryable": trouble.retryable}
-                answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble), told)] * len(group)
+                attributes = {"retryable": trouble.retryable}
+                answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble), attributes)] * len(group)
             except Exception as trouble:  # the contract: an engine never raises
                 detail = f"capture failed: {type(trouble).__name__}"
-                told = {"retryable": may_pass(trouble)}
-                answers = [CaptureResult(Outcome.DEGRADED, self.id, detail, told)] * len(group)
+                attributes = {"retryable": may_pass(trouble)}
+                answers = [CaptureResult(Outcome.DEGRADED, self.id, detail, attributes)] * len(group)
             for at, answer in zip(members, answers, strict=True):
                 results[at] = answer
         return results
@@ -184,8 +184,8 @@ class _Pass:
         return CaptureResult(Outcome.CAPTURED, self.engine_id, detail, target=target, table=self.table)
 
     def _degraded(self, target: Target, detail: str) -> CaptureResult:
-        told = {"retryable": False}  # a snapshot's metadata stays what it is
-        return CaptureResult(Outcome.DEGRADED, self.engine_id, detail, told, target, self.table)
+        attributes = {"retryable": False}  # a snapshot's metadata stays what it is
+        return CaptureResult(Outcome.DEGRADED, self.engine_id, detail, attributes, target, self.table)
 
     def _provenance(self, native: NativeStats, complete: bool) -> dict[str, Any]:
         return self.table.key | {
@@ -247,15 +247,15 @@ class _Pass:
         if self.step is None:
             self.sink.list_files(table, Listing(mark))
         known = {} if last is None else last.parts
-        told: dict[str, ListedPart] = {}
+        listed_parts: dict[str, ListedPart] = {}
         for part in native.parts:
-            held = known.get(part.key)
-            if held is None or self.step is None:
-                held = self._put_part(native, part, held)
-            told[part.key] = held
-        self.listings.remember(table, mark, told)
-        ids = dict.fromkeys(column_id for held in told.values() for column_id in held.rollups)
-        parts = {i: [held.rollups[i] for held in told.values() if i in held.rollups] for i in ids}
+            listed = known.get(part.key)
+            if listed is None or self.step is None:
+                listed = self._put_part(native, part, listed)
+            listed_parts[part.key] = listed
+        self.listings.remember(table, mark, listed_parts)
+        ids = dict.fromkeys(column_id for listed in listed_parts.values() for column_id in listed.rollups)
+        parts = {i: [listed.rollups[i] for listed in listed_parts.values() if i in listed.rollups] for i in ids}
         return {i: Rollup.of(self.columns[i].name, self.columns[i].logical_type, parts[i]) for i in ids}
 
     def _put_part(self, native: NativeStats, part: FilePart, known: ListedPart | None) -> ListedPart:

@@ -74,8 +74,8 @@ class KnownListings:
 
 def mark_of(table: TableHandle, parts: Sequence[FilePart]) -> str:
     """A name for all that is told of the files of a table in these parts."""
-    told = [_shape(table), *sorted(part.key for part in parts)]
-    return hashlib.sha256("\0".join(told).encode("utf-8", "surrogatepass")).hexdigest()
+    keys = [_shape(table), *sorted(part.key for part in parts)]
+    return hashlib.sha256("\0".join(keys).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def step(

@@ -38,8 +38,8 @@ class Rollup:
             return parts[0]
         found.files = sum(part.files for part in parts)
         for count in _COUNTS:
-            told = [getattr(part, count) for part in parts]
-            setattr(found, count, None if None in told else sum(told))
+            counts = [getattr(part, count) for part in parts]
+            setattr(found, count, None if None in counts else sum(counts))
         for side in ("min", "max"):
             found.known[side] = all(part.known[side] for part in parts)
             bounds_of = [bound for part in parts if (bound := part.sides[side]) is not None]
@@ -94,8 +94,8 @@ class Rollup:
         best = order[0].as_py()
         ties = pc.equal(keys, keys[best])
         # an exact bound among the outermost is attained, so the outermost is exact whatever the others are
-        told = exact.filter(ties).to_pylist()
-        self.sides[side] = (texts[best].as_py(), True if True in told else None if None in told else False)
+        flags = exact.filter(ties).to_pylist()
+        self.sides[side] = (texts[best].as_py(), True if True in flags else None if None in flags else False)
 
     def complete(self, files: int | None) -> bool:
         return (files is None or self.files == files) and (self.known["min"] or self.known["max"])
