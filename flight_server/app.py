@@ -47,7 +47,7 @@ def _own_engines() -> tuple[Mapping[str, Any], ...]:
     return tuple(described(default_engines()))
 
 
-class Service:
+class App:
     """Everything behind the Flight methods but Flight itself.
 
     Args:

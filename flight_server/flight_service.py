@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server import actions
-from flight_server.app import Service
+from flight_server.app import App
 from flight_server.auth.handshake import Greeting, NoHandshake, greet
 from flight_server.auth.principal import Principal
 from flight_server.auth.tokens import Authenticator, Guard
@@ -130,13 +130,13 @@ class StatflightServer(flight.FlightServerBase):
     """Every method checks size, caller and command, in this order, and raises only what `status.to_flight` makes."""
 
     def __init__(
-        self, service: Service, authenticator: Authenticator | Guard, location: str, sql: LazyEndpoint | None = None,
+        self, app: App, authenticator: Authenticator | Guard, location: str, sql: LazyEndpoint | None = None,
         **options: Any,
     ):  # fmt: skip
         self._arrivals = _Arrivals(authenticator)
         super().__init__(location, NoHandshake(), middleware={"headers": self._arrivals}, **options)
-        self.service, self.authenticator = service, authenticator
-        self._sql = sql or LazyEndpoint(service, actions.release())
+        self.app, self.authenticator = app, authenticator
+        self._sql = sql or LazyEndpoint(app, actions.release())
         self.metrics: Metrics | None = None
 
     def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
@@ -169,8 +169,8 @@ class StatflightServer(flight.FlightServerBase):
                 endpoint = flight.FlightEndpoint(command, [])  # a command is its own ticket
                 return flight.FlightInfo(self._sql.get().schema(command, caller), descriptor, [endpoint], -1, -1)
             request = scan_request.of_descriptor(descriptor, headers.get("x-query-id"))
-            pinned = self.service.scanner.pin(request, caller)
-            return self._info(descriptor, *self.service.scanner.parts(pinned, caller))
+            pinned = self.app.scanner.pin(request, caller)
+            return self._info(descriptor, *self.app.scanner.parts(pinned, caller))
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         with self._answering(context, "GetSchema") as headers:
@@ -189,8 +189,8 @@ class StatflightServer(flight.FlightServerBase):
             else:
                 request = tickets.of_ticket(ticket.ticket, headers.get("x-query-id"))
                 name, schema = request.flight.name, request.schema
-                answer = self.service.scanner.read(request, caller, context.is_cancelled)
-                self.service.note_read(request)
+                answer = self.app.scanner.read(request, caller, context.is_cancelled)
+                self.app.note_read(request)
             if isinstance(answer, pa.Table):
                 if self.metrics is not None:
                     self.metrics.rows_read(name, answer.num_rows)
@@ -214,22 +214,22 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "DoPut") as headers:
             caller, command = self._caller(headers), descriptor.command
             if command is not None and flight_sql.is_command(command):
-                self.service.access.require(caller, "stats.read")
+                self.app.access.require(caller, "stats.read")
                 writer.write(pa.py_buffer(self._sql.get().put(command, (chunk.data for chunk in reader), caller)))
                 return
             request = ingest.parse_put(descriptor)
             if request.draft is None:
-                self.service.access.require(caller, "stats.write")
+                self.app.access.require(caller, "stats.write")
             else:
-                self.service.access.require_worker(caller)
-            directory = self.service.database.directory
-            rows = ingest.read_rows(request, reader, caller, self.service.policy, context.is_cancelled, directory)
+                self.app.access.require_worker(caller)
+            directory = self.app.database.directory
+            rows = ingest.read_rows(request, reader, caller, self.app.policy, context.is_cancelled, directory)
             put = ingest.to_put(request, rows)
             if request.draft is not None:
-                self.service.leases.add_to_draft(request.draft, put, request.whole)
+                self.app.leases.add_to_draft(request.draft, put, request.whole)
                 answer: dict[str, Any] = {"received": rows.num_rows}
             else:
-                counts = self.service.store.put([put], idempotency_key=request.idempotency_key)
+                counts = self.app.store.put([put], idempotency_key=request.idempotency_key)
                 answer = counts.to_json()
                 audit_log.write("DoPut", caller.name, headers.correlation_id, flight=request.flight.name,
                             mode=str(request.mode), **answer)  # fmt: skip
@@ -248,7 +248,7 @@ class StatflightServer(flight.FlightServerBase):
                 raise Unimplemented(f'no action "{action.type[:100]}"', hint="the flight sys.functions lists them")
             body = _body(action)
             call = actions.Call(
-                self.service, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
+                self.app, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
             )
             results = known.run(call, body)
             # the first result is made before anything is sent, so that a refusal is a refusal and not a cut stream
@@ -291,7 +291,7 @@ class StatflightServer(flight.FlightServerBase):
 
     def _reader(self, headers: _Headers) -> Principal:
         caller = self._caller(headers)
-        self.service.access.require(caller, "stats.read")
+        self.app.access.require(caller, "stats.read")
         return caller
 
     def _info(self, descriptor: flight.FlightDescriptor, *parts: scan_request.ScanRequest) -> flight.FlightInfo:

@@ -17,16 +17,16 @@ from store.catalog_store import EXTERNAL, TableEntry
 def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
     """The tables asked about; an unknown table or snapshot fails the whole request."""
     by_name = {
-        name: call.service.access.table(name, call.principal, "capture.run")
+        name: call.app.access.table(name, call.principal, "capture.run")
         for name in dict.fromkeys(item.table for item in items)
     }
     for name, snapshot in dict.fromkeys((i.table, i.snapshot) for i in items if isinstance(i.snapshot, int)):
-        call.service.catalog.snapshot(by_name[name], int(snapshot))
+        call.app.catalog.snapshot(by_name[name], int(snapshot))
     selectors: dict[str, set[str]] = {}
     for item in items:
         selectors.setdefault(item.table, set()).update(item.spec.column_selectors)
     for name, columns in selectors.items():
-        call.service.catalog.refuse_ambiguous(by_name[name], columns)
+        call.app.catalog.refuse_ambiguous(by_name[name], columns)
     return [by_name[item.table] for item in items]
 
 
@@ -34,9 +34,9 @@ def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
 def capture(call: Call, body: bytes) -> Results:
     items = parse_items(body, allow_all=True)
     tables = _tables(call, items)
-    service = call.service
+    app = call.app
     current = [table for item, table in zip(items, tables, strict=True) if item.snapshot == CURRENT]
-    service.lakes.refresh(current, call.is_cancelled)
+    app.lakes.refresh(current, call.is_cancelled)
     outcomes: list[dict[str, Any] | None] = [None] * len(items)
     queued: dict[tuple[int, str | int], list[int]] = {}
     now: dict[int, list[tuple[int, int]]] = {}  # table key → (request, snapshot id)
@@ -54,15 +54,15 @@ def capture(call: Call, body: bytes) -> Results:
             now.setdefault(table.table_key, []).extend((at, snapshot_id) for snapshot_id in ids)
     for (key, snapshot), members in queued.items():
         specs = [(None, items[at].spec) for at in members]
-        job_id = service.captures.enqueue(service.catalog.by_key(key), snapshot, specs, call.correlation_id)
+        job_id = app.captures.enqueue(app.catalog.by_key(key), snapshot, specs, call.correlation_id)
         for at in members:
             outcomes[at] = _outcome("QUEUED", "", job_id=job_id)
     started = []
     for key, pairs in now.items():
         wanted = [(snapshot_id, items[at].spec) for at, snapshot_id in pairs]
-        started.append((pairs, service.captures.start(service.catalog.by_key(key), wanted, call.correlation_id)))
+        started.append((pairs, app.captures.start(app.catalog.by_key(key), wanted, call.correlation_id)))
     for pairs, task in started:
-        results = (service.tasks.wait(task, None, call.is_cancelled) or {})["outcomes"]
+        results = (app.tasks.wait(task, None, call.is_cancelled) or {})["outcomes"]
         for (at, _), result in zip(pairs, results, strict=True):
             outcomes[at] = _merge_outcome(outcomes[at], result)
     for outcome in outcomes:
@@ -77,13 +77,13 @@ def _snapshots_of(call: Call, item: CaptureItem, table: TableEntry, known: _Know
     """The snapshot ids of a request; those of equal requests of one call are looked up once."""
     key = (table.table_key, item.snapshot)
     if key not in known:
-        known[key] = call.service.captures.snapshots_of(item.snapshot, table)
+        known[key] = call.app.captures.snapshots_of(item.snapshot, table)
     return known[key]
 
 
 def _no_snapshot(call: Call, table: TableEntry) -> str:
     """Why a table has no snapshot, as far as the last look at its lake tells."""
-    ((reason,),) = call.service.database.rows("SELECT last_error FROM tables WHERE table_key = ?", table.table_key)
+    ((reason,),) = call.app.database.rows("SELECT last_error FROM tables WHERE table_key = ?", table.table_key)
     return f"the table cannot be read: {reason}" if reason else "the table has no snapshot"
 
 
@@ -104,7 +104,7 @@ def _merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> d
 def resolve(call: Call, body: bytes) -> list[Any]:
     items = parse_items(body, allow_all=False)
     tables = _tables(call, items)
-    service = call.service
+    app = call.app
     unpinned: dict[int, dict[str, Any]] = {}
     questions, places = [], []
     known: _Known = {}
@@ -116,14 +116,14 @@ def resolve(call: Call, body: bytes) -> list[Any]:
             places.append(at)
         else:
             unpinned[at] = {"outcome": "FAILED", "detail": _no_snapshot(call, table), "record": None}
-    answers = dict(zip(places, service.orchestrator.resolve(questions), strict=True))
+    answers = dict(zip(places, app.orchestrator.resolve(questions), strict=True))
     columns: dict[int, list[int]] = {}
     for asked in questions:
         noted = columns.setdefault(asked.table_key, [])
         if asked.spec.target.column_id is not None:
             noted.append(asked.spec.target.column_id)
     for key, ids in columns.items():
-        service.usage.note(key, tuple(ids))
+        app.usage.note(key, tuple(ids))
     return [unpinned[at] if at in unpinned else _as_json(answers[at]) for at in range(len(items))]
 
 

@@ -21,9 +21,9 @@ def register_connector(call: Call, body: bytes) -> Results:
         if not isinstance(value, str):
             raise InvalidField(f"options.{name}", "must be a string", expected="text", actual=value)
     homes_of(options)
-    call.service.access.require_catalog(call.principal, config["catalog"])
+    call.app.access.require_catalog(call.principal, config["catalog"])
     lake = {name: config[name] for name in ("catalog", "format", "uri")} | {"options": options}
-    yield call.service.lakes.register(
+    yield call.app.lakes.register(
         lake, call.is_cancelled, replace=config.get("replace") or False, discover=config.get("discover") or False
     )
 
@@ -31,25 +31,25 @@ def register_connector(call: Call, body: bytes) -> Results:
 @action('{"catalog"}', "Looks whether a connector can be reached")
 def validate_connector(call: Call, body: bytes) -> Results:
     catalog = parse_body(body, {"catalog": str})["catalog"]
-    call.service.access.connector(catalog, call.principal)
-    config = call.service.lakes.config(catalog)
-    found = call.service.lakes.look("validate", config, call.is_cancelled)
+    call.app.access.connector(catalog, call.principal)
+    config = call.app.lakes.config(catalog)
+    found = call.app.lakes.look("validate", config, call.is_cancelled)
     yield {"catalog": catalog, "state": "ACTIVE", "namespaces": found.get("namespaces", [])}
 
 
 @action('{"catalog"}', "Forgets a connector and its tables")
 def drop_connector(call: Call, body: bytes) -> Results:
     catalog = parse_body(body, {"catalog": str})["catalog"]
-    call.service.access.connector(catalog, call.principal)
-    call.service.lakes.drop(catalog)
+    call.app.access.connector(catalog, call.principal)
+    call.app.lakes.drop(catalog)
     yield {"catalog": catalog, "state": "DROPPED"}
 
 
 @action('{"catalog", "table"?, "full_rescan"?}', "Finds tables and snapshots; one result per table")
 def discover(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"catalog": str}, {"table": str, "full_rescan": bool})
-    call.service.access.connector(asked["catalog"], call.principal)
-    found = call.service.lakes.discover(
+    call.app.access.connector(asked["catalog"], call.principal)
+    found = call.app.lakes.discover(
         asked["catalog"], asked.get("table"), asked.get("full_rescan") or False, call.is_cancelled
     )
     yield from found

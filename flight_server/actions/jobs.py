@@ -27,9 +27,9 @@ from store.job_store import ENDED
 
 def _found(call: Call, job_id: str) -> dict[str, Any]:
     """A job of the queue, or work that somebody waits for."""
-    live = call.service.tasks.live_job(job_id)
+    live = call.app.tasks.live_job(job_id)
     if live is None:
-        return call.service.jobs.get(job_id)
+        return call.app.jobs.get(job_id)
     live["targets"] = json.loads(live["targets"])
     live.pop("table_key")
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in live.items()}
@@ -39,7 +39,7 @@ def _job(call: Call, body: bytes, *scopes: str) -> dict[str, Any]:
     """The job that the body names, for a caller who has one of the scopes and sees its table."""
     job = _found(call, str(parse_body(body, {"job_id": str})["job_id"]))
     if not any(map(call.principal.may, scopes)):
-        call.service.access.require(call.principal, scopes[-1])
+        call.app.access.require(call.principal, scopes[-1])
     name = (job["table_catalog"], job["table_schema"], job["table_name"])
     seen = call.principal.sees(*name) if job["table_name"] else call.principal.sees_catalog(job["table_catalog"])
     if not seen:
@@ -55,12 +55,12 @@ def get_job(call: Call, body: bytes) -> Results:
 @action('{"job_id"}', "Cancels a job; again, or of one that has ended, changes nothing")
 def cancel_job(call: Call, body: bytes) -> Results:
     job = _job(call, body, "capture.run")
-    if call.service.tasks.live_job(job["job_id"]) is not None:
-        call.service.tasks.cancel(job["job_id"])
+    if call.app.tasks.live_job(job["job_id"]) is not None:
+        call.app.tasks.cancel(job["job_id"])
         yield job | {"state": "CANCELLED" if job["state"] == "QUEUED" else "CANCELLING"}
         return
-    yield call.service.jobs.cancel(job["job_id"])
-    call.service.tasks.notify()
+    yield call.app.jobs.cancel(job["job_id"])
+    call.app.tasks.notify()
 
 
 @action('{"job_id"}', "Waits until a job has ended")
@@ -70,7 +70,7 @@ def wait_job(call: Call, body: bytes) -> Results:
     while (job := _found(call, job_id))["state"] not in ENDED:
         if call.is_cancelled():
             raise Cancelled("the caller went away")
-        if call.service.tasks.closing:
+        if call.app.tasks.closing:
             raise ShuttingDown("the server is shutting down", hint="wait again once it is back")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.2)
@@ -80,9 +80,9 @@ def wait_job(call: Call, body: bytes) -> Results:
 @action('{"worker_id", "kinds", "wait_seconds"?, "engines"?}', "For capture workers: the next piece of work, if any")
 def lease_job(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"worker_id": str, "kinds": list}, {"wait_seconds": float, "engines": list})
-    call.service.access.require_worker(call.principal)
+    call.app.access.require_worker(call.principal)
     wait = min(float(asked.get("wait_seconds") or 0.0), 60.0)
-    found = call.service.leases.lease(
+    found = call.app.leases.lease(
         asked["worker_id"], check_leases(asked["kinds"]), wait, check_engines(asked.get("engines") or []),
         call.is_cancelled,
     )  # fmt: skip
@@ -93,10 +93,8 @@ def lease_job(call: Call, body: bytes) -> Results:
 @action('{"job_id", "lease_token", "progress"?, "message"?}', "For capture workers: prolongs a lease")
 def renew_lease(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"job_id": str, "lease_token": str}, {"progress": float, "message": str})
-    call.service.access.require_worker(call.principal)
-    wanted = call.service.leases.renew(
-        asked["job_id"], asked["lease_token"], asked.get("progress"), asked.get("message")
-    )
+    call.app.access.require_worker(call.principal)
+    wanted = call.app.leases.renew(asked["job_id"], asked["lease_token"], asked.get("progress"), asked.get("message"))
     yield {"job_id": asked["job_id"], "wanted": wanted}
 
 
@@ -106,7 +104,7 @@ def declare_listing(call: Call, body: bytes) -> Results:
     asked = parse_body(
         body, {"job_id": str, "lease_token": str, "snapshot_id": int, "mark": str}, {"base": dict, "removed": list}
     )
-    call.service.access.require_worker(call.principal)
+    call.app.access.require_worker(call.principal)
     removed = asked.get("removed") or []
     if not all(isinstance(path, str) for path in removed):
         raise InvalidField("removed", "must be paths", expected="a list of texts", actual=removed)
@@ -114,7 +112,7 @@ def declare_listing(call: Call, body: bytes) -> Results:
     if asked.get("base") is not None:
         base = check_object(asked["base"], {"snapshot_id": int, "mark": str}, {})
         listing = replace(listing, base_snapshot_id=base["snapshot_id"], base_mark=base["mark"])
-    accepted = call.service.leases.declare_listing(asked["lease_token"], listing)
+    accepted = call.app.leases.declare_listing(asked["lease_token"], listing)
     yield {"job_id": asked["job_id"], "accepted": accepted}
 
 
@@ -130,10 +128,10 @@ def finish_job(call: Call, body: bytes) -> Results:
         "outcomes": check_outcomes(asked.get("outcomes")), "decisions": check_decisions(asked.get("decisions")),
         "error": check_error(asked.get("error")),
     }  # fmt: skip
-    call.service.access.require_worker(call.principal)
-    leases, token = call.service.leases, asked["lease_token"]
+    call.app.access.require_worker(call.principal)
+    leases, token = call.app.leases, asked["lease_token"]
     for item in asked.pop("rows", None) or []:
-        put, whole = ingest.inline(item, token, call.principal, call.service.policy, call.is_cancelled)
+        put, whole = ingest.inline(item, token, call.principal, call.app.policy, call.is_cancelled)
         leases.add_to_draft(token, put, whole)
     state = leases.finish(asked["job_id"], token, asked)
     yield {"job_id": asked["job_id"], "state": state}

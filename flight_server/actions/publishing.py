@@ -24,17 +24,17 @@ def publish(call: Call, body: bytes) -> Results:
         if not isinstance(value, str):
             raise InvalidField(f"options.{name}", "must be a string", expected="a string", actual=value)
     snapshot = check_snapshot(CURRENT if asked.get("snapshot") is None else asked["snapshot"])
-    service = call.service
-    table = service.access.table(asked["table"], call.principal, "admin")
+    app = call.app
+    table = app.access.table(asked["table"], call.principal, "admin")
     if table.format == EXTERNAL:
         raise InvalidArgument(f'"{table.full_name}" has no connector: it is known only by what was put of it')
     if snapshot != CURRENT:
-        snapshot_id = service.catalog.snapshot(table, int(snapshot)).snapshot_id
+        snapshot_id = app.catalog.snapshot(table, int(snapshot)).snapshot_id
     elif table.current_snapshot_id is None:
         raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
     else:
-        snapshot_id = service.publishing.snapshot_of(table, table.current_snapshot_id)
-    yield service.publishing.publish(
+        snapshot_id = app.publishing.snapshot_of(table, table.current_snapshot_id)
+    yield app.publishing.publish(
         table, asked["to"], snapshot_id, dry_run=asked.get("dry_run") is True,
         allow_inherited=asked.get("allow_inherited") is True, options=options, is_cancelled=call.is_cancelled,
     )  # fmt: skip

@@ -16,9 +16,9 @@ from store.errors import PermissionDenied
 @action("a JSON command", "What DoGet answers to the command, as one Arrow IPC stream in a single result")
 def read(call: Call, body: bytes) -> list[Any]:
     request = of_command(body, call.query_id)
-    call.service.access.require(call.principal, "stats.read")
-    message = call.service.scanner.message(request, call.principal, call.is_cancelled, body)
-    call.service.note_read(request)
+    call.app.access.require(call.principal, "stats.read")
+    message = call.app.scanner.message(request, call.principal, call.is_cancelled, body)
+    call.app.note_read(request)
     return [message]
 
 
@@ -33,9 +33,9 @@ def scan_system_table(call: Call, body: bytes) -> Results:
     command = {"table": asked["table"], "columns": asked.get("required_columns"), "predicates": asked.get("predicates"),
                "output_format": asked.get("output_format"), "query_id": asked["query_id"]}  # fmt: skip
     request = of_json({name: value for name, value in command.items() if value is not None})
-    call.service.access.require(call.principal, "stats.read")
-    schema, batches = call.service.scanner.reader(request, call.principal)
-    call.service.note_read(request)
+    call.app.access.require(call.principal, "stats.read")
+    schema, batches = call.app.scanner.reader(request, call.principal)
+    call.app.note_read(request)
     if request.rows:
         for batch in batches:
             yield from (row.encode() for row in batch.column(0).to_pylist())
@@ -52,11 +52,11 @@ def scan_system_table(call: Call, body: bytes) -> Results:
 @action('{"path"}', "Writes a copy of the database to a new file of the server's machine, while serving")
 def backup(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {"path": str})
-    call.service.access.require(call.principal, "admin")
+    call.app.access.require(call.principal, "admin")
     if not call.principal.sees_all:
         raise PermissionDenied("a backup needs a token for all tables", hint="its tables are limited")
     started = time.perf_counter()
-    size = call.service.database.backup(asked["path"])
+    size = call.app.database.backup(asked["path"])
     yield {"path": asked["path"], "bytes": size, "elapsed_ms": int((time.perf_counter() - started) * 1000)}
 
 
@@ -64,8 +64,8 @@ def backup(call: Call, body: bytes) -> Results:
 def health(call: Call, body: bytes) -> Results:
     parse_body(body, {})
     yield {
-        "status": "draining" if call.service.tasks.closing else "ok", "version": release(),
-        "uptime_ms": int((time.time() - call.service.started) * 1000), "jobs": call.service.jobs.counts(),
+        "status": "draining" if call.app.tasks.closing else "ok", "version": release(),
+        "uptime_ms": int((time.time() - call.app.started) * 1000), "jobs": call.app.jobs.counts(),
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from store.targets import Target
 def _snapshot_id(call: Call, table: TableEntry, snapshot: Any) -> int:
     checked = check_snapshot(snapshot)
     if checked != CURRENT:
-        return call.service.catalog.snapshot(table, int(checked)).snapshot_id
+        return call.app.catalog.snapshot(table, int(checked)).snapshot_id
     if table.current_snapshot_id is None:
         raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
     return table.current_snapshot_id
@@ -32,30 +32,30 @@ def delete_stats(call: Call, body: bytes) -> Results:
     check_table_name(asked["table"])
     target = Target.parse(asked["target"]) if asked.get("target") is not None else None
     snapshot = check_snapshot(asked["snapshot"]) if asked.get("snapshot") is not None else None
-    table = call.service.access.table(asked["table"], call.principal, "stats.write")
+    table = call.app.access.table(asked["table"], call.principal, "stats.write")
     snapshot_id = None if snapshot is None else _snapshot_id(call, table, snapshot)
-    yield {"deleted": call.service.store.delete(table, snapshot_id, target)}
-    call.service.publication.on_published(table)
+    yield {"deleted": call.app.store.delete(table, snapshot_id, target)}
+    call.app.publication.on_published(table)
 
 
 @action('{"table"?, "dry_run": true}', "Deletes records of snapshots that the format itself has expired")
 def expire(call: Call, body: bytes) -> Results:
     asked = parse_body(body, {}, {"table": str, "dry_run": bool})
-    service = call.service
+    app = call.app
     if asked.get("table") is not None:
         check_table_name(asked["table"])
-        tables = [service.access.table(asked["table"], call.principal, "admin")]
+        tables = [app.access.table(asked["table"], call.principal, "admin")]
     else:
-        service.access.require(call.principal, "admin")
-        tables = [t for t in service.catalog.tables() if call.principal.sees(*t.name)]
+        app.access.require(call.principal, "admin")
+        tables = [t for t in app.catalog.tables() if call.principal.sees(*t.name)]
     dry = asked.get("dry_run", True) is not False
-    expired = service.store.expirable(tables) if dry else service.store.expire(tables)
+    expired = app.store.expirable(tables) if dry else app.store.expire(tables)
     for table in tables:
         snapshots = expired.get(table.table_key, [])
         if snapshots or len(tables) == 1:
             yield {"table": table.full_name, "snapshots": snapshots, "dry_run": dry}
         if not dry:
-            service.publication.on_published(table)
+            app.publication.on_published(table)
 
 
 @action('{"table", "snapshot", "target"}', "Content hash, generation and times of a record")
@@ -64,8 +64,8 @@ def stats_meta(call: Call, body: bytes) -> Results:
     check_table_name(asked["table"])
     check_snapshot(asked["snapshot"])
     target = Target.parse(asked["target"])
-    table = call.service.access.table(asked["table"], call.principal, "stats.read")
-    meta = call.service.store.meta(table, _snapshot_id(call, table, asked["snapshot"]), target)
+    table = call.app.access.table(asked["table"], call.principal, "stats.read")
+    meta = call.app.store.meta(table, _snapshot_id(call, table, asked["snapshot"]), target)
     yield {
         "content_hash": meta.content_hash, "generation": meta.generation,
         "created_at": meta.created_at and meta.created_at.isoformat(),
@@ -101,11 +101,11 @@ def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
     """
     check_table_name(asked["table"])
     check_snapshot(asked["snapshot"])
-    table = call.service.access.table(asked["table"], call.principal, "stats.read")
+    table = call.app.access.table(asked["table"], call.principal, "stats.read")
     snapshot_id = _snapshot_id(call, table, asked["snapshot"])
-    column_id = call.service.catalog.column_id(table, asked["column"])
+    column_id = call.app.catalog.column_id(table, asked["column"])
     sketches_of, files = (
-        call.service.scanner.table(of_json({
+        call.app.scanner.table(of_json({
             "table": name, "snapshot": snapshot_id,
             "predicates": [{"column": c, "op": "EQ", "values": [v]} for c, v in zip(
                 ("table_catalog", "table_schema", "table_name"), table.name, strict=True)] + more,
@@ -130,9 +130,7 @@ def _theta(call: Call, asked: Mapping[str, Any], allow_partial: bool) -> bytes:
                 code="UNKNOWN_SKETCH", hint="capture the table with its columns first",
             )  # fmt: skip
         parsed = [parse_json(p.encode(), "partition") if isinstance(p, str) else p for p in asked["partitions"]]
-        columns = call.service.catalog.schema_columns(
-            table, call.service.catalog.snapshot(table, snapshot_id).schema_hash
-        )
+        columns = call.app.catalog.schema_columns(table, call.app.catalog.snapshot(table, snapshot_id).schema_hash)
         types = {name: logical_types.parse(text) for name, text, *_ in columns}
         wanted = set(partitions.paths_in(files, parse_partitions(parsed), types, table.full_name).to_pylist())
     parts = [r["data"] for r in rows if r["target_kind"] == "FILE" and (wanted is None or r["file_path"] in wanted)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flight_server.app import Service
+from flight_server.app import App
 from flight_server.auth.principal import Principal
 
 Results = Iterator[Any]  # JSON values, or bytes as they are
@@ -17,7 +17,7 @@ Run = Callable[["Call", bytes], Results | list[Any]]
 class Call:
     """The context of one call of an action."""
 
-    service: Service
+    app: App
     principal: Principal
     correlation_id: str
     is_cancelled: Callable[[], bool]

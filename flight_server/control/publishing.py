@@ -20,7 +20,7 @@ from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamErr
 from store.job_store import ACTIVE
 
 if TYPE_CHECKING:
-    from flight_server.app import Service
+    from flight_server.app import App
 
 log = logging.getLogger("statflight.server")
 
@@ -39,8 +39,8 @@ class Publishing:
         seconds: By home, publications that ended and how long they took together.
     """
 
-    def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
-        self._service, self._clock = service, clock
+    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app, self._clock = app, clock
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, tuple[int, float]] = {}
         self._captured: dict[int, float] = {}  # table key → when something was last captured of it
@@ -61,7 +61,7 @@ class Publishing:
         Raises:
             StatflightError: The worker's, when nothing was published.
         """
-        lake = self._service.lakes.config(table.table_catalog)
+        lake = self._app.lakes.config(table.table_catalog)
         payload = {
             "connector": lake, "to": home, "snapshot_id": snapshot_id,
             "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
@@ -85,7 +85,7 @@ class Publishing:
 
     def snapshot_of(self, table: TableEntry, snapshot_id: int) -> int:
         """The snapshot whose statistics hold for a snapshot: another one where a publication made it."""
-        for row in self._service.catalog.publications(table):
+        for row in self._app.catalog.publications(table):
             if row["made_snapshot_id"] == snapshot_id:
                 return int(row["snapshot_id"])
         return snapshot_id
@@ -115,7 +115,7 @@ class Publishing:
             with self._lock:
                 since = self._captured.pop(key, None)
             try:
-                table = self._service.catalog.by_key(key)
+                table = self._app.catalog.by_key(key)
                 tried += self._republish(table)
             except (NotFound, KeyError):  # its connector was dropped since
                 continue
@@ -127,7 +127,7 @@ class Publishing:
     def _republish(self, table: TableEntry) -> int:
         if table.format == EXTERNAL or table.dropped or table.current_snapshot_id is None:
             return 0
-        homes = homes_of(self._service.lakes.config(table.table_catalog)["options"])
+        homes = homes_of(self._app.lakes.config(table.table_catalog)["options"])
         now, tried = self._clock(), 0
         last = [self._published[key] for home in homes if (key := (table.table_key, home)) in self._published]
         if last and now - max(last) < INTERVAL_SECONDS:
@@ -161,18 +161,18 @@ class Publishing:
 
     def _is_fresh(self, table: TableEntry, home: str, snapshot_id: int) -> bool:
         """True if a home holds everything stored for a snapshot: nothing was put since it was published."""
-        rows = self._service.catalog.publications(table)
+        rows = self._app.catalog.publications(table)
         held = next((row for row in rows if (row["home"], row["state"]) == (home, CURRENT)), None)
         if held is None or held["snapshot_id"] != snapshot_id:
             return False
         sql = "SELECT max(created_at) FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
-        ((newest,),) = self._service.database.rows(sql, table.table_key, snapshot_id)
+        ((newest,),) = self._app.database.rows(sql, table.table_key, snapshot_id)
         return newest is not None and newest <= held["published_at"]
 
     def _busy(self, table_key: int) -> bool:
         """True if captures of a table are queued or running."""
         sql = f"SELECT 1 FROM jobs WHERE table_key = ? AND state IN {ACTIVE} LIMIT 1"
-        return bool(self._service.database.rows(sql, table_key))
+        return bool(self._app.database.rows(sql, table_key))
 
     def _loop(self) -> None:
         while not self._stop.wait(SETTLE_SECONDS / 2):
@@ -186,7 +186,7 @@ class Publishing:
     # Both.
 
     def _run(self, payload: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> Mapping[str, Any]:
-        tasks = self._service.tasks
+        tasks = self._app.tasks
         task = tasks.submit(Task("publish", payload))
         result = tasks.wait(task, PUBLISH_SECONDS, is_cancelled)
         if result is None:
@@ -196,8 +196,8 @@ class Publishing:
         return found
 
     def _record(self, table: TableEntry, home: str, made: Mapping[str, Any]) -> None:
-        catalog = self._service.catalog
-        self._service.database.write(
+        catalog = self._app.catalog
+        self._app.database.write(
             lambda connection: catalog.put_publication(
                 connection, table, home, snapshot_id=made["snapshot_id"], state=made["state"],
                 location=made.get("location"), columns=made.get("columns") or (), detail=made.get("detail") or None,

@@ -46,7 +46,7 @@ import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import choose_encoder
 
-from flight_server.app import Service
+from flight_server.app import App
 from flight_server.auth.principal import Principal
 from flight_server.checks.evaluate import State
 from flight_server.control.capture_counters import READ
@@ -71,10 +71,10 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
 class Metrics:
     """The counters of one server, and the HTTP endpoint that shows them."""
 
-    def __init__(self, service: Service, version: str, authenticate: Callable[[str | None], Principal]):
+    def __init__(self, app: App, version: str, authenticate: Callable[[str | None], Principal]):
         self.registry = registry = prometheus.CollectorRegistry()
         self._authenticate = authenticate
-        self._service = service
+        self._app = app
         self._codes: set[str] = {"OK"}
         self._requests = prometheus.Counter(
             "statflight_requests", "Calls answered", ["method", "action", "code"], registry=registry
@@ -91,7 +91,7 @@ class Metrics:
         )
         prometheus.Info("statflight_build", "The server", registry=registry).info({"version": version})
         prometheus.ProcessCollector(registry=registry)
-        registry.register(_ServiceCollector(service))
+        registry.register(_AppCollector(app))
         self._http: ThreadingHTTPServer | None = None
 
     def answered(self, method: str, action: str, code: str, seconds: float) -> None:
@@ -148,7 +148,7 @@ class Metrics:
 
     def health(self) -> tuple[int, bytes]:
         """Status and body of `/health`."""
-        draining = self._service.tasks.closing
+        draining = self._app.tasks.closing
         return 503 if draining else 200, json.dumps({"status": "draining" if draining else "ok"}).encode()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -189,11 +189,11 @@ class _Server(ThreadingHTTPServer):
         """Logs nothing: clients may disconnect at any time."""
 
 
-class _ServiceCollector:
+class _AppCollector:
     """Metrics that are computed at each scrape."""
 
-    def __init__(self, service: Service):
-        self._service = service
+    def __init__(self, app: App):
+        self._app = app
         self._kept: tuple[float, _Stalest, _Stalest] | None = None
         self._lock = threading.Lock()
 
@@ -207,15 +207,15 @@ class _ServiceCollector:
             yield from self._publications()
             yield from self._tables()
             yield from self._checks()
-            yield from table_gauges(self._service.database, self._service.settings.table_metrics)
+            yield from table_gauges(self._app.database, self._app.settings.table_metrics)
 
     def _queue(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("statflight_jobs", "Jobs that there are", labels=["state"])
-        counts = self._service.jobs.counts()
+        counts = self._app.jobs.counts()
         for state in (*ACTIVE, *ENDED):
             jobs.add_metric([state], counts.get(state, 0))
         yield jobs
-        waiting, leases = self._service.leases.depths()
+        waiting, leases = self._app.leases.depths()
         tasks = GaugeMetricFamily("statflight_tasks_waiting", "Work that no worker has taken yet", labels=["kind"])
         for kind, depth in waiting.items():
             tasks.add_metric([kind], depth)
@@ -223,7 +223,7 @@ class _ServiceCollector:
         yield GaugeMetricFamily("statflight_leases", "Leases that are held", value=leases)
 
     def _captures(self) -> Iterator[Metric]:
-        tally, answers = self._service.publication.counters, self._service.orchestrator.outcomes.copy()
+        tally, answers = self._app.publication.counters, self._app.orchestrator.outcomes.copy()
         yield CounterMetricFamily("statflight_lease_expiries", "Leases that ran out", value=tally.lease_expiries)
         yield _counter("statflight_resolve_outcomes", "Answers of resolve", "outcome", answers)
         outcomes = CounterMetricFamily(
@@ -249,7 +249,7 @@ class _ServiceCollector:
             yield _counter(name, f"Statistics that captures published, in {what}", "flight", published.copy())
 
     def _publications(self) -> Iterator[Metric]:
-        publishing = self._service.publishing
+        publishing = self._app.publishing
         ended = CounterMetricFamily("statflight_publications", "Publications that ended", labels=["home", "state"])
         for labels, count in publishing.outcomes.copy().items():
             ended.add_metric(labels, count)
@@ -278,7 +278,7 @@ class _ServiceCollector:
     def _checks(self) -> Iterator[Metric]:
         labels = ["table", "column", "rule", "level"]
         found = GaugeMetricFamily("statflight_check_failing", "1 where a rule is missed, else 0", labels=labels)
-        results = [result for of_table in self._service.checking.results.copy().values() for result in of_table]
+        results = [result for of_table in self._app.checking.results.copy().values() for result in of_table]
         results.sort(key=lambda result: result.state is State.PASSED)  # misses are told in any case
         for result in results[:MAX_CHECKS]:
             missed = 0.0 if result.state is State.PASSED else 1.0
@@ -286,7 +286,7 @@ class _ServiceCollector:
         yield found
 
     def _ask(self, sql: str, *parameters: Any) -> _Stalest:
-        rows = self._service.database.rows(sql, *parameters, MAX_TABLES)
+        rows = self._app.database.rows(sql, *parameters, MAX_TABLES)
         ages = [(join_name(*row[:3]), float(row[3])) for row in rows if row[3] is not None]
         return _Stalest(ages, int(rows[0][4]) if rows else 0)
 

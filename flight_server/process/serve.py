@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from flight_server import actions
-from flight_server.app import Service
+from flight_server.app import App
 from flight_server.auth.tokens import Guard
 from flight_server.config import Settings
 from flight_server.flight_service import StatflightServer
@@ -46,13 +46,13 @@ def serve(settings: Settings) -> int:
     _check_ports(settings)  # taken ports and bad files are reported before anything is made
     settings = _secured(settings)
     tls_options(settings)
-    service = Service(settings, actions.functions)
+    app = App(settings, actions.functions)
     metrics = health = listener = pages = None
 
-    sql = LazyEndpoint(service, actions.release())
+    sql = LazyEndpoint(app, actions.release())
 
     def start(location: str, options: Mapping[str, Any]) -> StatflightServer:
-        server = StatflightServer(service, guard, location, sql, **options)
+        server = StatflightServer(app, guard, location, sql, **options)
         server.metrics = metrics
         return server
 
@@ -60,7 +60,7 @@ def serve(settings: Settings) -> int:
         if settings.metrics_port is not None or settings.http_port is not None:
             from flight_server.process.metrics import Metrics
 
-            metrics = Metrics(service, actions.release(), guard.authenticate)
+            metrics = Metrics(app, actions.release(), guard.authenticate)
         listener = Listener(settings, start)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         if metrics is not None and settings.metrics_port is not None:
@@ -69,13 +69,13 @@ def serve(settings: Settings) -> int:
         if settings.health_port is not None:
             from flight_server.process.health import Health
 
-            health = Health(lambda: not service.tasks.closing)
+            health = Health(lambda: not app.tasks.closing)
             log.info("health on %s:%s", host, health.listen(settings.host, settings.health_port))
-        pages = start_pages(settings, service, guard, metrics)
+        pages = start_pages(settings, app, guard, metrics)
     except InvalidArgument:
         if listener is not None:
             listener.close()
-        service.close()
+        app.close()
         raise
     freeze_garbage()
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -83,11 +83,11 @@ def serve(settings: Settings) -> int:
     sys.stdout.flush()
     inner = WorkersEndpoint(start, listener, settings.host)
     children = OwnWorkers(settings, inner.uri, internal)
-    service.start()
+    app.start()
     workers = Housekeeping({"starting workers": children.keep})
     upkeep = Housekeeping({
-        "taking back leases": service.leases.sweep, "counting reads": service.usage.flush,
-        "auto-analyze": service.auto.look_later,
+        "taking back leases": app.leases.sweep, "counting reads": app.usage.flush,
+        "auto-analyze": app.auto.look_later,
     })  # fmt: skip
     swept = looked = time.monotonic()
     status = 0
@@ -107,7 +107,7 @@ def serve(settings: Settings) -> int:
         if time.monotonic() - swept > min(1.0, settings.lease_seconds / 4):
             swept = time.monotonic()
             upkeep.run()
-    _drain(listener, inner, service, children)
+    _drain(listener, inner, app, children)
     for endpoint in (metrics, health, pages):
         if endpoint is not None:
             endpoint.close()
@@ -116,16 +116,16 @@ def serve(settings: Settings) -> int:
     os._exit(status)
 
 
-def _drain(listener: Listener, inner: WorkersEndpoint, service: Service, children: OwnWorkers) -> None:
+def _drain(listener: Listener, inner: WorkersEndpoint, app: App, children: OwnWorkers) -> None:
     """Refuses what is new, lets streams finish, and leaves in any case once the deadline is over."""
     children.stop()  # first: they would be refused in the middle of their polls, and the log would be full of it
-    service.tasks.close()
+    app.tasks.close()
     late = threading.Timer(DRAIN_SECONDS, lambda: os._exit(0))
     late.daemon = True
     late.start()
     inner.close()
     listener.close()
-    service.close()
+    app.close()
     late.cancel()
 
 

@@ -33,7 +33,7 @@ from store.predicates.arrow import to_arrow
 from store.predicates.tree import And, Leaf, Op
 
 if TYPE_CHECKING:
-    from flight_server.app import Service
+    from flight_server.app import App
 
 MAX_SOURCE_BYTES: Final = 256 << 20  # of the rows of one flight that a statement reads
 SMALL_ROWS: Final = 16_384  # of an answer that is made of whole columns
@@ -65,10 +65,10 @@ Answer: TypeAlias = pa.Table | Iterator[pa.RecordBatch]
 class SqlEndpoint:
     """Answers the commands of Flight SQL for callers."""
 
-    def __init__(self, service: Service, release: str):
-        self._service, self._release = service, release
+    def __init__(self, app: App, release: str):
+        self._app, self._release = app, release
         self._sandbox = Sandbox()
-        self._whole = WholeColumns(lambda: service.versions.epoch, service.settings.cache_bytes)
+        self._whole = WholeColumns(lambda: app.versions.epoch, app.settings.cache_bytes)
         self._plans: LruCache[str, _Planned] = LruCache(_PLANS_BYTES)
         self._prepared: LruCache[bytes, _Prepared] = LruCache(_PREPARED_BYTES)
         self._running: dict[tuple[str, bytes], list[threading.Event]] = {}
@@ -186,8 +186,8 @@ class SqlEndpoint:
             request = self._narrowed(_request(source, values, _limit(made.direct.limit, values)))
             if (kept := self._filtered(request, source, caller, is_cancelled)) is not None:
                 return kept.rename_columns(schema.names)
-            answer = self._service.scanner.read(request, caller, is_cancelled)
-            self._service.note_read(request)
+            answer = self._app.scanner.read(request, caller, is_cancelled)
+            self._app.note_read(request)
             if isinstance(answer, pa.Table):
                 return pa.Table.from_batches([_shown(batch, schema) for batch in answer.to_batches()], schema)
             return (_shown(batch, schema) for batch in answer)
@@ -197,7 +197,7 @@ class SqlEndpoint:
         if made.now:
             given.append(datetime.now(UTC).replace(tzinfo=None))
         rows = self._sandbox.rows(cursor, made.sql, given, tables, schema)
-        return self._service.streams.run(cursor, lambda: rows, schema, is_cancelled)
+        return self._app.streams.run(cursor, lambda: rows, schema, is_cancelled)
 
     def _narrowed(self, request: ScanRequest) -> ScanRequest:
         """The request with the full name of the one table that it can be about: caches go by full names."""
@@ -205,7 +205,7 @@ class SqlEndpoint:
         if request.node is None or named[2] is None or len(named[2]) != 1 or None not in named:
             return request
         tables = [
-            table.name for table in self._service.catalog.tables()
+            table.name for table in self._app.catalog.tables()
             if all(parts is None or part in parts for part, parts in zip(table.name, named, strict=True))
         ]  # fmt: skip
         if len(tables) != 1:
@@ -262,8 +262,8 @@ class SqlEndpoint:
     ) -> pa.Table | None:
         """The rows of a scan with naive instants; None where they have more bytes than that."""
         schema = plan.naive(_schema_of(source))
-        answer = self._service.scanner.read(request, caller, is_cancelled)
-        self._service.note_read(request)
+        answer = self._app.scanner.read(request, caller, is_cancelled)
+        self._app.note_read(request)
         batches, size = [], 0
         for batch in answer.to_batches() if isinstance(answer, pa.Table) else answer:
             size += batch.nbytes

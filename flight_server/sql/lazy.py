@@ -5,22 +5,22 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from flight_server.app import Service
+from flight_server.app import App
 
 if TYPE_CHECKING:
     from flight_server.sql.endpoint import SqlEndpoint
 
 
 class LazyEndpoint:
-    """The endpoint of a service, shared by all servers of the process: prepared statements outlive a renewal of TLS.
+    """The endpoint of an app, shared by all servers of the process: prepared statements outlive a renewal of TLS.
 
     Args:
-        service: answers scans.
+        app: answers scans.
         release: the version that clients are told.
     """
 
-    def __init__(self, service: Service, release: str):
-        self._service, self._release = service, release
+    def __init__(self, app: App, release: str):
+        self._app, self._release = app, release
         self._lock = threading.Lock()
         self._made: SqlEndpoint | None = None
 
@@ -29,7 +29,7 @@ class LazyEndpoint:
             if self._made is None:
                 from flight_server.sql.endpoint import SqlEndpoint
 
-                self._made = SqlEndpoint(self._service, self._release)
+                self._made = SqlEndpoint(self._app, self._release)
             return self._made
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from store.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from flight_server.app import Service
+    from flight_server.app import App
     from flight_server.auth.tokens import Guard
     from flight_server.config import Settings
     from flight_server.process.metrics import Metrics
@@ -26,7 +26,7 @@ IDLE_SECONDS = 15  # until a connection that asks nothing is closed
 class Pages:
     """Pages that are being served."""
 
-    def __init__(self, settings: Settings, service: Service, guard: Guard, metrics: Metrics):
+    def __init__(self, settings: Settings, app: App, guard: Guard, metrics: Metrics):
         try:
             import uvicorn
 
@@ -36,9 +36,9 @@ class Pages:
                 f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[web]'"
             ) from None
         secure = settings.tls_cert is not None
-        site = Site(service, guard, metrics, secure, _names(settings))
+        site = Site(app, guard, metrics, secure, _names(settings))
         config = uvicorn.Config(
-            site.app, log_config=None, access_log=False, lifespan="off",
+            site.asgi, log_config=None, access_log=False, lifespan="off",
             server_header=False, proxy_headers=False, ws="none", http="h11", loop="asyncio",
             limit_concurrency=CONNECTIONS, timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=int(STOPPED_WITHIN), ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key,
@@ -95,7 +95,7 @@ def _names(settings: Settings) -> frozenset[str]:
     return frozenset({"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host})
 
 
-def start(settings: Settings, service: Service, guard: Guard, metrics: Metrics | None) -> Pages | None:
+def start(settings: Settings, app: App, guard: Guard, metrics: Metrics | None) -> Pages | None:
     """The pages, where a port for them is given; the log says where.
 
     Raises:
@@ -103,6 +103,6 @@ def start(settings: Settings, service: Service, guard: Guard, metrics: Metrics |
     """
     if settings.http_port is None or metrics is None:
         return None
-    pages = Pages(settings, service, guard, metrics)
+    pages = Pages(settings, app, guard, metrics)
     log.info("pages on %s", pages.uri)
     return pages

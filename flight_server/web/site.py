@@ -22,7 +22,7 @@ from flight_server.web.urls import LiveUrls
 from store.errors import NotFound, PermissionDenied, StatflightError, Unauthenticated
 
 if TYPE_CHECKING:
-    from flight_server.app import Service
+    from flight_server.app import App
     from flight_server.auth.principal import Principal
     from flight_server.auth.tokens import Guard
     from flight_server.process.metrics import Metrics
@@ -50,7 +50,7 @@ class Site:
     """The pages of one server.
 
     Args:
-        service: Whose statistics are shown.
+        app: Whose statistics are shown.
         guard: Checks tokens.
         metrics: Of `/metrics`.
         secure: The pages are served by TLS, and so is the cookie.
@@ -58,12 +58,10 @@ class Site:
             page from elsewhere reads it through a name that it points here.
     """
 
-    def __init__(
-        self, service: Service, guard: Guard, metrics: Metrics, secure: bool, hosts: frozenset[str] = frozenset()
-    ):
-        self._service, self._guard, self._metrics, self._secure = service, guard, metrics, secure
+    def __init__(self, app: App, guard: Guard, metrics: Metrics, secure: bool, hosts: frozenset[str] = frozenset()):
+        self._app, self._guard, self._metrics, self._secure = app, guard, metrics, secure
         self._sessions = Sessions()
-        self.app = Starlette(
+        self.asgi = Starlette(
             routes=[
                 Route("/", self._catalog), Route("/index.json", self._catalog),
                 Route("/table", self._table), Route("/table.json", self._table),
@@ -75,7 +73,7 @@ class Site:
             ],
             exception_handlers={404: self._missing, 405: self._refused, Exception: self._broken},
         )  # fmt: skip
-        self.app.add_middleware(_Confined, hosts=hosts)
+        self.asgi.add_middleware(_Confined, hosts=hosts)
 
     # Pages.
 
@@ -106,7 +104,7 @@ class Site:
         as_json = request.url.path.endswith(".json")
         try:
             caller, by_cookie = self._caller(request)
-            found = read(LocalReader(self._service.scanner, caller))
+            found = read(LocalReader(self._app.scanner, caller))
         except Unauthenticated as refusal:
             return self._ask_for_token(request, "" if request.cookies.get(COOKIE) is None else str(refusal), as_json)
         except (StatflightError, pa.ArrowKeyError, ValueError) as trouble:

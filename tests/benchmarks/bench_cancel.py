@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from flight_server.app import Service
+from flight_server.app import App
 from flight_server.auth.tokens import Authenticator
 from flight_server.config import Settings
 from flight_server.flight_service import StatflightServer
@@ -41,18 +41,18 @@ MOST_MS = 50.0
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatflightServer]:
     """A server of this process, so that its queries can be watched."""
     runtime.hush_tracebacks()
-    service = Service(Settings(db=tmp_path_factory.mktemp("cancel") / "s.duckdb", cache_bytes=0))
+    app = App(Settings(db=tmp_path_factory.mktemp("cancel") / "s.duckdb", cache_bytes=0))
     rows = pa.table({
         "table_catalog": pa.repeat("lake", ROWS), "table_schema": pa.repeat("s", ROWS),
         "table_name": pa.repeat("t", ROWS), "snapshot_id": pa.repeat(1, ROWS), "column_id": pa.repeat(1, ROWS),
         "file_path": [f"part-{number:08d}.parquet" for number in range(ROWS)],
         "row_count": [number % 7 for number in range(ROWS)],
     })  # fmt: skip
-    service.store.put([Put("stats.file_columns", records.prepare(FLIGHTS["stats.file_columns"], rows))])
-    server = StatflightServer(service, Authenticator.open(), "grpc://127.0.0.1:0")
+    app.store.put([Put("stats.file_columns", records.prepare(FLIGHTS["stats.file_columns"], rows))])
+    server = StatflightServer(app, Authenticator.open(), "grpc://127.0.0.1:0")
     yield server
     server.shutdown()
-    service.close()
+    app.close()
 
 
 def ticket(how: dict[str, Any]) -> flight.Ticket:
@@ -71,7 +71,7 @@ ALL_ROWS = ticket({"not": {"or": RANGES}})
 
 
 def is_busy(server: StatflightServer) -> bool:
-    return any(not watched._ended for watched in list(server.service.streams._watched))
+    return any(not watched._ended for watched in list(server.app.streams._watched))
 
 
 def until(holds: Callable[[], bool], within: float = 20.0) -> float:
@@ -87,7 +87,7 @@ def by_interrupt(server: StatflightServer) -> float:
     """Time of DuckDB's own cancel, measured by a second thread: the lower bound for any server."""
     ranges = " OR ".join(f"file_path BETWEEN '{low}' AND '{high}'" for low, high in map(absent, range(CONDITIONS)))
     sql = f"SELECT file_path FROM stats_file_columns WHERE {ranges}"
-    with server.service.database.reading() as cursor:
+    with server.app.database.reading() as cursor:
         ended: list[float] = []
 
         def work() -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flight_server.app import Service
+from flight_server.app import App
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.config import Settings
 from flight_server.wire import tickets
@@ -74,8 +74,8 @@ def timed(function: Callable[[], Any]) -> float:
 
 
 @pytest.fixture(params=HISTORIES, ids=lambda n: f"{n} snapshots")
-def service(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
-    made = Service(Settings(db=tmp_path / "s.duckdb", cache_bytes=0))
+def app(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[App]:
+    made = App(Settings(db=tmp_path / "s.duckdb", cache_bytes=0))
     for snapshot in range(1, request.param + 1):
         made.store.put([Put("stats.columns", rows(snapshot))])
     made.database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True).result()
@@ -84,7 +84,7 @@ def service(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]
 
 
 def test_puts(tmp_path: Path) -> None:
-    service = Service(Settings(db=tmp_path / "s.duckdb"))
+    app = App(Settings(db=tmp_path / "s.duckdb"))
     first = rows(1)
     steps: list[tuple[str, pa.Table, PutMode]] = [
         ("250,000 rows of 5,000 new tables", first, PutMode.CREATE), ("the same again", first, PutMode.CREATE),
@@ -93,12 +93,12 @@ def test_puts(tmp_path: Path) -> None:
     ]  # fmt: skip
     print()
     for name, table, mode in steps:
-        print(f"{name}: {timed(lambda: service.store.put([Put('stats.columns', table, mode)])):.2f} s")  # noqa: B023
-    service.close()
+        print(f"{name}: {timed(lambda: app.store.put([Put('stats.columns', table, mode)])):.2f} s")  # noqa: B023
+    app.close()
 
 
-def test_reads(service: Service) -> None:
-    with service.database.reading() as cursor:
+def test_reads(app: App) -> None:
+    with app.database.reading() as cursor:
         cursor.execute(
             "CREATE TEMP TABLE plain AS SELECT t.table_catalog, t.table_schema, t.table_name, t.table_id,"
             " s.* EXCLUDE (table_key, generation, created_at) FROM stats_columns_current s"
@@ -111,13 +111,13 @@ def test_reads(service: Service) -> None:
                 "current": tickets.of_ticket(json.dumps(asked | {"snapshot": "current"}).encode()),
                 "an older id": tickets.of_ticket(json.dumps(asked | {"snapshot": 1}).encode()),
             }
-            questions["pinned"] = service.scanner.pin(questions["current"], ANONYMOUS)
+            questions["pinned"] = app.scanner.pin(questions["current"], ANONYMOUS)
             times: dict[str, list[float]] = {}
             for _ in range(ROUNDS):
                 plain = timed(lambda: [*cursor.sql(sql).to_arrow_reader(65_536)])  # noqa: B023
                 times.setdefault("plain", []).append(plain)
                 for word, question in questions.items():
-                    took = timed(lambda: [*service.scanner.reader(question, ANONYMOUS)[1]])  # noqa: B023
+                    took = timed(lambda: [*app.scanner.reader(question, ANONYMOUS)[1]])  # noqa: B023
                     times.setdefault(word, []).append(took)
             medians = {word: statistics.median(each) * 1e3 for word, each in times.items()}
             told = ", ".join(f"{word} {ms:.1f} ms ({ms / medians['plain']:.2f} x)" for word, ms in medians.items())

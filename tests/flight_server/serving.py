@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.actions import functions
-from flight_server.app import Service
+from flight_server.app import App
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.config import Settings
 from flight_server.wire import tickets
@@ -23,12 +23,12 @@ CATALOG = "lake"
 
 
 @contextmanager
-def service_in(directory: Path, **settings: Any) -> Iterator[Service]:
-    service = Service(Settings(db=directory / "stats.duckdb", **settings), functions)
+def app_in(directory: Path, **settings: Any) -> Iterator[App]:
+    app = App(Settings(db=directory / "stats.duckdb", **settings), functions)
     try:
-        yield service
+        yield app
     finally:
-        service.close()
+        app.close()
 
 
 def rows(table: str, snapshot: int, columns: Iterable[int], **more: Any) -> list[dict[str, Any]]:
@@ -40,9 +40,9 @@ def rows(table: str, snapshot: int, columns: Iterable[int], **more: Any) -> list
     ]  # fmt: skip
 
 
-def put(service: Service, given: list[dict[str, Any]], flight: str = "stats.columns", mode: str = "upsert") -> None:
+def put(app: App, given: list[dict[str, Any]], flight: str = "stats.columns", mode: str = "upsert") -> None:
     table = pa.Table.from_pylist(given, pa.schema([FLIGHTS[flight].schema.field(name) for name in given[0]]))
-    service.store.put([Put(flight, records.prepare(FLIGHTS[flight], table), PutMode(mode))])
+    app.store.put([Put(flight, records.prepare(FLIGHTS[flight], table), PutMode(mode))])
 
 
 def command(table: str | None = None, flight: str = "stats.columns", **more: Any) -> bytes:
@@ -53,5 +53,5 @@ def command(table: str | None = None, flight: str = "stats.columns", **more: Any
     return json.dumps(body).encode()
 
 
-def read(service: Service, data: bytes, principal: Any = ANONYMOUS) -> pa.Table:
-    return service.scanner.table(tickets.of_ticket(data), principal)
+def read(app: App, data: bytes, principal: Any = ANONYMOUS) -> pa.Table:
+    return app.scanner.table(tickets.of_ticket(data), principal)

@@ -7,14 +7,14 @@ import pytest
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.reads.slice_cache import SliceCache
 from flight_server.wire import tickets
-from tests.flight_server.serving import command, put, read, rows, service_in
+from tests.flight_server.serving import app_in, command, put, read, rows
 
 TOLD = ("column_id", "snapshot_id", "freshness")
 
 
 @pytest.fixture(scope="module", params=[0, 64 << 20], ids=["out of DuckDB", "out of memory"])
-def service(tmp_path_factory, request):
-    with service_in(tmp_path_factory.mktemp("fresh")) as made:
+def app(tmp_path_factory, request):
+    with app_in(tmp_path_factory.mktemp("fresh")) as made:
         made.scanner.slices = SliceCache(request.param)
         captured = {  # column → snapshot → schema hash it was captured under
             1: {1: "h"},
@@ -37,20 +37,20 @@ def service(tmp_path_factory, request):
         yield made
 
 
-def test_a_float_whose_nans_are_unknown_prunes_nothing(service):
+def test_a_float_whose_nans_are_unknown_prunes_nothing(app):
     kinds = {1: {"logical_type": "DOUBLE", "nan_count": None}, 2: {"logical_type": "DOUBLE", "nan_count": 0},
              3: {"logical_type": "INT", "nan_count": None}}  # fmt: skip
     given = [rows("nans", 1, [column], completeness="COMPLETE", **kind)[0] for column, kind in kinds.items()]
-    put(service, given)
+    put(app, given)
     for more in ({}, {"snapshot": "current"}, {"snapshot": 1}, {"snapshot": "current"}):
-        found = read(service, command("nans", columns=["usable_for"], **more))
+        found = read(app, command("nans", columns=["usable_for"], **more))
         assert found["usable_for"].to_pylist() == ["PLANNING", "PRUNING", "PRUNING"], more
 
 
-def told(service, table="t", **more):
+def told(app, table="t", **more):
     found = None
     for _ in range(3):  # what is asked again comes out of memory
-        read_now = read(service, command(table, **more)).select(TOLD).to_pylist()
+        read_now = read(app, command(table, **more)).select(TOLD).to_pylist()
         assert found in (None, read_now)
         found = read_now
     return {(row["column_id"], row["snapshot_id"]): row["freshness"] for row in found}
@@ -65,39 +65,39 @@ OF_THE_SAME_SCHEMA = {
 }
 
 
-def test_older_rows_answer_only_under_the_same_schema(service):
-    assert told(service, snapshot=3) == OF_THE_SAME_SCHEMA
+def test_older_rows_answer_only_under_the_same_schema(app):
+    assert told(app, snapshot=3) == OF_THE_SAME_SCHEMA
 
 
-def test_stale_rows_answer_where_they_are_allowed(service):
-    assert told(service, snapshot=3, allow_stale=True) == OF_THE_SAME_SCHEMA | {(3, 1): "STALE"}
+def test_stale_rows_answer_where_they_are_allowed(app):
+    assert told(app, snapshot=3, allow_stale=True) == OF_THE_SAME_SCHEMA | {(3, 1): "STALE"}
 
 
-def test_newer_rows_never_answer(service):
-    assert told(service, snapshot=1) == {(c, 1): "EXACT" for c in (1, 2, 3, 4, 6, 7)}
-    assert (5, 4) not in told(service, snapshot=3, allow_stale=True)
-    assert told(service, snapshot="current")[5, 4] == "EXACT"
+def test_newer_rows_never_answer(app):
+    assert told(app, snapshot=1) == {(c, 1): "EXACT" for c in (1, 2, 3, 4, 6, 7)}
+    assert (5, 4) not in told(app, snapshot=3, allow_stale=True)
+    assert told(app, snapshot="current")[5, 4] == "EXACT"
 
 
-def test_stored_rows_are_exact_at_the_current_snapshot_alone(service):
-    stored = told(service)
+def test_stored_rows_are_exact_at_the_current_snapshot_alone(app):
+    stored = told(app)
     assert stored.pop((5, 4)) == "EXACT"
     assert len(stored) == 9 and set(stored.values()) == {"STALE"}
 
 
-def test_an_unknown_schema_is_not_the_same_schema(service):
-    assert told(service, "unknown", snapshot=2) == {(2, 2): "EXACT"}
-    assert told(service, "unknown", snapshot=2, allow_stale=True) == {(1, 1): "STALE", (2, 2): "EXACT"}
+def test_an_unknown_schema_is_not_the_same_schema(app):
+    assert told(app, "unknown", snapshot=2) == {(2, 2): "EXACT"}
+    assert told(app, "unknown", snapshot=2, allow_stale=True) == {(1, 1): "STALE", (2, 2): "EXACT"}
 
 
-def test_files_are_not_inherited_once_those_of_the_snapshot_are_known(service):
+def test_files_are_not_inherited_once_those_of_the_snapshot_are_known(app):
     key = {"table_catalog": "lake", "table_schema": "s", "table_name": "f", "schema_hash": "h"}
     for snapshot, paths in ((1, ("a", "b")), (3, ("b",))):
-        put(service, [key | {"snapshot_id": snapshot, "file_path": path} for path in paths], "stats.files")
-    put(service, [key | {"snapshot_id": 2, "row_count": 1}], "stats.tables")
+        put(app, [key | {"snapshot_id": snapshot, "file_path": path} for path in paths], "stats.files")
+    put(app, [key | {"snapshot_id": 2, "row_count": 1}], "stats.tables")
 
     def files(**more):
-        found = read(service, command("f", "stats.files", **more)).to_pylist()
+        found = read(app, command("f", "stats.files", **more)).to_pylist()
         return {row["file_path"]: row["freshness"] for row in found}
 
     assert files(snapshot=2) == {"a": "INHERITED", "b": "INHERITED"}
@@ -119,29 +119,29 @@ def test_files_are_not_inherited_once_those_of_the_snapshot_are_known(service):
         ({"completeness": "COMPLETE", "min_is_exact": False, "max_is_exact": False}, {"snapshot": 1}, "PRUNING"),
     ],
 )
-def test_only_exact_and_complete_rows_are_for_pruning(service, more, asked, expected):
-    name = f"u{len(service.catalog.tables())}"
-    put(service, rows(name, 1, [1], schema_hash="h", **more))
-    put(service, rows(name, 2, [2], schema_hash="h"))
-    (row,) = (row for row in read(service, command(name, **asked)).to_pylist() if row["column_id"] == 1)
+def test_only_exact_and_complete_rows_are_for_pruning(app, more, asked, expected):
+    name = f"u{len(app.catalog.tables())}"
+    put(app, rows(name, 1, [1], schema_hash="h", **more))
+    put(app, rows(name, 2, [2], schema_hash="h"))
+    (row,) = (row for row in read(app, command(name, **asked)).to_pylist() if row["column_id"] == 1)
     assert row["usable_for"] == expected
 
 
 @pytest.mark.parametrize("stale", [False, True])
 @pytest.mark.parametrize("snapshot", [1, 2, 3, 4, "current"])
-def test_all_tables_at_a_snapshot_are_each_as_read_alone(service, snapshot, stale):
+def test_all_tables_at_a_snapshot_are_each_as_read_alone(app, snapshot, stale):
     """Tables with records of every target, of some, of snapshots newer than the current one; pinned or not."""
-    put(service, rows("whole", 1, [1, 2], schema_hash="h") + rows("whole", 2, [1, 2], schema_hash="h"))
+    put(app, rows("whole", 1, [1, 2], schema_hash="h") + rows("whole", 2, [1, 2], schema_hash="h"))
     asked = {"snapshot": snapshot, "allow_stale": stale, "columns": ["table_name", *TOLD, "usable_for"]}
-    names = [table.table_name for table in service.catalog.tables()]
-    alone = [row for name in names for row in read(service, command(name, **asked)).to_pylist()]
-    pinned = service.scanner.pin(tickets.of_ticket(command(**asked)), ANONYMOUS)
-    for found in (read(service, command(**asked)), read(service, command(**asked)),
-                  service.scanner.table(pinned, ANONYMOUS)):  # fmt: skip
+    names = [table.table_name for table in app.catalog.tables()]
+    alone = [row for name in names for row in read(app, command(name, **asked)).to_pylist()]
+    pinned = app.scanner.pin(tickets.of_ticket(command(**asked)), ANONYMOUS)
+    for found in (read(app, command(**asked)), read(app, command(**asked)),
+                  app.scanner.table(pinned, ANONYMOUS)):  # fmt: skip
         assert sorted(map(str, found.to_pylist())) == sorted(map(str, alone))
-    held = service.scanner.pin(tickets.of_ticket(command(snapshot="current", **{
+    held = app.scanner.pin(tickets.of_ticket(command(snapshot="current", **{
         key: value for key, value in asked.items() if key != "snapshot"})), ANONYMOUS)  # fmt: skip
-    before = sorted(map(str, service.scanner.table(held, ANONYMOUS).to_pylist()))
-    put(service, rows(f"late_{snapshot}_{stale}", 9, [1]))
-    after = sorted(map(str, service.scanner.table(held, ANONYMOUS).to_pylist()))
+    before = sorted(map(str, app.scanner.table(held, ANONYMOUS).to_pylist()))
+    put(app, rows(f"late_{snapshot}_{stale}", 9, [1]))
+    after = sorted(map(str, app.scanner.table(held, ANONYMOUS).to_pylist()))
     assert set(after) - set(before) == set(before) - set(after) == set() and after == before

@@ -98,19 +98,19 @@ def test_puts_and_the_age_of_tables(client, base):
 
 
 def test_the_age_of_tables(tmp_path):
-    from flight_server.app import Service
+    from flight_server.app import App
     from flight_server.config import Settings
     from flight_server.process.metrics import MAX_TABLES, Metrics
     from store import records
     from store.schemas import FLIGHTS
     from store.stats_store import Put
 
-    service = Service(Settings(db=tmp_path / "stats.duckdb"))
+    app = App(Settings(db=tmp_path / "stats.duckdb"))
     try:
         flight = FLIGHTS["stats.tables"]
         rows = [ROW | {"table_name": f"t.{n}", "snapshot_id": s} for n in range(MAX_TABLES + 20) for s in (1, 2)]
-        service.store.put([Put(flight.name, records.prepare(flight, pa.Table.from_pylist(rows)))])
-        registry = Metrics(service, "1", lambda _: ANONYMOUS).registry
+        app.store.put([Put(flight.name, records.prepare(flight, pa.Table.from_pylist(rows)))])
+        registry = Metrics(app, "1", lambda _: ANONYMOUS).registry
         found = {s.name + str(s.labels or ""): s.value for m in registry.collect() for s in m.samples}
         ages = [value for name, value in found.items() if name.startswith("statflight_table_age_seconds")]
         assert found["statflight_tables"] == MAX_TABLES + 20
@@ -118,7 +118,7 @@ def test_the_age_of_tables(tmp_path):
         assert all(0 <= age < 60 for age in ages)
         assert sum(name.startswith("statflight_table_age_seconds{'table': 'c.s.\"t.") for name in found) == len(ages)
     finally:
-        service.close()
+        app.close()
     assert registry.get_sample_value("statflight_tables") is None  # a closed server breaks no scrape
 
 
@@ -190,23 +190,23 @@ def test_stale_tables(tmp_path):
     from datetime import UTC, datetime, timedelta
 
     from flight_server.process.metrics import Metrics
-    from tests.flight_server.serving import put, service_in
+    from tests.flight_server.serving import app_in, put
 
-    def discover(service, name: str, age: timedelta | None) -> None:
+    def discover(app, name: str, age: timedelta | None) -> None:
         at = None if age is None else (datetime.now(UTC) - age).isoformat()
         found = {"schema": "s", "name": name, "table_id": name, "location": "x", "schema_hash": "h",
                  "schemas": {"h": [["a", "INT", True, None]]}, "current_snapshot_id": 1, "live_snapshot_ids": [1],
                  "snapshots": [{"snapshot_id": 1, "ordinal": 1, "schema_hash": "h", "parent_snapshot_id": None,
                                 "sequence_number": None, "committed_at": at, "operation": None}]}  # fmt: skip
-        service.database.write(lambda c: service.catalog.discovery.store(c, "lake", "delta", found, ()))
+        app.database.write(lambda c: app.catalog.discovery.store(c, "lake", "delta", found, ()))
 
-    with service_in(tmp_path) as service:
-        discover(service, "captured", timedelta(days=9))
-        discover(service, "stale", timedelta(hours=1))
-        discover(service, "undated", None)
+    with app_in(tmp_path) as app:
+        discover(app, "captured", timedelta(days=9))
+        discover(app, "stale", timedelta(hours=1))
+        discover(app, "undated", None)
         key = {"table_catalog": "lake", "table_schema": "s", "snapshot_id": 1, "row_count": 1}
-        put(service, [key | {"table_name": "captured"}, key | {"table_name": "external"}], "stats.tables")
-        registry = Metrics(service, "1", lambda _: ANONYMOUS).registry
+        put(app, [key | {"table_name": "captured"}, key | {"table_name": "external"}], "stats.tables")
+        registry = Metrics(app, "1", lambda _: ANONYMOUS).registry
         assert registry.get_sample_value("statflight_stale_tables") == 2
         ages = {s.labels["table"]: s.value for m in registry.collect() for s in m.samples
                 if s.name == "statflight_table_stale_seconds"}  # fmt: skip

@@ -23,7 +23,7 @@ import pytest
 
 from store.sketches import kll
 from store.target_ids import of_column
-from tests.flight_server.serving import put, service_in
+from tests.flight_server.serving import app_in, put
 from tests.flight_server.web.serving import pages_of
 
 AXE = "axe-core-4.10.3.tgz"
@@ -75,27 +75,27 @@ def axe() -> str:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    with service_in(tmp_path_factory.mktemp("browser")) as service:
+    with app_in(tmp_path_factory.mktemp("browser")) as app:
         for snapshot in (1, 2):
             at = KEY | {"snapshot_id": snapshot}
-            put(service, [at | {"row_count": 900 * snapshot, "data_file_count": 2, "total_size_bytes": 123_456}],
+            put(app, [at | {"row_count": 900 * snapshot, "data_file_count": 2, "total_size_bytes": 123_456}],
                 "stats.tables")  # fmt: skip
             numbers = {"logical_type": "DOUBLE", "row_count": 900, "null_count": 30, "ndv": 800.0, "ndv_exact": False,
                        "ndv_lower": 780.0, "ndv_upper": 820.0, "min": "0.5", "max": "99.5", "mean": 41.0,
                        "stddev": 4.0}  # fmt: skip
-            put(service, [at | {"column_id": 1, "column_name": "amount"} | numbers])
-            put(service, [at | {"column_id": 2, "column_name": "a very long name " * 8, "logical_type": "STRING",
+            put(app, [at | {"column_id": 1, "column_name": "amount"} | numbers])
+            put(app, [at | {"column_id": 2, "column_name": "a very long name " * 8, "logical_type": "STRING",
                                 "row_count": 900, "null_count": 900}])  # fmt: skip
             files = [
                 at | {"file_path": f"f{day}", "file_content": "DATA", "size_bytes": 10 * day, "row_count": 5,
                       "partition_data_json": json.dumps({"day": day})}
                 for day in range(3)
             ]  # fmt: skip
-            put(service, files, "stats.files")
+            put(app, files, "stats.files")
             sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
                       "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(np.arange(900.0))}  # fmt: skip
-            put(service, [at | sketch], "stats.sketches")
-        with pages_of(service) as base:
+            put(app, [at | sketch], "stats.sketches")
+        with pages_of(app) as base:
             yield base
 
 

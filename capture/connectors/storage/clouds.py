@@ -79,9 +79,7 @@ def gcs(options: StorageOptions) -> pafs.FileSystem:
     elif key:
         token, expires = access_token(key, options.timeout)
         settings |= {"access_token": token, "credential_token_expiration": expires}
-    endpoint = options.text("google_endpoint", "gcs.service.host", "gcs.endpoint", "endpoint") or key.get(
-        "gcs_base_url"
-    )
+    endpoint = options.text("google_endpoint", "gcs.app.host", "gcs.endpoint", "endpoint") or key.get("gcs_base_url")
     if endpoint:
         scheme, separator, host = str(endpoint).rpartition("://")
         settings |= {"endpoint_override": host.rstrip("/"), "scheme": scheme if separator else "https"}

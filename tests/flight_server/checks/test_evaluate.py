@@ -19,7 +19,7 @@ from flight_server.reads.local_reader import LocalReader
 from store.errors import InvalidArgument
 from store.sketches import kll
 from store.target_ids import of_column
-from tests.flight_server.serving import put, service_in
+from tests.flight_server.serving import app_in, put
 
 NAME = "lake.s.t"
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
@@ -37,18 +37,18 @@ COLUMNS = [
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory):
-    with service_in(tmp_path_factory.mktemp("checks")) as service:
+    with app_in(tmp_path_factory.mktemp("checks")) as app:
         for snapshot, rows in ((1, 50), (2, 100)):
             at = KEY | {"snapshot_id": snapshot}
             captured = {"captured_at": datetime.now(UTC)}
             table = {"row_count": rows, "data_file_count": 3, "total_size_bytes": 5000}
-            put(service, [at | table | captured], "stats.tables")
-            put(service, [at | {"row_count": 100} | column for column in COLUMNS])
+            put(app, [at | table | captured], "stats.tables")
+            put(app, [at | {"row_count": 100} | column for column in COLUMNS])
             values = np.arange(100.0) + (50 if snapshot == 2 else 0)
             sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
                       "sketch_type": KLL, "data": kll(values)}  # fmt: skip
-            put(service, [at | sketch], "stats.sketches")
-        yield LocalReader(service.scanner, ANONYMOUS)
+            put(app, [at | sketch], "stats.sketches")
+        yield LocalReader(app.scanner, ANONYMOUS)
 
 
 def results(reader, *texts, against=None, **more):

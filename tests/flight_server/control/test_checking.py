@@ -11,7 +11,7 @@ from flight_server.control.checking import SETTLE_SECONDS, Checking
 from flight_server.process.metrics import Metrics
 from flight_server.reads.local_reader import LocalReader
 from store.errors import InvalidArgument
-from tests.flight_server.serving import put, service_in
+from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
 RULES = '[[rule]]\nexpect = "null_fraction <= 0.1"\n[[rule]]\nexpect = "row_count > 500"\nlevel = "warn"\n'
@@ -26,44 +26,44 @@ class Told(list):
 
 @pytest.fixture
 def checked(tmp_path):
-    """A service, its rules file, what is told, and a function that puts a snapshot and has it checked."""
+    """An app, its rules file, what is told, and a function that puts a snapshot and has it checked."""
     (tmp_path / "rules.toml").write_text(RULES)
-    with service_in(tmp_path, checks=tmp_path / "rules.toml") as service:
+    with app_in(tmp_path, checks=tmp_path / "rules.toml") as app:
         now, told = [0.0], Told()
-        old = service.checking
+        old = app.checking
         checking = Checking(
-            service.database, service.catalog, service.scanner, tmp_path / "rules.toml", old._rules, told,
+            app.database, app.catalog, app.scanner, tmp_path / "rules.toml", old._rules, told,
             clock=lambda: now[0],
         )  # fmt: skip
-        service.checking = checking
+        app.checking = checking
 
         def snapshot(number: int, nulls: int) -> int:
             at = KEY | {"snapshot_id": number}
-            put(service, [at | {"row_count": 100}], "stats.tables")
-            put(service, [at | {"column_id": 1, "column_name": "id", "row_count": 100, "null_count": nulls}])
-            checking.captured(service.catalog.get("lake.s.t"))
+            put(app, [at | {"row_count": 100}], "stats.tables")
+            put(app, [at | {"column_id": 1, "column_name": "id", "row_count": 100, "null_count": nulls}])
+            checking.captured(app.catalog.get("lake.s.t"))
             assert checking.run() == 0  # more may be captured yet
             now[0] += SETTLE_SECONDS
             return checking.run()
 
-        yield service, tmp_path / "rules.toml", told, snapshot
+        yield app, tmp_path / "rules.toml", told, snapshot
 
 
-def rows(service, **more):
-    found = LocalReader(service.scanner, ANONYMOUS).read("sys.checks").to_pylist()
+def rows(app, **more):
+    found = LocalReader(app.scanner, ANONYMOUS).read("sys.checks").to_pylist()
     return [(row["snapshot_id"], row["column_name"], row["state"], row["value"]) for row in found]
 
 
 def test_results_are_stored_for_each_snapshot_and_changes_are_told(checked):
-    service, _, told, snapshot = checked
+    app, _, told, snapshot = checked
     assert snapshot(1, 0) == 1
-    assert rows(service) == [(1, "id", "PASSED", 0.0), (1, None, "WARNED", 100.0)]
+    assert rows(app) == [(1, "id", "PASSED", 0.0), (1, None, "WARNED", 100.0)]
     (first,) = told
     assert [(change["rule"], change["before"], change["after"]) for change in first["changes"]] == [
         ("row_count > 500", None, "WARNED")
     ]
     snapshot(2, 50)
-    assert [row for row in rows(service) if row[0] == 2] == [(2, "id", "FAILED", 0.5), (2, None, "WARNED", 100.0)]
+    assert [row for row in rows(app) if row[0] == 2] == [(2, "id", "FAILED", 0.5), (2, None, "WARNED", 100.0)]
     assert told[1]["table"] == "lake.s.t" and told[1]["snapshot_id"] == 2
     assert [(change["column"], change["before"], change["after"]) for change in told[1]["changes"]] == [
         ("id", "PASSED", "FAILED")
@@ -73,26 +73,26 @@ def test_results_are_stored_for_each_snapshot_and_changes_are_told(checked):
 
 
 def test_a_changed_file_is_taken_and_a_bad_one_is_not(checked):
-    service, path, _, snapshot = checked
+    app, path, _, snapshot = checked
     path.write_text('[[rule]]\nexpect = "row_count > 5"\n')
     snapshot(1, 50)
-    assert rows(service) == [(1, None, "PASSED", 100.0)]
+    assert rows(app) == [(1, None, "PASSED", 100.0)]
     path.write_text("[[rule]]\nexpect = 5\n")
     os.utime(path, ns=(1, 1))
     snapshot(2, 50)
-    assert [row[2] for row in rows(service)] == ["PASSED", "PASSED"]
+    assert [row[2] for row in rows(app)] == ["PASSED", "PASSED"]
 
 
 def test_a_metric_says_what_is_missed(checked):
-    service, _, _, snapshot = checked
+    app, _, _, snapshot = checked
     snapshot(1, 50)
-    body = Metrics(service, "0", lambda _: ANONYMOUS).exposition(None, "")[2].decode()
+    body = Metrics(app, "0", lambda _: ANONYMOUS).exposition(None, "")[2].decode()
     labels = 'column="id",level="fail",rule="null_fraction <= 0.1",table="lake.s.t"'
     assert f"statflight_check_failing{{{labels}}} 1.0" in body
 
 
 def test_a_bad_file_stops_the_start_before_a_database_is_made(tmp_path):
     (tmp_path / "rules.toml").write_text("nonsense")
-    with pytest.raises(InvalidArgument, match="rules file"), service_in(tmp_path, checks=tmp_path / "rules.toml"):
+    with pytest.raises(InvalidArgument, match="rules file"), app_in(tmp_path, checks=tmp_path / "rules.toml"):
         pass
     assert not (tmp_path / "stats.duckdb").exists()

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from flight_server.process.table_gauges import table_gauges
-from tests.flight_server.serving import put, service_in
+from tests.flight_server.serving import app_in, put
 
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory):
-    with service_in(tmp_path_factory.mktemp("gauges")) as service:
+    with app_in(tmp_path_factory.mktemp("gauges")) as app:
         for name, rows in (("small", 1), ("large", 200), ("middle", 50), ("unknown", None)):
             key = {"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": 1}
-            put(service, [key | {"row_count": rows, "total_size_bytes": 10}], "stats.tables")
+            put(app, [key | {"row_count": rows, "total_size_bytes": 10}], "stats.tables")
         key = {"table_catalog": "lake", "table_schema": "s", "table_name": "large"}
-        put(service, [key | {"snapshot_id": 2, "row_count": 400, "total_size_bytes": None}], "stats.tables")
+        put(app, [key | {"snapshot_id": 2, "row_count": 400, "total_size_bytes": None}], "stats.tables")
         columns = [
             key | {"snapshot_id": 2, "column_id": number, "row_count": 400, "null_count": nulls}
             for number, nulls in ((1, 0), (2, 100), (3, None))
         ]
-        put(service, columns)
-        yield service.database
+        put(app, columns)
+        yield app.database
 
 
 def told(database, most):

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 
 from flight_server.reads.adbc_statistics import COLUMNS, FLIGHT, build
-from tests.flight_server.serving import command, put, read, rows, service_in
+from tests.flight_server.serving import app_in, command, put, read, rows
 
 NAME = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
 SURE = {"freshness": "EXACT", "completeness": "COMPLETE"}
@@ -66,14 +66,14 @@ def test_one_row_for_each_catalog():
 
 
 def test_it_is_scanned_like_any_flight(tmp_path):
-    with service_in(tmp_path) as service:
-        put(service, rows("t", 1, [1, 2]))
-        assert len(statistics(read(service, command(flight="adbc.statistics")))) == 4  # ndv of two, nulls of two
-        assert read(service, command(flight="adbc.statistics", columns=["catalog_name"])).to_pylist() == [
+    with app_in(tmp_path) as app:
+        put(app, rows("t", 1, [1, 2]))
+        assert len(statistics(read(app, command(flight="adbc.statistics")))) == 4  # ndv of two, nulls of two
+        assert read(app, command(flight="adbc.statistics", columns=["catalog_name"])).to_pylist() == [
             {"catalog_name": "lake"}
         ]
         other = {"column": "catalog_name", "op": "EQ", "values": ["other"]}
-        assert read(service, command(flight="adbc.statistics", filter=other)).num_rows == 0
-        assert read(service, command(flight="adbc.statistics", limit=0)).num_rows == 0
-        (text,) = read(service, command(flight="adbc.statistics", output_format="ROWS"))["row"].to_pylist()
+        assert read(app, command(flight="adbc.statistics", filter=other)).num_rows == 0
+        assert read(app, command(flight="adbc.statistics", limit=0)).num_rows == 0
+        (text,) = read(app, command(flight="adbc.statistics", output_format="ROWS"))["row"].to_pylist()
         assert json.loads(text)[0] == "lake"

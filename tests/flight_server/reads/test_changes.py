@@ -8,18 +8,18 @@ import pytest
 
 from flight_server.auth.principal import ANONYMOUS, Principal
 from flight_server.reads.local_reader import LocalReader
-from tests.flight_server.serving import put, service_in
+from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with service_in(tmp_path_factory.mktemp("changes")) as service:
+def app(tmp_path_factory):
+    with app_in(tmp_path_factory.mktemp("changes")) as app:
         for snapshot, rows in ((1, 100), (2, 100), (3, 250), (4, 0)):
-            put(service, [KEY | {"snapshot_id": snapshot, "row_count": rows, "data_file_count": 1}], "stats.tables")
-        put(service, [KEY | {"table_name": "hidden", "snapshot_id": 1, "row_count": 5}], "stats.tables")
-        put(service, [KEY | {"table_name": "hidden", "snapshot_id": 2, "row_count": 6}], "stats.tables")
+            put(app, [KEY | {"snapshot_id": snapshot, "row_count": rows, "data_file_count": 1}], "stats.tables")
+        put(app, [KEY | {"table_name": "hidden", "snapshot_id": 1, "row_count": 5}], "stats.tables")
+        put(app, [KEY | {"table_name": "hidden", "snapshot_id": 2, "row_count": 6}], "stats.tables")
 
         def commit(connection):
             for snapshot, hour, schema in ((1, 1, "a"), (2, 2, "a"), (3, 5, "b"), (4, 6, "b")):
@@ -28,33 +28,33 @@ def service(tmp_path_factory):
                     [datetime(2026, 1, 1, hour, tzinfo=UTC), schema, snapshot],
                 )
 
-        service.database.write(commit)
-        yield service
+        app.database.write(commit)
+        yield app
 
 
-def changes(service, principal=ANONYMOUS, **of):
+def changes(app, principal=ANONYMOUS, **of):
     where = [{"column": name, "op": "EQ", "values": [value]} for name, value in of.items()]
-    rows = LocalReader(service.scanner, principal).read("sys.changes", None, where).to_pylist()
+    rows = LocalReader(app.scanner, principal).read("sys.changes", None, where).to_pylist()
     return [(row["snapshot_id"], row["previous_snapshot_id"], row["statistic"], row["before"], row["after"],
              row["change_percent"]) for row in rows]  # fmt: skip
 
 
-def test_volume_is_told_where_it_differs(service):
-    assert changes(service, table_name="t", kind="VOLUME") == [
+def test_volume_is_told_where_it_differs(app):
+    assert changes(app, table_name="t", kind="VOLUME") == [
         (3, 2, "row_count", 100, 250, 150.0), (4, 3, "row_count", 250, 0, -100.0),
     ]  # fmt: skip
 
 
-def test_a_schema_that_changed(service):
-    assert changes(service, table_name="t", kind="SCHEMA") == [(3, 2, "schema_hash", None, None, None)]
+def test_a_schema_that_changed(app):
+    assert changes(app, table_name="t", kind="SCHEMA") == [(3, 2, "schema_hash", None, None, None)]
 
 
-def test_the_time_between_commits(service):
-    found = changes(service, table_name="t", kind="FRESHNESS")
+def test_the_time_between_commits(app):
+    found = changes(app, table_name="t", kind="FRESHNESS")
     assert [(row[0], row[3], row[4]) for row in found] == [(2, None, 3600), (3, 3600, 10_800), (4, 10_800, 3600)]
 
 
-def test_only_of_tables_that_are_seen(service):
+def test_only_of_tables_that_are_seen(app):
     some = Principal("some", frozenset({"stats.read"}), ("lake.s.t",))
-    assert not changes(service, some, table_name="hidden") and changes(service, some)
-    assert changes(service, table_name="hidden", kind="VOLUME") == [(2, 1, "row_count", 5, 6, 20.0)]
+    assert not changes(app, some, table_name="hidden") and changes(app, some)
+    assert changes(app, table_name="hidden", kind="VOLUME") == [(2, 1, "row_count", 5, 6, 20.0)]

@@ -11,30 +11,30 @@ from typing import Any
 
 import pytest
 
-from flight_server.app import Service
+from flight_server.app import App
 from flight_server.reads.records import RECORD_BYTES, RecordFinder
 from flight_server.reads.slice_cache import SliceCache
 from store.targets import Target
-from tests.flight_server.serving import command, put, read, rows, service_in
+from tests.flight_server.serving import app_in, command, put, read, rows
 
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
 TABLE = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
 
 
 @pytest.fixture
-def service(tmp_path) -> Iterator[Service]:
-    with service_in(tmp_path) as service:
-        put(service, rows("t", 1, range(1, 6), schema_hash="h", completeness="COMPLETE", captured_at=AT))
-        yield service
+def app(tmp_path) -> Iterator[App]:
+    with app_in(tmp_path) as app:
+        put(app, rows("t", 1, range(1, 6), schema_hash="h", completeness="COMPLETE", captured_at=AT))
+        yield app
 
 
-def key(service: Service, name: str = "t") -> int:
-    return service.catalog.get(f"lake.s.{name}").table_key
+def key(app: App, name: str = "t") -> int:
+    return app.catalog.get(f"lake.s.{name}").table_key
 
 
-def find(service: Service, *targets: Target, snapshot_id: int = 1, records: RecordFinder | None = None) -> list[Any]:
-    wanted = [(key(service), snapshot_id, target) for target in targets]
-    return (records or service.records).find(wanted)
+def find(app: App, *targets: Target, snapshot_id: int = 1, records: RecordFinder | None = None) -> list[Any]:
+    wanted = [(key(app), snapshot_id, target) for target in targets]
+    return (records or app.records).find(wanted)
 
 
 def columns(*ids: int) -> list[Target]:
@@ -45,27 +45,27 @@ def ids(found: list[Any]) -> list[int | None]:
     return [record and record["column_id"] for record in found]
 
 
-def test_one_for_each_in_order(service):
-    assert ids(find(service, *columns(4, 9, 1, 4))) == [4, None, 1, 4]
-    assert find(service) == []
+def test_one_for_each_in_order(app):
+    assert ids(find(app, *columns(4, 9, 1, 4))) == [4, None, 1, 4]
+    assert find(app) == []
 
 
-def test_tables_and_snapshots_are_kept_apart(service):
-    put(service, rows("u", 1, [1], schema_hash="h") + rows("u", 2, [1], schema_hash="h"))
-    wanted = [(key(service, name), snapshot_id, Target.column(1)) for name, snapshot_id in
+def test_tables_and_snapshots_are_kept_apart(app):
+    put(app, rows("u", 1, [1], schema_hash="h") + rows("u", 2, [1], schema_hash="h"))
+    wanted = [(key(app, name), snapshot_id, Target.column(1)) for name, snapshot_id in
               (("u", 2), ("t", 1), ("t", 2), ("u", 1))]  # fmt: skip
-    found = service.records.find(wanted)
+    found = app.records.find(wanted)
     assert [r and (r["table_name"], r["snapshot_id"]) for r in found] == [("u", 2), ("t", 1), None, ("u", 1)]
 
 
-def test_what_another_snapshot_hands_on_is_no_record(service):
-    put(service, rows("t", 2, [5], schema_hash="h"))
-    assert ids(find(service, *columns(4, 5), snapshot_id=2)) == [None, 5]
+def test_what_another_snapshot_hands_on_is_no_record(app):
+    put(app, rows("t", 2, [5], schema_hash="h"))
+    assert ids(find(app, *columns(4, 5), snapshot_id=2)) == [None, 5]
 
 
-def test_a_record_is_the_row_of_its_flight(service):
-    (record,) = find(service, Target.column(2))
-    (row,) = [r for r in read(service, command("t", snapshot="current")).to_pylist() if r["column_id"] == 2]
+def test_a_record_is_the_row_of_its_flight(app):
+    (record,) = find(app, Target.column(2))
+    (row,) = [r for r in read(app, command("t", snapshot="current")).to_pylist() if r["column_id"] == 2]
     assert record == row | {name: row[name] and row[name].isoformat() for name in ("captured_at", "refreshed_at")}
     json.dumps(record)
 
@@ -78,59 +78,59 @@ def test_a_record_is_the_row_of_its_flight(service):
         ({"completeness": "COMPLETE", "row_groups_sampled": 0}, "PRUNING"),
     ],
 )  # fmt: skip
-def test_what_it_may_be_used_for(service, more, usable_for):
-    put(service, rows("t", 1, [6], schema_hash="h", **more))
-    (record,) = find(service, Target.column(6))
+def test_what_it_may_be_used_for(app, more, usable_for):
+    put(app, rows("t", 1, [6], schema_hash="h", **more))
+    (record,) = find(app, Target.column(6))
     assert (record["freshness"], record["usable_for"]) == ("EXACT", usable_for)
 
 
-def test_every_kind_of_target(service):
-    put(service, [TABLE | {"row_count": 5}], "stats.tables")
-    put(service, [TABLE | {"file_path": "f", "row_count": 3}], "stats.files")
-    put(service, [TABLE | {"engine_kind": "spark", "engine_expression_key": b"\x00k", "ndv": 2.0}], "stats.expressions")
-    put(service, [TABLE | {"column_ids": [1, 2], "ndv": 4.0}], "stats.column_groups")
+def test_every_kind_of_target(app):
+    put(app, [TABLE | {"row_count": 5}], "stats.tables")
+    put(app, [TABLE | {"file_path": "f", "row_count": 3}], "stats.files")
+    put(app, [TABLE | {"engine_kind": "spark", "engine_expression_key": b"\x00k", "ndv": 2.0}], "stats.expressions")
+    put(app, [TABLE | {"column_ids": [1, 2], "ndv": 4.0}], "stats.column_groups")
     targets = [Target.table(), Target.file("f"), Target.expression("spark", b"\x00k"), Target.column_group([2, 1])]
-    table, file, expression, group = find(service, *targets)
+    table, file, expression, group = find(app, *targets)
     assert (table["row_count"], file["row_count"], expression["ndv"], group["ndv"]) == (5, 3, 2.0, 4.0)
     assert base64.b64decode(expression["engine_expression_key"]) == b"\x00k"
     assert group["column_ids"] == [1, 2]
     json.dumps([table, file, expression, group])
 
 
-def test_what_was_found_is_not_looked_up_again(service, monkeypatch):
-    first = find(service, *columns(1, 2, 9))
+def test_what_was_found_is_not_looked_up_again(app, monkeypatch):
+    first = find(app, *columns(1, 2, 9))
 
     def never(*_: Any) -> Any:
         raise AssertionError("asked again")
 
-    monkeypatch.setattr(service.records, "_read", never)
-    assert find(service, *columns(2, 1, 9)) == [first[1], first[0], None]
+    monkeypatch.setattr(app.records, "_read", never)
+    assert find(app, *columns(2, 1, 9)) == [first[1], first[0], None]
 
 
-def test_a_change_is_seen_at_once(service):
-    assert ids(find(service, *columns(1, 9))) == [1, None]
-    put(service, rows("t", 1, [1, 9], schema_hash="h", max_width_bytes=77))
-    assert [r["max_width_bytes"] for r in find(service, *columns(1, 9))] == [77, 77]
-    service.store.delete(service.catalog.get("lake.s.t"), 1, Target.column(1))
-    assert ids(find(service, *columns(1, 9))) == [None, 9]
+def test_a_change_is_seen_at_once(app):
+    assert ids(find(app, *columns(1, 9))) == [1, None]
+    put(app, rows("t", 1, [1, 9], schema_hash="h", max_width_bytes=77))
+    assert [r["max_width_bytes"] for r in find(app, *columns(1, 9))] == [77, 77]
+    app.store.delete(app.catalog.get("lake.s.t"), 1, Target.column(1))
+    assert ids(find(app, *columns(1, 9))) == [None, 9]
 
 
-def test_few_are_kept_and_all_are_found(service):
+def test_few_are_kept_and_all_are_found(app):
     small = SliceCache(2 * RECORD_BYTES)
-    few = RecordFinder(service.store, service.catalog, small, service.scanner)
+    few = RecordFinder(app.store, app.catalog, small, app.scanner)
     for _ in range(2):
-        assert ids(find(service, *columns(1, 2, 3, 4, 5), records=few)) == [1, 2, 3, 4, 5]
+        assert ids(find(app, *columns(1, 2, 3, 4, 5), records=few)) == [1, 2, 3, 4, 5]
         assert small.used == 2 * RECORD_BYTES
 
 
 @pytest.mark.parametrize("puts", [10, pytest.param(200, marks=pytest.mark.benchmark)])
-def test_readers_beside_a_writer_never_see_less_than_was_acknowledged(service, puts):
+def test_readers_beside_a_writer_never_see_less_than_was_acknowledged(app, puts):
     acknowledged, wrong, done = 0, [], threading.Event()
 
     def look() -> None:
         while not done.is_set():
             least = acknowledged
-            (record,) = find(service, Target.column(1))
+            (record,) = find(app, Target.column(1))
             if record["max_width_bytes"] is not None and record["max_width_bytes"] < least:
                 wrong.append((record["max_width_bytes"], least))
 
@@ -138,7 +138,7 @@ def test_readers_beside_a_writer_never_see_less_than_was_acknowledged(service, p
     for thread in threads:
         thread.start()
     for number in range(1, puts):
-        put(service, rows("t", 1, [1], schema_hash="h", max_width_bytes=number))
+        put(app, rows("t", 1, [1], schema_hash="h", max_width_bytes=number))
         acknowledged = number
     done.set()
     for thread in threads:

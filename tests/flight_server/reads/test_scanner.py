@@ -12,14 +12,14 @@ from flight_server.reads.streams import MAX_BATCH_BYTES
 from flight_server.wire import scan_request
 from flight_server.wire.tickets import of_ticket, to_ticket
 from store.errors import ResourceExhausted
-from tests.flight_server.serving import command, put, read, rows, service_in
+from tests.flight_server.serving import app_in, command, put, read, rows
 
 TABLES = 9
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with service_in(tmp_path_factory.mktemp("scan")) as made:
+def app(tmp_path_factory):
+    with app_in(tmp_path_factory.mktemp("scan")) as made:
         for table in range(TABLES):
             put(made, rows(f"t{table}", 1, reversed(range(1, 40 + table))))
         files = [
@@ -31,11 +31,11 @@ def service(tmp_path_factory):
         yield made
 
 
-def parts_of(service, data: bytes, principal=ANONYMOUS):
-    request = service.scanner.pin(scan_request.of_command(data), principal)
-    parts = service.scanner.parts(request, principal)
+def parts_of(app, data: bytes, principal=ANONYMOUS):
+    request = app.scanner.pin(scan_request.of_command(data), principal)
+    parts = app.scanner.parts(request, principal)
     tickets = [to_ticket(part).ticket for part in parts]
-    return parts, [service.scanner.table(of_ticket(ticket), principal) for ticket in tickets]
+    return parts, [app.scanner.table(of_ticket(ticket), principal) for ticket in tickets]
 
 
 def keyed(table: pa.Table) -> list[tuple]:
@@ -46,79 +46,79 @@ def keyed(table: pa.Table) -> list[tuple]:
 @pytest.mark.parametrize("partitions", [1, 2, 3, 8, 50])
 @pytest.mark.parametrize("snapshot", [None, "current", 1])
 @pytest.mark.parametrize("flight", ["stats.columns", "stats.file_columns"])
-def test_shares_are_disjoint_and_together_everything(service, flight, snapshot, partitions):
+def test_shares_are_disjoint_and_together_everything(app, flight, snapshot, partitions):
     body = {"table": flight, "snapshot": snapshot}
-    whole = read(service, json.dumps(body).encode())
-    _, tables = parts_of(service, json.dumps(body | {"partitions": partitions}).encode())
+    whole = read(app, json.dumps(body).encode())
+    _, tables = parts_of(app, json.dumps(body | {"partitions": partitions}).encode())
     together = [key for table in tables for key in keyed(table)]
     assert len(together) == len(set(together))
     assert sorted(together) == sorted(keyed(whole))
 
 
-def test_shares_of_many_tables_are_in_order_and_of_like_size(service):
-    parts, tables = parts_of(service, command(partitions=3))
+def test_shares_of_many_tables_are_in_order_and_of_like_size(app):
+    parts, tables = parts_of(app, command(partitions=3))
     assert [part.part.modulus for part in parts] == [1, 1, 1]
-    assert [key for table in tables for key in keyed(table)] == keyed(read(service, command()))
+    assert [key for table in tables for key in keyed(table)] == keyed(read(app, command()))
     sizes = [table.num_rows for table in tables]
     assert max(sizes) < 2 * min(sizes)
 
 
-def test_shares_heed_predicates_and_what_a_caller_sees(service):
+def test_shares_heed_predicates_and_what_a_caller_sees(app):
     data = command("t3", partitions=4, columns=["column_id"])
-    _, tables = parts_of(service, data)
+    _, tables = parts_of(app, data)
     assert sorted(value for table in tables for value in table["column_id"].to_pylist()) == list(range(1, 43))
     some = Principal("some", ALL_SCOPES, ("lake.s.t1", "lake.s.t2"))
-    _, tables = parts_of(service, command(partitions=2), some)
+    _, tables = parts_of(app, command(partitions=2), some)
     assert {name for table in tables for name in table["table_name"].to_pylist()} == {"t1", "t2"}
 
 
-def test_what_cannot_be_shared_stays_whole(service):
-    assert len(parts_of(service, command(partitions=5, limit=3))[0]) == 1
-    assert len(parts_of(service, command(flight="sys.flights", partitions=5))[0]) == 1
+def test_what_cannot_be_shared_stays_whole(app):
+    assert len(parts_of(app, command(partitions=5, limit=3))[0]) == 1
+    assert len(parts_of(app, command(flight="sys.flights", partitions=5))[0]) == 1
 
 
-def test_one_table_is_in_order_whatever_is_projected(service):
+def test_one_table_is_in_order_whatever_is_projected(app):
     names = [f"c{number}" for number in range(1, 45)]
     for columns in (None, ["column_name"], ["column_name", "column_id"]):
         data = json.dumps(json.loads(command("t5", columns=columns)) | {"query_id": str(columns)}).encode()
         for _ in range(3):  # out of DuckDB, then out of the cache
-            assert read(service, data)["column_name"].to_pylist() == names
-            assert read(service, data).column_names == columns or columns is None
+            assert read(app, data)["column_name"].to_pylist() == names
+            assert read(app, data).column_names == columns or columns is None
 
 
-def test_no_known_column_leaves_rows_without_any(service):
+def test_no_known_column_leaves_rows_without_any(app):
     for _ in range(3):
-        table = read(service, command("t1", columns=["no", "such"]))
+        table = read(app, command("t1", columns=["no", "such"]))
         assert (table.num_rows, table.num_columns) == (40, 0)
 
 
-def test_rows_as_text(service):
+def test_rows_as_text(app):
     data = command("t1", columns=["column_id", "null_count"], output_format="ROWS", limit=3)
-    found = read(service, data)["row"].to_pylist()
+    found = read(app, data)["row"].to_pylist()
     assert [json.loads(row) for row in found] == [["1", "1"], ["2", "2"], ["3", None]]
 
 
-def test_batches_have_at_most_four_mebibytes(service):
+def test_batches_have_at_most_four_mebibytes(app):
     long = "x" * 100_000
-    put(service, rows("wide", 1, range(1, 200), min=long, max=long + "y", logical_type="STRING"))
-    answer = service.scanner.read(of_ticket(command("wide")), ANONYMOUS)
+    put(app, rows("wide", 1, range(1, 200), min=long, max=long + "y", logical_type="STRING"))
+    answer = app.scanner.read(of_ticket(command("wide")), ANONYMOUS)
     sizes = [batch.nbytes for batch in answer]
     assert sum(sizes) > 30 << 20
     assert max(sizes) <= MAX_BATCH_BYTES
-    assert service.streams.running == 0
+    assert app.streams.running == 0
 
 
 def test_no_answer_is_larger_than_any_may_be_however_it_is_made(tmp_path):
     """A small answer of a query, one from a slice, and a message, also a repeated one."""
-    with service_in(tmp_path, max_stream_bytes=2000) as service:
-        put(service, rows("small", 1, range(1, 3)))
-        put(service, rows("large", 1, range(1, 60)))
+    with app_in(tmp_path, max_stream_bytes=2000) as app:
+        put(app, rows("small", 1, range(1, 3)))
+        put(app, rows("large", 1, range(1, 60)))
         one = command("small", columns=["column_name", "ndv"])
         for _ in range(4):
-            assert read(service, one).num_rows == 2
-            assert service.scanner.message(of_ticket(one), ANONYMOUS, command=one).size < 2000
+            assert read(app, one).num_rows == 2
+            assert app.scanner.message(of_ticket(one), ANONYMOUS, command=one).size < 2000
             for data in (command("large"), command("large", snapshot="current"), command()):
                 with pytest.raises(ResourceExhausted, match="more bytes than this server sends"):
-                    read(service, data)
+                    read(app, data)
             with pytest.raises(ResourceExhausted):
-                service.scanner.message(of_ticket(command("large")), ANONYMOUS)
+                app.scanner.message(of_ticket(command("large")), ANONYMOUS)

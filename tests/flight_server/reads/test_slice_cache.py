@@ -18,14 +18,14 @@ from flight_server.reads.slice_cache import Slice, SliceCache
 from store.lru import LruCache
 from store.predicates import tree as predicate
 from store.schemas import FLIGHTS
-from tests.flight_server.serving import CATALOG, command, put, read, rows, service_in
+from tests.flight_server.serving import CATALOG, app_in, command, put, read, rows
 
 SCHEMA = FLIGHTS["stats.columns"].schema
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with service_in(tmp_path_factory.mktemp("cache")) as made:
+def app(tmp_path_factory):
+    with app_in(tmp_path_factory.mktemp("cache")) as made:
         for snapshot in (1, 2, 4):
             put(made, rows("a", snapshot, range(1, 9), schema_hash="x" if snapshot < 4 else "y"))
         put(made, rows("b", 1, range(1, 4)))
@@ -33,9 +33,9 @@ def service(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def uncached(service):
-    scanner = Scanner(service.database, service.catalog, service.versions, SliceCache(0), service.streams)
-    scanner.queries.arrow_sources = service.scanner.queries.arrow_sources
+def uncached(app):
+    scanner = Scanner(app.database, app.catalog, app.versions, SliceCache(0), app.streams)
+    scanner.queries.arrow_sources = app.scanner.queries.arrow_sources
     return scanner
 
 
@@ -81,17 +81,17 @@ def plain(table: pa.Table) -> str:
     snapshot=st.sampled_from([None, "current", 1, 2, 3, 4]), stale=st.booleans(), limit=st.none() | st.integers(0, 5),
     replaced=st.none() | st.integers(1, 10),
 )  # fmt: skip
-def test_the_cache_answers_as_duckdb_does(service, uncached, tree, table, columns, snapshot, stale, limit, replaced):
+def test_the_cache_answers_as_duckdb_does(app, uncached, tree, table, columns, snapshot, stale, limit, replaced):
     body = json.loads(command(table)) | {"columns": columns, "filter": tree, "snapshot": snapshot, "limit": limit}
     data = json.dumps(body | {"allow_stale": stale}).encode()
     request = _request(data)
     for turn in range(4):  # the first is not kept, the second loads, the third is served, the fourth remembered
         if turn == 3 and replaced is not None:
-            put(service, rows("a", 4, [replaced], max_width_bytes=replaced, schema_hash="y", row_count=200 + replaced))
+            put(app, rows("a", 4, [replaced], max_width_bytes=replaced, schema_hash="y", row_count=200 + replaced))
         expected = uncached.table(request, ANYBODY)
-        assert plain(service.scanner.table(_request(data), ANYBODY)) == plain(expected)
+        assert plain(app.scanner.table(_request(data), ANYBODY)) == plain(expected)
         for command_ in (None, data, data):  # the last one by its command's bytes
-            answer = service.scanner.message(_request(data), ANYBODY, command=command_)
+            answer = app.scanner.message(_request(data), ANYBODY, command=command_)
             message = pa.ipc.open_stream(answer).read_all()
             assert plain(message) == plain(expected)
             assert message.schema == request.schema
@@ -107,61 +107,61 @@ def _request(data):
 
 
 @pytest.mark.parametrize("puts", [10, pytest.param(200, marks=pytest.mark.benchmark)])
-def test_a_put_is_seen_by_whoever_asks_after_its_acknowledgement(service, puts):
+def test_a_put_is_seen_by_whoever_asks_after_its_acknowledgement(app, puts):
     data = command("hammered", columns=["row_count"], snapshot="current")
-    put(service, rows("hammered", 1, [1]))
+    put(app, rows("hammered", 1, [1]))
     seen: list[int] = []
     stop = threading.Event()
 
     def ask():
         while not stop.is_set():
-            seen.append(read(service, data)["row_count"][0].as_py())
+            seen.append(read(app, data)["row_count"][0].as_py())
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
         thread.start()
     for number in range(200, 200 + puts):
-        put(service, rows("hammered", 1, [1], row_count=number, null_count=0, ndv=None))
-        assert read(service, data)["row_count"].to_pylist() == [number]
+        put(app, rows("hammered", 1, [1], row_count=number, null_count=0, ndv=None))
+        assert read(app, data)["row_count"].to_pylist() == [number]
     stop.set()
     for thread in threads:
         thread.join()
     assert seen
 
 
-def test_deleted_rows_are_gone(service):
-    put(service, rows("deleted", 1, range(1, 4)))
+def test_deleted_rows_are_gone(app):
+    put(app, rows("deleted", 1, range(1, 4)))
     data = command("deleted")
-    assert [read(service, data).num_rows for _ in range(3)] == [3, 3, 3]
-    service.store.delete(service.catalog.find((CATALOG, "s", "deleted")), 1)
-    assert read(service, data).num_rows == 0
+    assert [read(app, data).num_rows for _ in range(3)] == [3, 3, 3]
+    app.store.delete(app.catalog.find((CATALOG, "s", "deleted")), 1)
+    assert read(app, data).num_rows == 0
 
 
-def test_a_new_snapshot_is_current_at_once(service):
+def test_a_new_snapshot_is_current_at_once(app):
     data = command("moving", columns=["snapshot_id", "freshness"], snapshot="current")
     for snapshot in (3, 5, 9):
-        put(service, rows("moving", snapshot, [1]))
+        put(app, rows("moving", snapshot, [1]))
         for _ in range(3):
-            assert read(service, data).to_pylist() == [{"snapshot_id": snapshot, "freshness": "EXACT"}]
+            assert read(app, data).to_pylist() == [{"snapshot_id": snapshot, "freshness": "EXACT"}]
 
 
-def test_a_renamed_table_answers_to_its_new_name_alone(service):
-    put(service, rows("old", 1, [1]))
-    assert [read(service, command("old")).num_rows for _ in range(3)] == [1, 1, 1]
-    entry = service.catalog.find((CATALOG, "s", "old"))
-    service.database.write(lambda connection: service.catalog.change(connection, entry, table_name="new"))
-    assert read(service, command("old")).num_rows == 0
-    assert [read(service, command("new"))["table_name"].to_pylist() for _ in range(3)] == [["new"]] * 3
+def test_a_renamed_table_answers_to_its_new_name_alone(app):
+    put(app, rows("old", 1, [1]))
+    assert [read(app, command("old")).num_rows for _ in range(3)] == [1, 1, 1]
+    entry = app.catalog.find((CATALOG, "s", "old"))
+    app.database.write(lambda connection: app.catalog.change(connection, entry, table_name="new"))
+    assert read(app, command("old")).num_rows == 0
+    assert [read(app, command("new"))["table_name"].to_pylist() for _ in range(3)] == [["new"]] * 3
 
 
-def test_what_a_caller_may_not_see_is_not_remembered_for_it(service):
+def test_what_a_caller_may_not_see_is_not_remembered_for_it(app):
     data = command("a", snapshot=4)
-    assert {read(service, data).num_rows for _ in range(4)} != {0}
+    assert {read(app, data).num_rows for _ in range(4)} != {0}
     nobody = Principal("nobody", ALL_SCOPES, ("lake.s.b",))
-    assert read(service, data, nobody).num_rows == 0
-    everybody = service.scanner.message(_request(data), ANYBODY, command=data)
+    assert read(app, data, nobody).num_rows == 0
+    everybody = app.scanner.message(_request(data), ANYBODY, command=data)
     assert pa.ipc.open_stream(everybody).read_all().num_rows > 0
-    answer = service.scanner.message(_request(data), nobody, command=data)
+    answer = app.scanner.message(_request(data), nobody, command=data)
     assert pa.ipc.open_stream(answer).read_all().num_rows == 0
 
 
@@ -235,26 +235,26 @@ def test_a_slice_keeps_its_own_rows_alone():
     assert pa.total_allocated_bytes() - before < 2000
 
 
-def test_a_repeated_read_action_is_answered_by_its_bytes_until_a_commit(service):
-    put(service, rows("repeated", 1, [1]))
+def test_a_repeated_read_action_is_answered_by_its_bytes_until_a_commit(app):
+    put(app, rows("repeated", 1, [1]))
     data = command("repeated", columns=["row_count"], snapshot="current")
 
     def ask():
-        answer = service.scanner.message(_request(data), ANYBODY, command=data)
+        answer = app.scanner.message(_request(data), ANYBODY, command=data)
         return answer, pa.ipc.open_stream(answer).read_all()["row_count"].to_pylist()
 
     for _ in range(2):  # the slice is loaded on the second read
         ask()
     first, _ = ask()
     assert ask()[0] is first
-    put(service, rows("repeated", 1, [1], row_count=321, null_count=0, ndv=None))
+    put(app, rows("repeated", 1, [1], row_count=321, null_count=0, ndv=None))
     assert ask()[1] == [321]
 
 
-def test_a_request_is_not_changed_by_being_answered(service):
+def test_a_request_is_not_changed_by_being_answered(app):
     request = _request(command("a", columns=["ndv"], snapshot="current"))
     for _ in range(4):
-        service.scanner.message(request, ANYBODY, command=b"another")
-        service.scanner.table(request, ANYBODY)
+        app.scanner.message(request, ANYBODY, command=b"another")
+        app.scanner.table(request, ANYBODY)
     derived = {"names", "schema", "head", "plan"}
     assert set(vars(request)) - {field.name for field in fields(request)} <= derived

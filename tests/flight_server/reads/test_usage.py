@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flight_server.app import Service
+from flight_server.app import App
 from flight_server.config import Settings
 from flight_server.wire.scan_request import of_json
 from store import records
@@ -21,189 +21,187 @@ COLUMNS = [["a", "INT", True, None], ["b", "INT", True, None]]
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    service = Service(Settings(db=tmp_path / "s.duckdb"))
-    service.database.write(lambda c: service.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
-    yield service
-    service.close()
+def app(tmp_path: Path) -> Iterator[App]:
+    app = App(Settings(db=tmp_path / "s.duckdb"))
+    app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
+    yield app
+    app.close()
 
 
-def discover(service: Service, snapshot_id: int = 1, schema_hash: str = "h") -> None:
+def discover(app: App, snapshot_id: int = 1, schema_hash: str = "h") -> None:
     found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": schema_hash,
              "schemas": {schema_hash: COLUMNS}, "current_snapshot_id": snapshot_id,
              "live_snapshot_ids": [snapshot_id], "snapshots": [
                  {"snapshot_id": snapshot_id, "ordinal": snapshot_id, "schema_hash": schema_hash,
                   "parent_snapshot_id": None, "sequence_number": None, "committed_at": None, "operation": None},
              ]}  # fmt: skip
-    service.database.write(lambda c: service.catalog.discovery.store(c, "lake", "delta", found, ()))
+    app.database.write(lambda c: app.catalog.discovery.store(c, "lake", "delta", found, ()))
 
 
-def put(service: Service, flight: str, *rows: dict[str, Any]) -> None:
+def put(app: App, flight: str, *rows: dict[str, Any]) -> None:
     key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
     table = pa.Table.from_pylist([key | row for row in rows])
-    service.store.put([Put(flight, records.prepare(FLIGHTS[flight], table))])
+    app.store.put([Put(flight, records.prepare(FLIGHTS[flight], table))])
 
 
-def read(service: Service, **where: Any) -> None:
+def read(app: App, **where: Any) -> None:
     told = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"} | where
     predicates = [{"column": c, "op": "EQ", "values": [v]} for c, v in told.items()]
-    service.note_read(of_json({"table": "stats.columns", "predicates": predicates}))
+    app.note_read(of_json({"table": "stats.columns", "predicates": predicates}))
 
 
-def usage(service: Service) -> dict[str | None, int]:
-    rows = service.database.rows("SELECT column_name, reads FROM column_usage WHERE last_read_at IS NOT NULL")
+def usage(app: App) -> dict[str | None, int]:
+    rows = app.database.rows("SELECT column_name, reads FROM column_usage WHERE last_read_at IS NOT NULL")
     assert len(rows) == len(dict(rows))
     return dict(rows)
 
 
-def test_reads_are_counted_by_column(service):
-    discover(service)
+def test_reads_are_counted_by_column(app):
+    discover(app)
     for _ in range(3):
-        read(service, column_name="a")
-    read(service, column_id=1)
-    read(service)
-    assert usage(service) == {}
-    service.usage.flush(0)
-    assert usage(service) == {"a": 4, None: 1}
-    read(service, column_name="b")
-    read(service)
-    service.usage.flush(0)
-    assert usage(service) == {"a": 4, "b": 1, None: 2}
-    assert service.usage.of(service.catalog.get("lake.s.t").table_key) == {"a": 4, "b": 1}
+        read(app, column_name="a")
+    read(app, column_id=1)
+    read(app)
+    assert usage(app) == {}
+    app.usage.flush(0)
+    assert usage(app) == {"a": 4, None: 1}
+    read(app, column_name="b")
+    read(app)
+    app.usage.flush(0)
+    assert usage(app) == {"a": 4, "b": 1, None: 2}
+    assert app.usage.of(app.catalog.get("lake.s.t").table_key) == {"a": 4, "b": 1}
 
 
-def test_what_a_table_lacks_is_not_counted(service):
-    discover(service)
-    read(service, column_name="nonsense")
-    read(service, table_name="other")
-    service.note_read(of_json({"table": "stats.columns"}))
-    service.note_read(of_json({"table": "sys.snapshots"}))
-    service.usage.flush(0)
-    assert usage(service) == {}
+def test_what_a_table_lacks_is_not_counted(app):
+    discover(app)
+    read(app, column_name="nonsense")
+    read(app, table_name="other")
+    app.note_read(of_json({"table": "stats.columns"}))
+    app.note_read(of_json({"table": "sys.snapshots"}))
+    app.usage.flush(0)
+    assert usage(app) == {}
 
 
-def decisions(service: Service) -> list[tuple[str, str, str]]:
-    return service.database.rows(
-        "SELECT target_kind, outcome, detail FROM capture_decisions ORDER BY decided_at, 1 DESC"
-    )
+def decisions(app: App) -> list[tuple[str, str, str]]:
+    return app.database.rows("SELECT target_kind, outcome, detail FROM capture_decisions ORDER BY decided_at, 1 DESC")
 
 
-def jobs(service: Service) -> list[str]:
-    return [targets for (targets,) in service.database.rows("SELECT targets FROM jobs ORDER BY queued_at")]
+def jobs(app: App) -> list[str]:
+    return [targets for (targets,) in app.database.rows("SELECT targets FROM jobs ORDER BY queued_at")]
 
 
-def look(service: Service, policy: str = "min_interval=0s") -> list[str]:
-    service.database.write(lambda c: c.execute("UPDATE connectors SET options = ?", [f'{{"policy": "{policy}"}}']))
-    table = service.catalog.get("lake.s.t")
-    return service.auto.look("lake", [table])
+def look(app: App, policy: str = "min_interval=0s") -> list[str]:
+    app.database.write(lambda c: c.execute("UPDATE connectors SET options = ?", [f'{{"policy": "{policy}"}}']))
+    table = app.catalog.get("lake.s.t")
+    return app.auto.look("lake", [table])
 
 
-def end_jobs(service: Service) -> None:
-    service.database.write(lambda c: c.execute("UPDATE jobs SET state = 'SUCCEEDED'"))
+def end_jobs(app: App) -> None:
+    app.database.write(lambda c: c.execute("UPDATE jobs SET state = 'SUCCEEDED'"))
 
 
-def test_off_decides_nothing(service):
-    discover(service)
-    assert look(service, "off") == [] and look(service, "other.*: on") == []
-    assert decisions(service) == []
+def test_off_decides_nothing(app):
+    discover(app)
+    assert look(app, "off") == [] and look(app, "other.*: on") == []
+    assert decisions(app) == []
 
 
-def test_a_new_table_is_captured_and_what_repeats_leaves_no_row(service):
-    discover(service)
-    assert len(look(service)) == 2
-    assert len(jobs(service)) == 2
-    assert decisions(service) == [
+def test_a_new_table_is_captured_and_what_repeats_leaves_no_row(app):
+    discover(app)
+    assert len(look(app)) == 2
+    assert len(jobs(app)) == 2
+    assert decisions(app) == [
         ("TABLE", "QUEUED", "now, because: the snapshot is new"),
         ("COLUMN", "QUEUED", "now, because: never captured"),
     ]
     for _ in range(3):
-        assert look(service) == []
-    assert [d[2] for d in decisions(service)[2:]] == ["not now, because: a job of the table is active"] * 2
+        assert look(app) == []
+    assert [d[2] for d in decisions(app)[2:]] == ["not now, because: a job of the table is active"] * 2
 
 
-def test_what_is_fresh_is_left_alone(service):
-    discover(service)
-    put(service, "stats.tables", {"snapshot_id": 1, "row_count": 10})
+def test_what_is_fresh_is_left_alone(app):
+    discover(app)
+    put(app, "stats.tables", {"snapshot_id": 1, "row_count": 10})
     scanned = {"snapshot_id": 1, "logical_type": "INT", "producer": "ENGINE_COMPUTED"}
-    put(service, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
-    assert look(service) == [] and jobs(service) == []
-    assert {d[2] for d in decisions(service)} == {"not now, because: captured at the current snapshot"}
+    put(app, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
+    assert look(app) == [] and jobs(app) == []
+    assert {d[2] for d in decisions(app)} == {"not now, because: captured at the current snapshot"}
 
 
-def test_how_much_changed_is_the_rows_of_new_files(service):
-    discover(service)
+def test_how_much_changed_is_the_rows_of_new_files(app):
+    discover(app)
     file = {"file_format": "PARQUET", "file_content": "DATA", "size_bytes": 1}
-    put(service, "stats.files", {"snapshot_id": 1, "file_path": "f1", "row_count": 95} | file)
-    put(service, "stats.tables", {"snapshot_id": 1, "row_count": 95})
+    put(app, "stats.files", {"snapshot_id": 1, "file_path": "f1", "row_count": 95} | file)
+    put(app, "stats.tables", {"snapshot_id": 1, "row_count": 95})
     scanned = {
         "snapshot_id": 1,
         "logical_type": "INT",
         "producer": "ENGINE_COMPUTED",
         "captured_at": datetime.now(UTC),
     }
-    put(service, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
-    discover(service, 2)
-    assert len(look(service, "max_age=9000d, min_interval=0s")) == 1
-    end_jobs(service)
-    put(service, "stats.tables", {"snapshot_id": 2, "row_count": 100})
-    put(service, "stats.files", {"snapshot_id": 2, "file_path": "f1", "row_count": 95} | file,
+    put(app, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
+    discover(app, 2)
+    assert len(look(app, "max_age=9000d, min_interval=0s")) == 1
+    end_jobs(app)
+    put(app, "stats.tables", {"snapshot_id": 2, "row_count": 100})
+    put(app, "stats.files", {"snapshot_id": 2, "file_path": "f1", "row_count": 95} | file,
         {"snapshot_id": 2, "file_path": "f2", "row_count": 5} | file)  # fmt: skip
-    assert look(service, "max_age=9000d, min_interval=0s") == []
-    assert decisions(service)[-1][2] == "not now, because: little changed (5%, of 10%)"
-    assert len(look(service, "changed=5%, min_interval=0s, max_age=9000d")) == 1
-    assert decisions(service)[-1][2] == "now, because: enough rows changed (5%, of 5%)"
+    assert look(app, "max_age=9000d, min_interval=0s") == []
+    assert decisions(app)[-1][2] == "not now, because: little changed (5%, of 10%)"
+    assert len(look(app, "changed=5%, min_interval=0s, max_age=9000d")) == 1
+    assert decisions(app)[-1][2] == "now, because: enough rows changed (5%, of 5%)"
 
 
-def test_rows_that_went_are_a_change_too(service):
-    discover(service)
+def test_rows_that_went_are_a_change_too(app):
+    discover(app)
     file = {"file_format": "PARQUET", "file_content": "DATA", "size_bytes": 1}
     files = [file | {"file_path": f"f{n}", "row_count": 50} for n in range(2)]
-    put(service, "stats.files", *({"snapshot_id": 1} | f for f in files))
+    put(app, "stats.files", *({"snapshot_id": 1} | f for f in files))
     scanned = {"snapshot_id": 1, "logical_type": "INT", "producer": "ENGINE_COMPUTED", "captured_at": datetime.now(UTC)}
-    put(service, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
-    discover(service, 2)
-    put(service, "stats.tables", {"snapshot_id": 2, "row_count": 50})
-    put(service, "stats.files", {"snapshot_id": 2} | files[0])
-    assert len(look(service)) == 1
-    assert decisions(service)[-1][2] == "now, because: enough rows changed (50%, of 10%)"
+    put(app, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
+    discover(app, 2)
+    put(app, "stats.tables", {"snapshot_id": 2, "row_count": 50})
+    put(app, "stats.files", {"snapshot_id": 2} | files[0])
+    assert len(look(app)) == 1
+    assert decisions(app)[-1][2] == "now, because: enough rows changed (50%, of 10%)"
 
 
-def test_a_new_snapshot_does_not_wait_and_a_scan_does(service):
-    discover(service)
-    assert len(look(service, "on")) == 2
-    end_jobs(service)
-    assert look(service, "on") == []  # both were tried just now, in vain
-    assert [d[2] for d in decisions(service)[2:]] == ["not now, because: tried a short while ago"] * 2
-    discover(service, 2)
-    assert len(look(service, "on")) == 1
-    assert decisions(service)[-2:] == [
+def test_a_new_snapshot_does_not_wait_and_a_scan_does(app):
+    discover(app)
+    assert len(look(app, "on")) == 2
+    end_jobs(app)
+    assert look(app, "on") == []  # both were tried just now, in vain
+    assert [d[2] for d in decisions(app)[2:]] == ["not now, because: tried a short while ago"] * 2
+    discover(app, 2)
+    assert len(look(app, "on")) == 1
+    assert decisions(app)[-2:] == [
         ("TABLE", "QUEUED", "now, because: the snapshot is new"),
         ("COLUMN", "NOT_NOW", "not now, because: tried a short while ago"),
     ]
 
 
-def test_each_snapshot_is_decided_about(service):
-    discover(service)
+def test_each_snapshot_is_decided_about(app):
+    discover(app)
     scanned = {"snapshot_id": 1, "logical_type": "INT", "producer": "ENGINE_COMPUTED", "captured_at": datetime.now(UTC)}
-    put(service, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
+    put(app, "stats.columns", scanned | {"column_id": 1}, scanned | {"column_id": 2})
     for snapshot_id in (2, 3):
-        discover(service, snapshot_id)
-        put(service, "stats.tables", {"snapshot_id": snapshot_id, "row_count": 1})
-        look(service)
-        look(service)
-    rows = service.database.rows(
+        discover(app, snapshot_id)
+        put(app, "stats.tables", {"snapshot_id": snapshot_id, "row_count": 1})
+        look(app)
+        look(app)
+    rows = app.database.rows(
         "SELECT snapshot_id, detail FROM capture_decisions WHERE target_kind = 'COLUMN' ORDER BY decided_at"
     )
     assert rows == [(n, "not now, because: not known how much changed, and not old yet") for n in (2, 3)]
 
 
-def test_decisions_are_remembered_across_a_start(service, tmp_path):
-    discover(service)
-    look(service)
-    look(service)
-    before = len(decisions(service))
-    service.close()
-    again = Service(Settings(db=tmp_path / "s.duckdb"))
+def test_decisions_are_remembered_across_a_start(app, tmp_path):
+    discover(app)
+    look(app)
+    look(app)
+    before = len(decisions(app))
+    app.close()
+    again = App(Settings(db=tmp_path / "s.duckdb"))
     try:
         look(again)
         assert len(decisions(again)) == before

@@ -1,4 +1,4 @@
-"""Pages of a service in this process, and a browser without scripts to look at them."""
+"""Pages of an app in this process, and a browser without scripts to look at them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 from urllib.parse import urlencode, urljoin
 
-from flight_server.app import Service
+from flight_server.app import App
 from flight_server.auth.tokens import Guard
 from flight_server.process.metrics import Metrics
 from flight_server.web.listener import Pages
 
 
 @contextmanager
-def pages_of(service: Service, tokens: Path | None = None) -> Iterator[str]:
-    """The URL of the pages of a service."""
+def pages_of(app: App, tokens: Path | None = None) -> Iterator[str]:
+    """The URL of the pages of an app."""
     guard = Guard(tokens, "internal secret")
-    settings = service.settings.__class__(**{**vars(service.settings), "http_port": 0, "auth": tokens})
-    pages = Pages(settings, service, guard, Metrics(service, "0", guard.authenticate))
+    settings = app.settings.__class__(**{**vars(app.settings), "http_port": 0, "auth": tokens})
+    pages = Pages(settings, app, guard, Metrics(app, "0", guard.authenticate))
     try:
         yield pages.uri
     finally:

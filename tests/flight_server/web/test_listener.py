@@ -15,13 +15,13 @@ from flight_server.process.metrics import Metrics
 from flight_server.web.listener import Pages
 from store.errors import InvalidArgument
 from tests.flight_server import certificates
-from tests.flight_server.serving import service_in
+from tests.flight_server.serving import app_in
 
 
-def open_pages(service, **settings) -> Pages:
+def open_pages(app, **settings) -> Pages:
     guard = Guard(None, "internal secret")
-    told = replace(service.settings, **({"http_port": 0} | settings))
-    return Pages(told, service, guard, Metrics(service, "0", guard.authenticate))
+    told = replace(app.settings, **({"http_port": 0} | settings))
+    return Pages(told, app, guard, Metrics(app, "0", guard.authenticate))
 
 
 def presented(uri: str) -> str:
@@ -35,8 +35,8 @@ def presented(uri: str) -> str:
 
 def test_pages_have_the_certificate_of_the_server_and_renew_it(tmp_path):
     cert, key = certificates.make("first").write(tmp_path)
-    with service_in(tmp_path) as service:
-        pages = open_pages(service, tls_cert=cert, tls_key=key)
+    with app_in(tmp_path) as app:
+        pages = open_pages(app, tls_cert=cert, tls_key=key)
         try:
             assert pages.uri.startswith("https://") and presented(pages.uri) == "first"
             certificates.make("second").write(tmp_path)
@@ -54,7 +54,7 @@ def test_pages_have_the_certificate_of_the_server_and_renew_it(tmp_path):
 def test_a_port_that_is_taken_is_told(tmp_path):
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        service_in(tmp_path) as service,
+        app_in(tmp_path) as app,
         pytest.raises(InvalidArgument, match="http-port"),
     ):
-        open_pages(service, http_port=taken.getsockname()[1])
+        open_pages(app, http_port=taken.getsockname()[1])

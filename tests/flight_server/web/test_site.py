@@ -18,7 +18,7 @@ from flight_server.web.site import HEADERS
 from store.check_store import CheckRow, CheckStore
 from store.sketches import kll
 from store.target_ids import of_column
-from tests.flight_server.serving import put, service_in
+from tests.flight_server.serving import app_in, put
 from tests.flight_server.web.serving import Browser, pages_of
 
 EVIL = "<script>alert(1)</script>"
@@ -33,25 +33,25 @@ def column(number: int, **more):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with service_in(tmp_path_factory.mktemp("site")) as service:
+def app(tmp_path_factory):
+    with app_in(tmp_path_factory.mktemp("site")) as app:
         for snapshot in (1, 2):
             at = {"snapshot_id": snapshot}
-            put(service, [KEY | at | {"row_count": 100 * snapshot, "data_file_count": 3, "total_size_bytes": 2048}],
+            put(app, [KEY | at | {"row_count": 100 * snapshot, "data_file_count": 3, "total_size_bytes": 2048}],
                 "stats.tables")  # fmt: skip
-            put(service, [column(number, row_count=100 * snapshot, **at) for number in range(1, 61)])
+            put(app, [column(number, row_count=100 * snapshot, **at) for number in range(1, 61)])
             sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
                       "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(np.arange(100.0))}  # fmt: skip
-            put(service, [KEY | at | sketch], "stats.sketches")
+            put(app, [KEY | at | sketch], "stats.sketches")
         evil = {"min": "\x1b[2J\u202e", "max": "<b>bold", "logical_type": "STRING"}
-        put(service, [column(1, table_name=EVIL, column_name=QUOTE, **evil)])
-        put(service, [column(1, table_schema="hr", table_name="salaries", column_name="wage")])
-        yield service
+        put(app, [column(1, table_name=EVIL, column_name=QUOTE, **evil)])
+        put(app, [column(1, table_schema="hr", table_name="salaries", column_name="wage")])
+        yield app
 
 
 @pytest.fixture(scope="module")
-def browser(service):
-    with pages_of(service) as base:
+def browser(app):
+    with pages_of(app) as base:
         yield Browser(base)
 
 
@@ -93,14 +93,12 @@ def test_a_table_has_its_columns_by_page(browser):
     assert [row["column_name"] for row in found["columns"]] == ["c7"]
 
 
-def test_a_table_has_its_checks(browser, service):
+def test_a_table_has_its_checks(browser, app):
     missed = CheckRow("c1", f"null_fraction <= 0 {EVIL}", "null_fraction", "fail", "FAILED", 0.5, QUOTE)
     passed = CheckRow(None, "row_count > 0", "row_count", "fail", "PASSED", 100.0, "")
-    key = service.catalog.get("lake.s.t").table_key
-    CheckStore(service.database).put(
-        key, 1, [passed, replace(missed, state="PASSED")], datetime(2026, 1, 1, tzinfo=UTC)
-    )
-    CheckStore(service.database).put(key, 2, [passed, missed], datetime(2026, 1, 2, tzinfo=UTC))
+    key = app.catalog.get("lake.s.t").table_key
+    CheckStore(app.database).put(key, 1, [passed, replace(missed, state="PASSED")], datetime(2026, 1, 1, tzinfo=UTC))
+    CheckStore(app.database).put(key, 2, [passed, missed], datetime(2026, 1, 2, tzinfo=UTC))
     data = json.loads(browser.get("/table.json?name=lake.s.t").text)
     assert [(row["rule"], row["state"]) for row in data["checks"]] == [
         (missed.rule, "FAILED"), ("row_count > 0", "PASSED"),
@@ -185,7 +183,7 @@ def test_an_open_server_answers_to_its_own_names_only(browser, host, status):
 
 
 @pytest.fixture(scope="module")
-def guarded(service, tmp_path_factory):
+def guarded(app, tmp_path_factory):
     tokens = tmp_path_factory.mktemp("tokens") / "tokens.toml"
     entries = {
         "all": (["stats.read"], ["*"]),
@@ -196,7 +194,7 @@ def guarded(service, tmp_path_factory):
         f'[[token]]\nname = "{name}"\nsha256 = "{hashlib.sha256(name.encode()).hexdigest()}"\n'
         f"scopes = {json.dumps(scopes)}\ntables = {json.dumps(tables)}\n" for name, (scopes, tables) in entries.items()
     ))  # fmt: skip
-    with pages_of(service, tokens) as base:
+    with pages_of(app, tokens) as base:
         yield base
 
 
@@ -279,17 +277,17 @@ TABLES = 1000
 def large(tmp_path_factory):
     """A catalog of many tables and one of 500 columns: a table put, and copied within the database."""
     directory = tmp_path_factory.mktemp("large")
-    with service_in(directory) as service:
-        put(service, [KEY | {"row_count": 1, "total_size_bytes": 5}], "stats.tables")
-        put(service, [column(1)])
-        put(service, [column(number, table_name="wide") for number in range(1, 501)])
+    with app_in(directory) as app:
+        put(app, [KEY | {"row_count": 1, "total_size_bytes": 5}], "stats.tables")
+        put(app, [column(1)])
+        put(app, [column(number, table_name="wide") for number in range(1, 501)])
         sketches = [
             KEY | {"table_name": "wide", "target_kind": "COLUMN", "storage_id": of_column(number), "column_id": number,
                    "role": "QUANTILES", "sketch_type": "apache-datasketches-kll-doubles-v1",
                    "data": kll(np.arange(1000.0) * number)}
             for number in range(1, 501)
         ]  # fmt: skip
-        put(service, sketches, "stats.sketches")
+        put(app, sketches, "stats.sketches")
 
         def copy(connection):
             key = "(SELECT min(table_key) FROM tables)"
@@ -301,8 +299,8 @@ def large(tmp_path_factory):
                     f" FROM {table} t, range({TABLES}) r(i) WHERE t.table_key = {key}"
                 )
 
-        service.database.write(copy)
-    with service_in(directory) as service, pages_of(service) as base:
+        app.database.write(copy)
+    with app_in(directory) as app, pages_of(app) as base:
         yield Browser(base)
 
 
