@@ -27,7 +27,7 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
     """Sends the log of this process to a stream.
 
     Args:
-        level: One of LEVELS.
+        level: One of LEVELS; at `info` the events of libraries begin at `warning`.
         format: One of FORMATS.
         stream: Standard error when not given.
     """
@@ -56,7 +56,8 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _in_order, *ending],
         )
     )
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.basicConfig(handlers=[handler], level=level.upper() if level != "info" else "WARNING", force=True)
+    logging.getLogger("statflight").setLevel(level.upper())
     logging.captureWarnings(True)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -20,9 +20,10 @@ from flight_server.process.log import configure, relay
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    own = logging.getLogger("statflight")
+    handlers, level, own_level = root.handlers[:], root.level, own.level
     yield
-    root.handlers[:], root.level = handlers, level
+    root.handlers[:], root.level, own.level = handlers, level, own_level
     logging.captureWarnings(False)
     structlog.reset_defaults()
 
@@ -80,6 +81,14 @@ def test_events_below_the_level_are_left_out():
     assert [event["event"] for event in events(stream)] == ["loud"]
 
 
+def test_libraries_are_heard_from_warning_on_and_wholly_at_debug():
+    for level, heard in (("info", ["trouble"]), ("debug", ["detail", "trouble"])):
+        stream = logged("json", level)
+        logging.getLogger("pyiceberg.io").info("detail")
+        logging.getLogger("pyiceberg.io").warning("trouble")
+        assert [event["event"] for event in events(stream)] == heard
+
+
 def test_warnings_of_libraries_are_events():
     stream = logged("json")
     with warnings.catch_warnings():
@@ -112,7 +121,7 @@ def test_a_workers_events_keep_their_time_level_and_fields():
 
 
 def test_other_lines_of_a_worker_are_one_event_and_break_no_line():
-    ours = json.dumps({"at": "t", "level": "info", "logger": "l", "event": "mine"}).encode()
+    ours = json.dumps({"at": "t", "level": "info", "logger": "statflight.worker", "event": "mine"}).encode()
     trace = b"Traceback (most recent call last):\n  File ...\nZeroDivisionError: x\n"
     found = relayed(trace + ours + b"\n26/11/22 WARN TaskSetManager: Lost task\n\nlast words without an end \xff")
     assert [event["event"] for event in found] == ["output", "mine", "output", "output"]
