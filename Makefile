@@ -42,7 +42,7 @@ lint: install
 
 bench: install
 	$(BIN)/pytest tests/benchmarks/bench_*.py -m benchmark -s
-	$(BIN)/pytest tests/store tests/capture tests/flight_server -m benchmark
+	$(BIN)/pytest tests/store tests/capture tests/flight_server tests/integration -m benchmark
 
 # After a change of dependencies.
 constraints: install

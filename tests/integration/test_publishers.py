@@ -29,7 +29,6 @@ CONTRACTS = {
     "iceberg": test_iceberg.TestContract, "lance": test_lance.TestContract,
     "paimon": test_paimon.TestContract, "trino": test_trino_delta.TestContract,
 }  # fmt: skip
-KILLS = 6
 
 _PUBLISHING = """
 import sys
@@ -131,17 +130,18 @@ def reopened(home: str, root: Path) -> Table:
     return Table(home, configs[home], *names[home], root / paths[home], rows(0, 150))
 
 
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize("home", CONTRACTS)
-def test_killed_at_any_moment_it_leaves_a_whole_state_and_no_orphan(home, tmp_path, monkeypatch):
+def test_killed_at_any_moment_it_leaves_a_whole_state_and_no_orphan(home, kills, tmp_path, monkeypatch):
     contract = CONTRACTS[home]()
     table = contract.build(tmp_path)
-    for number in range(KILLS):
+    for number in range(kills):
         child = subprocess.Popen(
             [sys.executable, "-c", _PUBLISHING, home, str(tmp_path), "1000"], stdout=subprocess.PIPE, text=True,
             cwd=Path(__file__).parents[2],
         )  # fmt: skip
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
-        time.sleep(0.05 + 0.07 * number)
+        time.sleep(0.05 + 0.4 * number / kills)
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()

@@ -128,7 +128,7 @@ def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
 HISTORIES = st.lists(STEP, min_size=1, max_size=7)
 
 
-@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=HISTORIES)
 def test_any_history_leaves_the_rows_that_answer(store, steps):
     follow(store, steps)
