@@ -312,18 +312,20 @@ class Catalog(Publications):
         if not entry.dropped:
             draft.by_name[entry.name] = entry
 
-    def sight_snapshots(self, connection: Connection, seen: pa.Table) -> None:
+    def sight_snapshots(self, connection: Connection, seen: pa.Table) -> set[tuple[int, int]]:
         """Registers snapshots that a put has rows of; an external table's greatest id is its current snapshot.
 
         Args:
             connection: The writer's.
             seen: table_key, snapshot_id, schema_hash (null where the rows have none), each table and snapshot once.
+
+        Returns:
+            The snapshots that were not registered before, each with its table key.
         """
         places = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True)
         unsure = pa.array([self.sighted.get(place) is None for place in places], pa.bool_())
         new = seen.filter(unsure)
-        if new.num_rows:
-            self._sight(connection, new)
+        registered = self._sight(connection, new) if new.num_rows else set()
         greatest: dict[int, int] = {}
         for key, snapshot_id in zip(seen["table_key"].to_pylist(), seen["snapshot_id"].to_pylist(), strict=True):
             greatest[key] = max(greatest.get(key, snapshot_id), snapshot_id)
@@ -335,8 +337,9 @@ class Catalog(Publications):
                 later[key] = snapshot_id
         if later:
             self._advance(connection, later)
+        return registered
 
-    def _sight(self, connection: Connection, seen: pa.Table) -> None:
+    def _sight(self, connection: Connection, seen: pa.Table) -> set[tuple[int, int]]:
         external = [self.drafted.by_key[key].format == EXTERNAL for key in seen["table_key"].to_pylist()]
         seen = seen.append_column("is_external", pa.array(external, pa.bool_()))
         with view(connection, seen=seen):
@@ -364,8 +367,11 @@ class Catalog(Publications):
         sure = known.filter(pc.is_valid(known["hash"]))
         for key, snapshot_id, hash_ in zip(*(sure[n].to_pylist() for n in _PLACE), strict=True):
             self.sighted.put((key, snapshot_id), hash_)
-        for key in known.filter(pc.invert(known["known"]))["table_key"].to_pylist():
+        new = known.filter(pc.invert(known["known"]))
+        registered = set(zip(new["table_key"].to_pylist(), new["snapshot_id"].to_pylist(), strict=True))
+        for key, _ in registered:
             self.seen_as.pop(key, None)  # whether the lake has it the next look tells
+        return registered
 
     def _advance(self, connection: Connection, later: Mapping[int, int]) -> None:
         """Gives external tables a later current snapshot: table key → id, greater than any before."""

@@ -14,6 +14,7 @@ from store.layout import Connection
 from store.lru import LruCache
 from store.names import dotted_name
 from store.puts import codes
+from store.staged import within
 from store.views import view
 
 IdCache: TypeAlias = LruCache[int, frozenset[int]]
@@ -98,7 +99,9 @@ class ColumnNames:
         if "logical_type" not in rows.column_names:
             rows = rows.append_column("logical_type", pa.nulls(rows.num_rows, pa.string()))
         rows = rows.select(["table_key", "column_id", "column_name", "logical_type"])
-        rows = rows.filter(pc.is_valid(rows["column_name"]))
+        rows = rows.filter(pc.and_(pc.is_valid(rows["column_name"]), pc.is_in(rows["table_key"], pa.array(external))))
+        if not rows.num_rows:
+            return
         given: dict[int, frozenset[int]] = {}
         if len(external) <= _FEW_TABLES:
             for key in external:
@@ -109,31 +112,39 @@ class ColumnNames:
         _, first = np.unique(codes(rows, ["table_key", "column_id"]), return_index=True)
         names = rows.take(pa.array(np.sort(first)))
         names = names.append_column("row_no", pa.array(np.arange(names.num_rows)))
-        with view(connection, names=names, external=pa.table({"key": pa.array(external, pa.int64())})):
-            connection.execute(
-                "CREATE OR REPLACE TEMP TABLE noted AS SELECT n.* FROM names n"
-                " SEMI JOIN external x ON x.key = n.table_key"
+        scope = within("table_key", names["table_key"])
+        with view(connection, names=names):
+            noted = connection.sql(
+                "SELECT n.*, coalesce(k.known, 0) + row_number() OVER (PARTITION BY n.table_key ORDER BY n.row_no)"
+                " AS position, i.column_id AS id_of_name FROM names n"
                 " ANTI JOIN table_columns c ON c.table_key = n.table_key AND c.column_id = n.column_id"
-            )
-        connection.execute(
-            "INSERT INTO table_columns (table_key, column_name, data_type, ordinal_position, is_nullable, column_id)"
-            " SELECT n.table_key, n.column_name, n.logical_type, coalesce(c.known, 0)"
-            " + row_number() OVER (PARTITION BY n.table_key ORDER BY n.row_no), 'YES', n.column_id FROM noted n"
-            " LEFT JOIN (SELECT table_key, count(DISTINCT column_id) AS known FROM table_columns GROUP BY table_key) c"
-            " ON c.table_key = n.table_key"
-        )
-        connection.execute(
-            "CREATE OR REPLACE TEMP TABLE renamed AS SELECT * FROM (SELECT table_key, column_name,"
-            " arg_max(column_id, row_no) AS column_id FROM noted GROUP BY ALL) n ANTI JOIN column_ids i"
-            " ON i.table_key = n.table_key AND i.column_name = n.column_name AND i.column_id = n.column_id"
-        )
-        connection.execute(
-            "DELETE FROM column_ids USING renamed r WHERE column_ids.table_key = r.table_key"
-            " AND column_ids.column_name = r.column_name"
-        )
-        connection.execute("INSERT INTO column_ids SELECT table_key, column_name, column_id FROM renamed")
+                " LEFT JOIN (SELECT table_key, count(DISTINCT column_id) AS known FROM table_columns"
+                f" WHERE {scope} GROUP BY table_key) k ON k.table_key = n.table_key"
+                " LEFT JOIN column_ids i ON i.table_key = n.table_key AND i.column_name = n.column_name"
+                " ORDER BY n.row_no"
+            ).to_arrow_table()
+        if noted.num_rows:
+            self._add(connection, noted)
         for key, ids in given.items():
             ids |= self._noted.get(key) or frozenset()
             self._noted.put(key, ids, len(ids))
-        connection.execute("DROP TABLE noted")
-        connection.execute("DROP TABLE renamed")
+
+    def _add(self, connection: Connection, noted: pa.Table) -> None:
+        """Stores columns, in the order of `row_no`; the last of one name gives the name its id."""
+        _, last = np.unique(codes(noted, ["table_key", "column_name"])[::-1], return_index=True)
+        named = noted.take(pa.array(np.sort(noted.num_rows - 1 - last)))
+        renamed = named.filter(pc.fill_null(pc.not_equal(named["id_of_name"], named["column_id"]), False))
+        unknown = named.filter(pc.is_null(named["id_of_name"]))
+        with view(connection, noted=noted, renamed=renamed, unknown=unknown):
+            connection.execute(
+                "INSERT INTO table_columns"
+                " (table_key, column_name, data_type, ordinal_position, is_nullable, column_id)"
+                " SELECT table_key, column_name, logical_type, position, 'YES', column_id FROM noted"
+            )
+            if renamed.num_rows:
+                connection.execute(
+                    "UPDATE column_ids SET column_id = r.column_id FROM renamed r"
+                    " WHERE column_ids.table_key = r.table_key AND column_ids.column_name = r.column_name"
+                )
+            if unknown.num_rows:
+                connection.execute("INSERT INTO column_ids SELECT table_key, column_name, column_id FROM unknown")

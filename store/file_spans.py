@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from store.catalog_store import TableEntry
 from store.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, parts, stored_columns
@@ -67,7 +68,7 @@ def positions(connection: Connection, table_key: int, family: str) -> dict[int, 
     return dict(found.fetchall())
 
 
-def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scope: str) -> None:
+def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scope: str, turn: pa.Table) -> None:
     """Takes rows, named by rowid, out of one listing of their table alone: their spans are cut, or split around it.
 
     Args:
@@ -76,6 +77,7 @@ def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scop
         family: A flight of `BY_SPAN`.
         doomed: Row ids (int64).
         scope: A condition on `table_key` that holds for all the rows, by which DuckDB skips row groups.
+        turn: The table behind that view.
     """
     if not len(doomed):
         return
@@ -84,15 +86,17 @@ def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scop
     with view(connection, doomed=pa.table({"rid": doomed})):
         among = f"{physical}.{scope} AND {physical}.rowid IN (SELECT rid FROM doomed)"
         own = ", ".join(f"t.{name}" for name in columns.split(", "))
-        connection.execute(
-            f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.pos + 1, t.to_pos, {own}"
-            f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN turn w ON w.table_key = t.table_key"
-            " WHERE w.pos < w.last AND t.to_pos > w.pos + 1"
-        )
+        if pc.any(pc.less(turn["pos"], turn["last"])).as_py():  # of the newest listing, nothing follows
+            connection.execute(
+                f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.pos + 1, t.to_pos, {own}"
+                f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN turn w ON w.table_key = t.table_key"
+                " WHERE w.pos < w.last AND t.to_pos > w.pos + 1"
+            )
         of_turn = f"FROM turn w WHERE w.table_key = {physical}.table_key AND {among}"
         connection.execute(f"DELETE FROM {physical} USING turn w{of_turn.removeprefix('FROM turn w')}"
                            f" AND {physical}.from_pos = w.pos")  # fmt: skip
-        connection.execute(f"UPDATE {physical} SET to_pos = w.pos {of_turn} AND {physical}.from_pos < w.pos")
+        if pc.any(pc.greater(turn["pos"], 0)).as_py():  # of the first listing, nothing precedes
+            connection.execute(f"UPDATE {physical} SET to_pos = w.pos {of_turn} AND {physical}.from_pos < w.pos")
 
 
 def delete_by_snapshot(
@@ -128,8 +132,9 @@ def delete_by_span(
         doomed = connection.sql(f"SELECT rowid AS rid FROM {physical} t WHERE {held}", params=parameters or None)
         rowids = doomed.to_arrow_table()["rid"]
         deleted += len(rowids)
-        with view(connection, turn=pa.table({"table_key": [key], "pos": [pos], "last": [last]})):
-            remove_at(connection, family, rowids, f"table_key = {key}")
+        turn = pa.table({"table_key": [key], "pos": [pos], "last": [last]})
+        with view(connection, turn=turn):
+            remove_at(connection, family, rowids, f"table_key = {key}", turn)
     if target is None and doomed_listings:
         connection.execute(
             "DELETE FROM file_snapshots WHERE table_key = ? AND family = ? AND pos IN (SELECT unnest(?::BIGINT[]))",

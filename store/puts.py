@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -79,6 +79,33 @@ class Put:
     flight: str
     rows: pa.Table
     mode: PutMode = PutMode.CREATE
+
+
+@dataclass(frozen=True, slots=True)
+class Novel:
+    """Tables and snapshots that a transaction registered: until it stores rows of a flight, there are none of them.
+
+    Attributes:
+        tables: Keys of the tables.
+        snapshots: Snapshot ids, each with its table key; also of tables that were there before.
+        flights: Flights of which the transaction has stored rows.
+    """
+
+    tables: set[int] = field(default_factory=set)
+    snapshots: set[tuple[int, int]] = field(default_factory=set)
+    flights: set[str] = field(default_factory=set)
+
+    def has_tables(self, flight: str, rows: pa.Table) -> bool:
+        """Whether no rows of a flight are stored of any table of the rows (`table_key`)."""
+        return flight not in self.flights and self.tables.issuperset(rows["table_key"].unique().to_pylist())
+
+    def has_snapshots(self, flight: str, rows: pa.Table) -> bool:
+        """Whether no rows of a flight are stored of any table and snapshot of the rows."""
+        if flight in self.flights or not self.snapshots:
+            return False
+        pairs = rows.select(["table_key", "snapshot_id"]).group_by(["table_key", "snapshot_id"]).aggregate([])
+        places = (pairs[name].to_pylist() for name in ("table_key", "snapshot_id"))
+        return self.snapshots.issuperset(zip(*places, strict=True))
 
 
 def cosmetic(flight: str) -> frozenset[str]:
@@ -179,12 +206,12 @@ def once(flight: str, name_of: Callable[[int], str], rows: pa.Table, keys: Seque
 def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str, Any], new: dict[str, Any]) -> Conflict:
     """The Conflict of a row with what is stored, naming the first field that differs."""
     content = [name for name in old if name not in cosmetic(flight) and name not in keys]
-    field = next((name for name in content if new.get(name) != old[name]), "content")
+    differing = next((name for name in content if new.get(name) != old[name]), "content")
     return Conflict(
-        f'{flight}: "{full_name}" already has another record for {shown({key: new[key] for key in keys})}: {field} is '
-        f"{shown(old.get(field))}, the put says {shown(new.get(field))}",
+        f'{flight}: "{full_name}" already has another record for {shown({key: new[key] for key in keys})}: '
+        f"{differing} is {shown(old.get(differing))}, the put says {shown(new.get(differing))}",
         hint='put with mode "upsert" or "replace_snapshot" to replace it',
-        params={"table": full_name, "field": field},
+        params={"table": full_name, "field": differing},
     )
 
 

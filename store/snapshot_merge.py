@@ -12,10 +12,11 @@ from store.current_rows import CurrentRows
 from store.file_spans import STORAGE_ID
 from store.freshness import EXACT, USABLE_COLUMNS, usable_for_sql
 from store.layout import BY_SNAPSHOT, LABELS, PARTED, Connection, parts, row_columns, stored_columns
-from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes
+from store.puts import FLIGHT_OF, IDENTITY, Counts, Novel, PutMode, codes
 from store.staged import NONE, NameOf, Staged, tuple_of, within
 from store.views import view
 
+_NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
 _FEW_ROWS = 512  # whose targets a condition lists one by one
 
 
@@ -26,13 +27,16 @@ class SnapshotMerge:
         flight: A flight of `BY_SNAPSHOT`.
         rows: With `table_key` and `snapshot_id`.
         current: Table key → current snapshot of each table.
+        novel: What this transaction registered: nothing stored needs to be looked for there.
     """
 
     def __init__(
         self, mode: PutMode, flight: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
-        settling: CurrentRows,
+        settling: CurrentRows, novel: Novel,
     ):  # fmt: skip
         self.mode, self.flight, self.current, self.settling = mode, flight, current, settling
+        self._has_novel_snapshots = novel.has_snapshots(flight, rows)
+        self._has_novel_tables = novel.has_tables(flight, rows)
         self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
         self.tables = parts(flight)
         self.is_parted = flight in PARTED
@@ -51,7 +55,7 @@ class SnapshotMerge:
         if self.mode is not PutMode.FILL:
             replaced = other.num_rows
             self._delete(connection, other)
-        if self.mode is PutMode.REPLACE_SNAPSHOT:
+        if self.mode is PutMode.REPLACE_SNAPSHOT and not self._has_novel_snapshots:
             self._delete_absent(connection, found)
         in_place = replaced == fresh.num_rows and pc.all(pc.equal(other["part"], 0), min_count=0).as_py()
         self._insert(connection, fresh, generation, in_place=in_place)
@@ -67,11 +71,13 @@ class SnapshotMerge:
         return " UNION ALL ".join(f"SELECT {select} WHERE {scope}" for select in each)
 
     def _found(self, connection: Connection) -> pa.Table:
+        if self._has_novel_snapshots:
+            return _NOTHING
         scope = self.staged.scope(snapshots=True)
         first = (f"(SELECT {n} FROM {table} WHERE {scope} LIMIT 1)" for n, table in enumerate(self.tables))
         having = {part for (part,) in connection.execute(" UNION ALL ".join(first)).fetchall()}
         if not having:
-            return pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
+            return _NOTHING
         keep = "true" if self.mode is PutMode.CAPTURE else None
         return self.staged.matches(connection, self._stored(scope, having), ("part",), keep_complete=keep)
 
@@ -117,7 +123,7 @@ class SnapshotMerge:
         answers = self._is_current(fresh)
         now, then = fresh.filter(answers), fresh.filter(pc.invert(answers))
         if now.num_rows:
-            if not in_place:
+            if not in_place and not self._has_novel_tables:
                 self._retire(connection, now)
             stored = stored_columns(self.flight)
             lacking = [name for name in USABLE_COLUMNS if name in stored and name not in fresh.column_names]

@@ -12,7 +12,7 @@ from store.current_rows import CurrentRows
 from store.file_spans import STORAGE_ID, remove_at
 from store.freshness import EXACT
 from store.layout import BY_SPAN, OPEN_END, Connection
-from store.puts import Codes, Counts, PutMode, codes
+from store.puts import Codes, Counts, Novel, PutMode, codes
 from store.staged import NONE, NameOf, Staged
 from store.views import view
 
@@ -42,12 +42,14 @@ class SpanMerge:
         family: A flight of `BY_SPAN`.
         rows: With `table_key` and `snapshot_id`.
         current: Table key → current snapshot of each table.
+        novel: What this transaction registered: nothing stored needs to be looked for there.
     """
 
     def __init__(
         self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
-        settling: CurrentRows,
+        settling: CurrentRows, novel: Novel,
     ):  # fmt: skip
+        self._has_novel_tables = novel.has_tables(family, rows)
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
         self.current, self.settling = current, settling
         self.staged = Staged(family, rows, name_of)
@@ -55,7 +57,7 @@ class SpanMerge:
     def apply(self, connection: Connection, generation: int) -> Counts:
         """Raises Conflict where mode `create` meets another record."""
         staged = self.staged
-        turn = _turn(connection, self.family, staged.rows)
+        turn = _first_turn(staged.rows) if self._has_novel_tables else _turn(connection, self.family, staged.rows)
         unchanged = replaced = 0
         kept = doomed = extended = None
         fresh = staged.rows
@@ -74,14 +76,15 @@ class SpanMerge:
                 if self.mode is not PutMode.FILL:
                     replaced, doomed = other.num_rows, other["rid"]
                 kept = found
-                extended, done = self._extended(connection, done)
+                if turn["own"].null_count < turn.num_rows and len(done) < staged.rows.num_rows:
+                    extended, done = self._extended(connection, done)
                 fresh = staged.without(done)
                 if self.mode is PutMode.REPLACE_SNAPSHOT:
                     absent = self._absent(connection, found)
                     more = absent.chunks if doomed is None else [*doomed.chunks, *absent.chunks]
                     doomed = pa.chunked_array(more, pa.int64())
             self._list_anew(connection, turn.filter(pc.is_null(turn["own"])))
-            self._write(connection, kept, doomed, extended)
+            self._write(connection, turn, kept, doomed, extended)
             self._insert(connection, turn, fresh, generation)
             if self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT:
                 self._drop_orphaned_sketches(connection)
@@ -146,11 +149,12 @@ class SpanMerge:
                 )
 
     def _write(
-        self, connection: Connection, found: pa.Table | None, doomed: pa.ChunkedArray | None,
+        self, connection: Connection, turn: pa.Table, found: pa.Table | None, doomed: pa.ChunkedArray | None,
         extended: pa.ChunkedArray | None,
     ) -> None:  # fmt: skip
         """Closes, cuts and prolongs stored rows, and adds the new listings."""
-        if found is not None:
+        new = turn.filter(pc.is_null(turn["own"]))
+        if found is not None and new.num_rows:
             stay = found.filter(pc.and_not(found["same"], found["own"])).select(["rid"])
             with view(connection, stay=stay):
                 ended = connection.sql(
@@ -158,15 +162,18 @@ class SpanMerge:
                 ).to_arrow_table()
             self._end_at(connection, ended["rid"], "w.pos")
         if doomed is not None and len(doomed):
-            remove_at(connection, self.family, doomed, self.staged.scope())
+            remove_at(connection, self.family, doomed, self.staged.scope(), turn)
         if extended is not None:
             self._end_at(connection, extended, "w.upto")
-        connection.execute(
-            "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, freshness) SELECT w.table_key,"
-            f" '{self.family}', w.snapshot_id, w.pos,"
-            f" CASE WHEN t.current_snapshot_id = w.snapshot_id THEN '{EXACT}' END"
-            " FROM turn w JOIN tables t ON t.table_key = w.table_key WHERE w.own IS NULL"
-        )
+        if new.num_rows:
+            keys, ids = new["table_key"].to_pylist(), new["snapshot_id"].to_pylist()
+            labels = [EXACT if self.current.get(key) == id_ else None for key, id_ in zip(keys, ids, strict=True)]
+            listed = new.select(["table_key", "snapshot_id", "pos"])
+            with view(connection, listed=listed.append_column("freshness", pa.array(labels, pa.string()))):
+                connection.execute(
+                    "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, freshness)"
+                    f" SELECT table_key, '{self.family}', snapshot_id, pos, freshness FROM listed"
+                )
 
     def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
         if len(rowids):
@@ -205,7 +212,16 @@ class SpanMerge:
                 f" (SELECT (s.table_key, {STORAGE_ID[self.family].format('s')}) FROM staged s)"
             ).to_arrow_table()["rid"]
             if len(doomed):
-                remove_at(connection, "file_sketches", doomed, self.staged.scope())
+                remove_at(connection, "file_sketches", doomed, self.staged.scope(), sketches)
+
+
+def _first_turn(rows: pa.Table) -> pa.Table:
+    """`_turn` of tables without listings."""
+    pairs = rows.select(["table_key", "snapshot_id"]).group_by(["table_key", "snapshot_id"]).aggregate([])
+    columns = {"pos": 0, "last": -1, "own": None, "upto": OPEN_END}
+    for name, value in columns.items():
+        pairs = pairs.append_column(name, pa.repeat(pa.scalar(value, pa.int64()), pairs.num_rows))
+    return pairs
 
 
 def _turn(connection: Connection, family: str, rows: pa.Table) -> pa.Table:

@@ -29,7 +29,7 @@ from store.file_listings import FAMILIES, forget_mark, forget_marks
 from store.file_spans import STORAGE_ID, delete_by_snapshot, delete_by_span, rows_of, where_target
 from store.layout import BY_SNAPSHOT, parts, stored_columns
 from store.names import join_name
-from store.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Put, PutMode, codes, digest, snapshots_of
+from store.puts import FLIGHT_OF, IDENTITY, Codes, Counts, Novel, Put, PutMode, codes, digest, snapshots_of
 from store.schemas import COSMETIC
 from store.snapshot_merge import SnapshotMerge
 from store.span_merge import SpanMerge, waves
@@ -134,9 +134,9 @@ class DuckDBStatsStore:
         if idempotency_key is not None and (replay := self._replay(connection, idempotency_key, content)):
             return replay
         generation = self._next_generation()
-        counts = Counts()
+        counts, novel = Counts(), Novel()
         for put in puts:
-            counts += self._store(connection, put, generation)  # each sees what the one before it wrote
+            counts += self._store(connection, put, generation, novel)  # each sees what the one before it wrote
         if idempotency_key is not None:
             now = datetime.now(UTC)
             connection.execute("DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?",
@@ -156,11 +156,11 @@ class DuckDBStatsStore:
             )
         return Counts(**json.loads(found[0][1]))
 
-    def _store(self, connection: Connection, put: Put, generation: int) -> Counts:
+    def _store(self, connection: Connection, put: Put, generation: int, novel: Novel) -> Counts:
         """One put, whatever number of tables its rows are about."""
         if not put.rows.num_rows:
             return Counts()
-        rows = self._with_table_keys(connection, put.rows)
+        rows = self._with_table_keys(connection, put.rows, novel)
         keys = rows["table_key"].unique().to_pylist()
         if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES:
             forget_marks(connection, keys)
@@ -168,7 +168,7 @@ class DuckDBStatsStore:
             rows = self.columns.with_ids(connection, rows)
             if put.flight == "stats.columns":
                 self.columns.note(connection, rows)
-        self.catalog.sight_snapshots(connection, snapshots_of(rows))
+        novel.snapshots.update(self.catalog.sight_snapshots(connection, snapshots_of(rows)))
         current = {key: self.catalog.by_key(key).current_snapshot_id for key in keys}
         families = {put.flight: rows}
         if put.flight == "stats.sketches":
@@ -177,18 +177,20 @@ class DuckDBStatsStore:
         counts = Counts()
         for family, part in families.items():
             if part.num_rows and family in BY_SNAPSHOT:
-                merge = SnapshotMerge(put.mode, family, part, self._name_of, current, self.catalog.settling)
+                merge = SnapshotMerge(put.mode, family, part, self._name_of, current, self.catalog.settling, novel)
                 counts += merge.apply(connection, generation)
             elif part.num_rows:
                 for wave in waves(part):
-                    spans = SpanMerge(put.mode, family, wave, self._name_of, current, self.catalog.settling)
+                    spans = SpanMerge(put.mode, family, wave, self._name_of, current, self.catalog.settling, novel)
                     counts += spans.apply(connection, generation)
+                    novel.flights.add(family)  # the next wave sees this one
+            novel.flights.add(family)
         return counts
 
     def _name_of(self, table_key: int) -> str:
         return self.catalog.by_key(table_key).full_name
 
-    def _with_table_keys(self, connection: Connection, rows: pa.Table) -> pa.Table:
+    def _with_table_keys(self, connection: Connection, rows: pa.Table, novel: Novel) -> pa.Table:
         """The rows with a column `table_key` (int64); tables that are new are registered."""
         numbers = codes(rows, _TABLE)
         distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
@@ -204,7 +206,8 @@ class DuckDBStatsStore:
         if unknown:
             ids = _first_of_each(rows, "table_id", numbers)
             given = {name: ids.get(int(distinct[at])) for name, at in zip(names, order, strict=True)}
-            self.catalog.register_all(connection, {name: given[name] for name in unknown})
+            made = self.catalog.register_all(connection, {name: given[name] for name in unknown})
+            novel.tables.update(entry.table_key for entry in made.values())
         keys: Codes = np.empty(len(distinct), np.int64)
         for name, at in zip(names, order, strict=True):
             found = self.catalog.find(name)
