@@ -93,7 +93,7 @@ def _speech(
     quiet: bool = typer.Option(False, "-q", "--quiet", callback=_set_level(-1), expose_value=False,
                                help="Write data and errors only."),
     verbose: bool = typer.Option(False, "-v", "--verbose", callback=_set_level(1), expose_value=False,
-                                 help="Say what is done meanwhile."),
+                                 help="Show details and tracebacks."),
 ) -> None:  # fmt: skip
     """Options of every command."""
 

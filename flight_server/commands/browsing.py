@@ -80,7 +80,7 @@ def ls(
 
 def history(
     table: TableName,
-    column: Annotated[str, typer.Argument(metavar="COLUMN", help="Its name.")],
+    column: Annotated[str, typer.Argument(metavar="COLUMN", help="Name of the column.")],
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,

@@ -49,12 +49,12 @@ def capture(
     sample: Annotated[
         str | None, typer.Option(metavar="METHOD", help="Read some row groups of the columns: random, or guided.")
     ] = None,
-    max_rows: Annotated[int | None, typer.Option(min=1, help="The most rows that a sample reads.")] = None,
-    max_bytes: Annotated[int | None, typer.Option(min=1, help="The most compressed bytes that it reads.")] = None,
-    max_seconds: Annotated[float | None, typer.Option(min=0.001, help="The most seconds that it reads.")] = None,
+    max_rows: Annotated[int | None, typer.Option(min=1, help="Limit of a sample, in rows.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(min=1, help="Limit of a sample, in compressed bytes.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(min=0.001, help="Limit of a sample, in seconds.")] = None,
     asynchronous: Annotated[bool, typer.Option("--async", help="Do not wait: print the job ids.")] = False,
     every: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Again and again, such as 15m, until Ctrl-C.")
+        str | None, typer.Option(metavar="DURATION", help="Repeat at this interval, such as 15m, until Ctrl-C.")
     ] = None,
     server: Server = SERVER,
     token: Token = None,

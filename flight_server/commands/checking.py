@@ -37,9 +37,11 @@ def check(
     ] = None,
     rules: Annotated[list[Path] | None, typer.Option(metavar="FILE.toml", help="[[rule]] tables. Repeatable.")] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="SNAPSHOT", help="Compare with it: an id, or 'previous'; for drift.")
+        str | None, typer.Option(metavar="SNAPSHOT", help="Snapshot for drift: an id, or 'previous'.")
     ] = None,
-    suggest: Annotated[bool, typer.Option("--suggest", help="Print rules that hold for what is captured.")] = False,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="Print rules that hold for the captured statistics.")
+    ] = False,
     format: Annotated[Form, typer.Option("--format", "-f", help="How results are written.")] = Form.TABLE,
     server: Server = SERVER,
     token: Token = None,

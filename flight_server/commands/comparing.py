@@ -22,7 +22,7 @@ def diff(
     snapshot_b: Annotated[str, typer.Argument(metavar="SNAP_B", help="An id, or 'current'.")],
     fail_on: Annotated[
         list[str] | None,
-        typer.Option(metavar="LIMIT", help="Exit 1 when a change is so, such as 'row_count < -10%'. Repeatable."),
+        typer.Option(metavar="LIMIT", help="Exit with 1 on such a change: 'row_count < -10%'. Repeatable."),
     ] = None,
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,

@@ -37,9 +37,9 @@ TOKEN_VARIABLE: Final = "STATFLIGHT_EMIT_TOKEN"  # noqa: S105  the name of a var
 def emit(
     tables: TableNames,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="openlineage, datahub or openmetadata.")],
-    url: Annotated[str | None, typer.Option("--url", help="Where to send them; without, they are printed.")] = None,
+    url: Annotated[str | None, typer.Option("--url", help="Where to send them; printed when not given.")] = None,
     with_values: Annotated[
-        bool, typer.Option("--with-values", help="Most common values too (DataHub): they are data, and may be secret.")
+        bool, typer.Option("--with-values", help="Send most common values (DataHub), which are data.")
     ] = False,
     server: Server = SERVER,
     token: Token = None,

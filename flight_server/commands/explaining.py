@@ -19,7 +19,7 @@ _COUNTED = ("LogicalRelation", "Filter", "Join", "Aggregate")
 def explain(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A query of Spark's SQL.")],
     spark: Annotated[str, typer.Option("--spark", metavar="MASTER", help="Such as local[*] or spark://host:7077.")],
-    spark_conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the Spark session.")] = None,
+    spark_conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting.")] = None,
     run: Annotated[bool, typer.Option("--run", help="Count the true rows too: runs the query, operator by operator.")]
     = False,
     server: Server = SERVER,

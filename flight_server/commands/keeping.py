@@ -30,7 +30,7 @@ def expire(
     table: Annotated[
         str | None, typer.Argument(metavar="[TABLE]", help="Only this one.", autocompletion=complete_table)
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Only list what would go.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Only list what would be deleted.")] = True,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,

@@ -16,7 +16,7 @@ from flight_server.commands.progress import while_looking
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
-_Catalog = Annotated[str, typer.Argument(metavar="CATALOG", help="The name the lake is known by.")]
+_Catalog = Annotated[str, typer.Argument(metavar="CATALOG", help="Catalog name for the lake.")]
 
 
 def connect_lake(
@@ -24,7 +24,7 @@ def connect_lake(
     format: Annotated[str, typer.Argument(metavar="FORMAT", help="delta, iceberg, lance, parquet or paimon.")],
     uri: Annotated[str, typer.Argument(metavar="URI", help="A table, a directory of tables, or a catalog.")],
     option: Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Repeatable.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Repoint a catalog that is connected elsewhere.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the lake of a connected catalog.")] = False,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -82,7 +82,7 @@ def _tell_tables(client: StatsClient, catalog: str, found: list[Any]) -> None:
 def discover(
     catalog: _Catalog,
     table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="Only this one.")] = None,
-    full_rescan: Annotated[bool, typer.Option("--full-rescan", help="Look at known snapshots again.")] = False,
+    full_rescan: Annotated[bool, typer.Option("--full-rescan", help="Read known snapshots again.")] = False,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,

@@ -28,13 +28,13 @@ def publish(
         str, typer.Option("--to", metavar="HOME", help="iceberg, spark, trino, paimon, lance, glue or hive.")
     ],
     snapshot: Annotated[str, typer.Option(help="An id, or 'current'.")] = "current",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
     allow_inherited: Annotated[
         bool,
-        typer.Option("--allow-inherited", help="Statistics of an earlier snapshot too, if the schema is the same."),
+        typer.Option("--allow-inherited", help="Allow an earlier snapshot of the same schema."),
     ] = False,
     option: Annotated[
-        list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Of the home. Repeatable.")
+        list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Option of the home. Repeatable.")
     ] = None,
     server: Server = SERVER,
     token: Token = None,

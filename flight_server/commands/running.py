@@ -36,8 +36,8 @@ def serve(
     port: Annotated[int | None, _Port] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Capture workers to start.", show_default="1")] = None,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM certificate.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM key of it.")] = None,
-    tls_client_ca: Annotated[Path | None, typer.Option(metavar="FILE", help="Clients need its certificate.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM key of the certificate.")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(metavar="FILE", help="CA of client certificates.")] = None,
     auth: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Token file; without it, anyone can do anything.")
     ] = None,
@@ -47,16 +47,14 @@ def serve(
     metrics_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Prometheus metrics, when given.")] = None,
     health_port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC health checks, when given.")] = None,
     watch_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Seconds between looks at each lake; 0 never looks.", show_default="60")
+        float | None, typer.Option(min=0, help="Seconds between inspections of a lake; 0 = never.", show_default="60")
     ] = None,
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Pages, metrics and health over HTTP, when given.")
     ] = None,
     checks: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Rules to check after each capture.")] = None,
-    webhook: Annotated[
-        str | None, typer.Option(metavar="URL", help="Is told when a rule fails, and when it holds again.")
-    ] = None,
-    spark_master: Annotated[str | None, typer.Option(help="Spark of the capture workers.")] = None,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receives changed results of rules.")] = None,
+    spark_master: Annotated[str | None, typer.Option(help="Spark master of the capture workers.")] = None,
     log_level: _LogLevel = None,
     log_format: _LogFormat = None,
     option: Annotated[
@@ -109,7 +107,7 @@ def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
 def worker(
     server: Server = SERVER,
     spark_master: Annotated[str | None, typer.Option(help="Such as local[*] or spark://host:7077.")] = None,
-    spark_conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the Spark session.")] = None,
+    spark_conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting.")] = None,
     token: Token = None,
     tls_roots: TlsRoots = None,
     log_level: _LogLevel = None,
@@ -147,7 +145,9 @@ def doctor(server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = N
 
 
 def demo(
-    directory: Annotated[Path, typer.Option("--dir", help="Where the lake is made.")] = Path("statflight-demo"),
+    directory: Annotated[Path, typer.Option("--dir", help="Directory to create the lake in.")] = Path(
+        "statflight-demo"
+    ),
     keep: Annotated[bool, typer.Option("--keep", help="Leave the directory for you to explore.")] = False,
 ) -> None:
     """Make a small lake, serve it, capture it, and show what comes out."""

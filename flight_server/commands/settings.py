@@ -17,7 +17,7 @@ def config(
     file: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="TOML; ./statflight.toml when it exists.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print each setting of the server, its value, and whether a default, the file or the environment gives it."""
     from capture.connectors.secrets import mask

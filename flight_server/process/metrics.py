@@ -2,33 +2,33 @@
 
 | metric | labels | what |
 |---|---|---|
-| statflight_requests_total | method, action, code | calls answered; OK or the code of the refusal |
-| statflight_request_seconds | method, action | until the answer, or the first part of it, is there |
+| statflight_requests_total | method, action, code | answered calls; OK or the code of the refusal |
+| statflight_request_seconds | method, action | duration until the answer, or its first part |
 | statflight_rows_read_total | flight | rows streamed by DoGet |
 | statflight_rows_put_total | flight, result | rows of puts: created, unchanged, replaced |
-| statflight_jobs | state | jobs that there are |
-| statflight_tasks_waiting | kind | work that no worker has taken yet, durable jobs apart |
-| statflight_leases | | leases that are held |
-| statflight_lease_expiries_total | | leases that ran out: workers that were lost |
+| statflight_jobs | state | capture jobs by state |
+| statflight_tasks_waiting | kind | tasks waiting for a worker, without durable jobs |
+| statflight_leases | | active leases |
+| statflight_lease_expiries_total | | expired leases: lost workers |
 | statflight_resolve_outcomes_total | outcome | answers of `resolve`: HIT, CAPTURED, … |
-| statflight_capture_outcomes_total | engine, outcome | requests of captures, as the workers told |
-| statflight_capture_seconds | kind | of captures, from lease to end; `sync`: somebody waited, `job`: durable |
-| statflight_capture_read_rows_total, …_read_bytes_total | engine | read of the lake; a row once for each column |
+| statflight_capture_outcomes_total | engine, outcome | captured requests, as reported by workers |
+| statflight_capture_seconds | kind | duration from lease to end; `sync`: a caller waited, `job`: durable |
+| statflight_capture_read_rows_total, …_read_bytes_total | engine | read from lakes; a row counts once for each column |
 | statflight_capture_published_rows_total, …_published_bytes_total | flight | statistics that captures published |
-| statflight_publications_total | home, state | publications that ended: CURRENT, DRY_RUN, FAILED |
-| statflight_publication_seconds | home | of publications, from request to end |
+| statflight_publications_total | home, state | finished publications: CURRENT, DRY_RUN, FAILED |
+| statflight_publication_seconds | home | duration of finished publications, from request to end |
 | statflight_tables | | tables with statistics |
-| statflight_table_age_seconds | table | since the last capture or put of the table's row; the oldest only |
+| statflight_table_age_seconds | table | seconds since the last capture or put of the table's row; the oldest only |
 | statflight_stale_tables | | tables of connectors whose current snapshot has no table record |
-| statflight_table_stale_seconds | table | … and since when that snapshot is there; the stalest only |
-| statflight_check_failing | table, column, rule, level | 1 where a rule of `--checks` is missed, else 0 |
+| statflight_table_stale_seconds | table | … and seconds since that snapshot; the stalest only |
+| statflight_check_failing | table, column, rule, level | 1 if a rule of `--checks` fails, else 0 |
 | statflight_table_rows, …_size_bytes, …_null_share | table | with the setting `table_metrics`, of so many tables |
 | statflight_build_info | version | 1 |
 | process_… | | memory, processor time, open files |
 
-The endpoint listens where the server does. It names tables: where callers need a token, `/metrics` wants one too, with
+The endpoint listens where the server does. It names tables: where callers need a token, `/metrics` does too, with
 the scope `stats.read` and for all tables (`authorization: {credentials_file: …}` in a scrape configuration); `/health`
-never does. It is HTTP without TLS: off this machine it belongs behind a proxy, or into a network of its own.
+never does. It is HTTP without TLS: beyond this machine, put it behind a proxy or into a private network.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ from store.job_store import ACTIVE, ENDED
 from store.names import join_name
 from store.stats_store import Counts
 
-MAX_TABLES: Final = 100  # whose age is told, stalest first
-MAX_CHECKS: Final = 1000  # results of rules that are told, misses first
+MAX_TABLES: Final = 100  # with an age, stalest first
+MAX_CHECKS: Final = 1000  # reported results of rules, failures first
 MAX_LABELS: Final = 200  # values of a label that others choose; the rest is "other"
 _AGES_KEPT: Final = 10.0  # seconds
 _REFUSALS: Final = {
@@ -201,7 +201,7 @@ class _AppCollector:
         return []  # else the registry would ask the database for names
 
     def collect(self) -> Iterator[Metric]:
-        with contextlib.suppress(Exception):  # a server that is being stopped has less to tell
+        with contextlib.suppress(Exception):  # a server that is stopping reports less
             yield from self._queue()
             yield from self._captures()
             yield from self._publications()
@@ -210,24 +210,26 @@ class _AppCollector:
             yield from table_gauges(self._app.database, self._app.settings.table_metrics)
 
     def _queue(self) -> Iterator[Metric]:
-        jobs = GaugeMetricFamily("statflight_jobs", "Jobs that there are", labels=["state"])
+        jobs = GaugeMetricFamily("statflight_jobs", "Capture jobs by state", labels=["state"])
         counts = self._app.jobs.counts()
         for state in (*ACTIVE, *ENDED):
             jobs.add_metric([state], counts.get(state, 0))
         yield jobs
         waiting, leases = self._app.leases.depths()
-        tasks = GaugeMetricFamily("statflight_tasks_waiting", "Work that no worker has taken yet", labels=["kind"])
+        tasks = GaugeMetricFamily("statflight_tasks_waiting", "Tasks waiting for a worker", labels=["kind"])
         for kind, depth in waiting.items():
             tasks.add_metric([kind], depth)
         yield tasks
-        yield GaugeMetricFamily("statflight_leases", "Leases that are held", value=leases)
+        yield GaugeMetricFamily("statflight_leases", "Active leases", value=leases)
 
     def _captures(self) -> Iterator[Metric]:
         tally, answers = self._app.publication.counters, self._app.orchestrator.outcomes.copy()
-        yield CounterMetricFamily("statflight_lease_expiries", "Leases that ran out", value=tally.lease_expiries)
+        yield CounterMetricFamily("statflight_lease_expiries", "Expired leases", value=tally.lease_expiries)
         yield _counter("statflight_resolve_outcomes", "Answers of resolve", "outcome", answers)
         outcomes = CounterMetricFamily(
-            "statflight_capture_outcomes", "Requests of captures, as the workers told", labels=["engine", "outcome"]
+            "statflight_capture_outcomes",
+            "Captured requests by engine and outcome, as reported by workers",
+            labels=["engine", "outcome"],
         )
         totals: dict[tuple[str, str], int] = {}
         for (engine, outcome), count in tally.outcomes.copy().items():
@@ -236,50 +238,52 @@ class _AppCollector:
         for labels, count in totals.items():
             outcomes.add_metric(labels, count)
         yield outcomes
-        about = "Of captures that ended, from lease to end"
+        about = "Duration of finished captures, from lease to end"
         taken = SummaryMetricFamily("statflight_capture_seconds", about, labels=["kind"])
         for kind, (ended, seconds) in tally.seconds.copy().items():
             taken.add_metric([kind], ended, seconds)
         yield taken
         for what in READ:
             read = {engine: count for (engine, of), count in tally.read.copy().items() if of == what}
-            yield _counter(f"statflight_capture_read_{what}", f"What captures read of lakes, in {what}", "engine", read)
+            yield _counter(
+                f"statflight_capture_read_{what}", f"Data that captures read from lakes, in {what}", "engine", read
+            )
         for what, published in (("rows", tally.rows), ("bytes", tally.size_bytes)):
             name = f"statflight_capture_published_{what}"
             yield _counter(name, f"Statistics that captures published, in {what}", "flight", published.copy())
 
     def _publications(self) -> Iterator[Metric]:
         publishing = self._app.publishing
-        ended = CounterMetricFamily("statflight_publications", "Publications that ended", labels=["home", "state"])
+        ended = CounterMetricFamily("statflight_publications", "Finished publications", labels=["home", "state"])
         for labels, count in publishing.outcomes.copy().items():
             ended.add_metric(labels, count)
         yield ended
         taken = SummaryMetricFamily(
-            "statflight_publication_seconds", "Of publications, from request to end", labels=["home"]
+            "statflight_publication_seconds", "Duration of finished publications, from request to end", labels=["home"]
         )
         for home, (count, seconds) in publishing.seconds.copy().items():
             taken.add_metric([home], count, seconds)
         yield taken
 
     def _tables(self) -> Iterator[Metric]:
-        with self._lock:  # scrapers that come together ask the database once
+        with self._lock:  # concurrent scrapes query the database once
             now = time.time()
             if self._kept is None or now - self._kept[0] > _AGES_KEPT:
                 self._kept = (now, self._ask(_OLDEST), self._ask(_STALEST, EXTERNAL))
             _, oldest, stalest = self._kept
         yield GaugeMetricFamily("statflight_tables", "Tables with statistics", value=oldest.total)
-        since = f"Since the last capture, of the {MAX_TABLES} oldest tables"
+        since = f"Seconds since the last capture, for the {MAX_TABLES} oldest tables"
         yield _ages("statflight_table_age_seconds", since, oldest, now)
         about = "Tables whose current snapshot has no table record"
         yield GaugeMetricFamily("statflight_stale_tables", about, value=stalest.total)
-        since = f"Since a current snapshot without table record is there, of the {MAX_TABLES} stalest tables"
+        since = f"Seconds since the uncaptured current snapshot, for the {MAX_TABLES} stalest tables"
         yield _ages("statflight_table_stale_seconds", since, stalest, now)
 
     def _checks(self) -> Iterator[Metric]:
         labels = ["table", "column", "rule", "level"]
-        found = GaugeMetricFamily("statflight_check_failing", "1 where a rule is missed, else 0", labels=labels)
+        found = GaugeMetricFamily("statflight_check_failing", "1 if a rule fails, else 0", labels=labels)
         results = [result for of_table in self._app.checking.results.copy().values() for result in of_table]
-        results.sort(key=lambda result: result.state is State.PASSED)  # misses are told in any case
+        results.sort(key=lambda result: result.state is State.PASSED)  # failures are always reported
         for result in results[:MAX_CHECKS]:
             missed = 0.0 if result.state is State.PASSED else 1.0
             found.add_metric([result.table, result.column or "", result.rule, str(result.level)], missed)
@@ -293,7 +297,7 @@ class _AppCollector:
 
 @dataclass(frozen=True, slots=True)
 class _Stalest:
-    """Full names of tables with an instant in seconds, the earliest first; how many tables there are in all."""
+    """Full names of tables with an instant in seconds, the earliest first, and the total number of tables."""
 
     tables: list[tuple[str, float]]
     total: int
