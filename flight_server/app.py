@@ -91,7 +91,7 @@ class App:
         self.leases.payload_of_job = self.captures.payload_of_job
         self.orchestrator = Orchestrator(ResolvePlane(self.captures), settings.sync_enabled)
         self.auto = AutoAnalyze(self, settings.auto_analyze, settings.auto_analyze_seconds)
-        self.lakes.on_discovered = self.auto.look
+        self.lakes.on_discovered = self.auto.review
         self.watch = Watch(self.lakes, self.tasks, self._connected, self._watch_interval)
         self.publishing = Publishing(self)
         webhook = None if settings.webhook is None else Webhook(settings.webhook, settings.webhook_secret)

@@ -33,7 +33,7 @@ def validate_connector(call: Call, body: bytes) -> Results:
     catalog = parse_body(body, {"catalog": str})["catalog"]
     call.app.access.connector(catalog, call.principal)
     config = call.app.lakes.config(catalog)
-    found = call.app.lakes.look("validate", config, call.is_cancelled)
+    found = call.app.lakes.inspect("validate", config, call.is_cancelled)
     yield {"catalog": catalog, "state": "ACTIVE", "namespaces": found.get("namespaces", [])}
 
 

@@ -78,7 +78,7 @@ class AutoAnalyze:
         """Seconds between two looks at a lake whose connector has a policy; None without one."""
         return None if self.policy_of(self._host.options(catalog)).is_off else self._every
 
-    def look(self, catalog: str, tables: Sequence[TableEntry], now: datetime | None = None) -> list[str]:
+    def review(self, catalog: str, tables: Sequence[TableEntry], now: datetime | None = None) -> list[str]:
         """Decides about these tables of a connector; the ids of the jobs that came of it."""
         chosen = self.policy_of(self._host.options(catalog))
         if chosen.is_off:
@@ -117,7 +117,7 @@ class AutoAnalyze:
             _, table = self._later.popitem()
             if table.format != EXTERNAL:
                 with contextlib.suppress(NotFound):  # its connector was dropped since
-                    self.look(table.table_catalog, [self._host.catalog.by_key(table.table_key)])
+                    self.review(table.table_catalog, [self._host.catalog.by_key(table.table_key)])
 
     def _queue(self, table: TableEntry, snapshot_id: int, targets: Sequence[Target]) -> str:
         return self._host.enqueue(table, snapshot_id, list(map(CaptureSpec, targets)), ENGINE)

@@ -73,9 +73,9 @@ class Lakes:
         catalog, options = config["catalog"], config["options"]
         same = self._check_taken(config, replace)
         if discover:
-            found = self.look("discover", config, is_cancelled, **self._scope(catalog if same else None))
+            found = self.inspect("discover", config, is_cancelled, **self._scope(catalog if same else None))
         else:
-            found = self.look("validate", config, is_cancelled)
+            found = self.inspect("validate", config, is_cancelled)
         masked, uri = mask(options), mask_uri(config["uri"])
         tables: list[dict[str, Any]] = []
         with self._registering:
@@ -114,9 +114,9 @@ class Lakes:
             self._database.write(lambda connection: self._catalog.drop_connector(connection, catalog))
             self._vault.drop(catalog)
 
-    # Looks.
+    # Inspections.
 
-    def look(
+    def inspect(
         self, operation: str, config: Mapping[str, Any], is_cancelled: Callable[[], bool], **arguments: Any
     ) -> Mapping[str, Any]:
         """Has a worker look at a lake while the caller waits.
@@ -162,7 +162,7 @@ class Lakes:
         config = self.config(catalog)
         only = _within(catalog, table) if table else None
         try:
-            found = self.look("discover", config, is_cancelled, **self._scope(catalog, only, full_rescan))
+            found = self.inspect("discover", config, is_cancelled, **self._scope(catalog, only, full_rescan))
         except StatflightError as trouble:
             self.note(catalog, only, str(trouble))
             raise

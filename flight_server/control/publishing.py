@@ -71,17 +71,17 @@ class Publishing:
         }  # fmt: skip
         begun = self._clock()
         try:
-            made = self._run(payload, is_cancelled)
+            result = self._run(payload, is_cancelled)
         except UpstreamError as trouble:
             self._ended(home, FAILED, begun)
             if not dry_run:
                 self._record(table, home, {"snapshot_id": snapshot_id, "state": FAILED, "detail": str(trouble)})
             raise
-        self._ended(home, made["state"], begun)
+        self._ended(home, result["state"], begun)
         if not dry_run:
-            self._record(table, home, made)
+            self._record(table, home, result)
         names = ("snapshot_id", "to", "state", "location", "columns", "detail")
-        return {"table": table.full_name} | {name: made[name] for name in names}
+        return {"table": table.full_name} | {name: result[name] for name in names}
 
     def snapshot_of(self, table: TableEntry, snapshot_id: int) -> int:
         """The snapshot whose statistics hold for a snapshot: another one where a publication made it."""
@@ -192,16 +192,16 @@ class Publishing:
         if result is None:
             tasks.abandon(task)
             raise UpstreamError(f"publishing took more than {PUBLISH_SECONDS:.0f} s", code="TIMED_OUT")
-        found: Mapping[str, Any] = result["result"]
+        found: Mapping[str, Any] = result["ended"]
         return found
 
-    def _record(self, table: TableEntry, home: str, made: Mapping[str, Any]) -> None:
+    def _record(self, table: TableEntry, home: str, ended: Mapping[str, Any]) -> None:
         catalog = self._app.catalog
         self._app.database.write(
             lambda connection: catalog.put_publication(
-                connection, table, home, snapshot_id=made["snapshot_id"], state=made["state"],
-                location=made.get("location"), columns=made.get("columns") or (), detail=made.get("detail") or None,
-                made_snapshot_id=made.get("made_snapshot_id"),
+                connection, table, home, snapshot_id=ended["snapshot_id"], state=ended["state"],
+                location=ended.get("location"), columns=ended.get("columns") or (), detail=ended.get("detail") or None,
+                made_snapshot_id=ended.get("made_snapshot_id"),
             )
         )  # fmt: skip
 

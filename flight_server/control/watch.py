@@ -27,7 +27,7 @@ LISTED_SECONDS: Final = 2.0  # that the list of lakes and their intervals is goo
 _TICK_SECONDS: Final = 0.25
 
 
-class Looks(Protocol):
+class LakeInspector(Protocol):
     """The part of `control.lakes.Lakes` that the watch needs."""
 
     def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]: ...
@@ -50,7 +50,7 @@ class Watch:
     """Schedules looks.
 
     Args:
-        looks: Starts a look and stores what it finds.
+        lakes: Starts inspections and stores their results.
         tasks: Runs the looks.
         catalogs: Names of the connected lakes.
         interval_of: Seconds between two looks at a lake, None where it is never looked at.
@@ -58,10 +58,10 @@ class Watch:
     """
 
     def __init__(
-        self, looks: Looks, tasks: TaskQueue, catalogs: Callable[[], list[str]],
+        self, lakes: LakeInspector, tasks: TaskQueue, catalogs: Callable[[], list[str]],
         interval_of: Callable[[str], float | None], clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
-        self._looks, self._tasks, self._catalogs = looks, tasks, catalogs
+        self._inspector, self._tasks, self._catalogs = lakes, tasks, catalogs
         self._interval_of, self._clock = interval_of, clock
         self._lakes: dict[str, _Lake] = {}
         self._intervals: dict[str, float | None] = {}
@@ -115,7 +115,7 @@ class Watch:
     def _begin(self, catalog: str, lake: _Lake, now: float, interval: float) -> None:
         lake.started_at = now
         lake.due_at = now + interval * (1.0 - random.uniform(0.0, JITTER))  # noqa: S311  spreads load, no secret
-        lake.config, lake.task = self._looks.watch_task(catalog)
+        lake.config, lake.task = self._inspector.watch_task(catalog)
 
     def _follow(self, catalog: str, lake: _Lake, now: float) -> None:
         """Ends a look that is done, and gives up one that hangs."""
@@ -124,15 +124,15 @@ class Watch:
         if task.done.is_set():
             lake.task = None
             if task.error is not None:
-                self._looks.note(catalog, None, str(task.error))
+                self._inspector.note(catalog, None, str(task.error))
                 self._tell(catalog, lake, str(task.error))
             elif lake.config is not None:
-                self._looks.store(catalog, lake.config, (task.result or {}).get("result") or {}, whole=True)
+                self._inspector.store(catalog, lake.config, (task.result or {}).get("result") or {}, whole=True)
                 self._tell(catalog, lake, "")
         elif task.token and now - max(task.touched_at, lake.started_at) > PATIENCE_SECONDS and not task.cancelled:
             self._tasks.abandon(task)  # and waited for: one hanging look at a lake is enough
             reason = f"a look made no progress for {PATIENCE_SECONDS:.0f} s"
-            self._looks.note(catalog, None, reason)
+            self._inspector.note(catalog, None, reason)
             self._tell(catalog, lake, reason)
 
     def _abandon(self, lake: _Lake) -> None:

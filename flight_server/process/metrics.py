@@ -223,8 +223,8 @@ class _AppCollector:
         yield GaugeMetricFamily("statflight_leases", "Active leases", value=leases)
 
     def _captures(self) -> Iterator[Metric]:
-        tally, answers = self._app.publication.counters, self._app.orchestrator.outcomes.copy()
-        yield CounterMetricFamily("statflight_lease_expiries", "Expired leases", value=tally.lease_expiries)
+        counters, answers = self._app.publication.counters, self._app.orchestrator.outcomes.copy()
+        yield CounterMetricFamily("statflight_lease_expiries", "Expired leases", value=counters.lease_expiries)
         yield _counter("statflight_resolve_outcomes", "Answers of resolve", "outcome", answers)
         outcomes = CounterMetricFamily(
             "statflight_capture_outcomes",
@@ -232,7 +232,7 @@ class _AppCollector:
             labels=["engine", "outcome"],
         )
         totals: dict[tuple[str, str], int] = {}
-        for (engine, outcome), count in tally.outcomes.copy().items():
+        for (engine, outcome), count in counters.outcomes.copy().items():
             key = (engine, outcome) if len(totals) < MAX_LABELS else ("other", outcome)
             totals[key] = totals.get(key, 0) + count
         for labels, count in totals.items():
@@ -240,15 +240,15 @@ class _AppCollector:
         yield outcomes
         about = "Duration of finished captures, from lease to end"
         taken = SummaryMetricFamily("statflight_capture_seconds", about, labels=["kind"])
-        for kind, (ended, seconds) in tally.seconds.copy().items():
+        for kind, (ended, seconds) in counters.seconds.copy().items():
             taken.add_metric([kind], ended, seconds)
         yield taken
         for what in READ:
-            read = {engine: count for (engine, of), count in tally.read.copy().items() if of == what}
+            read = {engine: count for (engine, of), count in counters.read.copy().items() if of == what}
             yield _counter(
                 f"statflight_capture_read_{what}", f"Data that captures read from lakes, in {what}", "engine", read
             )
-        for what, published in (("rows", tally.rows), ("bytes", tally.size_bytes)):
+        for what, published in (("rows", counters.rows), ("bytes", counters.size_bytes)):
             name = f"statflight_capture_published_{what}"
             yield _counter(name, f"Statistics that captures published, in {what}", "flight", published.copy())
 

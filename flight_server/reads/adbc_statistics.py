@@ -72,16 +72,16 @@ def build(tables: Rows, columns: Rows, keep: Callable[[str], bool] = lambda _: T
             statistics.setdefault(_name(row), []).append((None, ROW_COUNT, row["row_count"], not _is_sure(row)))
     for row in columns:
         statistics.setdefault(_name(row), []).extend(_of_column(row))
-    made = _Made()
+    builder = _Builder()
     catalogs: list[str] = []
     for catalog, of_catalog in groupby(sorted(name for name in statistics if keep(name[0])), key=lambda name: name[0]):
         catalogs.append(catalog)
         for schema, names in groupby(of_catalog, key=lambda name: name[1]):
             for name in names:
-                made.add(name[2], statistics[name])
-            made.end_schema(schema)
-        made.end_catalog()
-    return pa.Table.from_arrays([pa.array(catalogs, pa.string()), made.schemas()], schema=FLIGHT.schema)
+                builder.add(name[2], statistics[name])
+            builder.end_schema(schema)
+        builder.end_catalog()
+    return pa.Table.from_arrays([pa.array(catalogs, pa.string()), builder.schemas()], schema=FLIGHT.schema)
 
 
 def _name(row: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -121,7 +121,7 @@ def _value(text: str, logical_type: str) -> int | float | bytes:
 
 
 @dataclass
-class _Made:
+class _Builder:
     """The nested arrays on their way: statistics one after the other, and where schemas and catalogs end."""
 
     tables: list[str] = field(default_factory=list)

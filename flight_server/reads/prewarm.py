@@ -50,46 +50,46 @@ class Prewarmer:
         while True:
             try:
                 if keys is None or keys:
-                    self.look(keys)
+                    self.warm(keys)
             except Exception:  # what is not ready is read when it is asked for
-                log.exception("what will be asked for could not be made ready")
+                log.exception("prewarming failed")
             if self._stopped.wait(LOOK_SECONDS):
                 return
             keys = self._scanner.materialized.lost()
 
-    def look(self, keys: Collection[int] | None = None) -> None:
-        """Makes these tables ready, or all."""
+    def warm(self, keys: Collection[int] | None = None) -> None:
+        """Warms these tables, or all."""
         for tables in self._chunks(keys):
             began = time.monotonic()
-            self._make(tables, again=keys is not None)
+            self._warm(tables, again=keys is not None)
             if self._stopped.wait(time.monotonic() - began):
                 return
 
-    def _make(self, tables: Iterable[TableEntry], again: bool) -> None:
-        """Makes tables ready: out of their values, else out of their rows. `again`: in the cache, those that were."""
+    def _warm(self, tables: Iterable[TableEntry], again: bool) -> None:
+        """Warms tables from stored values, else from rows. `again`: in the cache only those cached before."""
         scanner, known = self._scanner, {table.table_key: table for table in tables}
         generations = {key: scanner.versions.generation(key) for key in known}
         found = set()
         for name, key, snapshot, data in scanner.materialized.having(known):
-            made = scanner.unpack(FLIGHTS[name], data, generations[key])
-            if made is not None and snapshot == known[key].current_snapshot_id:
+            slice_ = scanner.unpack(FLIGHTS[name], data, generations[key])
+            if slice_ is not None and snapshot == known[key].current_snapshot_id:
                 found.add((name, key))
-                self._cache((name, key, snapshot, False), made, again)
+                self._cache((name, key, snapshot, False), slice_, again)
         values = []
         for flight in PACKED:
             missing = [table for key, table in known.items() if (flight.name, key) not in found]
-            for key, snapshot, made in scanner.current(flight, missing):
-                self._cache((flight.name, key, snapshot, False), made, again)
-                data = scanner.pack(flight, made)
+            for key, snapshot, slice_ in scanner.current(flight, missing):
+                self._cache((flight.name, key, snapshot, False), slice_, again)
+                data = scanner.pack(flight, slice_)
                 if len(data) <= MOST_BYTES:
-                    values.append(Value(flight.name, key, snapshot, made.generation, data))
+                    values.append(Value(flight.name, key, snapshot, slice_.generation, data))
         if values:
             scanner.materialized.keep(values)
 
-    def _cache(self, key: SliceKey, made: Slice, again: bool) -> None:
+    def _cache(self, key: SliceKey, slice_: Slice, again: bool) -> None:
         cache = self._scanner.slices
         if not cache.is_half_full or (again and cache.has(key)):
-            cache.put(key, made)
+            cache.put(key, slice_)
 
     def _chunks(self, keys: Collection[int] | None) -> Iterator[list[TableEntry]]:
         """These tables, or all, that have rows; of all, those read last first."""

@@ -197,17 +197,17 @@ class SliceCache:
         finally:
             with self._lock:
                 self._loading.discard(key)
-        if batch is None or not self.put(key, made := Slice.of(batch, now)):
+        if batch is None or not self.put(key, new := Slice.of(batch, now)):
             self._too_large.put(key, time.monotonic())
             self._slices.drop(key)
             return None
-        return made
+        return new
 
-    def put(self, key: SliceKey, made: Slice) -> bool:
+    def put(self, key: SliceKey, new: Slice) -> bool:
         """Caches a slice unless it is too large; whether it did."""
-        if made.size > self.largest:
+        if new.size > self.largest:
             return False
-        self._slices.put(key, made, made.size)
+        self._slices.put(key, new, new.size)
         return True
 
     def _worth_loading(self, key: SliceKey) -> bool:

@@ -50,7 +50,7 @@ class Watched:
         self._ended = self._left = self._late = False
         self._on_end: Callable[[], None] | None = None
 
-    def look(self, now: float) -> bool:
+    def still_runs(self, now: float) -> bool:
         """True while there is something left to watch."""
         with self._lock:
             if self._ended:
@@ -306,7 +306,7 @@ class Streams:
                         self._wake.wait()
                 watched = list(self._watched)
             now = time.monotonic()
-            gone = [each for each in watched if not each.look(now)]
+            gone = [each for each in watched if not each.still_runs(now)]
             with self._wake:
                 self._watched.difference_update(gone)
             time.sleep(_TICK)

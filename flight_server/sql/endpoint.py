@@ -136,19 +136,19 @@ class SqlEndpoint:
     def _plan(self, sql: str) -> _Planned:
         found = self._plans.get(sql)
         if found is None:
-            made = plan.make(sql)
-            found = _Planned(made, self._schema(made))
+            parsed = plan.make(sql)
+            found = _Planned(parsed, self._schema(parsed))
             self._plans.put(sql, found, 4 * len(sql) + _PLAN_COST)
         return found
 
-    def _schema(self, made: Plan) -> pa.Schema:
-        if made.direct is not None:
-            (source,) = made.sources
+    def _schema(self, parsed: Plan) -> pa.Schema:
+        if parsed.direct is not None:
+            (source,) = parsed.sources
             fields = plan.naive(_schema_of(source))
-            return pa.schema([field.with_name(n) for field, n in zip(fields, made.direct.names, strict=True)])
-        tables = {source.label: plan.naive(_schema_of(source)) for source in made.sources}
-        known = {name for source in made.sources for name in source.table.flight.schema.names}
-        return plan.naive(self._sandbox.schema(made.typed_sql, tables, known))
+            return pa.schema([field.with_name(n) for field, n in zip(fields, parsed.direct.names, strict=True)])
+        tables = {source.label: plan.naive(_schema_of(source)) for source in parsed.sources}
+        known = {name for source in parsed.sources for name in source.table.flight.schema.names}
+        return plan.naive(self._sandbox.schema(parsed.typed_sql, tables, known))
 
     def _statement(self, command: Message, caller: Principal) -> tuple[_Planned, tuple[Any, ...] | None]:
         match command.name:
@@ -180,10 +180,10 @@ class SqlEndpoint:
     def _run(
         self, planned: _Planned, values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
     ) -> pa.Table | Stream | Iterator[pa.RecordBatch]:
-        made, schema = planned.plan, planned.schema
-        if made.direct is not None:
-            (source,) = made.sources
-            request = self._narrowed(_request(source, values, _limit(made.direct.limit, values)))
+        parsed, schema = planned.plan, planned.schema
+        if parsed.direct is not None:
+            (source,) = parsed.sources
+            request = self._narrowed(_request(source, values, _limit(parsed.direct.limit, values)))
             if (kept := self._filtered(request, source, caller, is_cancelled)) is not None:
                 return kept.rename_columns(schema.names)
             answer = self._app.scanner.read(request, caller, is_cancelled)
@@ -191,12 +191,12 @@ class SqlEndpoint:
             if isinstance(answer, pa.Table):
                 return pa.Table.from_batches([_shown(batch, schema) for batch in answer.to_batches()], schema)
             return (_shown(batch, schema) for batch in answer)
-        tables = {source.label: self._rows(source, values, caller, is_cancelled) for source in made.sources}
+        tables = {source.label: self._rows(source, values, caller, is_cancelled) for source in parsed.sources}
         cursor = self._sandbox.cursor()
         given = [_for_duckdb(value) for value in values]
-        if made.now:
+        if parsed.now:
             given.append(datetime.now(UTC).replace(tzinfo=None))
-        rows = self._sandbox.rows(cursor, made.sql, given, tables, schema)
+        rows = self._sandbox.rows(cursor, parsed.sql, given, tables, schema)
         return self._app.streams.run(cursor, lambda: rows, schema, is_cancelled)
 
     def _narrowed(self, request: ScanRequest) -> ScanRequest:
@@ -365,7 +365,7 @@ def _shown(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _parameters(batches: Iterable[pa.RecordBatch], made: Plan) -> tuple[int, tuple[Any, ...]]:
+def _parameters(batches: Iterable[pa.RecordBatch], parsed: Plan) -> tuple[int, tuple[Any, ...]]:
     """The size and the values of parameters; every batch is read before anything is refused."""
     rows: list[pa.RecordBatch] = []
     size = 0
@@ -379,8 +379,10 @@ def _parameters(batches: Iterable[pa.RecordBatch], made: Plan) -> tuple[int, tup
     if count != 1:
         raise InvalidArgument(f"parameters: one row must be sent, not {count}")
     (batch,) = rows
-    if batch.num_columns != len(made.parameters):
-        raise InvalidArgument(f"the statement has {len(made.parameters)} parameters, and {batch.num_columns} were sent")
+    if batch.num_columns != len(parsed.parameters):
+        raise InvalidArgument(
+            f"the statement has {len(parsed.parameters)} parameters, and {batch.num_columns} were sent"
+        )
     return size, tuple(_python(column) for column in batch.columns)
 
 
@@ -390,10 +392,10 @@ def _python(column: pa.Array) -> Any:
     return column[0].as_py()
 
 
-def _checked(made: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    if made.parameters and values is None:
+def _checked(parsed: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    if parsed.parameters and values is None:
         raise InvalidArgument(
-            f"the statement has {len(made.parameters)} parameters that are not bound", code="UNBOUND_PARAMETER",
+            f"the statement has {len(parsed.parameters)} parameters that are not bound", code="UNBOUND_PARAMETER",
             hint="prepare it and put their values",
         )  # fmt: skip
     return values or ()

@@ -1,4 +1,4 @@
-"""A worker's look at a lake: the answer to `control` and `watch` leases."""
+"""A worker's inspection of a lake: the answer to `control` and `watch` leases."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
     Args:
         connector: The lake.
         payload: `operation` (`validate` or `discover`) and its arguments.
-        progress: Hears how far the look is.
+        progress: Receives the progress.
 
     Returns:
         The findings, as JSON: `namespaces`, `tables` and `errors`.
 
     Raises:
-        StatflightError: The lake cannot be reached, or the look was cancelled.
+        StatflightError: The lake cannot be reached, or the inspection was cancelled.
     """
     match payload["operation"]:
         case "validate":
@@ -49,11 +49,11 @@ def _discover(connector: Connector, payload: Mapping[str, Any], progress: Progre
         with _troubles_of(namespace, None, errors):
             names += [(namespace, name) for name in connector.list_tables(namespace)]
 
-    def look(of: tuple[str, str]) -> dict[str, Any]:
+    def inspect_table(of: tuple[str, str]) -> dict[str, Any]:
         known = frozenset(payload["known"].get("\0".join(of), ()))
         return look_at_table(connector, *of, known, payload["full_rescan"])
 
-    for done, (of, found) in enumerate(zip(names, _looks(connector, look, names), strict=True)):
+    for done, (of, found) in enumerate(zip(names, _inspections(connector, inspect_table, names), strict=True)):
         progress(done / len(names), f"{done} of {len(names)} tables")
         if only:
             tables.append(found())
@@ -63,17 +63,17 @@ def _discover(connector: Connector, payload: Mapping[str, Any], progress: Progre
     return {"tables": tables, "errors": errors, "namespaces": namespaces}
 
 
-def _looks(
-    connector: Connector, look: Callable[[tuple[str, str]], dict[str, Any]], names: Sequence[tuple[str, str]]
+def _inspections(
+    connector: Connector, inspect_table: Callable[[tuple[str, str]], dict[str, Any]], names: Sequence[tuple[str, str]]
 ) -> Iterator[Callable[[], dict[str, Any]]]:
-    """For each table what gives the findings or raises; tables of a lake far away are looked at several at once."""
+    """A function per table that returns its findings or raises; tables of a remote lake are inspected concurrently."""
     at_once = getattr(connector, "tables_at_once", 1)
     if at_once == 1 or len(names) < 2:
-        yield from (partial(look, name) for name in names)
+        yield from (partial(inspect_table, name) for name in names)
         return
     with ThreadPoolExecutor(at_once, "tables") as pool:
-        for start in range(0, len(names), at_once * 4):  # so that a cancelled look ends soon
-            yield from [pool.submit(look, name).result for name in names[start : start + at_once * 4]]
+        for start in range(0, len(names), at_once * 4):  # so that a cancelled inspection ends soon
+            yield from [pool.submit(inspect_table, name).result for name in names[start : start + at_once * 4]]
 
 
 @contextmanager

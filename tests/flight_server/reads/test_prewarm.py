@@ -50,7 +50,7 @@ def test_nobody_waits_for_duckdb_after_a_start(tmp_path: Path, monkeypatch: pyte
     with app_in(tmp_path, cache_bytes=0) as app:
         asked_of_duckdb = {name: read(app, command(name, **CURRENT)) for name in TABLES}
     with app_in(tmp_path) as app:
-        app.prewarmer.look()
+        app.prewarmer.warm()
         assert ready(app) == set(TABLES)
 
         def refuse(_: Database) -> None:
@@ -74,7 +74,7 @@ def test_many_tables_at_once_are_each_as_read_alone(tmp_path: Path, monkeypatch:
         put(app, rows("e", 2, range(1, 400)))
     monkeypatch.setattr(readiness, "CHUNK_ROWS", chunk_rows)
     with app_in(tmp_path) as app:
-        app.prewarmer.look()
+        app.prewarmer.warm()
         assert ready(app) == set(TABLES)
         for name in TABLES:
             table = app.catalog.get(f"lake.s.{name}")
@@ -99,7 +99,7 @@ def test_tables_that_are_gone_are_passed_over(tmp_path: Path):
         app.database.write(lambda c: c.execute("UPDATE tables SET dropped = true WHERE table_name = 'a'"))
         app.database.write(lambda c: c.execute("DELETE FROM tables WHERE table_name = 'b'"))
     with app_in(tmp_path) as app:
-        app.prewarmer.look()
+        app.prewarmer.warm()
         assert ready(app) == {"c", "d", "e", "f"}
 
 
@@ -108,18 +108,18 @@ def test_half_of_the_cache_is_left_to_what_is_asked_now(tmp_path: Path, monkeypa
     monkeypatch.setattr(readiness, "CHUNK_ROWS", 1)
     with app_in(tmp_path) as app:
         assert app.usage.latest() == [app.catalog.get(f"lake.s.{name}").table_key for name in ("c", "e")]
-        app.prewarmer.look()
+        app.prewarmer.warm()
         assert ready(app) == set(TABLES)
         used = app.slices.used
     with app_in(tmp_path, cache_bytes=used) as app:
-        app.prewarmer.look()
+        app.prewarmer.warm()
         assert ready(app) == {"c", "e", "a", "b"}  # those read last first; the last of them passes the half
 
 
 def test_without_a_cache_nothing_is_read(tmp_path: Path):
     filled(tmp_path, "a")
     with app_in(tmp_path, cache_bytes=0) as app:
-        app.prewarmer.look()
+        app.prewarmer.warm()
         assert app.slices.used == 0
 
 
@@ -150,7 +150,7 @@ def test_a_table_is_found_without_the_cache_and_without_its_rows(tmp_path: Path,
     asked = [CURRENT, {"snapshot": 2}, CURRENT | {"columns": ["ndv", "freshness"]}, CURRENT | {"limit": 2}]
     with app_in(tmp_path, cache_bytes=0) as app:
         of_rows = [read(app, command(name, **more)) for name in TABLES for more in asked]
-        app.prewarmer.look()
+        app.prewarmer.warm()
         assert app.slices.used == 0
         with monkeypatch.context() as patched:
             no_rows_are_read(patched, app)
@@ -165,12 +165,12 @@ def test_a_table_is_found_without_the_cache_and_without_its_rows(tmp_path: Path,
 def test_a_second_start_reads_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     filled(tmp_path)
     with app_in(tmp_path) as app:
-        app.prewarmer.look()
+        app.prewarmer.warm()
         first = {name: read(app, command(name, **CURRENT)) for name in TABLES}
     with app_in(tmp_path) as app:
         with monkeypatch.context() as patched:
             no_rows_are_read(patched, app, "stats.columns")
-            app.prewarmer.look()
+            app.prewarmer.warm()
         assert ready(app) == set(TABLES)
         assert {name: read(app, command(name, **CURRENT)) for name in TABLES} == first
 
@@ -178,14 +178,14 @@ def test_a_second_start_reads_no_rows(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_published_is_made_ready_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     filled(tmp_path)
     with app_in(tmp_path) as app:
-        app.prewarmer.look()
+        app.prewarmer.warm()
         app.scanner.materialized.lost()
         put(app, rows("a", 2, range(1, 10)))
         put(app, rows("b", 3, [1, 2]))
         assert ask(app, "a") == 9  # at once
         lost = app.scanner.materialized.lost()
         assert lost == {app.catalog.get(f"lake.s.{name}").table_key for name in "ab"}
-        app.prewarmer.look(lost)
+        app.prewarmer.warm(lost)
         no_rows_are_read(monkeypatch, app)
         assert ask(app, "a") == 9
         assert ask(app, "b") == 2
@@ -207,13 +207,13 @@ def test_values_of_another_version_are_made_anew(tmp_path: Path, monkeypatch: py
     marks = dict.fromkeys(scanner._MARKS, b"another!")
     with app_in(tmp_path, cache_bytes=0) as app, monkeypatch.context() as patched:
         patched.setattr(scanner, "_MARKS", marks)
-        app.prewarmer.look()
+        app.prewarmer.warm()
         assert ask(app, "a") == 5
     with app_in(tmp_path, cache_bytes=0) as app:
         assert ask(app, "a") == 5
         key = app.catalog.get("lake.s.a").table_key
         assert app.scanner.materialized.find("stats.columns", key, 2)[:8] == b"another!"
-        app.prewarmer.look()
+        app.prewarmer.warm()
         assert app.scanner.materialized.find("stats.columns", key, 2)[:8] != b"another!"
         assert ask(app, "a") == 5
 
@@ -227,7 +227,7 @@ def test_nobody_sees_what_was_before_a_put_that_was_acknowledged(tmp_path: Path,
 
         def look() -> None:
             while not stop.is_set():
-                app.prewarmer.look(app.scanner.materialized.lost())
+                app.prewarmer.warm(app.scanner.materialized.lost())
 
         looking = [threading.Thread(target=look) for _ in range(2)]
         for thread in looking:

@@ -93,7 +93,7 @@ def jobs(app: App) -> list[str]:
 def look(app: App, policy: str = "min_interval=0s") -> list[str]:
     app.database.write(lambda c: c.execute("UPDATE connectors SET options = ?", [f'{{"policy": "{policy}"}}']))
     table = app.catalog.get("lake.s.t")
-    return app.auto.look("lake", [table])
+    return app.auto.review("lake", [table])
 
 
 def end_jobs(app: App) -> None:
