@@ -192,7 +192,7 @@ class Publishing:
         if result is None:
             tasks.abandon(task)
             raise UpstreamError(f"publishing took more than {PUBLISH_SECONDS:.0f} s", code="TIMED_OUT")
-        found: Mapping[str, Any] = result["ended"]
+        found: Mapping[str, Any] = result["result"]
         return found
 
     def _record(self, table: TableEntry, home: str, ended: Mapping[str, Any]) -> None:
