@@ -182,10 +182,12 @@ class StatsClient(Connection):
             The columns of `stats.columns`, and at the end `committed_at`.
 
         Raises:
-            pa.ArrowKeyError: UNKNOWN_TABLE, or UNKNOWN_COLUMN where the table has neither the column nor statistics
-                of it.
+            pa.ArrowKeyError: UNKNOWN_TABLE; UNKNOWN_COLUMN: the table has neither the column nor statistics of it.
+            pa.ArrowInvalid: AMBIGUOUS_COLUMN: several columns of a snapshot have the name, `#<column_id>` picks one.
         """
         rows = self.read_table("stats.columns", table, where=_named(column))
+        if len(rows["snapshot_id"].unique()) < len(rows):
+            _chosen(table, column, list({row["column_id"]: row for row in rows.to_pylist()}.values()))
         if not rows.num_rows:
             known = self.read_table("information_schema.columns", table, ["column_name"])["column_name"].to_pylist()
             if column not in known:
@@ -348,7 +350,9 @@ def _unknown_column(table: str, column: str, known: Iterable[str]) -> pa.ArrowKe
 
 
 def _named(column: str) -> list[dict[str, Any]]:
-    return [{"column": "column_name", "op": "EQ", "values": [column]}]
+    named = {"column": "column_name", "op": "EQ", "values": [column]}
+    by_id = {"column": "column_id", "op": "EQ", "values": [column[1:]]}
+    return [{"or": [named, by_id]} if re.fullmatch(r"#[0-9]{1,18}", column) else named]
 
 
 def _chosen(table: str, column: str, rows: Sequence[Mapping[str, Any]]) -> int:

@@ -152,6 +152,13 @@ def test_history_is_in_the_order_of_commits(server, client):
     assert found["committed_at"].to_pylist() == [None, *times]
 
 
+def test_history_mixes_no_columns_of_one_name(server, client):
+    rows = [{"snapshot_id": s, "column_id": i, "column_name": "st.x"} for s in (3, 4) for i in (4, 5)]
+    server.rows("stats.columns", *[TABLE | row for row in rows])
+    with pytest.raises(pa.ArrowInvalid, match=r"\[AMBIGUOUS_COLUMN\] .*\"st.x\"; name one by its id: #4 or #5"):
+        client.history("lake.sales.orders", "st.x")
+
+
 def test_history_of_an_unknown_column(server, client):
     server.rows("information_schema.tables", TABLE)
     server.rows("information_schema.columns", TABLE | {"column_name": "id"})
