@@ -20,10 +20,25 @@ NUMBERS: Final = ("row_count", "null_count", "nan_count", "ndv", "mean", "stddev
 def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
     """Every stored row of a column, each with `committed_at` of its snapshot, the oldest first.
 
+    Args:
+        reader: Where it is read.
+        name: Full name of the table.
+        column: Name of the column, or `#<column_id>`.
+
     Raises:
         pa.ArrowKeyError: The table does not exist, or it has no such column.
+        pa.ArrowInvalid: Several columns of one snapshot have the name.
     """
     rows = read_table(reader, "stats.columns", name, None, equal("column_name", column)).to_pylist()
+    if not rows and column.startswith("#") and column[1:].isdecimal():
+        rows = read_table(reader, "stats.columns", name, None, equal("column_id", int(column[1:]))).to_pylist()
+        if rows:
+            return in_order(reader, name, rows)
+    if len({row["snapshot_id"] for row in rows}) < len(rows):
+        ids = " or ".join(f"#{column_id}" for column_id in sorted({row["column_id"] for row in rows}))
+        raise pa.ArrowInvalid(
+            f'[AMBIGUOUS_COLUMN] several columns of "{name}" are written "{column}"; name one by its id: {ids}'
+        )
     if not rows:
         require(reader, name)
         known = _columns(reader, name)

@@ -433,6 +433,12 @@ def test_history_is_in_the_order_of_commits(server, run):
     assert run("history", NAME, "id", "--format", "csv")[1].startswith("snapshot_id,committed_at,row_count")
 
 
+def test_history_mixes_no_columns_of_one_name(server, run):
+    server.rows("stats.columns", *(of_column(snapshot_id=3, column_id=at, max=str(at)) for at in (4, 5)))
+    status, out, err = run("history", NAME, "id")
+    assert (status, out) == (1, "") and "[AMBIGUOUS_COLUMN]" in err and "#4 or #5" in err
+
+
 def test_history_of_an_unknown_column_names_the_nearest(run):
     status, out, err = run("history", NAME, "idd")
     assert (status, out) == (1, "") and '"idd"' in err and '"id"' in err
