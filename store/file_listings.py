@@ -16,6 +16,7 @@ import pyarrow as pa
 from store.errors import UpstreamError
 from store.file_spans import positions
 from store.layout import BY_SPAN, OPEN_END, Connection
+from store.staged import within
 from store.views import view
 
 FAMILIES: Final = ("stats.files", "stats.file_columns")
@@ -72,11 +73,25 @@ def continue_listing(connection: Connection, table_key: int, listing: Listing) -
                            [table_key, family, listing.snapshot_id, pos])  # fmt: skip
 
 
-def mark_listing(connection: Connection, table_key: int, listing: Listing) -> None:
-    """Keeps the mark of a listing that was put, if it is the newest."""
-    forget_mark(connection, table_key)
-    if all(_is_newest(listing.snapshot_id, positions(connection, table_key, family)) for family in FAMILIES):
-        connection.execute("INSERT INTO file_marks VALUES (?, ?, ?)", [table_key, listing.snapshot_id, listing.mark])
+def mark_listings(connection: Connection, listings: Sequence[tuple[int, Listing]]) -> None:
+    """Keeps the marks of listings that were put, each with its table key, of those that are the newest."""
+    if not listings:
+        return
+    forget_marks(connection, list({table_key for table_key, _ in listings}))
+    marks = {(table_key, listing.snapshot_id): listing.mark for table_key, listing in listings}  # the last one holds
+    told = pa.table({
+        "table_key": pa.array([key for key, _ in marks], pa.int64()),
+        "snapshot_id": pa.array([snapshot_id for _, snapshot_id in marks], pa.int64()),
+        "mark": pa.array(list(marks.values()), pa.string()),
+    })  # fmt: skip
+    with view(connection, told=told):
+        connection.execute(
+            "INSERT INTO file_marks SELECT l.table_key, l.snapshot_id, any_value(l.mark) FROM told l JOIN"
+            " (SELECT table_key, family, arg_max(snapshot_id, pos) AS newest FROM file_snapshots"
+            f" WHERE family IN {FAMILIES} AND {within('table_key', told['table_key'])} GROUP BY ALL) f"
+            " ON f.table_key = l.table_key AND f.newest = l.snapshot_id"
+            f" GROUP BY l.table_key, l.snapshot_id HAVING count(*) = {len(FAMILIES)}"
+        )
 
 
 def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None = None) -> None:

@@ -257,13 +257,14 @@ class JobStore:
         return dict(self.database.rows("SELECT state, count(*) FROM jobs GROUP BY state"))
 
     def record_decisions(
-        self, connection: Connection, table: TableEntry, correlation_id: str, decisions: Sequence[Mapping[str, Any]]
+        self, connection: Connection, made: Sequence[tuple[TableEntry, str, Sequence[Mapping[str, Any]]]]
     ) -> None:
+        """Stores decisions, those of each table with the correlation id of the call that asked."""
         now = self.now()
         rows = [
             [now, correlation_id, table.table_key, *table.name, d["snapshot_id"], d["target_kind"], d["storage_id"],
              d["outcome"], d["engine_id"] or None, d["detail"] or None, d["elapsed_ms"]]
-            for d in decisions
+            for table, correlation_id, decisions in made for d in decisions
         ]  # fmt: skip
         insert_rows(connection, "capture_decisions", rows)
 

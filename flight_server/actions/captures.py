@@ -57,11 +57,12 @@ def capture(call: Call, body: bytes) -> Results:
         job_id = app.captures.enqueue(app.catalog.by_key(key), snapshot, specs, call.correlation_id)
         for at in members:
             outcomes[at] = _outcome("QUEUED", "", job_id=job_id)
-    started = []
-    for key, pairs in now.items():
-        wanted = [(snapshot_id, items[at].spec) for at, snapshot_id in pairs]
-        started.append((pairs, app.captures.start(app.catalog.by_key(key), wanted, call.correlation_id)))
-    for pairs, task in started:
+    wanted = [
+        (app.catalog.by_key(key), [(snapshot_id, items[at].spec) for at, snapshot_id in pairs])
+        for key, pairs in now.items()
+    ]
+    started = app.captures.start_all(wanted, call.correlation_id) if wanted else []
+    for pairs, task in zip(now.values(), started, strict=True):
         results = (app.tasks.wait(task, None, call.is_cancelled) or {})["outcomes"]
         for (at, _), result in zip(pairs, results, strict=True):
             outcomes[at] = _merge_outcome(outcomes[at], result)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from flight_server.actions.registry import Call, Results, action
 from flight_server.wire.action_bodies import (
@@ -20,7 +22,15 @@ from flight_server.wire.action_bodies import (
     parse_body,
 )
 from flight_server.writes import ingest
-from store.errors import Cancelled, InvalidField, PermissionDenied, ShuttingDown
+from store.errors import (
+    Cancelled,
+    Conflict,
+    InvalidField,
+    PermissionDenied,
+    ShuttingDown,
+    StatflightError,
+    to_json,
+)
 from store.file_listings import Listing
 from store.job_store import ENDED
 
@@ -77,17 +87,19 @@ def wait_job(call: Call, body: bytes) -> Results:
     yield job
 
 
-@action('{"worker_id", "kinds", "wait_seconds"?, "engines"?}', "For capture workers: the next piece of work, if any")
+@action('{"worker_id", "kinds", "wait_seconds"?, "engines"?, "most"?}',
+         "For capture workers: the next piece of work, if any")  # fmt: skip
 def lease_job(call: Call, body: bytes) -> Results:
-    asked = parse_body(body, {"worker_id": str, "kinds": list}, {"wait_seconds": float, "engines": list})
+    asked = parse_body(body, {"worker_id": str, "kinds": list}, {"wait_seconds": float, "engines": list, "most": int})
     call.app.access.require_worker(call.principal)
     wait = min(float(asked.get("wait_seconds") or 0.0), 60.0)
-    found = call.app.leases.lease(
+    most = 1 if asked.get("most") is None else asked["most"]
+    if most < 1:
+        raise InvalidField("most", "must be positive", expected="a number of leases", actual=most)
+    yield from call.app.leases.lease(
         asked["worker_id"], check_leases(asked["kinds"]), wait, check_engines(asked.get("engines") or []),
-        call.is_cancelled,
+        call.is_cancelled, most,
     )  # fmt: skip
-    if found is not None:
-        yield found
 
 
 @action('{"job_id", "lease_token", "progress"?, "message"?}', "For capture workers: prolongs a lease")
@@ -119,15 +131,7 @@ def declare_listing(call: Call, body: bytes) -> Results:
 @action('{"job_id", "lease_token", "outcomes"?, "decisions"?, "result"?, "error"?, "message"?, "rows"?, "final"?}',
          "For capture workers: publishes what was put under the lease and ends it")  # fmt: skip
 def finish_job(call: Call, body: bytes) -> Results:
-    asked = parse_body(
-        body, {"job_id": str, "lease_token": str},
-        {"outcomes": list, "decisions": list, "result": dict, "error": dict, "message": str, "final": bool,
-         "rows": list},
-    )  # fmt: skip
-    asked |= {
-        "outcomes": check_outcomes(asked.get("outcomes")), "decisions": check_decisions(asked.get("decisions")),
-        "error": check_error(asked.get("error")),
-    }  # fmt: skip
+    asked = _finish(parse_body(body, _ENDS, {**_ENDING, "rows": list}))
     call.app.access.require_worker(call.principal)
     leases, token = call.app.leases, asked["lease_token"]
     for item in asked.pop("rows", None) or []:
@@ -135,3 +139,44 @@ def finish_job(call: Call, body: bytes) -> Results:
         leases.add_to_draft(token, put, whole)
     state = leases.finish(asked["job_id"], token, asked)
     yield {"job_id": asked["job_id"], "state": state}
+
+
+_ENDS: Final[Mapping[str, type]] = {"job_id": str, "lease_token": str}
+_ENDING: Final[Mapping[str, type]] = {
+    "outcomes": list, "decisions": list, "result": dict, "error": dict, "message": str, "final": bool,
+}  # fmt: skip
+
+
+def _finish(asked: dict[str, Any]) -> dict[str, Any]:
+    return asked | {
+        "outcomes": check_outcomes(asked.get("outcomes")), "decisions": check_decisions(asked.get("decisions")),
+        "error": check_error(asked.get("error")),
+    }  # fmt: skip
+
+
+@action('{"finishes": [{"job_id", "lease_token", …}], "rows"?}',
+         "For capture workers: ends several leases, each as finish_job does")  # fmt: skip
+def finish_jobs(call: Call, body: bytes) -> Results:
+    asked = parse_body(body, {"finishes": list}, {"rows": list})
+    finishes = [_finish(check_object(item, _ENDS, _ENDING)) for item in asked["finishes"]]
+    call.app.access.require_worker(call.principal)
+    leases = call.app.leases
+    parts = [
+        part for item in asked.get("rows") or []
+        for part in ingest.shared(item, len(finishes), call.principal, call.app.policy, call.is_cancelled)
+    ]  # fmt: skip
+    for at, put, whole in parts:  # all rows are fine
+        with contextlib.suppress(Conflict):  # the lease is lost, as its finish is told below
+            leases.add_to_draft(finishes[at]["lease_token"], put, whole, few=True)
+    for ended, answer in zip(finishes, leases.finish_all(finishes), strict=True):
+        told = {"error": to_json(answer)} if isinstance(answer, StatflightError) else {"state": answer}
+        yield {"job_id": ended["job_id"]} | told
+
+
+@action('{"lease_tokens"}', "For capture workers: gives back leases of captures that have not begun")
+def return_leases(call: Call, body: bytes) -> Results:
+    tokens = parse_body(body, {"lease_tokens": list})["lease_tokens"]
+    if not all(isinstance(token, str) for token in tokens):
+        raise InvalidField("lease_tokens", "must be tokens", expected="a list of texts", actual=tokens)
+    call.app.access.require_worker(call.principal)
+    yield {"returned": call.app.leases.give_back(tokens)}

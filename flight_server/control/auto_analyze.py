@@ -113,11 +113,14 @@ class AutoAnalyze:
 
     def look_later(self) -> None:
         """Looks at the tables something was captured of; called now and then."""
-        while self._later:
-            _, table = self._later.popitem()
+        later, self._later = self._later, {}
+        by_catalog: dict[str, list[TableEntry]] = {}
+        for table in later.values():
             if table.format != EXTERNAL:
-                with contextlib.suppress(NotFound):  # its connector was dropped since
-                    self.review(table.table_catalog, [self._host.catalog.by_key(table.table_key)])
+                by_catalog.setdefault(table.table_catalog, []).append(self._host.catalog.by_key(table.table_key))
+        for catalog, tables in by_catalog.items():
+            with contextlib.suppress(NotFound):  # its connector was dropped since
+                self.review(catalog, tables)
 
     def _queue(self, table: TableEntry, snapshot_id: int, targets: Sequence[Target]) -> str:
         return self._host.enqueue(table, snapshot_id, list(map(CaptureSpec, targets)), ENGINE)
@@ -141,7 +144,7 @@ class AutoAnalyze:
                 })  # fmt: skip
         if fresh:
             self._host.database.write(
-                lambda connection: self._host.jobs.record_decisions(connection, table, ENGINE, fresh)
+                lambda connection: self._host.jobs.record_decisions(connection, [(table, ENGINE, fresh)])
             )
 
     def _facts(self, table: TableEntry) -> TableState:

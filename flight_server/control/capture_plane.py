@@ -16,6 +16,7 @@ from flight_server.control.task_queue import Task, TaskQueue
 from flight_server.reads.records import RecordFinder
 from flight_server.wire.action_bodies import ALL
 from flight_server.wire.scan_request import CURRENT
+from store import capture_facts
 from store.catalog_store import Catalog, TableEntry
 from store.errors import NotFound
 from store.job_store import LIGHT, SCAN, JobStore, Lease
@@ -55,28 +56,46 @@ class Captures:
             return [] if current is None else [current]
         return [int(snapshot)]
 
-    def payload(self, table: TableEntry, wanted: Sequence[Pinned], mode: Mode, correlation_id: str) -> dict[str, Any]:
-        """Payload of a capture for a worker: connector, table, schemas, column ids, and the requests as JSON."""
-        by_id = {s.snapshot_id: s.schema_hash for s in self.catalog.snapshots(table)}
-        snapshots = {}
-        for snapshot_id in dict.fromkeys(snapshot_id for snapshot_id, _ in wanted):
-            snapshots[str(snapshot_id)] = self.catalog.schema_columns(table, by_id.get(snapshot_id))
-        return {
-            "connector": self.lakes.config(table.table_catalog),
-            "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
-                      "table_id": table.table_id},
-            "column_ids": self.catalog.column_ids(table), "snapshots": snapshots, "mode": str(mode),
-            "requests": [{**spec.json, "snapshot_id": snapshot_id} for snapshot_id, spec in wanted],
-            "correlation_id": correlation_id,
-        }  # fmt: skip
+    def payloads(
+        self, wanted: Sequence[tuple[TableEntry, Sequence[Pinned]]], mode: Mode, correlation_id: str
+    ) -> list[dict[str, Any]]:
+        """Payloads of captures for a worker: connector, table, schemas, column ids, and the requests as JSON."""
+        pinned = dict.fromkeys((t.table_key, snapshot_id) for t, pins in wanted for snapshot_id, _ in pins)
+        columns = capture_facts.snapshot_columns(self.catalog.database, list(pinned))
+        ids = capture_facts.column_ids(self.catalog.database, {table.table_key for table, _ in wanted})
+        configs = {catalog: self.lakes.config(catalog) for catalog in {table.table_catalog for table, _ in wanted}}
+        return [
+            {
+                "connector": configs[table.table_catalog],
+                "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
+                          "table_id": table.table_id},
+                "column_ids": ids[table.table_key], "mode": str(mode), "correlation_id": correlation_id,
+                "snapshots": {str(i): columns.get((table.table_key, i), []) for i, _ in pins},
+                "requests": [{**spec.json, "snapshot_id": snapshot_id} for snapshot_id, spec in pins],
+            }
+            for table, pins in wanted
+        ]  # fmt: skip
 
     def start(
         self, table: TableEntry, wanted: Sequence[Pinned], correlation_id: str, *, listed: bool = True
     ) -> Task:  # fmt: skip
         """Hands a capture that somebody waits for to the workers; `listed` while it runs among the jobs."""
-        payload = self.payload(table, wanted, Mode.SYNC, correlation_id)
-        light = self.is_light(table, [spec for _, spec in wanted])
-        return self.tasks.submit(Task("sync", payload, table.table_key, correlation_id, light, listed))
+        (task,) = self.start_all([(table, wanted)], correlation_id, listed=listed)
+        return task
+
+    def start_all(
+        self, wanted: Sequence[tuple[TableEntry, Sequence[Pinned]]], correlation_id: str, *, listed: bool = True
+    ) -> list[Task]:
+        """`start` for the captures of one request; a worker may lease several of them at once."""
+        payloads = self.payloads(wanted, Mode.SYNC, correlation_id)
+        bundled = len(wanted) > 1
+        tasks = [
+            Task("sync", payload, table.table_key, correlation_id,
+                 self.is_light(table, [spec for _, spec in pins]), listed, bundled)
+            for payload, (table, pins) in zip(payloads, wanted, strict=True)
+        ]  # fmt: skip
+        self.tasks.submit_all(tasks)
+        return tasks
 
     def is_light(self, table: TableEntry, specs: Sequence[CaptureSpec]) -> bool:
         """True when engines that read metadata only are the first to take each of these."""
@@ -135,7 +154,8 @@ class Captures:
             if not missing:
                 return {"requests": [], "held": sorted({snapshot_id for snapshot_id, _ in wanted})}
             wanted = missing
-        return self.payload(table, wanted, Mode.ASYNC, str(lease.request.get("correlation_id", "")))
+        (payload,) = self.payloads([(table, wanted)], Mode.ASYNC, str(lease.request.get("correlation_id", "")))
+        return payload
 
     def _ids_of(self, snapshot: str, body: Mapping[str, Any], table: TableEntry) -> list[int]:
         """The snapshot ids of a stored request."""

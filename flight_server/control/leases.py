@@ -88,8 +88,8 @@ class Leases:
 
     def lease(
         self, worker_id: str, kinds: Sequence[str], timeout: float, engines: Sequence[Mapping[str, Any]],
-        is_cancelled: Callable[[], bool],
-    ) -> dict[str, Any] | None:  # fmt: skip
+        is_cancelled: Callable[[], bool], most: int = 1,
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Waits for the next piece of work.
 
         Args:
@@ -98,9 +98,10 @@ class Leases:
             timeout: Seconds to wait.
             engines: Rows of `sys.engines` of the worker; empty leaves those known.
             is_cancelled: Whether the worker has gone away.
+            most: Leases that the worker takes at once, of captures that one request queued together.
 
         Returns:
-            The lease as `lease_job` answers it; None when there was no work within the timeout.
+            The leases as `lease_job` answers them; none when there was no work within the timeout.
 
         Raises:
             ShuttingDown: The server ends.
@@ -113,12 +114,12 @@ class Leases:
             worker.polling += 1
         try:
             while not self._tasks.closing:
-                if (found := self._next(kinds)) is not None:
+                if found := self._next(kinds, most):
                     return found
                 with self._changed:
                     worker.last_seen = now = self._clock()
                     if now >= deadline or is_cancelled():
-                        return None
+                        return []
                     if not self._tasks.has_work(kinds):
                         self._changed.wait(min(_POLL_SECONDS, deadline - now))
             raise ShuttingDown("the server is shutting down")
@@ -127,19 +128,28 @@ class Leases:
                 worker.polling -= 1
                 worker.last_seen = self._clock()
 
-    def _next(self, kinds: Sequence[str]) -> dict[str, Any] | None:
+    def _next(self, kinds: Sequence[str], most: int) -> list[dict[str, Any]]:
         with self._changed:
-            if (task := self._tasks.take(kinds, self._jobs.lease_seconds)) is not None:
-                return {"job_id": task.id, "lease_token": task.token, "kind": task.kind,
-                        "lease_seconds": self._jobs.lease_seconds, "payload": task.payload}  # fmt: skip
+            if tasks := self._tasks.take(kinds, self._jobs.lease_seconds, most):
+                return [{"job_id": task.id, "lease_token": task.token, "kind": task.kind,
+                         "lease_seconds": self._jobs.lease_seconds, "payload": task.payload}
+                        for task in tasks]  # fmt: skip
             busy = [task.table_key for task in self._tasks.leased.values() if task.table_key is not None]
         if "job" in kinds:
             lease = self._jobs.lease(busy)
         elif "light" in kinds:
             lease = self._jobs.lease(busy, up_to=LIGHT)
         else:
-            return None
-        return None if lease is None else self._begin_job(lease)
+            return []
+        begun = None if lease is None else self._begin_job(lease)
+        return [] if begun is None else [begun]
+
+    def give_back(self, tokens: Sequence[str]) -> int:
+        """Takes back leases of captures that their worker has not begun, for others; how many those were."""
+        with self._changed:
+            given = self._tasks.give_back(t for t in tokens if t not in self._drafts)
+            self._changed.notify_all()
+        return given
 
     def _begin_job(self, lease: Lease) -> dict[str, Any] | None:
         with self._changed:
@@ -187,8 +197,8 @@ class Leases:
                 return not task.cancelled
         return self._jobs.renew(job_id, token, progress, message)
 
-    def add_to_draft(self, token: str, put: Put, whole: bool) -> None:
-        """Adds rows to the draft of a lease; `whole`: they are all there are at that snapshot.
+    def add_to_draft(self, token: str, put: Put, whole: bool, *, few: bool = False) -> None:
+        """Adds rows to the draft of a lease; `whole`: they are all there are at that snapshot; `few`: in memory.
 
         Raises:
             Conflict: The lease is lost.
@@ -200,7 +210,7 @@ class Leases:
             if token in self._tasks.leased and self._tasks.leased[token].table_key is None:
                 raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
             draft = self._drafts.setdefault(token, Draft(self._database.directory))
-        draft.add(put, whole)
+        draft.add(put, whole, few=few)
 
     def declare_listing(self, token: str, listing: Listing) -> bool:
         """Takes how the files of a snapshot are going to be put; False when they cannot continue that base."""
@@ -237,6 +247,57 @@ class Leases:
             InvalidField: There are not as many outcomes as requests.
             StatflightError: The store refuses the rows.
         """
+        task, held, draft = self._take(job_id, token, body)
+        if task is not None:
+            self._count(task, body)
+            return self._end_task(task, draft, body)
+        assert held is not None
+        outcomes = body.get("outcomes", [])
+        self._publication.counters.ended("job", self._clock() - held.since, outcomes)
+        retry = not body.get("final", False) and (body.get("error") or {}).get("retryable", True)
+        return self._end_job(held, outcomes, body.get("message") or "", draft=draft,
+                             decisions=body.get("decisions", []), retry=retry)  # fmt: skip
+
+    def finish_all(self, finishes: Sequence[Mapping[str, Any]]) -> list[str | StatflightError]:
+        """Ends leases as `finish` does, the captures among them that somebody waits for in one transaction.
+
+        Args:
+            finishes: Bodies as `finish` takes them, each with its `job_id` and `lease_token`.
+
+        Returns:
+            The state of each after it, or the reason why this one is refused.
+        """
+        answers: list[str | StatflightError] = ["SUCCEEDED"] * len(finishes)
+        together: dict[int, tuple[Task, Draft, Mapping[str, Any]]] = {}
+        for at, body in enumerate(finishes):
+            try:
+                with self._changed:
+                    task = self._tasks.leased.get(body["lease_token"])
+                if task is None or task.kind != "sync" or body.get("error"):
+                    answers[at] = self.finish(body["job_id"], body["lease_token"], body)
+                    continue
+                _, _, draft = self._take(body["job_id"], body["lease_token"], body)
+                self._count(task, body)
+                together[at] = task, draft, body
+            except StatflightError as trouble:
+                answers[at] = trouble
+        ended = list(together.values())
+        try:
+            for at, refusal in zip(together, self._publication.publish_tasks(ended), strict=True):
+                task, _, body = together[at]
+                task.error, task.result = refusal or task.error, body
+                answers[at] = refusal or "SUCCEEDED"
+        finally:
+            for task, _, _ in ended:
+                if task.result is None and task.error is None:
+                    task.error = UpstreamError("what was captured could not be stored", code="INTERNAL")
+            self._forget([task for task, _, _ in ended])
+        return answers
+
+    def _take(
+        self, job_id: str, token: str, body: Mapping[str, Any]
+    ) -> tuple[Task | None, HeldJob | None, Draft]:  # fmt: skip
+        """The task or job of a lease that ends, and its draft."""
         with self._changed:
             task, held = self._tasks.leased.get(token), self._held.get(token)
             asked = len(task.payload["requests"]) if task is not None and task.kind == "sync" else None
@@ -246,17 +307,12 @@ class Leases:
             holds = task.id if task is not None else held.lease.job_id if held is not None else None
             if holds != job_id:
                 raise _lost()
-            draft = self._drafts.pop(token, Draft())
-        outcomes, counters = body.get("outcomes", []), self._publication.counters
-        if task is not None:
-            if task.kind not in (*LOOKS, "publish"):
-                counters.ended(task.kind, self._clock() - task.leased_at, outcomes)
-            return self._end_task(task, draft, body)
-        assert held is not None
-        counters.ended("job", self._clock() - held.since, outcomes)
-        retry = not body.get("final", False) and (body.get("error") or {}).get("retryable", True)
-        return self._end_job(held, outcomes, body.get("message") or "", draft=draft,
-                             decisions=body.get("decisions", []), retry=retry)  # fmt: skip
+            return task, held, self._drafts.pop(token, Draft())
+
+    def _count(self, task: Task, body: Mapping[str, Any]) -> None:
+        if task.kind not in (*LOOKS, "publish"):
+            seconds = self._clock() - task.leased_at
+            self._publication.counters.ended(task.kind, seconds, body.get("outcomes", []))
 
     def _end_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> str:
         try:
@@ -271,11 +327,16 @@ class Leases:
             task.error = UpstreamError("what was captured could not be stored", code="INTERNAL")
             raise
         finally:
-            with self._changed:
+            self._forget([task])
+        return "SUCCEEDED"
+
+    def _forget(self, tasks: Sequence[Task]) -> None:
+        """Ends tasks for whoever waits for them."""
+        with self._changed:
+            for task in tasks:
                 self._tasks.leased.pop(task.token, None)
                 task.done.set()
-                self._changed.notify_all()
-        return "SUCCEEDED"
+            self._changed.notify_all()
 
     def _end_job(self, held: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, **more: Any) -> str:
         try:

@@ -9,10 +9,10 @@ from typing import Any
 
 from flight_server.control.capture_counters import CaptureCounters
 from flight_server.control.task_queue import Task
-from flight_server.writes.drafts import Draft, DraftGroup
+from flight_server.writes.drafts import Draft, DraftGroup, together
 from store.catalog_store import Catalog, TableEntry
 from store.database import Connection
-from store.errors import Conflict, StatflightError
+from store.errors import Conflict, StatflightError, UpstreamError
 from store.job_store import MAX_ATTEMPTS, JobStore, Lease
 from store.stats_store import DuckDBStatsStore
 from store.targets import Target
@@ -55,12 +55,55 @@ class Publication:
 
         def publish(connection: Connection) -> None:
             self._drafts.publish(connection, draft, table)
-            self._jobs.record_decisions(connection, table, task.correlation_id, body.get("decisions", []))
+            self._jobs.record_decisions(connection, [(table, task.correlation_id, body.get("decisions", []))])
 
         self._store.database.write(publish)
         if draft:
             self.counters.published(draft.merged())
         self.on_published(table)
+
+    def publish_tasks(
+        self, ended: Sequence[tuple[Task, Draft, Mapping[str, Any]]]
+    ) -> list[StatflightError | None]:  # fmt: skip
+        """Publishes what tasks captured in one transaction. Where it is refused, each is published alone.
+
+        Returns:
+            Of each task why it is not stored; None where it is.
+        """
+
+        def publish(connection: Connection) -> list[TableEntry]:
+            tables = [self._catalog.by_key(task.table_key or 0) for task, _, _ in ended]
+            for table, (_, draft, _) in zip(tables, ended, strict=True):
+                self._drafts.publish(connection, draft, table)
+            made = [
+                (table, task.correlation_id, body.get("decisions", []))
+                for table, (task, _, body) in zip(tables, ended, strict=True)
+            ]
+            self._jobs.record_decisions(connection, made)
+            return tables
+
+        if not ended:
+            return []
+        if len(ended) == 1:
+            return [self._publish_alone(*ended[0])]
+        try:
+            tables = self._store.database.write(publish)
+        except Exception:  # whoever is at fault hears of it below
+            return [self._publish_alone(*end) for end in ended]
+        self.counters.published(together(put for _, draft, _ in ended for put in draft.merged()))
+        for table in tables:
+            self.on_published(table)
+        return [None] * len(ended)
+
+    def _publish_alone(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> StatflightError | None:
+        try:
+            self.publish_task(task, draft, body)
+        except StatflightError as trouble:
+            return trouble
+        except Exception:
+            log.exception("what task %s captured cannot be stored", task.id)
+            return UpstreamError("what was captured could not be stored", code="INTERNAL")
+        return None
 
     def end_job(
         self, held: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
@@ -87,7 +130,7 @@ class Publication:
             )  # fmt: skip
             if state == "SUCCEEDED" and draft is not None:
                 self._drafts.publish(connection, draft, table)
-            self._jobs.record_decisions(connection, table, correlation_id, decisions)
+            self._jobs.record_decisions(connection, [(table, correlation_id, decisions)])
             return state
 
         state = self._publish_job(lease, publish)

@@ -27,6 +27,7 @@ LANES: Final = {
 LOOKS: Final = ("control", "watch")  # kinds of tasks that look at a lake: somebody waits for it, or nobody
 MAX_TASKS: Final = 10_000
 MAX_LOST: Final = 3  # workers that may be lost over one task
+MAX_BUNDLE: Final = 64  # tasks of one lease call
 _TICK_SECONDS: Final = 0.05  # between looks at whether a caller is still there
 
 
@@ -40,6 +41,7 @@ class Task:
         table_key: The table whose statistics are put under its lease; None where none are.
         light: Metadata answers it.
         listed: It is in the job list while it is under way.
+        bundled: One request queued it along with others: a worker may lease several of them at once.
         lost: Leases of it that ran out.
         catalog: The lake that is looked at.
         touched_at: When its worker last had progress to report; by the queue's clock.
@@ -51,6 +53,7 @@ class Task:
     correlation_id: str = ""
     light: bool = False
     listed: bool = True
+    bundled: bool = False
     id: str = ""
     token: str = ""
     leased_at: float = 0.0
@@ -106,7 +109,12 @@ class TaskQueue:
     # For those who want work done.
 
     def submit(self, task: Task) -> Task:
-        """Queues a task.
+        """Queues a task, as `submit_all` does."""
+        self.submit_all([task])
+        return task
+
+    def submit_all(self, tasks: Sequence[Task]) -> None:
+        """Queues tasks, all or none.
 
         Raises:
             ShuttingDown: The server ends.
@@ -115,12 +123,13 @@ class TaskQueue:
         with self.changed:
             if self._closing:
                 raise ShuttingDown("the server is shutting down")
-            if sum(map(len, self._waiting.values())) >= MAX_TASKS:
-                raise ResourceExhausted(f"{MAX_TASKS} tasks wait already", hint="try again later")
-            task.touched_at = self.clock()
-            self._waiting[task.lane].append(task)
+            waiting = sum(map(len, self._waiting.values()))
+            if waiting and waiting + len(tasks) > MAX_TASKS:
+                raise ResourceExhausted(f"{waiting} tasks wait already", hint="try again later")
+            for task in tasks:
+                task.touched_at = self.clock()
+                self._waiting[task.lane].append(task)
             self.changed.notify_all()
-        return task
 
     def wait(
         self, task: Task, timeout: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
@@ -191,18 +200,35 @@ class TaskQueue:
 
     # For leases; the caller holds `changed`.
 
-    def take(self, kinds: Sequence[str], lease_seconds: float) -> Task | None:
-        """The next task that leases of these kinds serve, with a token."""
+    def take(self, kinds: Sequence[str], lease_seconds: float, most: int = 1) -> list[Task]:
+        """The next tasks that leases of these kinds serve, each with a token of its own.
+
+        More than one only of those that one request queued together, and at most a quarter of what waits, so that
+        other workers get theirs. A task that a worker was lost over goes alone: it may be what kills workers.
+        """
         for lane in lanes_of(kinds):
-            if self._waiting[lane]:
-                task = self._waiting[lane].popleft()
-                task.token = uuid.uuid4().hex
-                task.leased_at = task.touched_at = self.clock()
-                task.started_at = task.started_at or datetime.now(UTC)
-                task.lease_until = task.leased_at + lease_seconds
-                self.leased[task.token] = task
-                return task
-        return None
+            if waiting := self._waiting[lane]:
+                most = min(most, MAX_BUNDLE, 1 + len(waiting) // 4)
+                taken = [waiting.popleft()]
+                while len(taken) < most and all(t.bundled and not t.lost for t in (taken[0], waiting[0])):
+                    taken.append(waiting.popleft())
+                for task in taken:
+                    task.token = uuid.uuid4().hex
+                    task.leased_at = task.touched_at = self.clock()
+                    task.started_at = task.started_at or datetime.now(UTC)
+                    task.lease_until = task.leased_at + lease_seconds
+                    self.leased[task.token] = task
+                return taken
+        return []
+
+    def give_back(self, tokens: Iterable[str]) -> int:
+        """Queues tasks again, first, whose worker has not begun them; how many those were."""
+        given = [task for token in tokens if (task := self.leased.pop(token, None)) is not None]
+        for task in reversed(given):
+            task.token, task.started_at = "", None
+            if not task.cancelled:
+                self._waiting[task.lane].appendleft(task)
+        return len(given)
 
     def has_work(self, kinds: Sequence[str]) -> bool:
         """True when a task waits that leases of these kinds serve."""

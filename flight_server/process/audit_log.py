@@ -14,8 +14,8 @@ import structlog
 log = structlog.stdlib.get_logger("statflight.audit")
 
 WRITES: Final = frozenset({
-    "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "delete_stats", "expire",
-    "publish", "backup",
+    "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "finish_jobs",
+    "delete_stats", "expire", "publish", "backup",
 })  # fmt: skip
 _SHOWN_KEYS: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # keys of a body that hold no secrets
 _LONGEST: Final = 500
@@ -53,6 +53,8 @@ def of_body(body: bytes) -> dict[str, Any]:
     shown = {name: keys[name] for name in _SHOWN_KEYS if isinstance(keys.get(name), str | int | bool)}
     if isinstance(requests := keys.get("requests"), list):
         shown["requests"] = len(requests)
+    if isinstance(finishes := keys.get("finishes"), list):
+        shown["job_ids"] = [end["job_id"] for end in finishes if isinstance(end, Mapping) and "job_id" in end]
     return shown
 
 

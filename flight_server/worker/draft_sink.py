@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -16,6 +16,25 @@ from store.errors import Cancelled, InvalidArgument, UpstreamError
 
 INLINE_BYTES: Final = 1 << 20  # of rows that go with the outcome
 _NAME: Final = ("table_catalog", "table_schema", "table_name")
+
+
+class Held(NamedTuple):
+    """Rows of a flight that go with an outcome."""
+
+    flight: str
+    extra: bool
+    whole: bool
+    rows: pa.Table
+
+
+def encoded(held: Held) -> dict[str, Any]:
+    """Rows as `finish_job` takes them: an IPC stream of one batch in base64."""
+    rows = held.rows.combine_chunks()
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, rows.schema) as writer:
+        writer.write_table(rows)
+    text = base64.b64encode(stream.getvalue()).decode()
+    return {"table": held.flight, "extra": held.extra, "whole": held.whole, "ipc": text}
 
 
 class DraftSink:
@@ -48,17 +67,12 @@ class DraftSink:
             except (pa.ArrowException, OSError) as trouble:
                 raise UpstreamError(f"the server could not be reached: {first_line(trouble)}") from None
 
-    def inline(self) -> list[dict[str, Any]]:
-        """The rows not sent yet, for `finish_job`."""
-        items = []
-        for (name, extra, whole), parts in self._held.items():
-            rows = pa.concat_tables(parts, promote_options="default")
-            stream = pa.BufferOutputStream()
-            with pa.ipc.new_stream(stream, rows.schema) as writer:
-                writer.write_table(rows)
-            text = base64.b64encode(stream.getvalue()).decode()
-            items.append({"table": name, "extra": extra, "whole": whole, "ipc": text})
-        return items
+    def held(self) -> list[Held]:
+        """The rows not sent yet, which go with the outcome."""
+        return [
+            Held(name, extra, whole, pa.concat_tables(parts, promote_options="default"))
+            for (name, extra, whole), parts in self._held.items()
+        ]
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
         self.keeper.touched = time.monotonic()

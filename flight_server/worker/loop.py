@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -28,8 +28,9 @@ from capture.engines import described
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spi import CaptureRequest, CaptureResult, CaptureSpec, Decision, Mode, Outcome, TableHandle
+from flight_server.worker.bundle import FIRST_SIZE, Bundle, Ended, Outbox, rows_together
 from flight_server.worker.connection import Server, first_line
-from flight_server.worker.draft_sink import DraftSink
+from flight_server.worker.draft_sink import DraftSink, encoded
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.lease_keeper import LeaseKeeper
 from flight_server.worker.publishing import publish_table
@@ -92,6 +93,7 @@ class _Slot:
         self.connectors = Connectors()
         self.keeper: LeaseKeeper | None = None
         self.abandoned = False
+        self.most = FIRST_SIZE  # leases to ask for at once
 
 
 class Worker:
@@ -111,6 +113,7 @@ class Worker:
         self._engines = described(registry.engines)
         self._slots: list[_Slot] = []
         self._finishing = ThreadPoolExecutor(MAX_FINISHING, "finish")
+        self._outbox = Outbox(self._end)
         self._room = threading.BoundedSemaphore(MAX_FINISHING)
         self._watch_lock = threading.Lock()
         self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
@@ -165,15 +168,17 @@ class Worker:
                 leases = self.server.act(
                     "lease_job",
                     {"worker_id": self.id, "kinds": list(slot.kinds), "wait_seconds": WAIT_SECONDS,
-                     "engines": self._engines},
+                     "engines": self._engines, "most": slot.most},
                     timeout=WAIT_SECONDS + 30,
                 )  # fmt: skip
                 away = 0.0
-                for lease in leases:
+                if len(leases) > 1:
+                    self._work_on_all(slot, leases)
+                for lease in leases if len(leases) == 1 else ():
                     if lease["kind"] == "watch":
                         self._watch(lease)
                     else:
-                        self._work(slot, lease)
+                        self._work(slot, lease, self._end_later)
             except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as refusal:
                 log.error("the server refuses this worker: %s", first_line(refusal))
                 self.stopping.set()
@@ -196,9 +201,27 @@ class Worker:
             if slot not in self._slots:
                 self._slots.append(slot)
             slot.keeper = LeaseKeeper(self.server, lease)  # the slot is taken from here on
-        threading.Thread(target=self._work, args=(slot, lease), daemon=True, name=f"watch-{catalog}").start()
+        threading.Thread(
+            target=self._work, args=(slot, lease, self._end_later), daemon=True, name=f"watch-{catalog}"
+        ).start()
 
-    def _work(self, slot: _Slot, lease: Mapping[str, Any]) -> None:
+    def _work_on_all(self, slot: _Slot, leases: Sequence[Mapping[str, Any]]) -> None:
+        """Captures what was leased in one call, one after the other."""
+        bundle = Bundle(self.server, leases)
+
+        def end(keeper: LeaseKeeper, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+            self._outbox.put(Ended(keeper, lease, body, lambda: bundle.has_more))
+
+        try:
+            while not (self.stopping.is_set() or slot.abandoned) and (lease := bundle.next()) is not None:
+                self._work(slot, lease, end)
+        finally:
+            slot.most = bundle.close()
+
+    def _work(
+        self, slot: _Slot, lease: Mapping[str, Any],
+        end: Callable[[LeaseKeeper, Mapping[str, Any], Mapping[str, Any]], None],
+    ) -> None:  # fmt: skip
         body: dict[str, Any] = {}
         if slot.keeper is None:
             slot.keeper = LeaseKeeper(self.server, lease)
@@ -219,26 +242,48 @@ class Worker:
             slot.keeper = None
         if slot.abandoned:
             keeper.stop()
+        else:
+            end(keeper, lease, body)
+
+    def _end_later(self, keeper: LeaseKeeper, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+        ended = Ended(keeper, lease, body)
+        if lease["kind"] == "sync":
+            self._outbox.put(ended)
         elif lease["kind"] in _SCANS:  # the next lease need not wait for the server to store this one
             self._room.acquire()
-            self._finishing.submit(self._end, keeper, lease, body).add_done_callback(lambda _: self._room.release())
+            self._finishing.submit(self._end, [ended]).add_done_callback(lambda _: self._room.release())
         else:
-            self._end(keeper, lease, body)
+            self._end([ended])
 
-    def _end(self, keeper: LeaseKeeper, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-        """Finishes a lease, which is kept until then."""
+    def _end(self, ended: Sequence[Ended]) -> None:
+        """Finishes leases, which are kept until then."""
         try:
-            self._finish(lease, body)
+            if len(ended) == 1 or not self._finish_all(ended):
+                for end in ended:
+                    self._finish(end.lease, end.body)
         finally:
-            keeper.stop()
+            for end in ended:
+                end.keeper.stop()
+
+    def _finish_all(self, ended: Sequence[Ended]) -> bool:
+        """Tells the server of several in one call; False where each has to be told alone."""
+        finishes = [_told(end.lease, end.body) for end in ended]
+        try:
+            answers = self.server.act(
+                "finish_jobs", {"finishes": finishes, "rows": rows_together(ended)}, timeout=600.0
+            )
+        except (pa.ArrowException, OSError):  # one of them is refused, or the server is away: both are told alone
+            return False
+        for end, answer in zip(ended, answers, strict=True):
+            if "error" in answer:
+                self._finish(end.lease, {"error": answer["error"], "message": answer["error"]["message"]})
+        return True
 
     def _finish(self, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         """Tells the server, more than once if it cannot be reached. A lost lease is lost: the work goes back."""
-        report = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
-        rows = report.pop("rows", None)
-        report = redact_all(report, _secrets_of(lease))
-        if rows:
-            report["rows"] = rows
+        report = _told(lease, body)
+        if rows := body.get("rows"):
+            report["rows"] = [encoded(held) for held in rows]
         for pause in (0.2, 1.0, 0.0):
             try:
                 self.server.act("finish_job", report, timeout=600.0)
@@ -298,8 +343,15 @@ class Worker:
         return {
             "outcomes": [_outcome(r, q) for r, q in zip(results, requests, strict=True)],
             "decisions": [_decision(d) for d in decisions],
-            "rows": sink.inline(),
+            "rows": sink.held(),
         }
+
+
+def _told(lease: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """What the server is told at the end of a lease, but for its rows, without secrets."""
+    told = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
+    told.pop("rows", None)
+    return dict(redact_all(told, _secrets_of(lease)))
 
 
 def _secrets_of(lease: Mapping[str, Any]) -> dict[str, str]:

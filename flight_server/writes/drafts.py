@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from store.catalog_store import TableEntry
 from store.database import Connection
-from store.file_listings import Listing, continue_listing, mark_listing
+from store.file_listings import Listing, continue_listing, mark_listings
 from store.spill import SpillBuffer
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 
@@ -23,11 +23,12 @@ class Draft:
         self._directory = directory
         self._lock = threading.Lock()
         self._buffers: dict[tuple[str, PutMode, pa.Schema], SpillBuffer] = {}
+        self._few: list[Put] = []
         self._merged: list[Put] | None = None
         self._listings: dict[int, Listing] = {}  # by snapshot
 
     def __bool__(self) -> bool:
-        return bool(self._buffers or self._listings)
+        return bool(self._buffers or self._few or self._listings)
 
     def declare(self, listing: Listing) -> None:
         with self._lock:
@@ -45,17 +46,19 @@ class Draft:
                 continue_listing(connection, table.table_key, listing)
                 store.catalog.settling.listed([table.table_key])
         store.put_in(connection, self.merged())
-        self.mark(connection, table)
+        mark_listings(connection, self.listings(table))
 
-    def mark(self, connection: Connection, table: TableEntry) -> None:
-        """Keeps the marks of the listings, once their rows are stored."""
-        for listing in self._listings.values():
-            mark_listing(connection, table.table_key, listing)
+    def listings(self, table: TableEntry) -> list[tuple[int, Listing]]:
+        """The declared listings with the key of their table; their marks are kept once their rows are stored."""
+        return [(table.table_key, listing) for listing in self._listings.values()]
 
-    def add(self, put: Put, whole: bool) -> None:
-        """Takes rows; `whole`: they are all there are at their snapshots."""
+    def add(self, put: Put, whole: bool, *, few: bool = False) -> None:
+        """Takes rows; `whole`: they are all there are at their snapshots; `few`: they stay in memory."""
         mode = PutMode.REPLACE_SNAPSHOT if whole else put.mode
         with self._lock:
+            if few:
+                self._few.append(Put(put.flight, put.rows, mode))
+                return
             key = (put.flight, mode, put.rows.schema)
             if key not in self._buffers:
                 self._buffers[key] = SpillBuffer(put.rows.schema, self._directory)
@@ -66,7 +69,8 @@ class Draft:
         with self._lock:
             if self._merged is None:  # a write may be tried twice, a buffer gives its rows once
                 buffers = self._buffers.items()
-                self._merged = _together(Put(flight, buffer.table(), mode) for (flight, mode, _), buffer in buffers)
+                puts = [Put(flight, buffer.table(), mode) for (flight, mode, _), buffer in buffers]
+                self._merged = together(puts + self._few)
             return self._merged
 
 
@@ -95,12 +99,11 @@ class DraftGroup:
             ((draft, table),) = drafts
             draft.publish(connection, self._store, table)
         elif drafts:
-            self._store.put_in(connection, _together(put for draft, _ in drafts for put in draft.merged()))
-            for draft, table in drafts:
-                draft.mark(connection, table)
+            self._store.put_in(connection, together(put for draft, _ in drafts for put in draft.merged()))
+            mark_listings(connection, [listing for draft, table in drafts for listing in draft.listings(table)])
 
 
-def _together(puts: Iterable[Put]) -> list[Put]:
+def together(puts: Iterable[Put]) -> list[Put]:
     """One put for each flight and mode, in the order of publishing."""
     groups: dict[tuple[str, PutMode], list[pa.Table]] = {}
     for put in puts:

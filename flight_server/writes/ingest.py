@@ -182,3 +182,36 @@ def inline(
     except (ValueError, pa.ArrowException, OSError):
         raise InvalidArgument("rows: the IPC stream is malformed") from None
     return to_put(request, read_rows(request, stream, principal, policy, is_cancelled)), request.whole
+
+
+def shared(
+    item: Any, members: int, principal: Principal, policy: ZonePolicy, is_cancelled: Callable[[], bool]
+) -> list[tuple[int, Put, bool]]:
+    """Rows of several leases in one stream: what `inline` takes, and `counts`, the rows of each lease in turn.
+
+    Args:
+        item: `{"table", "extra"?, "whole"?, "ipc", "counts": [[which lease, rows], …]}`; untrusted.
+        members: How many leases there are.
+
+    Returns:
+        Which lease, its rows, and whether they are all there are at their snapshots.
+
+    Raises:
+        InvalidField: The counts are not those of the stream, or a value breaks a rule.
+        InvalidArgument: The stream is malformed.
+    """
+    counts = item.get("counts") if isinstance(item, dict) else None
+    pairs: list[Any] = counts if isinstance(counts, list) else [None]
+    for pair in pairs:
+        if not (isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and n >= 0 for n in pair)):
+            raise InvalidField("counts", "must be pairs", expected="[[which lease, rows], …]", actual=counts)
+        if pair[0] >= members:
+            raise InvalidField("counts", "names a lease that is not finished here", expected=members, actual=pair[0])
+    put, whole = inline({k: v for k, v in item.items() if k != "counts"}, "", principal, policy, is_cancelled)
+    if sum(rows for _, rows in pairs) != put.rows.num_rows:
+        raise InvalidField("counts", "are not the rows of the stream", expected=put.rows.num_rows, actual=counts)
+    parts, start = [], 0
+    for at, rows in pairs:
+        parts.append((at, Put(put.flight, put.rows.slice(start, rows), put.mode), whole))
+        start += rows
+    return parts

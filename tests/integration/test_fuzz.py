@@ -226,6 +226,9 @@ BODIES: dict[str, Any] = {
     "declare_listing": {"job_id": "x", "lease_token": "t", "snapshot_id": 1, "mark": "m", "removed": ["f"],
                         "base": {"snapshot_id": 1, "mark": "m"}},
     "finish_job": {"job_id": "x", "lease_token": "t", "outcomes": [], "decisions": [], "result": {}, "final": True},
+    "finish_jobs": {"finishes": [{"job_id": "x", "lease_token": "t"}], "rows": [
+        {"table": "stats.columns", "ipc": "", "counts": [[0, 1]]}]},
+    "return_leases": {"lease_tokens": ["t"]},
     "delete_stats": {"table": "c.s.none", "snapshot": 1, "target": {"kind": "COLUMN_GROUP", "column_ids": [1, 2]}},
     "expire": {"table": "c.s.t", "dry_run": True},
     "stats_meta": {"table": "c.s.t", "snapshot": 1, "target": {"kind": "FILE", "file_path": "f"}},

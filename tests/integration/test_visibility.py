@@ -200,6 +200,8 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "renew_lease": [key],
         "declare_listing": [key | {"snapshot_id": 1, "mark": "m"}],
         "finish_job": [key],
+        "finish_jobs": [{"finishes": [key]}],
+        "return_leases": [{"lease_tokens": ["t"]}],
         "delete_stats": [{"table": HIDDEN_NAME}],
         "expire": [{"table": HIDDEN_NAME, "dry_run": True}],
         "stats_meta": [{"table": HIDDEN_NAME, "snapshot": VERSION, "target": {"kind": "TABLE"}}],

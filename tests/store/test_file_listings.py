@@ -12,7 +12,7 @@ from store import records
 from store.catalog_store import Catalog, TableEntry
 from store.database import Database
 from store.errors import UpstreamError
-from store.file_listings import Listing, can_continue, continue_listing, mark_listing
+from store.file_listings import Listing, can_continue, continue_listing, mark_listings
 from store.file_spans import rows_of
 from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
@@ -39,7 +39,7 @@ class House:
             if listing.base_snapshot_id is not None:
                 continue_listing(connection, self.table.table_key, listing)
             self.store.put_in(connection, self.rows(listing.snapshot_id, files, whole))
-            mark_listing(connection, self.table.table_key, listing)
+            mark_listings(connection, [(self.table.table_key, listing)])
 
         self.database.write(run)
 

@@ -50,7 +50,7 @@ class House:
 
     def _answer(self) -> None:
         while not self._stop.is_set():
-            lease = self.work.lease("w", ["control"], 0.05, [], lambda: False)
+            lease = next(iter(self.work.lease("w", ["control"], 0.05, [], lambda: False)), None)
             if lease is not None:
                 self.asked.append(lease["payload"])
                 self.before(lease)

@@ -64,7 +64,7 @@ class House:
         return self.jobs.enqueue(self.table, "1", "ASYNC", {"requests": bodies}, ["table"])
 
     def lease(self, *kinds: str, timeout: float = 0.0) -> dict[str, Any] | None:
-        return self.work.lease("w", kinds or ("job",), timeout, [], lambda: False)
+        return next(iter(self.work.lease("w", kinds or ("job",), timeout, [], lambda: False)), None)
 
     def finish(self, lease: dict[str, Any], *outcomes: dict[str, Any], **body: Any) -> str:
         return self.work.finish(lease["job_id"], lease["lease_token"], {"outcomes": list(outcomes)} | body)

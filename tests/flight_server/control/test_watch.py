@@ -58,7 +58,7 @@ class House:
         self.watch.step()
 
     def lease(self) -> dict[str, Any] | None:
-        return self.leases.lease("w", ["watch"], 0.0, [], lambda: False)
+        return next(iter(self.leases.lease("w", ["watch"], 0.0, [], lambda: False)), None)
 
     def finish(self, lease: dict[str, Any], **body: Any) -> None:
         self.leases.finish(lease["job_id"], lease["lease_token"], body or {"result": {}})

@@ -248,6 +248,6 @@ def test_few_rows_go_with_the_outcome():
     sink.put("stats.columns", rows)
     sink.put("stats.columns", rows)
     sink.put("stats.files", rows.slice(0, 0))
-    (item,) = sink.inline()
-    assert (item["table"], item["extra"], item["whole"]) == ("stats.columns", False, False)
+    (held,) = sink.held()
+    assert (held.flight, held.extra, held.whole, held.rows.num_rows) == ("stats.columns", False, False, 4)
     assert not server.calls

@@ -1,0 +1,45 @@
+"""Facts that a worker is told of the tables it captures, read for many tables at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from store.database import Database
+from store.names import dotted_name
+
+
+def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dict[str, int]]:
+    """Column key (`store.names.column_key`) → id, for every column that each table ever had.
+
+    Where no other column is written alike, the dotted name is a key too.
+    """
+    rows = database.rows(
+        "SELECT table_key, column_name, column_id FROM column_ids WHERE table_key IN (SELECT unnest(?::BIGINT[]))",
+        list(table_keys),
+    )
+    ids: dict[int, dict[str, int]] = {key: {} for key in table_keys}
+    dotted: dict[int, dict[str, int]] = {key: {} for key in table_keys}
+    for table_key, name, column_id in rows:
+        ids[table_key][name] = column_id
+        if '"' in name:
+            dotted[table_key][dotted_name(name)] = column_id
+    return {key: dotted[key] | ids[key] for key in table_keys}
+
+
+def snapshot_columns(
+    database: Database, pinned: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], list[list[Any]]]:  # fmt: skip
+    """The columns of snapshots, by table key and snapshot id; none of snapshots and schemas that are unknown.
+
+    A column is [name, logical type, nullable, field id, path?]; the path is missing where a connector gave none.
+    """
+    rows = database.rows(
+        "SELECT s.table_key, s.snapshot_id, c.columns"
+        " FROM (SELECT unnest(?::BIGINT[]) AS table_key, unnest(?::BIGINT[]) AS snapshot_id) w"
+        " JOIN snapshots s USING (table_key, snapshot_id)"
+        " JOIN schemas c ON c.table_key = s.table_key AND c.schema_hash = s.schema_hash",
+        [key for key, _ in pinned], [snapshot_id for _, snapshot_id in pinned],
+    )  # fmt: skip
+    return {(key, snapshot_id): json.loads(columns) for key, snapshot_id, columns in rows}
