@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from store.database import Database
+from store.layout import parts
 from store.names import dotted_name
 
 
@@ -26,6 +27,16 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
         if '"' in name:
             dotted[table_key][dotted_name(name)] = column_id
     return {key: dotted[key] | ids[key] for key in table_keys}
+
+
+def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]:
+    """Those of the tables of which columns, sketches or files are stored, at any snapshot: what an engine looks up."""
+    if not table_keys:
+        return set()
+    held = [*parts("stats.columns"), *parts("stats.sketches"), "file_snapshots"]
+    scope = f"BETWEEN {min(table_keys)} AND {max(table_keys)}"  # by which DuckDB skips row groups
+    union = " UNION ".join(f"SELECT table_key FROM {name} WHERE table_key {scope}" for name in held)
+    return {key for (key,) in database.rows(union)} & set(table_keys)
 
 
 def snapshot_columns(

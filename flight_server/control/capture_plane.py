@@ -63,13 +63,15 @@ class Captures:
         pinned = dict.fromkeys((t.table_key, snapshot_id) for t, pins in wanted for snapshot_id, _ in pins)
         columns = capture_facts.snapshot_columns(self.catalog.database, list(pinned))
         ids = capture_facts.column_ids(self.catalog.database, {table.table_key for table, _ in wanted})
+        known = capture_facts.with_statistics(self.catalog.database, list(ids))
         configs = {catalog: self.lakes.config(catalog) for catalog in {table.table_catalog for table, _ in wanted}}
         return [
             {
                 "connector": configs[table.table_catalog],
                 "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
                           "table_id": table.table_id},
-                "column_ids": ids[table.table_key], "mode": str(mode), "correlation_id": correlation_id,
+                "column_ids": ids[table.table_key], "has_statistics": table.table_key in known,
+                "mode": str(mode), "correlation_id": correlation_id,
                 "snapshots": {str(i): columns.get((table.table_key, i), []) for i, _ in pins},
                 "requests": [{**spec.json, "snapshot_id": snapshot_id} for snapshot_id, spec in pins],
             }

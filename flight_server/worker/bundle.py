@@ -25,7 +25,7 @@ FIRST_SIZE: Final = 8  # leases of the first bundle
 MAX_SIZE: Final = 64
 LINGER_SECONDS: Final = 2.0  # that a capture waits for others of its bundle, to be stored together
 LINGER_COUNT: Final = 24
-MAX_BYTES: Final = 3 << 20  # of rows in one call
+MAX_BYTES: Final = 5 << 20  # of rows in one call
 MAX_ENDED: Final = 128  # captures that wait to be told; more make the workers' threads wait
 
 

@@ -13,6 +13,7 @@ from capture.spi import Listing, TableHandle
 from flight_server.worker.connection import Server, first_line
 from flight_server.worker.lease_keeper import LeaseKeeper
 from store.errors import Cancelled, InvalidArgument, UpstreamError
+from store.schemas import FLIGHTS
 
 INLINE_BYTES: Final = 1 << 20  # of rows that go with the outcome
 _NAME: Final = ("table_catalog", "table_schema", "table_name")
@@ -38,10 +39,14 @@ def encoded(held: Held) -> dict[str, Any]:
 
 
 class DraftSink:
-    """Puts rows under a lease. Few rows wait until the end and go with the outcome, in one call."""
+    """Puts rows under a lease. Few rows wait until the end and go with the outcome, in one call.
 
-    def __init__(self, server: Server, keeper: LeaseKeeper):
-        self.server, self.keeper = server, keeper
+    Args:
+        has_statistics: Whether anything may be stored of the table; the server is not asked for what cannot be there.
+    """
+
+    def __init__(self, server: Server, keeper: LeaseKeeper, *, has_statistics: bool = True):
+        self.server, self.keeper, self.has_statistics = server, keeper, has_statistics
         self._held: dict[tuple[str, bool, bool], list[pa.Table]] = {}  # flight, extra, whole
         self._bytes = 0
 
@@ -89,6 +94,9 @@ class DraftSink:
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
         self.keeper.touched = time.monotonic()
+        if not self.has_statistics:
+            nothing = FLIGHTS[flight].schema.empty_table()
+            return nothing if columns is None else nothing.select(list(columns))
         predicates = [{"column": column, "op": "EQ", "values": [table.key[column]]} for column in _NAME]
         command: dict[str, Any] = {"table": flight, "predicates": predicates, "snapshot": table.snapshot_id,
                                    "allow_stale": True}  # fmt: skip

@@ -326,7 +326,7 @@ class Worker:
     def _capture(self, slot: _Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
         payload = lease["payload"]
         assert slot.keeper is not None
-        sink = DraftSink(self.server, slot.keeper)
+        sink = DraftSink(self.server, slot.keeper, has_statistics=payload["has_statistics"])
         with slot.connectors.opened(payload["connector"]) as connector:
             known = payload["snapshots"].items()
             handles = {int(i): _handle(payload, int(i), columns, connector) for i, columns in known}

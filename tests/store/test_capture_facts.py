@@ -1,0 +1,56 @@
+"""What a worker is told of many tables at once."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from store import capture_facts, records
+from store.catalog_store import Catalog
+from store.database import Database
+from store.schemas import FLIGHTS
+from store.stats_store import DuckDBStatsStore, Put, PutMode
+
+
+@pytest.fixture
+def store():
+    database = Database(":memory:")
+    yield DuckDBStatsStore(database, Catalog(database))
+    database.close()
+
+
+def put(store: DuckDBStatsStore, flight: str, table: str, **more: object) -> int:
+    row = {"table_catalog": "c", "table_schema": "s", "table_name": table, "snapshot_id": 1} | more
+    rows = records.prepare(FLIGHTS[flight], pa.Table.from_pylist([row]))
+    store.put([Put(flight, rows, PutMode.UPSERT)])
+    entry = store.catalog.find(("c", "s", table))
+    assert entry is not None
+    return entry.table_key
+
+
+def test_tables_with_statistics_are_those_an_engine_could_go_on_from(store):
+    counted = put(store, "stats.tables", "counted", row_count=1)
+    columns = put(store, "stats.columns", "columns", column_name="a", ndv=1.0)
+    files = put(store, "stats.files", "files", file_path="f", row_count=1)
+    assert capture_facts.with_statistics(store.database, [counted, columns, files]) == {columns, files}
+    assert capture_facts.with_statistics(store.database, [counted]) == set()
+    assert capture_facts.with_statistics(store.database, []) == set()
+
+
+def test_column_ids_are_those_of_each_table(store):
+    first = put(store, "stats.columns", "first", column_name="a", ndv=1.0)
+    other = put(store, "stats.columns", "other", column_name='"x.y"', ndv=1.0)
+    bare = put(store, "stats.tables", "bare", row_count=1)
+    assert capture_facts.column_ids(store.database, [first, other, bare]) == {
+        entry.table_key: store.catalog.column_ids(entry) for entry in store.catalog.tables()
+    }
+
+
+def test_columns_of_unknown_snapshots_are_absent(store):
+    first = put(store, "stats.columns", "first", column_name="a", ndv=1.0)
+    assert capture_facts.snapshot_columns(store.database, [(first, 1), (first, 77)]) == {}
+    store.database.write(lambda c: c.execute(
+        "INSERT INTO schemas VALUES (?, 'h', '[[\"a\", \"INT\", true, null]]')", [first]))  # fmt: skip
+    store.database.write(lambda c: c.execute("UPDATE snapshots SET schema_hash = 'h'"))
+    found = capture_facts.snapshot_columns(store.database, [(first, 1), (first, 77)])
+    assert found == {(first, 1): [["a", "INT", True, None]]}
