@@ -1,4 +1,5 @@
-"""Many small tables in one request, and one alone: milliseconds a table through a server with one worker.
+"""Many small tables in one request, and one alone: milliseconds a table through a server with one worker, and how much
+of the processors the server and its worker take for a table, which other work on the machine changes little.
 
 Tables of 1000 rows × 10 columns, of Parquet and of Delta; beside them DuckDB's SUMMARIZE of the same files.
 `python -m pytest tests/benchmarks/bench_small_tables.py -m benchmark -s`; STATFLIGHT_BENCH_TABLES (200) sets how many.
@@ -40,6 +41,12 @@ def make(format: str, root: Path) -> None:
             pq.write_table(rows, place / "0.parquet")
 
 
+def cpu_ms(pid: int) -> float:
+    """What a process has used of the processors, in milliseconds; Linux."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
+
+
 def capture(client: Client, numbers: range) -> float:
     """Milliseconds a table."""
     asked = [
@@ -65,11 +72,17 @@ def test_small_tables(tmp_path, capsys, format):
         client.act("discover", {"catalog": "lake"})
         capture(client, range(1))
         alone = statistics.median(capture(client, range(number, number + 1)) for number in range(1, 1 + ALONE))
+        own = server.process.pid
+        pids = [own, *map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())]
+        before = sum(map(cpu_ms, pids[1:])), cpu_ms(own)
         together = capture(client, range(1 + ALONE, TABLES))
+        after = sum(map(cpu_ms, pids[1:])), cpu_ms(own)
+        of_worker, of_server = ((now - then) / (TABLES - 1 - ALONE) for now, then in zip(after, before, strict=True))
     files = sorted((tmp_path / "lake").rglob("*.parquet"))[:50]
     began = time.perf_counter()
     for file in files:
         duckdb.sql(f"SUMMARIZE FROM '{file}'").fetchall()
     beside = (time.perf_counter() - began) * 1000 / len(files)
     with capsys.disabled():
-        print(f"\n{format}: {alone:.0f} ms alone, {together:.1f} ms a table of {TABLES}; SUMMARIZE {beside:.1f} ms")
+        print(f"\n{format}: {alone:.0f} ms alone, {together:.1f} ms a table of {TABLES}; SUMMARIZE {beside:.1f} ms;"
+              f" CPU a table: server {of_server:.1f} ms, worker {of_worker:.1f} ms")  # fmt: skip
