@@ -70,13 +70,13 @@ def capture(
     mode = "ASYNC" if asynchronous else "SYNC"
 
     def once(client: StatsClient, started: float) -> int:
-        def work(name: str) -> list[dict[str, Any]]:
-            return client.capture(client.capture_requests(
+        def ask(name: str) -> list[dict[str, Any]]:
+            return client.capture_requests(
                 name, snapshot=at, columns=chosen, kinds=asked, mode=mode, partitions=partitions, sampling=sampling,
-            ))  # fmt: skip
+            )  # fmt: skip
 
         names, failed = expand(client, targets)
-        for name, ended in capture_each(client, names, work):
+        for name, ended in capture_each(client, names, ask, client.capture):
             if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
                 raise ended  # the others would fare no better
             if isinstance(ended, Exception):

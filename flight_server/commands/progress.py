@@ -6,9 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow.flight as flight
 
 from flight_server.commands.output import quiet
 
@@ -16,36 +19,84 @@ if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
 T = TypeVar("T")
+Requests = list[dict[str, Any]]
 Outcomes = list[dict[str, Any]]
-AT_ONCE = 4  # captures that one command waits for
+AT_ONCE = 4  # calls that one command waits for
+TOGETHER = 32  # tables of one call, where there are many
+MAX_REQUESTS = 10_000  # of one call of several tables
 POLL_SECONDS = 0.5
 
 
 def capture_each(
-    client: StatsClient, names: Sequence[str], capture: Callable[[str], Outcomes]
+    client: StatsClient, names: Sequence[str], ask: Callable[[str], Requests], capture: Callable[[Requests], Outcomes]
 ) -> Iterator[tuple[str, Outcomes | Exception]]:
-    """Capture tables, a few at once.
+    """Capture tables, a few at once; of many, several by one call, which the server and its workers do in bundles.
 
     Args:
         client: For the progress of the jobs.
         names: Full names of the tables.
-        capture: Captures one table and waits for it.
+        ask: The requests for a table.
+        capture: Captures what is asked and waits for it; one outcome per request.
 
     Yields:
         Each table in the order of its end, with its outcomes or with the error that ended it.
     """
     with ThreadPoolExecutor(AT_ONCE, "capture") as pool, _bar(client, names) as done:
-        waiting: dict[Future[Outcomes], str] = {pool.submit(capture, name): name for name in names}
+        size = TOGETHER if len(names) > AT_ONCE else 1
+        parts = [names[start : start + size] for start in range(0, len(names), size)]
+        waiting = [pool.submit(_capture_together, part, ask, capture) for part in parts]
         try:
             for ended in as_completed(waiting):
-                name, error = waiting[ended], ended.exception()
-                done(name)
-                if error is not None and not isinstance(error, Exception):
-                    raise error
-                yield name, error if error is not None else ended.result()
+                for name, outcomes in ended.result():
+                    done(name)
+                    yield name, outcomes
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _capture_together(
+    names: Sequence[str], ask: Callable[[str], Requests], capture: Callable[[Requests], Outcomes]
+) -> list[tuple[str, Outcomes | Exception]]:
+    """Each table with its outcomes or its error. A call that is refused is made again for each table alone."""
+    found: dict[str, Outcomes | Exception] = {}
+    groups: list[dict[str, Requests]] = [{}]
+    for name in names:
+        try:
+            asked = ask(name)
+        except Exception as trouble:
+            found[name] = trouble
+            continue
+        if groups[-1] and sum(map(len, groups[-1].values())) + len(asked) > MAX_REQUESTS:
+            groups.append({})
+        groups[-1][name] = asked
+    for group in groups:
+        found |= _by_one_call(group, capture) if len(group) > 1 else _one_by_one(group, capture)
+    return [(name, found[name]) for name in names]
+
+
+def _by_one_call(
+    group: Mapping[str, Requests], capture: Callable[[Requests], Outcomes]
+) -> dict[str, Outcomes | Exception]:  # fmt: skip
+    try:
+        outcomes = iter(capture([request for asked in group.values() for request in asked]))
+    except flight.FlightUnavailableError as trouble:
+        return dict.fromkeys(group, trouble)
+    except Exception:  # one of the tables is at fault
+        return _one_by_one(group, capture)
+    return {name: list(islice(outcomes, len(asked))) for name, asked in group.items()}
+
+
+def _one_by_one(
+    group: Mapping[str, Requests], capture: Callable[[Requests], Outcomes]
+) -> dict[str, Outcomes | Exception]:  # fmt: skip
+    found: dict[str, Outcomes | Exception] = {}
+    for name, asked in group.items():
+        try:
+            found[name] = capture(asked)
+        except Exception as trouble:
+            found[name] = trouble
+    return found
 
 
 @contextmanager

@@ -1,0 +1,77 @@
+"""Captures of many tables by one command: few calls, and each table with its own outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from flight_server.commands import progress as module
+from flight_server.commands.progress import TOGETHER, Requests, capture_each
+
+
+class Lake:
+    """Tables of two requests each; `bad` ones are refused, of `lost` ones not even the columns are known."""
+
+    def __init__(self, bad: tuple[str, ...] = (), lost: tuple[str, ...] = ()):
+        self.bad, self.lost = bad, lost
+        self.calls: list[Requests] = []
+
+    def ask(self, name: str) -> Requests:
+        if name in self.lost:
+            raise pa.ArrowKeyError(f"no table {name}")
+        return [{"table": name, "target": n} for n in range(2)]
+
+    def capture(self, requests: Requests) -> Requests:
+        self.calls.append(requests)
+        if any(request["table"] in self.bad for request in requests):
+            raise pa.ArrowInvalid("refused")
+        return [request | {"outcome": "CAPTURED"} for request in requests]
+
+    def run(self, names: list[str]) -> dict[str, Any]:
+        return dict(capture_each(None, names, self.ask, self.capture))  # type: ignore[arg-type]
+
+
+def names(count: int) -> list[str]:
+    return [f"t{n}" for n in range(count)]
+
+
+def test_many_tables_are_captured_by_few_calls():
+    lake = Lake()
+    found = lake.run(names(TOGETHER * 2 + 1))
+    assert sorted(map(len, lake.calls)) == [2, 2 * TOGETHER, 2 * TOGETHER]
+    assert sorted(found) == sorted(names(TOGETHER * 2 + 1))
+    assert all({outcome["table"] for outcome in ended} == {name} for name, ended in found.items())
+
+
+def test_few_tables_are_captured_beside_each_other():
+    lake = Lake()
+    assert len(lake.run(names(3))) == len(lake.calls) == 3
+
+
+def test_a_bad_table_fails_alone():
+    lake = Lake(bad=("t1",), lost=("t2",))
+    found = lake.run(names(6))
+    assert {name for name, ended in found.items() if isinstance(ended, Exception)} == {"t1", "t2"}
+    assert isinstance(found["t1"], pa.ArrowInvalid) and isinstance(found["t2"], pa.ArrowKeyError)
+    assert [len(found[name]) for name in ("t0", "t3", "t4", "t5")] == [2] * 4
+
+
+def test_a_server_that_is_away_is_not_asked_for_each_table():
+    lake = Lake()
+
+    def away(requests: Requests) -> Requests:
+        lake.calls.append(requests)
+        raise flight.FlightUnavailableError("away")
+
+    found = dict(capture_each(None, names(8), lake.ask, away))  # type: ignore[arg-type]
+    assert len(lake.calls) == 1
+    assert all(isinstance(ended, flight.FlightUnavailableError) for ended in found.values())
+
+
+def test_a_call_holds_a_limit_of_requests(monkeypatch):
+    monkeypatch.setattr(module, "MAX_REQUESTS", 5)
+    lake = Lake()
+    lake.run(names(5))
+    assert [len(call) for call in lake.calls] == [4, 4, 2]
