@@ -268,12 +268,18 @@ class Worker:
     def _finish_all(self, ended: Sequence[Ended]) -> bool:
         """Tells the server of several in one call; False where each has to be told alone."""
         finishes = [_told(end.lease, end.body) for end in ended]
-        try:
-            answers = self.server.act(
-                "finish_jobs", {"finishes": finishes, "rows": rows_together(ended)}, timeout=600.0
-            )
-        except (pa.ArrowException, OSError):  # one of them is refused, or the server is away: both are told alone
-            return False
+        report = {"finishes": finishes, "rows": rows_together(ended)}
+        answers: list[Any] = []
+        for pause in (0.2, 1.0, 0.0):
+            try:
+                answers = self.server.act("finish_jobs", report, timeout=600.0)
+                break
+            except (flight.FlightUnavailableError, OSError):
+                self.stopping.wait(pause)
+            except pa.ArrowException:  # one of them is refused
+                return False
+        else:
+            return True  # the leases expire, and the work is queued again
         for end, answer in zip(ended, answers, strict=True):
             if "error" in answer:
                 self._finish(end.lease, {"error": answer["error"], "message": answer["error"]["message"]})

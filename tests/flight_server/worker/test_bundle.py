@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
 
 from capture.registry import Registry
@@ -138,6 +139,22 @@ def test_a_refused_call_is_told_one_by_one():
     Worker(server, Registry([]))._end([ended(0), ended(1)])  # type: ignore[arg-type]
     assert [body["job_id"] for body in server.finished] == ["j0", "j1"]
     assert all(body["rows"][0]["table"] == "stats.columns" for body in server.finished)
+
+
+def test_a_server_that_is_away_is_told_again_of_all_at_once():
+    server = Server()
+    tries: list[int] = []
+
+    def away(body: Any) -> Any:
+        tries.append(len(body["finishes"]))
+        if len(tries) < 2:
+            raise flight.FlightUnavailableError("away")
+        return {"job_id": "j0", "state": "SUCCEEDED"}
+
+    server.answers["finish_jobs"] = away
+    worker = Worker(server, Registry([]))  # type: ignore[arg-type]
+    assert worker._finish_all([ended(0)])
+    assert tries == [1, 1] and not server.finished
 
 
 def test_the_server_is_not_asked_for_what_cannot_be_stored():
