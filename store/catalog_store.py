@@ -23,7 +23,7 @@ from store.errors import InvalidArgument, NotFound, nearest
 from store.lru import LruCache
 from store.names import dotted_name, join_name, split_name, table_uuid
 from store.publications import Publications
-from store.views import view
+from store.views import execute, query, view
 
 _PLACE = ("table_key", "snapshot_id", "hash")
 __all__ = ["EXTERNAL", "Catalog", "SnapshotEntry", "TableEntry", "table_uuid"]
@@ -275,17 +275,18 @@ class Catalog(Publications):
             return entries
         fields = ("table_key", "table_catalog", "table_schema", "table_name", "table_id", "format")
         made = pa.table({field: [getattr(entry, field) for entry in new] for field in fields})
-        with view(connection, made=made):
-            connection.execute(
-                f"INSERT INTO tables ({', '.join(fields)}, dropped, state, discovered_at)"
-                f" SELECT {', '.join(fields)}, false, 'ACTIVE', ? FROM made", [datetime.now(UTC)],
+        execute(
+            connection, f"INSERT INTO tables ({', '.join(fields)}, dropped, state, discovered_at)"
+            f" SELECT {', '.join(fields)}, false, 'ACTIVE', $now FROM {{made}}", {"now": datetime.now(UTC)}, made=made,
+        )  # fmt: skip
+        if format == EXTERNAL:
+            catalogs = made.select(["table_catalog"]).group_by("table_catalog").aggregate([])
+            execute(
+                connection, "INSERT INTO connectors (catalog, format, options, state)"
+                " SELECT table_catalog, $format, $options, 'ACTIVE' FROM {catalogs}"
+                " WHERE table_catalog NOT IN (SELECT catalog FROM connectors)",
+                {"format": EXTERNAL, "options": "{}"}, catalogs=catalogs,
             )  # fmt: skip
-            if format == EXTERNAL:
-                connection.execute(
-                    "INSERT INTO connectors (catalog, format, options, state)"
-                    " SELECT DISTINCT table_catalog, ?, '{}', 'ACTIVE' FROM made"
-                    " WHERE table_catalog NOT IN (SELECT catalog FROM connectors)", [EXTERNAL],
-                )  # fmt: skip
         for entry in new:
             self.keep(entry)
         return entries
@@ -342,32 +343,30 @@ class Catalog(Publications):
     def _sight(self, connection: Connection, seen: pa.Table) -> set[tuple[int, int]]:
         external = [self.drafted.by_key[key].format == EXTERNAL for key in seen["table_key"].to_pylist()]
         seen = seen.append_column("is_external", pa.array(external, pa.bool_()))
-        with view(connection, seen=seen):
-            known = connection.sql(
-                "SELECT s.*, n.snapshot_id IS NOT NULL AS known, n.schema_hash IS NOT NULL AS hashed,"
-                " coalesce(n.schema_hash, s.schema_hash) AS hash FROM seen s"
-                " LEFT JOIN snapshots n ON n.table_key = s.table_key AND n.snapshot_id = s.snapshot_id"
-            ).to_arrow_table()
-        with view(connection, known=known):
-            connection.execute(
+        known = query(
+            connection, "SELECT seen.*, n.snapshot_id IS NOT NULL AS known, n.schema_hash IS NOT NULL AS hashed,"
+            " coalesce(n.schema_hash, seen.schema_hash) AS hash FROM {seen}"
+            " LEFT JOIN snapshots n ON n.table_key = seen.table_key AND n.snapshot_id = seen.snapshot_id", seen=seen,
+        )  # fmt: skip
+        new = known.filter(pc.invert(known["known"]))
+        if new.num_rows:
+            execute(
                 # a connector's own snapshots come from the connector: whether it has this one it will tell
-                "INSERT INTO snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live) SELECT table_key,"
-                " snapshot_id, CASE WHEN is_external THEN snapshot_id ELSE -1 END, schema_hash,"
-                " CASE WHEN is_external THEN true END FROM known WHERE NOT known"
-            )
-            unhashed = pc.and_not(known["known"], known["hashed"])
-            gained = known.filter(pc.and_(unhashed, pc.is_valid(known["schema_hash"])))
-            if gained.num_rows:
+                connection, "INSERT INTO snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live)"
+                " SELECT table_key, snapshot_id, CASE WHEN is_external THEN snapshot_id ELSE -1 END, schema_hash,"
+                " CASE WHEN is_external THEN true END FROM {new}", new=new,
+            )  # fmt: skip
+        gained = known.filter(pc.and_(pc.and_not(known["known"], known["hashed"]), pc.is_valid(known["schema_hash"])))
+        if gained.num_rows:
+            with view(connection, gained=gained):
                 connection.execute(
-                    "UPDATE snapshots SET schema_hash = k.schema_hash FROM known k WHERE k.known AND NOT k.hashed"
-                    " AND k.schema_hash IS NOT NULL AND snapshots.table_key = k.table_key"
-                    " AND snapshots.snapshot_id = k.snapshot_id"
+                    "UPDATE snapshots SET schema_hash = k.schema_hash FROM gained k"
+                    " WHERE snapshots.table_key = k.table_key AND snapshots.snapshot_id = k.snapshot_id"
                 )
-                self.settling.moved(gained["table_key"].to_pylist())
+            self.settling.moved(gained["table_key"].to_pylist())
         sure = known.filter(pc.is_valid(known["hash"]))
         for key, snapshot_id, hash_ in zip(*(sure[n].to_pylist() for n in _PLACE), strict=True):
             self.sighted.put((key, snapshot_id), hash_)
-        new = known.filter(pc.invert(known["known"]))
         registered = set(zip(new["table_key"].to_pylist(), new["snapshot_id"].to_pylist(), strict=True))
         for key, _ in registered:
             self.seen_as.pop(key, None)  # whether the lake has it the next look tells
@@ -376,20 +375,19 @@ class Catalog(Publications):
     def _advance(self, connection: Connection, later: Mapping[int, int]) -> None:
         """Gives external tables a later current snapshot: table key → id, greater than any before."""
         pairs = {"table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64())}
-        with view(connection, later=pa.table(pairs)):
-            changed = self._with_other_schema(connection, later)
-            connection.execute(
-                "UPDATE tables SET current_snapshot_id = l.snapshot_id FROM later l"
-                " WHERE tables.table_key = l.table_key"
-            )
+        changed = self._with_other_schema(connection, later, pa.table(pairs))
+        execute(
+            connection, "UPDATE tables SET current_snapshot_id = later.snapshot_id FROM {later}"
+            " WHERE tables.table_key = later.table_key", later=pa.table(pairs),
+        )  # fmt: skip
         self.settling.moved(changed)
         known = {k: i for k, i in later.items() if self.drafted.by_key[k].current_snapshot_id is not None}
         self.settling.aged({key: snapshot_id for key, snapshot_id in known.items() if key not in changed})
         for key, snapshot_id in later.items():
             self.keep(replace(self.drafted.by_key[key], current_snapshot_id=snapshot_id))
 
-    def _with_other_schema(self, connection: Connection, later: Mapping[int, int]) -> set[int]:
-        """The tables (key → new current snapshot, also the view `later`) whose schema is not that of the snapshot that
+    def _with_other_schema(self, connection: Connection, later: Mapping[int, int], pairs: pa.Table) -> set[int]:
+        """The tables (key → new current snapshot, the same as `pairs`) whose schema is not that of the snapshot that
         is current until now. Where it stays, the same rows answer, and are only labelled anew."""
         hashes = []
         for key, snapshot_id in later.items():
@@ -398,13 +396,13 @@ class Catalog(Publications):
                 hashes.append((key, self.sighted.get((key, current)), self.sighted.get((key, snapshot_id))))
         if all(old and new for _, old, new in hashes):
             return {key for key, old, new in hashes if old != new}
-        moved = connection.execute(
-            "SELECT l.table_key FROM later l JOIN tables t ON t.table_key = l.table_key"
+        moved = query(
+            connection, "SELECT pairs.table_key FROM {pairs} JOIN tables t ON t.table_key = pairs.table_key"
             " LEFT JOIN snapshots o ON o.table_key = t.table_key AND o.snapshot_id = t.current_snapshot_id"
-            " LEFT JOIN snapshots n ON n.table_key = l.table_key AND n.snapshot_id = l.snapshot_id"
-            " WHERE t.current_snapshot_id IS NOT NULL AND n.schema_hash IS DISTINCT FROM o.schema_hash"
-        ).fetchall()
-        return {key for (key,) in moved}
+            " LEFT JOIN snapshots n ON n.table_key = pairs.table_key AND n.snapshot_id = pairs.snapshot_id"
+            " WHERE t.current_snapshot_id IS NOT NULL AND n.schema_hash IS DISTINCT FROM o.schema_hash", pairs=pairs,
+        )  # fmt: skip
+        return set(moved["table_key"].to_pylist())
 
     def assign_column_ids(
         self, connection: Connection, entry: TableEntry, names: Iterable[str], given: Mapping[str, int] | None = None

@@ -14,7 +14,7 @@ from store.freshness import EXACT
 from store.layout import BY_SPAN, OPEN_END, Connection
 from store.puts import Codes, Counts, Novel, PutMode, codes
 from store.staged import NONE, NameOf, Staged
-from store.views import view
+from store.views import execute, query, view
 
 
 def waves(rows: pa.Table) -> Iterator[pa.Table]:
@@ -169,11 +169,11 @@ class SpanMerge:
             keys, ids = new["table_key"].to_pylist(), new["snapshot_id"].to_pylist()
             labels = [EXACT if self.current.get(key) == id_ else None for key, id_ in zip(keys, ids, strict=True)]
             listed = new.select(["table_key", "snapshot_id", "pos"])
-            with view(connection, listed=listed.append_column("freshness", pa.array(labels, pa.string()))):
-                connection.execute(
-                    "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, freshness)"
-                    f" SELECT table_key, '{self.family}', snapshot_id, pos, freshness FROM listed"
-                )
+            execute(
+                connection, "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, freshness)"
+                f" SELECT table_key, '{self.family}', snapshot_id, pos, freshness FROM {{listed}}",
+                listed=listed.append_column("freshness", pa.array(labels, pa.string())),
+            )  # fmt: skip
 
     def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
         if len(rowids):
@@ -228,11 +228,10 @@ def _turn(connection: Connection, family: str, rows: pa.Table) -> pa.Table:
     """table_key, snapshot_id, pos, last, own, upto of each table of a wave: the position of its listing (`own` where it
     is there already), that of the newest one (-1 where there is none), and where rows put at it end."""
     pairs = rows.select(["table_key", "snapshot_id"]).group_by(["table_key", "snapshot_id"]).aggregate([])
-    with view(connection, pairs=pairs):
-        return connection.sql(
-            "SELECT table_key, snapshot_id, coalesce(own, last + 1) AS pos, last, own,"
+    return query(
+            connection, "SELECT table_key, snapshot_id, coalesce(own, last + 1) AS pos, last, own,"
             f" CASE WHEN own IS NULL OR own = last THEN {OPEN_END} ELSE own + 1 END AS upto FROM ("
-            "SELECT p.table_key, p.snapshot_id, coalesce(max(f.pos), -1) AS last,"
-            " max(f.pos) FILTER (f.snapshot_id = p.snapshot_id) AS own FROM pairs p LEFT JOIN file_snapshots f"
-            f" ON f.table_key = p.table_key AND f.family = '{family}' GROUP BY ALL)"
-        ).to_arrow_table()
+            "SELECT pairs.table_key, pairs.snapshot_id, coalesce(max(f.pos), -1) AS last,"
+            " max(f.pos) FILTER (f.snapshot_id = pairs.snapshot_id) AS own FROM {pairs} LEFT JOIN file_snapshots f"
+            " ON f.table_key = pairs.table_key AND f.family = $family GROUP BY ALL)", {"family": family}, pairs=pairs,
+        )  # fmt: skip

@@ -1,0 +1,26 @@
+"""Arrow tables within SQL: as parameters where they are few, as views where they are many."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from store.views import execute, query
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4, 5, 300])
+def test_few_and_many_rows_are_the_same(rows: int):
+    table = pa.table({
+        "key": pa.array(range(rows), pa.int64()),
+        "text": pa.array([None if n % 3 == 2 else f"it's {{{n}}} \0 \"$x\"" for n in range(rows)], pa.string()),
+        "flag": pa.array([[True, None, False][n % 3] for n in range(rows)], pa.bool_()),
+    })  # fmt: skip
+    with duckdb.connect() as connection:
+        connection.execute("CREATE TABLE kept (key BIGINT, text VARCHAR, flag BOOLEAN, word VARCHAR)")
+        execute(connection, "INSERT INTO kept SELECT key, text, flag, $word FROM {made}", {"word": "{}"}, made=table)
+        found = query(connection, "SELECT k.* FROM {made} JOIN kept k ON k.key = made.key ORDER BY 1", made=table)
+        assert found.drop_columns("word").to_pylist() == table.to_pylist()
+        assert set(found["word"].to_pylist()) <= {"{}"}
+        with pytest.raises(duckdb.CatalogException):
+            connection.execute("SELECT * FROM made")
