@@ -30,12 +30,13 @@ _FINAL = {"retryable": False}  # of an engine that breaks the contract: it does 
 
 
 class Registry:
-    """Routes batches to engines. It selects and never merges what two engines say."""
+    """Routes batches to engines. It selects one engine per request and never merges results of two."""
 
     def __init__(self, engines: Sequence[CaptureEngine]):
         self.engines = sorted(engines, key=lambda engine: (engine.priority, engine.id))
 
     def candidates(self, request: CaptureRequest) -> list[CaptureEngine]:
+        """The engines whose capabilities cover the request, by priority."""
         return [engine for engine in self.engines if not _mismatch(engine, request)]
 
     def capture_batch(

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.catalog_entries import Entries, SnapshotEntry, TableEntry
 from store.current_rows import CurrentRows
 from store.database import Connection, Database, insert_rows
 from store.discovery import EXTERNAL, Discovery, new_column_ids
 from store.errors import InvalidArgument, NotFound, nearest
 from store.lru import LruCache
-from store.names import dotted_name, join_name, split_name, table_uuid
+from store.names import dotted_name, split_name, table_uuid
 from store.publications import Publications
 from store.views import execute, query, view
 
@@ -31,56 +31,17 @@ __all__ = ["EXTERNAL", "Catalog", "SnapshotEntry", "TableEntry", "table_uuid"]
 SIGHTED = 65_536  # snapshots that need not be looked up when they are put again
 
 
-@dataclass(frozen=True, slots=True)
-class TableEntry:
-    """A table the server knows. `current_snapshot_id` is None while it has no snapshot."""
-
-    table_key: int
-    table_catalog: str
-    table_schema: str
-    table_name: str
-    table_id: str
-    format: str
-    location: str | None = None
-    current_snapshot_id: int | None = None
-    dropped: bool = False
-
-    @property
-    def name(self) -> tuple[str, str, str]:
-        return self.table_catalog, self.table_schema, self.table_name
-
-    @property
-    def full_name(self) -> str:
-        return join_name(*self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotEntry:
-    snapshot_id: int
-    ordinal: int
-    schema_hash: str | None
-    is_live: bool | None  # None: a put spoke of it, and its lake was not looked at since
-
-
-@dataclass
-class _Entries:
-    by_name: dict[tuple[str, str, str], TableEntry] = field(default_factory=dict)
-    by_key: dict[int, TableEntry] = field(default_factory=dict)
-
-    @cached_property
-    def current(self) -> Mapping[int, int]:
-        return {t.table_key: t.current_snapshot_id for t in self.by_name.values() if t.current_snapshot_id is not None}
-
-    @cached_property
-    def any_dropped(self) -> bool:
-        return len(self.by_name) < len(self.by_key)
-
-
 class Catalog(Publications):
+    """The catalog of one database. Any thread may call reading methods; writing ones take the writer's connection.
+
+    Args:
+        database: The open database; its commits and rollbacks keep the entries in memory up to date.
+    """
+
     def __init__(self, database: Database):
         self.database = database
-        self.drafted = _Entries()  # as the writer's transaction has it
-        self._committed = _Entries()  # as everybody else sees it
+        self.drafted = Entries()  # as the writer's transaction has it
+        self._committed = Entries()  # as everybody else sees it
         self._changed = False
         self.seen_as: dict[int, str] = {}  # digest of what was found of a table the last time it was looked at
         self.sighted: LruCache[tuple[int, int], str] = LruCache(SIGHTED)  # table key, snapshot id → its schema hash
@@ -97,12 +58,13 @@ class Catalog(Publications):
     # Reading, from memory.
 
     def reload(self, connection: Connection) -> None:
+        """Reads all entries from the database: at the start, and after a rollback."""
         rows = connection.execute(
             "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
             " current_snapshot_id, dropped FROM tables"
         ).fetchall()
         entries = [TableEntry(*row) for row in rows]
-        self.drafted = _Entries(
+        self.drafted = Entries(
             {entry.name: entry for entry in entries if not entry.dropped}, {entry.table_key: entry for entry in entries}
         )
         self._next_key = max(self.drafted.by_key, default=0) + 1
@@ -114,14 +76,15 @@ class Catalog(Publications):
     def _publish(self) -> None:
         """Shows everybody what was committed: a reader is never told of a snapshot whose rows it cannot see yet."""
         if self._changed:
-            self._committed = _Entries(dict(self.drafted.by_name), dict(self.drafted.by_key))
+            self._committed = Entries(dict(self.drafted.by_name), dict(self.drafted.by_key))
             self._changed = False
 
     @property
-    def _seen(self) -> _Entries:
+    def _seen(self) -> Entries:
         return self.drafted if self.database.is_writing else self._committed
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
+        """The table of (catalog, schema, name), None if it does not exist or is dropped."""
         return self._seen.by_name.get(name)
 
     def get(self, full_name: str) -> TableEntry:
@@ -143,9 +106,11 @@ class Catalog(Publications):
         )
 
     def by_key(self, table_key: int) -> TableEntry:
+        """The table of a key, dropped ones included; KeyError if it does not exist."""
         return self._seen.by_key[table_key]
 
     def tables(self) -> list[TableEntry]:
+        """All tables that are not dropped."""
         return list(self._seen.by_name.values())
 
     def current_snapshots(self) -> Mapping[int, int]:
@@ -159,6 +124,7 @@ class Catalog(Publications):
     # Reading, from the file.
 
     def snapshot(self, table: TableEntry, snapshot_id: int) -> SnapshotEntry:
+        """A stored snapshot of a table; NotFound (UNKNOWN_SNAPSHOT) if it does not exist."""
         rows = self.database.rows(
             "SELECT snapshot_id, ordinal, schema_hash, is_live FROM snapshots WHERE table_key = ? AND snapshot_id = ?",
             table.table_key, snapshot_id,
@@ -173,6 +139,7 @@ class Catalog(Publications):
         return SnapshotEntry(*rows[0])
 
     def snapshots(self, table: TableEntry) -> list[SnapshotEntry]:
+        """The stored snapshots of a table, oldest first."""
         rows = self.database.rows(
             "SELECT snapshot_id, ordinal, schema_hash, is_live FROM snapshots WHERE table_key = ? ORDER BY ordinal",
             table.table_key,
@@ -241,6 +208,11 @@ class Catalog(Publications):
         return json.loads(rows[0][0]) if rows else []
 
     def connector(self, catalog: str) -> dict[str, Any]:
+        """A connector: `catalog`, `format`, `uri`, `options` with secrets masked, `state`.
+
+        Raises:
+            NotFound: No lake is connected by this name (UNKNOWN_CONNECTOR).
+        """
         rows = self.database.rows(
             "SELECT catalog, format, uri, options, state, last_error FROM connectors WHERE catalog = ?", catalog
         )
@@ -427,6 +399,7 @@ class Catalog(Publications):
     def put_connector(
         self, connection: Connection, catalog: str, format: str, uri: str, masked_options: Mapping[str, str]
     ) -> None:
+        """Stores a connector in the state ACTIVE, in place of one of the same name."""
         connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
         connection.execute(
             "INSERT INTO connectors VALUES (?, ?, ?, ?, 'ACTIVE', ?, NULL)",

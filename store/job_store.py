@@ -245,6 +245,7 @@ class JobStore:
         )
 
     def get(self, job_id: str) -> dict[str, Any]:
+        """A job as a row of `sys.capture_jobs`, times in ISO 8601; NotFound (UNKNOWN_JOB) if it does not exist."""
         found = self.database.rows(f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE job_id = ?", job_id)
         if not found:
             raise _unknown(job_id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from store.database import Connection, Database
 
 if TYPE_CHECKING:
-    from store.catalog_store import TableEntry
+    from store.catalog_entries import TableEntry
 
 
 class Publications:

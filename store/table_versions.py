@@ -30,6 +30,7 @@ class TableVersions:
         self._lock = threading.Lock()
 
     def generation(self, table_key: int) -> int:
+        """The table's current generation."""
         return self._generations[table_key]
 
     def generations(self) -> Mapping[int, int]:
@@ -42,20 +43,13 @@ class TableVersions:
         with self._lock:
             return None if self._committing else self.epoch
 
-    def settled(self, table_key: int) -> int | None:
-        """The table's generation; None while a commit that touches it is under way.
-
-        Two calls with the same answer: the table was the same to all who began to read it in between.
-        """
-        with self._lock:
-            return None if table_key in self._committing else self._generations[table_key]
-
     def begin(self, table_keys: AbstractSet[int]) -> None:
         """Marks tables whose changes are about to be committed; `note` ends it."""
         with self._lock:
             self._committing = table_keys
 
     def note(self, table_keys: AbstractSet[int]) -> None:
+        """Advances the generations of committed tables, and the epoch."""
         if not table_keys:
             return
         with self._lock:

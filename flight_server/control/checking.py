@@ -59,10 +59,12 @@ class Checking:
         self.results: dict[str, list[Result]] = {}
 
     def start(self) -> None:
+        """Starts the thread that checks captured tables."""
         if self._path is not None:
             threading.Thread(target=self._loop, name="checks", daemon=True).start()
 
     def stop(self) -> None:
+        """Stops the thread; tables that still wait are not checked."""
         self._stop.set()
         if self._webhook is not None:
             self._webhook.stop()

@@ -93,9 +93,11 @@ class Publishing:
     # In the background.
 
     def start(self) -> None:
+        """Starts publishing in the background."""
         threading.Thread(target=self._loop, name="republish", daemon=True).start()
 
     def stop(self) -> None:
+        """Stops publishing in the background."""
         self._stop.set()
 
     def captured(self, table: TableEntry) -> None:

@@ -1,0 +1,62 @@
+"""Entries of the catalog: a table, a snapshot, and all tables by name and key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from store.names import join_name
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A table the server knows. `current_snapshot_id` is None while it has no snapshot."""
+
+    table_key: int
+    table_catalog: str
+    table_schema: str
+    table_name: str
+    table_id: str
+    format: str
+    location: str | None = None
+    current_snapshot_id: int | None = None
+    dropped: bool = False
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """Catalog, schema and table."""
+        return self.table_catalog, self.table_schema, self.table_name
+
+    @property
+    def full_name(self) -> str:
+        """The dotted name, parts quoted where needed."""
+        return join_name(*self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEntry:
+    """A stored snapshot. `ordinal` is its place in the table's history, from 0."""
+
+    snapshot_id: int
+    ordinal: int
+    schema_hash: str | None
+    is_live: bool | None  # None: named by a put, and not yet found in the lake
+
+
+@dataclass
+class Entries:
+    """Tables by full name, without dropped ones, and by key; immutable once published to readers."""
+
+    by_name: dict[tuple[str, str, str], TableEntry] = field(default_factory=dict)
+    by_key: dict[int, TableEntry] = field(default_factory=dict)
+
+    @cached_property
+    def current(self) -> Mapping[int, int]:
+        """Table key → current snapshot id."""
+        return {t.table_key: t.current_snapshot_id for t in self.by_name.values() if t.current_snapshot_id is not None}
+
+    @cached_property
+    def any_dropped(self) -> bool:
+        """True if some table is dropped."""
+        return len(self.by_name) < len(self.by_key)
