@@ -57,12 +57,16 @@ class Answer:
 class Running(Protocol):
     """A capture under way; `outcome(question)` gives (outcome, detail) once `wait` returned True."""
 
-    def wait(self, seconds: float) -> bool: ...
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end; False if it has not come within the time."""
 
-    def outcome(self, question: Question) -> tuple[str, str]: ...
+    def outcome(self, question: Question) -> tuple[str, str]:
+        """The outcome of one of its questions, and the detail."""
 
 
 class ControlPlane(Protocol):
+    """The parts of a server that the orchestrator needs: stored records, captures, jobs."""
+
     def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | Answer | None]:
         """For each question the record that answers it: at exactly that snapshot, with the kinds asked for.
 
@@ -81,6 +85,14 @@ class ControlPlane(Protocol):
 
 @dataclass
 class Orchestrator:
+    """Answers `resolve`: from the store, by a capture within the caller's budget, or with a queued job.
+
+    Attributes:
+        plane: The server's side of it.
+        sync_enabled: False answers SKIPPED instead of capturing while the caller waits.
+        outcomes: Answers so far, by outcome.
+    """
+
     plane: ControlPlane
     sync_enabled: bool = True
     clock: Callable[[], float] = time.monotonic  # seconds, of which budgets are counted
@@ -100,7 +112,7 @@ class Orchestrator:
             elif (reason := self._not_now(question)) is not None:
                 answers[at] = Answer("SKIPPED", reason)
             elif not question.has_connector:
-                answers[at] = Answer("FAILED", "no connector: the table is known by what was put of it alone")
+                answers[at] = Answer("FAILED", "no connector: the table only has statistics that were put")
             else:
                 waits.append(at)
         for at, running in self._launch(questions, waits).items():

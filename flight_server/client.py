@@ -217,7 +217,7 @@ class StatsClient(Connection):
         columns = self.read_table("stats.columns", table, made.COLUMNS, snapshot="current").to_pylist()
         names = self.read_table("information_schema.columns", table, ["column_id", "ordinal_position"]).to_pylist()
         ids = [row["column_id"] for row in sorted(names, key=lambda row: row["ordinal_position"])]
-        # a table known by what was put of it alone has no schema: its columns are in the order of their ids
+        # a table that only has put statistics has no schema: its columns are in the order of their ids
         ids = ids or sorted(row["column_id"] for row in columns)
         return made.build(rows[0] if rows else None, columns, {column: place for place, column in enumerate(ids)})
 

@@ -43,7 +43,7 @@ def capture(call: Call, body: bytes) -> Results:
     known: _Known = {}
     for at, (item, table) in enumerate(zip(items, tables, strict=True)):
         if table.format == EXTERNAL:
-            outcomes[at] = _outcome("UNCAPTURABLE", "no connector: the table is known by what was put of it alone")
+            outcomes[at] = _outcome("UNCAPTURABLE", "no connector: the table only has statistics that were put")
             continue
         ids = _snapshots_of(call, item, table, known)
         if not ids:
