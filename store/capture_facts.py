@@ -30,7 +30,7 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
 
 
 def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]:
-    """Those of the tables of which columns, sketches or files are stored, at any snapshot: what an engine looks up."""
+    """The tables with stored columns, sketches or files, at any snapshot: an engine looks these up."""
     if not table_keys:
         return set()
     held = [*parts("stats.columns"), *parts("stats.sketches"), "file_snapshots"]

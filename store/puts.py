@@ -96,11 +96,11 @@ class Novel:
     flights: set[str] = field(default_factory=set)
 
     def has_tables(self, flight: str, rows: pa.Table) -> bool:
-        """Whether no rows of a flight are stored of any table of the rows (`table_key`)."""
+        """True if no rows of a flight are stored for any table of the rows (`table_key`)."""
         return flight not in self.flights and self.tables.issuperset(rows["table_key"].unique().to_pylist())
 
     def has_snapshots(self, flight: str, rows: pa.Table) -> bool:
-        """Whether no rows of a flight are stored of any table and snapshot of the rows."""
+        """True if no rows of a flight are stored for any table and snapshot of the rows."""
         if flight in self.flights or not self.snapshots:
             return False
         pairs = rows.select(["table_key", "snapshot_id"]).group_by(["table_key", "snapshot_id"]).aggregate([])

@@ -147,7 +147,7 @@ class SliceCache:
         return self._slices.size
 
     def has(self, key: SliceKey) -> bool:
-        """Whether a slice of any generation is cached."""
+        """True if a slice of any generation is cached."""
         return self._slices.get(key) is not None
 
     @property

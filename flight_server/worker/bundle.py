@@ -50,7 +50,7 @@ class Bundle:
 
     @property
     def has_more(self) -> bool:
-        """Whether a lease waits for its turn."""
+        """True if a lease waits for its turn."""
         return bool(self._waiting)
 
     def next(self) -> Mapping[str, Any] | None:

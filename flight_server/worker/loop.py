@@ -354,7 +354,7 @@ class Worker:
 
 
 def _told(lease: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """What the server is told at the end of a lease, but for its rows, without secrets."""
+    """The report of a lease to the server, without its rows and without secrets."""
     told = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
     told.pop("rows", None)
     return dict(redact_all(told, _secrets_of(lease)))

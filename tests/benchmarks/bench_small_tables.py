@@ -42,7 +42,7 @@ def make(format: str, root: Path) -> None:
 
 
 def cpu_ms(pid: int) -> float:
-    """What a process has used of the processors, in milliseconds; Linux."""
+    """Processor time of a process in milliseconds; Linux."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 

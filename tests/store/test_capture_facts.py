@@ -1,4 +1,4 @@
-"""What a worker is told of many tables at once."""
+"""Stored facts that a worker gets about many tables at once."""
 
 from __future__ import annotations
 
