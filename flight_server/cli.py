@@ -125,9 +125,10 @@ def _version(asked: bool) -> None:
 
 @app.callback(help=HELP)
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),  # noqa: ARG001  its callback ends the program
 ) -> None:
     """Options before the command."""
+    output.set_level(0)  # a process may run several command lines
 
 
 def main() -> NoReturn:

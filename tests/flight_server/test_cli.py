@@ -452,6 +452,8 @@ def test_quiet_writes_errors_only_and_verbose_says_more(server, run):
     assert server.uri in run("show", NAME, "-v")[2]
     status, _, err = run("show", "lake.s.*", "-q", "--server", "grpc://127.0.0.1:9")
     assert status == 1 and "127.0.0.1:9" in err
+    run("ls")
+    assert not output.quiet(), "the next command of the process speaks again"
 
 
 def test_no_name_moves_the_cursor_of_a_terminal(monkeypatch, capfd):
