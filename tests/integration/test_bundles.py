@@ -1,0 +1,92 @@
+"""Many small tables by one request, through a server and its worker: what is bad, lost or cancelled stays alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.flight_server.live_server import eventually, serving
+
+TABLES = 40
+
+
+def lake(root: Path) -> Path:
+    for number in range(TABLES):
+        place = root / "lake" / f"t{number:02}"
+        place.mkdir(parents=True)
+        pq.write_table(pa.table({"id": list(range(number + 1)), "name": ["x"] * (number + 1)}), place / "0.parquet")
+    return root / "lake"
+
+
+def test_a_bad_table_among_many_fails_alone(tmp_path):
+    """Its pages are destroyed after its footer was read; the others' statistics are stored, each with decisions."""
+    root = lake(tmp_path)
+    (tmp_path / "home").mkdir()
+    with serving(tmp_path / "home", "--workers", 1) as server, server.connect() as client:
+        connector = {"catalog": "lake", "format": "parquet", "uri": str(root)}
+        eventually(lambda: client.act("register_connector", connector), ignoring=(pa.ArrowException,))
+        client.act("discover", {"catalog": "lake"})
+        bad = root / "t07" / "0.parquet"
+        content = bad.read_bytes()
+        bad.write_bytes(b"PAR1" + b"\xff" * 60 + content[64:])
+        asked = [
+            {"table": f"lake.default.t{number:02}", "target": target}
+            for number in range(TABLES) for target in ({"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1})
+        ]  # fmt: skip
+        outcomes = client.act("capture", {"requests": asked})
+        failed = {a["table"] for a, o in zip(asked, outcomes, strict=True) if o["outcome"] != "CAPTURED"}
+        assert failed == {"lake.default.t07"}
+        rows = client.get({"table": "stats.columns", "predicates": [
+            {"column": "column_name", "op": "EQ", "values": ["id"]}]}).to_pylist()  # fmt: skip
+        assert {row["table_name"]: row["ndv"] for row in rows if row["table_name"] != "t07"} == {
+            f"t{number:02}": number + 1 for number in range(TABLES) if number != 7
+        }
+        decided = client.get({"table": "sys.capture_decisions"}).to_pylist()
+        assert {row["table_name"] for row in decided} == {f"t{number:02}" for number in range(TABLES)}
+
+
+def test_two_requests_for_the_same_tables_both_end(tmp_path):
+    root = lake(tmp_path)
+    (tmp_path / "home").mkdir()
+    with serving(tmp_path / "home", "--workers", 1) as server, server.connect() as client:
+        connector = {"catalog": "lake", "format": "parquet", "uri": str(root)}
+        eventually(lambda: client.act("register_connector", connector), ignoring=(pa.ArrowException,))
+        client.act("discover", {"catalog": "lake"})
+        asked = [{"table": f"lake.default.t{number:02}", "target": {"kind": "COLUMN", "column_id": 1}}
+                 for number in range(TABLES)]  # fmt: skip
+        with ThreadPoolExecutor(2) as pool:
+            both = [pool.submit(client.act, "capture", {"requests": asked}) for _ in range(2)]
+            outcomes = [outcome["outcome"] for one in both for outcome in one.result()]
+        assert outcomes == ["CAPTURED"] * (2 * TABLES)
+        rows = client.get({"table": "stats.columns", "columns": ["table_name", "column_id"]}).to_pylist()
+        names = [row["table_name"] for row in rows if row["column_id"] == 1]
+        assert sorted(names) == sorted(f"t{number:02}" for number in range(TABLES))
+
+
+def test_the_bundle_of_a_killed_worker_is_captured_by_the_next(tmp_path):
+    root = lake(tmp_path)
+    (tmp_path / "home").mkdir()
+    with serving(tmp_path / "home", "--workers", 1, "-o", "lease_seconds=2") as server, server.connect() as client:
+        connector = {"catalog": "lake", "format": "parquet", "uri": str(root)}
+        eventually(lambda: client.act("register_connector", connector), ignoring=(pa.ArrowException,))
+        client.act("discover", {"catalog": "lake"})
+        own = server.process.pid
+        (worker,) = map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())
+        asked = [{"table": f"lake.default.t{number:02}", "target": {"kind": "COLUMN", "column_id": 1}}
+                 for number in range(TABLES)]  # fmt: skip
+
+        def begun() -> bool:
+            jobs = client.get({"table": "sys.capture_jobs"}).to_pylist()
+            return sum(job["state"] == "RUNNING" for job in jobs) > 1
+
+        with ThreadPoolExecutor(1) as pool:
+            captured = pool.submit(client.act, "capture", {"requests": asked})
+            eventually(begun)
+            os.kill(worker, signal.SIGKILL)
+            outcomes = captured.result(timeout=60)
+        assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}
