@@ -23,12 +23,12 @@ from store.schemas import FLIGHTS
 
 log = logging.getLogger("statflight.server")
 
-CHUNK_ROWS: Final = 20_000  # stored ones, that one query reads; a table is never parted
-LOOK_SECONDS: Final = 1.0  # between two looks at what was published
+CHUNK_ROWS: Final = 20_000  # stored rows that one query reads; a table is never split
+LOOK_SECONDS: Final = 1.0  # interval between two checks for published tables
 
 
 class Prewarmer:
-    """Keeps tables ready, in a thread of its own."""
+    """Prewarms tables in a thread of its own."""
 
     def __init__(self, scanner: Scanner, usage: Usage):
         self._scanner, self._usage = scanner, usage
@@ -40,7 +40,7 @@ class Prewarmer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns once it does not use the store any more."""
+        """Stops the thread and waits until it no longer uses the store."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -92,7 +92,7 @@ class Prewarmer:
             cache.put(key, slice_)
 
     def _chunks(self, keys: Collection[int] | None) -> Iterator[list[TableEntry]]:
-        """These tables, or all, that have rows; of all, those read last first."""
+        """Tables with rows, in chunks; of all tables, the most recently read first."""
         queries = self._scanner.queries
         sizes = {key: rows for flight in PACKED for key, rows in queries.stored_rows(flight, keys).items()}
         tables = {table.table_key: table for table in self._scanner.catalog.tables()}

@@ -1,10 +1,10 @@
-"""Streams under way: how many there may be, how long one may take, and stopping DuckDB once nobody waits.
+"""Running queries and streams: concurrency limits, deadlines and cancellation.
 
-An answer that fits into a few batches is read to its end at once and holds nothing while its caller takes it. Anything
-larger is a stream: it takes one of a limited number of places until its last batch is sent, its caller leaves, or its
-time is over. Only so many queries look for their first batches at once, and the others wait for their turn: DuckDB gets
-no more done by more of them, and what needs no query would wait for the processor behind them all. A single thread
-watches over queries and streams, because a thread that waits inside of DuckDB or of gRPC cannot watch over itself.
+An answer of a few batches is read completely and holds no resources while it is sent. A larger answer is a stream: it
+holds one of a limited number of places until its last batch is sent, its caller disconnects, or its deadline passes.
+The number of queries that compute their first batches at once is limited, too: more of them do not increase DuckDB's
+throughput, and requests that need no query would wait for the processor. One thread checks deadlines and cancellation
+for all, because a thread that is blocked inside DuckDB or gRPC cannot do so itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_BATCH_BYTES: Final = 4 << 20
 MAX_QUERIES: Final = max(4, 2 * (os.cpu_count() or 1))  # unless the settings say otherwise
 SMALL_BATCHES: Final = 2  # answers up to this size are not counted as streams, unless they have more rows than
 SMALL_ROWS: Final = 16_384
-LARGEST_WHOLE: Final = 1 << 30  # bytes that no whole answer has
+LARGEST_WHOLE: Final = 1 << 30  # bytes; no whole answer is larger
 _TICK: Final = 0.015
 _IDLE_TICKS: Final = 200  # without anything to watch until the watching thread sleeps and has to be woken
 
@@ -38,10 +38,10 @@ def never() -> bool:
 
 
 class Watched:
-    """A query or stream that is stopped once its caller leaves or its time is over.
+    """A query or stream that is stopped when its caller disconnects or its deadline passes.
 
-    `_lock` is held while the caller is asked whether it is still there: Flight takes the call's context away soon after
-    the end, and must not while it is in use.
+    `_lock` is held during the check for cancellation: Flight frees the context of a call soon after its end, which must
+    not happen while the context is in use.
     """
 
     def __init__(self, cursor: Connection | None, is_cancelled: Callable[[], bool], deadline: float):
@@ -66,7 +66,7 @@ class Watched:
             return True
 
     def then(self, on_end: Callable[[], None]) -> None:
-        """Runs something at the end, once."""
+        """Registers a callback for the end, called once."""
         self._on_end = on_end
 
     def end(self) -> None:
@@ -83,13 +83,13 @@ class Watched:
             on_end()
 
     def check(self) -> None:
-        """Raises once its caller has left or its time is over."""
+        """Raises Cancelled or DeadlineExceeded if the query has to stop."""
         if self._left or self._late:
             raise self._reason()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around what DuckDB does: its interruption becomes the reason for it."""
+        """Context for calls of DuckDB: an interruption is raised as its reason."""
         try:
             if self._late:
                 raise self._reason()
@@ -107,7 +107,7 @@ class Watched:
 
 
 class Stream:
-    """The batches of a large answer, none above MAX_BATCH_BYTES; it ends when it is dropped, too."""
+    """Batches of a large answer, each of at most MAX_BATCH_BYTES; garbage collection closes it, too."""
 
     def __init__(
         self, watched: Watched, batches: Iterator[pa.RecordBatch], most_bytes: int,
@@ -174,7 +174,7 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class Turns:
-    """So many at once; who has to wait gets a turn in the order of asking."""
+    """A fair semaphore: waiting callers get their turn in order of arrival."""
 
     def __init__(self, turns: int):
         self._free = turns
@@ -183,7 +183,7 @@ class Turns:
 
     @contextmanager
     def turn(self, check: Callable[[], None]) -> Iterator[None]:
-        """A turn; `check` raises when it is not worth waiting any more."""
+        """Waits for a turn; `check` raises to stop waiting."""
         called = None
         with self._lock:
             if self._free:
@@ -221,7 +221,7 @@ Answer = TypeVar("Answer", pa.Table, pa.Buffer)
 
 
 class Streams:
-    """The places for streams, the turns of queries, and the thread that watches."""
+    """Limits of streams and queries, and the thread that checks them."""
 
     def __init__(self, places: int, seconds: float, most_bytes: int, queries: int = MAX_QUERIES):
         self.places, self.seconds, self.most_bytes = places, seconds, most_bytes
@@ -265,7 +265,7 @@ class Streams:
         return answer
 
     def serve(self, batches: Iterable[pa.RecordBatch], is_cancelled: Callable[[], bool] = never) -> Stream:
-        """A stream of what is there already."""
+        """Makes a stream of batches in memory."""
         return self._stream(self._watch_over(None, is_cancelled), iter(batches), lambda batch: batch.nbytes)
 
     def _stream(
