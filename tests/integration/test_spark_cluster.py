@@ -153,7 +153,7 @@ def test_a_cluster_computes_what_this_process_does(master, environment, lake, he
 
 def test_a_connect_server_computes_what_this_process_does(environment, lake, here, tmp_path):
     submitted = [
-        "--class", "org.apache.spark.sql.connect.app.SparkConnectServer", "--master", "local[2]", "--name", "c",
+        "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]", "--name", "c",
         *(f"--conf={name}={value}" for name, value in {
             "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": "0",
             "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false",
