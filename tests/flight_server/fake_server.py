@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from store.schemas import FLIGHTS
@@ -41,6 +42,9 @@ class FakeServer(flight.FlightServerBase):
         answer = self.tables.get(command["table"], FLIGHTS[command["table"]].schema.empty_table())
         if isinstance(answer, Exception):
             raise answer
+        for leaf in command.get("predicates", []):
+            if leaf["op"] == "EQ":
+                answer = answer.filter(pc.equal(answer[leaf["column"]], leaf["values"][0]))
         if columns := command.get("columns"):
             answer = answer.select(columns)
         return flight.RecordBatchStream(answer)
