@@ -144,7 +144,8 @@ def test_the_token_goes_with_every_call(server):
 def test_history_is_in_the_order_of_commits(server, client):
     ids = (7, 3, 5)
     times = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
-    server.rows("stats.columns", *[TABLE | {"snapshot_id": i, "column_id": 1, "ndv": float(i)} for i in (3, 5, 7, 9)])
+    column = TABLE | {"column_id": 1, "column_name": "id"}
+    server.rows("stats.columns", *[column | {"snapshot_id": i, "ndv": float(i)} for i in (3, 5, 7, 9)])
     server.rows("sys.snapshots", *[TABLE | {"snapshot_id": i, "committed_at": at}
                                    for i, at in zip(ids, times, strict=True)])  # fmt: skip
     found = client.history("lake.sales.orders", "id")
