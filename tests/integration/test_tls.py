@@ -46,7 +46,8 @@ def shown(server: LiveServer) -> str:
 
 
 def until(holds: Callable[[], Any]) -> None:
-    eventually(holds, WITHIN, (ConnectionError, pa.ArrowException))
+    # A handshake in the very moment of the change may be cut off (OSError); clients try again, and so does this.
+    eventually(holds, WITHIN, (OSError, pa.ArrowException))
 
 
 def test_a_renewed_certificate_cuts_no_stream(tmp_path):
