@@ -51,11 +51,13 @@ class Policy:
     entries: tuple[tuple[str, Rules | None], ...] = ()
 
     def rules(self, schema: str, name: str) -> Rules | None:
+        """The rules of the first pattern that a table matches; None where that says off, or no pattern matches."""
         full = f"{schema}.{name}"
         return next((rules for pattern, rules in self.entries if fnmatchcase(full, pattern)), None)
 
     @property
     def is_off(self) -> bool:
+        """True when no table is captured by itself."""
         return all(rules is None for _, rules in self.entries)
 
 
@@ -136,6 +138,8 @@ class TableState:
 
 
 class Because(StrEnum):
+    """Reasons of a verdict, as people read them."""
+
     NO_SNAPSHOT = "the table has no snapshot"
     FRESH = "captured at the current snapshot"
     BUSY = "a job of the table is active"
@@ -162,6 +166,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
+        """The verdict and its reason, one line."""
         word = "now" if self.capture else "not now"
         return f"{word}, because: {self.because}" + (f" ({self.detail})" if self.detail else "")
 

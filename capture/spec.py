@@ -27,6 +27,8 @@ Partition = tuple[tuple[str, str | None], ...]
 
 
 class Sampling(StrEnum):
+    """Methods of a sample; NONE reads everything."""
+
     NONE = "NONE"
     RANDOM_ROW_GROUP = "RANDOM_ROW_GROUP"
     METADATA_GUIDED = "METADATA_GUIDED"

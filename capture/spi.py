@@ -28,6 +28,8 @@ __all__ = [
 
 
 class Outcome(StrEnum):
+    """How one request of a capture ended, or that it waits."""
+
     CAPTURED = "CAPTURED"
     UNCAPTURABLE = "UNCAPTURABLE"
     DEGRADED = "DEGRADED"
@@ -35,6 +37,8 @@ class Outcome(StrEnum):
 
 
 class Mode(StrEnum):
+    """SYNC answers with the outcome, ASYNC with the id of a job."""
+
     SYNC = "SYNC"
     ASYNC = "ASYNC"
 
@@ -106,26 +110,32 @@ class CaptureRequest:
 
     @property
     def target(self) -> Target:
+        """The table, column, file, expression or group of columns."""
         return self.spec.target
 
     @property
     def kinds(self) -> frozenset[str]:
+        """Kinds of statistics asked for; any where empty."""
         return self.spec.kinds
 
     @property
     def column_selectors(self) -> tuple[str, ...]:
+        """Columns by name; all where empty."""
         return self.spec.column_selectors
 
     @property
     def sampling(self) -> Sampling:
+        """Method of the sample; NONE reads everything."""
         return self.spec.sampling
 
     @property
     def budget(self) -> Budget | None:
+        """Limits of a sample, if any."""
         return self.spec.budget
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
+        """The only partitions whose files are captured; all where empty."""
         return self.spec.partitions
 
 
@@ -214,6 +224,14 @@ class Sink(Protocol):
 
 
 class CaptureEngine(Protocol):
+    """Computes or reads statistics of requests.
+
+    Attributes:
+        id: `engine_id` of what it captures.
+        priority: Of the engines that take a request, the lowest comes first.
+        capabilities: What `supports` decides by.
+    """
+
     id: str
     priority: int
     capabilities: Capabilities
@@ -221,7 +239,16 @@ class CaptureEngine(Protocol):
     def supports(self, request: CaptureRequest) -> str:
         """Why this engine cannot take the request (the first mismatch), or an empty string."""
 
-    def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]: ...
+    def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
+        """Captures requests about one table.
+
+        Args:
+            requests: All of them supported.
+            sink: Takes the rows, and is asked whether to go on.
+
+        Returns:
+            One result per request, in their order.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from capture.connectors.secrets import mask
 from capture.connectors.spi import Connector, Snapshot
 from capture.engines import default_engines
 from capture.registry import Registry
-from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Listing, TableHandle
+from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Listing, Sink, TableHandle
 from store import records
 from store.catalog_store import Catalog, TableEntry
 from store.database import Database
@@ -36,7 +36,7 @@ from store.targets import Target
 _FAMILIES: Final = {"stats.sketches": ("stats.sketches", "file_sketches")}  # others are their own
 
 
-class StoreSink:
+class StoreSink(Sink):
     """Collects what a capture finds; `publish` stores all of it at once, or nothing.
 
     Args:

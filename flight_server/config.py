@@ -235,6 +235,7 @@ class Settings:
 
     @property
     def zone_policy(self) -> ZonePolicy:
+        """The treatment of zoned bounds, as the store takes it."""
         from store.bounds import ZonePolicy
 
         return ZonePolicy(self.timestamp_no_tz_policy is ZonedTimestamps.CONVERT, self.session_timezone)

@@ -79,6 +79,7 @@ class Column:
 
     @property
     def is_leaf(self) -> bool:
+        """True when the column has values of its own; structs, lists and maps have none."""
         return self.logical_type not in CONTAINERS
 
     @property
@@ -306,6 +307,7 @@ class SnapshotLister(ABC):
         known_snapshot_ids: frozenset[int] = frozenset(),
         target_snapshot_ids: frozenset[int] | None = None,
     ) -> SnapshotListing:
+        """Lists the snapshots named as targets; without targets all on a full rescan, else those not known yet."""
         return self._snapshots(namespace, name, SnapshotSelection(full_rescan, known_snapshot_ids, target_snapshot_ids))
 
     @abstractmethod
@@ -323,7 +325,8 @@ class Connector(Protocol):
     def list_namespaces(self) -> list[str]:
         """Namespaces that hold a table; raises NotFound or UpstreamError when the uri cannot be reached."""
 
-    def list_tables(self, namespace: str) -> list[str]: ...
+    def list_tables(self, namespace: str) -> list[str]:
+        """Tables of a namespace, sorted."""
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
         """NotFound for a table that does not exist, UpstreamError for one that cannot be read."""
@@ -349,7 +352,8 @@ class Connector(Protocol):
     ) -> Iterator[ScanTask]:
         """One task per live data file, with the snapshot's own schema."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Frees connections and caches; the connector is not used afterwards."""
 
     @property
     def tables_at_once(self) -> int:

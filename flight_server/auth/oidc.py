@@ -151,6 +151,7 @@ class FileKeys:
             raise InvalidArgument(f"[oidc] jwks {path}: has no public key for {', '.join(ALGORITHMS)}")
 
     def find(self, key_id: str | None) -> PyJWK | None:
+        """The key with this id; see `Keys`."""
         return _match(self._keys, key_id)
 
 
@@ -170,6 +171,7 @@ class ProviderKeys:
         self._lock = threading.Lock()
 
     def find(self, key_id: str | None) -> PyJWK | None:
+        """The key with this id; see `Keys`."""
         from jwt import PyJWKClientConnectionError, PyJWKClientError, PyJWTError
 
         with self._lock:

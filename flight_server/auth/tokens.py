@@ -87,6 +87,11 @@ class Guard:
         self._current = self._load()
 
     def authenticate(self, bearer: str | None) -> Principal:
+        """The principal of an `authorization` header, by the token file as it was read last.
+
+        Raises:
+            Unauthenticated: The token is missing, or not a good one.
+        """
         return self._current.authenticate(bearer)
 
     def renew(self) -> bool:

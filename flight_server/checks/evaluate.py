@@ -23,6 +23,8 @@ _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"}
 
 
 class State(StrEnum):
+    """How a rule ended; a rule of level warn does not fail."""
+
     PASSED = "PASSED"
     WARNED = "WARNED"
     FAILED = "FAILED"
@@ -55,6 +57,7 @@ class Result:
     detail: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """The result as an object of JSON values."""
         return asdict(self)
 
 

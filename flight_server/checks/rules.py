@@ -33,6 +33,8 @@ _KEYS: Final = ("table", "columns", "expect", "level")
 
 
 class Level(StrEnum):
+    """Whether a broken rule fails the check or only warns."""
+
     FAIL = "fail"
     WARN = "warn"
 
@@ -61,6 +63,7 @@ class Rule:
 
     @property
     def is_of_table(self) -> bool:
+        """True for measures of a whole table, which name no column."""
         return self.measure in OF_TABLE
 
     def is_about(self, table: str) -> bool:

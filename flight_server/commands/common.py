@@ -39,6 +39,7 @@ SERVER = DEFAULT_URI
 
 
 def check_server(uri: str) -> None:
+    """Ends the command with a usage error where the address is not one of Flight's."""
     if not re.match(r"grpc(\+tcp|\+tls|\+unix)?://", uri):
         misuse(f"--server {uri!r} is not a Flight address; expected {DEFAULT_URI} or grpc+tls://host:port")
 

@@ -30,6 +30,11 @@ def set_level(level: int) -> None:
 
 
 def misuse(message: str) -> NoReturn:
+    """Ends the command with this usage error.
+
+    Raises:
+        UsageError: Always.
+    """
     raise UsageError(message)
 
 
@@ -68,6 +73,7 @@ def _harmless(message: str) -> str:
 
 
 def quiet() -> bool:
+    """True with `--quiet`."""
     return _level < 0
 
 

@@ -37,13 +37,20 @@ class AnalyzeHost(Protocol):
     """The parts of a server that policies need."""
 
     @property
-    def database(self) -> Database: ...
+    def database(self) -> Database:
+        """The store's file."""
+
     @property
-    def catalog(self) -> Catalog: ...
+    def catalog(self) -> Catalog:
+        """Tables and connectors."""
+
     @property
-    def jobs(self) -> JobStore: ...
+    def jobs(self) -> JobStore:
+        """The queue of captures."""
+
     @property
-    def usage(self) -> Reads: ...
+    def usage(self) -> Reads:
+        """Counts of what readers ask for."""
 
     def options(self, catalog: str) -> Mapping[str, Any]:
         """A connector's options."""

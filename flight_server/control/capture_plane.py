@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from capture.compute.partial import MEASURED, NUMERIC
 from capture.engines import takers
-from capture.orchestrator import Answer, Question
+from capture.orchestrator import Answer, ControlPlane, Question
 from capture.spec import CaptureSpec
 from capture.spi import Mode
 from flight_server.control.lakes import Lakes
@@ -223,7 +223,7 @@ class _RunningTask:
 
 
 @dataclass
-class ResolvePlane:
+class ResolvePlane(ControlPlane):
     """`capture.orchestrator.ControlPlane` of this server."""
 
     captures: Captures

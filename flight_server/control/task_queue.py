@@ -196,6 +196,7 @@ class TaskQueue:
 
     @property
     def closing(self) -> bool:
+        """True once the server shuts down: nothing new is taken."""
         return self._closing
 
     # For leases; the caller holds `changed`.

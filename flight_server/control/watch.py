@@ -30,11 +30,22 @@ _TICK_SECONDS: Final = 0.25
 class LakeInspector(Protocol):
     """The part of `control.lakes.Lakes` that the watch needs."""
 
-    def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]: ...
+    def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
+        """Begins a look: the connector's configuration and the task to wait for.
 
-    def store(self, catalog: str, config: dict[str, Any], found: Any, *, whole: bool) -> Any: ...
+        Raises:
+            NotFound: The connector was dropped.
+        """
 
-    def note(self, catalog: str, only: None, reason: str) -> None: ...
+    def store(self, catalog: str, config: dict[str, Any], found: Any, *, whole: bool) -> Any:
+        """Stores what a look found, if the configuration is still the same; `whole` drops tables that it did not find.
+
+        Raises:
+            Conflict: The connector was replaced meanwhile.
+        """
+
+    def note(self, catalog: str, only: None, reason: str) -> None:
+        """Records why a look failed; `sys.connectors` shows it."""
 
 
 @dataclass

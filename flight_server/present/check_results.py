@@ -12,6 +12,8 @@ from flight_server.present import render, text
 
 
 class Form(StrEnum):
+    """Forms of a check's results."""
+
     TABLE = "table"
     JSON = "json"
     JUNIT = "junit"

@@ -40,6 +40,7 @@ class Change:
     change_percent: float | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """The change as an object of JSON values."""
         return asdict(self)
 
 

@@ -37,6 +37,8 @@ LIBRARIES = {  # what for: distribution, extra of statflight that brings it
 
 @dataclass
 class Finding:
+    """The result of one check: what was looked at, how it is, and what would mend it."""
+
     good: bool
     what: str
     detail: str

@@ -22,6 +22,8 @@ _NUMBER = re.compile(r"[+-](?:\d[\d_.,:T+-]*(?:[eE][+-]?\d+)?|Infinity)")
 
 
 class Format(StrEnum):
+    """Formats of a printed table."""
+
     TABLE = "table"
     JSON = "json"
     CSV = "csv"

@@ -29,6 +29,7 @@ class TableSummary:
 
     @property
     def rows(self) -> list[Row]:
+        """Rows of `stats.columns`, in the order of their column ids."""
         return sorted(self.columns.to_pylist(), key=lambda row: row["column_id"])
 
     def bars(self, row: Row, bins: int) -> list[shapes.Bar]:
@@ -41,6 +42,7 @@ class TableSummary:
 
     @property
     def known(self) -> bool:
+        """True when the store has statistics of the table."""
         return self.table is not None or self.columns.num_rows > 0
 
 
@@ -104,10 +106,12 @@ def _by_column(table: pa.Table, order: str) -> dict[int, list[Row]]:
 
 
 def count(value: float | None) -> str:
+    """A number with thousands separators; empty where it is unknown."""
     return "" if value is None else f"{value:,.0f}"
 
 
 def percent_null(row: Row) -> str:
+    """The share of nulls in percent; 0 and 100 are exact, and empty is unknown."""
     nulls, rows = row["null_count"], row["row_count"]
     if nulls is None or rows is None:
         return ""

@@ -95,6 +95,14 @@ class Metrics:
         self._http: ThreadingHTTPServer | None = None
 
     def answered(self, method: str, action: str, code: str, seconds: float) -> None:
+        """Counts a call that has ended.
+
+        Args:
+            method: RPC name, e.g. DoGet.
+            action: Name of the action; empty for other methods.
+            code: Code of the error, or OK.
+            seconds: How long it took.
+        """
         if code not in self._codes:  # some come from workers
             if len(self._codes) >= MAX_LABELS:
                 code = "other"
@@ -103,10 +111,12 @@ class Metrics:
         self._seconds.labels(method, action).observe(seconds)
 
     def put(self, flight: str, counts: Counts) -> None:
+        """Counts the rows of a put by what became of them."""
         for result in ("created", "unchanged", "replaced"):
             self._rows_put.labels(flight, result).inc(getattr(counts, result))
 
     def rows_read(self, flight: str, rows: int) -> None:
+        """Counts rows that left in an answer."""
         self._rows_read.labels(flight).inc(rows)
 
     # The endpoint.
@@ -127,6 +137,7 @@ class Metrics:
         return int(self._http.server_address[1])
 
     def close(self) -> None:
+        """Ends the HTTP listener."""
         if self._http is not None:
             self._http.shutdown()
             self._http.server_close()

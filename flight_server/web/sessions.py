@@ -41,6 +41,7 @@ class Sessions:
             return token
 
     def end(self, cookie: str | None) -> None:
+        """Forgets the session of a cookie; one that is unknown changes nothing."""
         if (name := self._name(cookie)) is not None:
             with self._lock:
                 self._tokens.pop(name, None)

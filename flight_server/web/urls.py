@@ -24,18 +24,23 @@ class LiveUrls:
         self._path, self._fixed = path, dict(fixed or {})
 
     def style(self) -> str:
+        """The style sheet."""
         return "/style.css"
 
     def icon(self) -> str:
+        """The icon."""
         return "/icon.svg"
 
     def home(self, within: str = "") -> str:
+        """The list of tables, of one catalog or schema where `within` names it."""
         return _with("/", {"in": within})
 
     def table(self, name: str) -> str:
+        """The page of a table, by its full name."""
         return _with("/table", {"name": name})
 
     def column(self, table: str, name: str | None, then: int | None = None) -> str:
+        """The page of a column, compared with the snapshot `then`; empty where there is none."""
         if name is None:
             return ""
         return _with("/column", {"table": table, "name": name, "then": "" if then is None else str(then)})
@@ -46,6 +51,7 @@ class LiveUrls:
         return self._listed(asked, order, turned, 1)
 
     def paged(self, asked: Asked, page: int) -> str:
+        """Another page of a list in the same order."""
         return self._listed(asked, asked.order, asked.descending, page)
 
     def _listed(self, asked: Asked, order: str, descending: bool, page: int) -> str:
@@ -60,18 +66,23 @@ class FileUrls:
     is_live, has_index = False, True
 
     def style(self) -> str:
+        """The style sheet."""
         return "style.css"
 
     def icon(self) -> str:
+        """Empty: the pages have none."""
         return ""
 
     def home(self, _within: str = "") -> str:
+        """The list of tables."""
         return "index.html"
 
     def table(self, name: str) -> str:
+        """The page of a table, by its full name."""
         return f"{file_name(name)}.html"
 
     def column(self, table: str, name: str | None, _then: int | None = None) -> str:
+        """The page of a column; empty where there is none."""
         return "" if name is None else f"{file_name(table, name)}.html"
 
 

@@ -105,6 +105,11 @@ def _item(item: Any, where: str, capture: bool) -> CaptureItem:
 
 
 def check_table_name(table: Any, where: str = "body") -> str:
+    """The full name of a table, as it was given.
+
+    Raises:
+        InvalidField: It is not `catalog.schema.table`.
+    """
     if not isinstance(table, str):
         raise InvalidField(f"{where}.table", "must be a string", expected="catalog.schema.table", actual=table)
     try:
@@ -116,6 +121,11 @@ def check_table_name(table: Any, where: str = "body") -> str:
 
 
 def check_snapshot(value: Any, where: str = "body", allow_all: bool = False) -> str | int:
+    """A snapshot as requests name it: "current", an id, or, where `allow_all`, "all".
+
+    Raises:
+        InvalidField: It is neither.
+    """
     if (value == CURRENT and isinstance(value, str)) or (allow_all and value == ALL):
         return str(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
@@ -138,6 +148,11 @@ _REQUIRED: Final = ("snapshot_id", "target_kind", "storage_id", "outcome")
 
 
 def check_leases(kinds: list[Any]) -> list[str]:
+    """Kinds of leases, each of `LEASES`.
+
+    Raises:
+        InvalidField: One is unknown.
+    """
     for kind in kinds:
         if kind not in LEASES:
             raise InvalidField("kinds", "is unknown", expected=" | ".join(LEASES), actual=kind)
@@ -158,6 +173,11 @@ def check_engines(engines: list[Any]) -> list[dict[str, Any]]:
 
 
 def check_outcomes(items: Any, where: str = "outcomes") -> list[dict[str, Any]]:
+    """Outcomes that a worker reports, each with all keys.
+
+    Raises:
+        InvalidField: A key is missing, of the wrong type or out of range.
+    """
     outcomes = [_reported(item, _OUTCOME, f"{where}[{at}]") for at, item in enumerate(items or [])]
     for at, outcome in enumerate(outcomes):
         enum_of(Outcome, outcome["outcome"], f"{where}[{at}].outcome")
@@ -165,6 +185,11 @@ def check_outcomes(items: Any, where: str = "outcomes") -> list[dict[str, Any]]:
 
 
 def check_decisions(items: Any, where: str = "decisions") -> list[dict[str, Any]]:
+    """Decisions of the registry that a worker reports, each with all keys.
+
+    Raises:
+        InvalidField: A key is missing, of the wrong type or out of range.
+    """
     return [_reported(item, _DECISION, f"{where}[{at}]") for at, item in enumerate(items or [])]
 
 

@@ -71,6 +71,7 @@ class ScanRequest:
 
     @cached_property
     def names(self) -> list[str]:
+        """The columns of the answer, in order."""
         return list(self.flight.schema.names if self.columns is None else self.columns)
 
     @cached_property
@@ -117,6 +118,11 @@ def _stream_of(name: str, columns: tuple[str, ...] | None, rows: bool) -> tuple[
 
 
 def find_flight(name: str) -> Flight:
+    """The flight with this name.
+
+    Raises:
+        NotFound: There is none; the hint has the nearest name.
+    """
     if found := FLIGHTS.get(name):
         return found
     raise NotFound(
@@ -128,6 +134,12 @@ def find_flight(name: str) -> Flight:
 
 
 def of_descriptor(descriptor: flight.FlightDescriptor, header_query_id: str | None = None) -> ScanRequest:
+    """The request of a descriptor, by path or command.
+
+    Raises:
+        InvalidArgument: It is not valid.
+        NotFound: The flight is unknown.
+    """
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
         return ScanRequest(find_flight(path_name(descriptor)))
     if descriptor.descriptor_type == flight.DescriptorType.CMD:
@@ -136,6 +148,11 @@ def of_descriptor(descriptor: flight.FlightDescriptor, header_query_id: str | No
 
 
 def path_name(descriptor: flight.FlightDescriptor) -> str:
+    """The parts of a path, joined by dots.
+
+    Raises:
+        InvalidArgument: It is not UTF-8.
+    """
     try:
         return ".".join(part.decode() for part in descriptor.path)
     except UnicodeDecodeError:
@@ -146,6 +163,7 @@ _remembered: LruCache[bytes, ScanRequest] = LruCache(REMEMBERED_BYTES)
 
 
 def remember(data: bytes, request: ScanRequest) -> ScanRequest:
+    """Keeps what a command means for its next call, and returns it."""
     if len(data) <= REMEMBERED_UP_TO:
         _remembered.put(data, request, 8192 + 16 * len(data))
     return request
@@ -173,6 +191,11 @@ def of_command(command: bytes, header_query_id: str | None = None) -> ScanReques
 
 
 def parse_json(data: bytes, what: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        InvalidArgument: It is too large, not JSON, or not valid Unicode; `what` names the body in the message.
+    """
     check_size(data, what)
     try:
         return loads(data)
@@ -232,6 +255,11 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
 
 
 def check_query_id(query_id: Any, header: str | None) -> str | None:
+    """The caller's id of a request, from the body or the header `x-query-id`.
+
+    Raises:
+        InvalidField: It is not a string, or the two differ.
+    """
     if query_id is not None and not isinstance(query_id, str):
         raise InvalidField("query_id", "must be a string", expected="text", actual=query_id)
     if query_id and header and query_id != header:
@@ -240,6 +268,11 @@ def check_query_id(query_id: Any, header: str | None) -> str | None:
 
 
 def refuse_unknown_keys(body: Mapping[str, Any], known: tuple[str, ...] | frozenset[str], what: str) -> None:
+    """Checks that an object has no other keys.
+
+    Raises:
+        InvalidArgument: It has; the hint has the nearest known key.
+    """
     for key in body:
         if key not in known:
             hint = nearest(key, list(known)) or f"it takes {', '.join(sorted(known))}"
@@ -282,5 +315,10 @@ def _snapshot(value: Any) -> str | int | None:
 
 
 def check_size(data: bytes, what: str) -> None:
+    """Checks the size of a body before it is parsed.
+
+    Raises:
+        InvalidArgument: It has more than `MAX_COMMAND_BYTES`.
+    """
     if len(data) > MAX_COMMAND_BYTES:
         raise InvalidArgument(f"the {what} has {len(data)} bytes; at most {MAX_COMMAND_BYTES} are taken")

@@ -66,4 +66,5 @@ def code_of(error: BaseException) -> str:
 
 
 def first_line(trouble: BaseException) -> str:
+    """The first line of an error's message, at most 300 characters."""
     return next(iter(str(trouble).splitlines()), "")[:300]

@@ -81,6 +81,7 @@ def _unparted(request: ScanRequest) -> ScanRequest:
 
 
 def to_ticket(request: ScanRequest) -> flight.Ticket:
+    """The ticket that `of_ticket` opens: the command with its pinned snapshots and part."""
     command = dict(request.command or {"table": request.flight.name})
     command.pop("partitions", None)
     if request.pins is not None:

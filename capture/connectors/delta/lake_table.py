@@ -49,6 +49,7 @@ class Schemas:
         return self._parsed[key]
 
     def clear(self) -> None:
+        """Forgets all schemas."""
         self._parsed.clear()
 
 
@@ -63,6 +64,7 @@ class Outline:
 
     @classmethod
     def of(cls, table: DeltaTable, schemas: Schemas) -> Outline:
+        """The outline of an opened table; its schema is parsed once per distinct text."""
         metadata = table.metadata()
         configuration = {str(k): str(v) for k, v in (metadata.configuration or {}).items()}
         return cls(str(metadata.id), schemas.of(table), tuple(metadata.partition_columns or ()), configuration)

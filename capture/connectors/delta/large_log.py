@@ -129,6 +129,7 @@ class LargeLog:
 
     @property
     def is_large(self) -> bool:
+        """True when the log is large enough (`LARGE` bytes) to be replayed in slices."""
         return sum(source.size for source in self._sources) >= LARGE
 
     @property

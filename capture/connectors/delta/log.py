@@ -118,6 +118,11 @@ def read_commits(table: Place, versions: Iterable[int]) -> Iterator[tuple[int, C
 
 
 def read_commit(table: Place, version: int) -> Commit:
+    """The actions of one commit file that are not about files.
+
+    Returns:
+        An empty commit where the file cannot be read, and one that is malformed where a line is not a JSON object.
+    """
     file = table.below(f"_delta_log/{version:020d}.json")
     try:
         with file.file_system.open_input_stream(file.path) as stream:
@@ -187,6 +192,8 @@ class DeltaColumn:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSchema:
+    """The columns of a Delta table, containers included, with their logical and physical names."""
+
     columns: tuple[DeltaColumn, ...]
     schema: Schema = field(compare=False)
 

@@ -46,6 +46,7 @@ class Source:
 
     @property
     def is_lines(self) -> bool:
+        """True for commit files: JSON, one action a line."""
         return self.place.path.endswith(".json")
 
 
@@ -103,12 +104,14 @@ def _lines(source: Source) -> Iterator[bytes]:
 
 
 def line_heads(source: Source) -> Iterator[Mapping[str, Any]]:
+    """The `protocol` and `metaData` actions of a commit file, in its order."""
     for line in _lines(source):
         if b'"protocol"' in line[:64] or b'"metaData"' in line[:64]:
             yield json.loads(line)
 
 
 def checkpoint_heads(source: Source) -> Iterator[Mapping[str, Any]]:
+    """The `protocol` and `metaData` actions of a Parquet checkpoint."""
     with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
         names = [name for name in ("protocol", "metaData") if name in parquet.schema_arrow.names]
         for batch in parquet.iter_batches(65_536, columns=names, use_threads=False) if names else ():

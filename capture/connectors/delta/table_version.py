@@ -53,6 +53,7 @@ class Version:
         return len(self.paths)
 
     def column(self, name: str) -> pa.Array | None:
+        """A column of the add actions, one value per file; None where no action has it."""
         if name not in self.actions.column_names:
             return None
         return one_array(self.actions[name])
@@ -85,6 +86,7 @@ class Version:
         return len(known.logical) == 1 and known.logical[0] in self.partitions
 
     def partition(self, known: DeltaColumn) -> pa.Array | None:
+        """The values of a partition column by its logical or physical name, one per file; None for other columns."""
         for name in (known.logical[0], known.physical[0]):
             if (values := self.statistic("partition", (name,))) is not None:
                 return values
@@ -107,12 +109,14 @@ def file_rows(version: Version) -> pa.Table:
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The column in one piece; it is copied only where it has several."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which would copy it
 
 
 def wanted_columns(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:
+    """The leaves with these names, or all of them where `names` is None."""
     return [k for k in schema.columns if k.column.is_leaf and (names is None or k.column.is_among(names))]
 
 

@@ -60,10 +60,20 @@ class UnityCatalog:
         return LOOKS
 
     def namespaces(self) -> list[str]:
+        """Schemas that have at least one Delta table, sorted.
+
+        Raises:
+            StatflightError: The catalog cannot be reached or refuses the request.
+        """
         names = [str(item["name"]) for item in self._pages("schemas", catalog_name=self.catalog)]
         return sorted(name for name in names if name != "information_schema" and self.names(name))
 
     def names(self, namespace: str) -> list[str]:
+        """Delta tables of a schema, sorted; none where there is no such schema.
+
+        Raises:
+            StatflightError: The catalog cannot be reached or refuses the request.
+        """
         try:
             tables = list(self._pages("tables", catalog_name=self.catalog, schema_name=namespace))
         except NotFound:
@@ -84,9 +94,11 @@ class UnityCatalog:
         return place
 
     def storage_of(self, place: Place) -> dict[str, str]:
+        """Storage options of a table: the credentials that the catalog gave for it, or the connector's own."""
         return self._storage_of.get(place.name, self._storage)
 
     def reason(self, trouble: BaseException, place: Place | None = None) -> str:
+        """The message of an error without the catalog's secrets, and without those it gave for the table."""
         secrets = {**self.options, **(self.storage_of(place) if place else {})}
         return reason(trouble, secrets, *([place.path, place.name] if place else []))
 

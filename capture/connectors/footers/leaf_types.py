@@ -49,6 +49,7 @@ class Leaf:
 
     @property
     def is_leaf(self) -> bool:
+        """True when the column has values of its own; structs, lists and maps have none."""
         return self.index is not None
 
     @property
@@ -199,6 +200,15 @@ def _nanoseconds(raw: int) -> tuple[int, int, bool]:
 
 
 def bound(leaf: Leaf, data: bytes) -> Bound | None:
+    """A bound of a footer, decoded.
+
+    Args:
+        leaf: The column; it has a reader (`read`).
+        data: The bytes of the statistic, as the footer has them.
+
+    Returns:
+        The value as text or number, or None where the bytes do not fit the type or are NaN.
+    """
     assert leaf.read is not None
     number = _NUMBERS.get(leaf.physical)
     try:

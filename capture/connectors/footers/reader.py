@@ -57,6 +57,7 @@ class Footer:
     positions: Mapping[str, int] = field(repr=False)  # of leaves, by key
 
     def leaf(self, key: str) -> Leaf | None:
+        """The column with this key (names joined by dots); None where the file lacks it."""
         position = self.positions.get(key)
         return None if position is None else self.leaves[position]
 
@@ -168,6 +169,7 @@ def read_footers(places: Sequence[Place]) -> Iterator[Footer]:
 
 
 def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of `size` items in a row, the last one shorter."""
     iterator = iter(items)
     while group := list(islice(iterator, size)):
         yield group

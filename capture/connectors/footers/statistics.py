@@ -28,10 +28,12 @@ class DataFile(Protocol):
     """A file whose footer is read: its place, and a key that changes with its content."""
 
     @property
-    def place(self) -> Place: ...
+    def place(self) -> Place:
+        """Where the file lies."""
 
     @property
-    def key(self) -> Key: ...
+    def key(self) -> Key:
+        """The identity of the content: equal keys have equal footers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class ListedFile:
 
     @property
     def key(self) -> Key:
+        """Path, size and mark."""
         return self.place.path, self.size_bytes, self.mark
 
 

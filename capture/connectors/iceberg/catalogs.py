@@ -82,13 +82,21 @@ class LoadedTable:
 class Tables(Protocol):
     """The tables a uri leads to."""
 
-    def namespaces(self) -> list[str]: ...
+    def namespaces(self) -> list[str]:
+        """Namespaces with at least one table, sorted, levels joined by dots."""
 
-    def names(self, namespace: str) -> list[str]: ...
+    def names(self, namespace: str) -> list[str]:
+        """Tables of a namespace, sorted."""
 
-    def load(self, namespace: str, name: str) -> LoadedTable: ...
+    def load(self, namespace: str, name: str) -> LoadedTable:
+        """A table with its current metadata.
 
-    def close(self) -> None: ...
+        Raises:
+            NotFound: There is no such table.
+        """
+
+    def close(self) -> None:
+        """Frees connections and parsed metadata."""
 
 
 def open_tables(config: ConnectorConfig) -> Tables:
@@ -136,7 +144,7 @@ def _of_pyiceberg(options: Mapping[str, str]) -> dict[str, str]:
 # Directories.
 
 
-class Directory:
+class Directory(Tables):
     """A table's own directory, or one that holds tables at any depth."""
 
     def __init__(self, config: ConnectorConfig, io: LakeIO):
@@ -187,7 +195,7 @@ def _newest(name: str, names: Container[str]) -> str:
     return name
 
 
-class OneFile:
+class OneFile(Tables):
     """One metadata file; the table is named after the directory above `metadata/`."""
 
     def __init__(self, location: str, io: LakeIO):
@@ -214,7 +222,7 @@ class OneFile:
 # Catalogs.
 
 
-class CatalogTables:
+class CatalogTables(Tables):
     """A catalog that pyiceberg opens: SQL, REST, Glue, Hive and so on."""
 
     def __init__(self, own_name: str, kind: str, uri: str, options: dict[str, str], rewrite: str):

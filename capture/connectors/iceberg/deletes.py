@@ -231,6 +231,11 @@ def _typed(array: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def open_parquet(io: LakeIO, entry: Entry) -> pq.ParquetFile:
+    """Opens a data or delete file.
+
+    Raises:
+        Unreadable: It is not a Parquet file.
+    """
     if entry.format != "PARQUET":
         raise Unreadable(f"{entry.format} files cannot be read, only Parquet")
     return pq.ParquetFile(io.new_input(entry.path).open(), pre_buffer=False)

@@ -73,6 +73,7 @@ class Entry:
 
     @property
     def scope(self) -> tuple[int, tuple[Any, ...]]:
+        """The partition that a partition-scoped delete is compared by: spec id and partition values."""
         return self.spec_id, self.partition
 
 
@@ -96,10 +97,12 @@ class Files:
 
     @property
     def size_bytes(self) -> int:
+        """Memory held, for the cache's budget."""
         arrays = (self.paths, self.locations, self.rows, self.sizes, self.sequences, self.formats, self.partition_of)
         return sum(array.nbytes for array in arrays) + 200 * len(self.partitions)
 
     def entries(self) -> Iterator[Entry]:
+        """The files one by one, in the order of the manifest."""
         columns = (self.paths, self.locations, self.sequences, self.partition_of, self.formats, self.rows, self.sizes)
         for path, location, sequence, at, format, rows, size in zip(*(c.to_pylist() for c in columns), strict=True):
             yield Entry(
@@ -119,11 +122,13 @@ class Metrics:
 
     @classmethod
     def unknown(cls, files: int) -> Metrics:
+        """Metrics of files without any: counts and bounds are null."""
         counts, bounds = pa.nulls(files, pa.int64()), pa.nulls(files, pa.binary())
         return cls(pa.repeat(False, files), counts, counts, bounds, bounds)
 
     @property
     def size_bytes(self) -> int:
+        """Memory held, for the cache's budget."""
         return sum(array.nbytes for array in (self.known, self.nulls, self.nans, self.lower, self.upper))
 
 
@@ -163,6 +168,7 @@ class Manifests:
         self._held_bytes = 0
 
     def key(self, manifest: ManifestFile) -> ManifestKey:
+        """The identity of a manifest's content. A path may be written again, so its length counts too."""
         return ManifestKey(
             self._scope,
             self._io.resolve(manifest.manifest_path),

@@ -92,6 +92,7 @@ class Leaf:
 
     @property
     def name(self) -> str:
+        """The full name, levels joined by dots."""
         return self.column.name
 
     @property
@@ -125,6 +126,7 @@ def logical_text(type: IcebergType) -> str:
 
 
 def to_schema(schema: IcebergSchema) -> Schema:
+    """All columns of an Iceberg schema in depth-first order, containers before their leaves."""
     return Schema(tuple(column for column, _, _ in _walk(schema.fields)))
 
 

@@ -56,6 +56,7 @@ class Touched:
 
     @property
     def digest(self) -> str:
+        """Digest of live counts and deletes, for the mark of a listing."""
         about = [(at, [(d.location, d.blob, d.size) for d in some]) for at, some in self.deletes.items()]
         return _digest(sorted(self.live.items()), about)
 
@@ -100,6 +101,11 @@ class SnapshotView:
     # Statistics.
 
     def native_stats(self, reading: Callable[[], Any]) -> NativeStats:
+        """Statistics of manifests and table metadata; rows of file columns are made as they are read.
+
+        Args:
+            reading: Opens a context that turns errors of a manifest into those of the connector.
+        """
         parts = [self._part(manifest, reading) for manifest in self._manifests.data]
         data = pa.concat_tables([part.files for part in parts] or [FILE_SCHEMA.empty_table()])
         if self._deletes:
@@ -232,6 +238,7 @@ class SnapshotView:
                 yield from block.entries()
 
     def tasks(self) -> Iterator[ScanTask]:
+        """One scan task per live data file, with the deletes that apply to it."""
         for entry in self._data():
             layout = self._layout(entry)
             gone = self._index.deleted_rows(entry)

@@ -241,6 +241,7 @@ def _operation(dataset: Any, version: int) -> str | None:
 
 
 def to_schema(schema: pa.Schema) -> Schema:
+    """All columns of a Lance dataset in depth-first order, containers before their leaves."""
     return Schema(tuple(_walk(schema, (), False)))
 
 

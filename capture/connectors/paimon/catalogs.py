@@ -27,16 +27,25 @@ _DEFAULT_KEY: Final = "jdbc"
 class Catalog(Protocol):
     """The interface that `storage.places.Lake` and the JDBC catalog share."""
 
-    def namespaces(self) -> list[str]: ...
+    def namespaces(self) -> list[str]:
+        """Databases, sorted."""
 
-    def names(self, namespace: str) -> list[str]: ...
+    def names(self, namespace: str) -> list[str]:
+        """Tables of a database, sorted."""
 
-    def find(self, namespace: str, name: str) -> Place: ...
+    def find(self, namespace: str, name: str) -> Place:
+        """The directory of a table.
 
-    def reason(self, trouble: BaseException, place: Place | None = None) -> str: ...
+        Raises:
+            NotFound: There is no such table.
+        """
+
+    def reason(self, trouble: BaseException, place: Place | None = None) -> str:
+        """The message of an error without secrets and without the table's path."""
 
 
 def open_catalog(uri: str, options: Mapping[str, str]) -> Catalog:
+    """The JDBC catalog of a `jdbc:` URI, or the warehouse directory of any other."""
     if uri.startswith(JDBC):
         return JdbcCatalog(uri, options)
     return Lake("paimon", uri, options, holds_table, DATABASE_SUFFIX)
@@ -47,7 +56,7 @@ def holds_table(folder: Folder) -> bool:
     return "schema" in folder.folders and ("snapshot" in folder.folders or folder.folders == {"schema"})
 
 
-class JdbcCatalog:
+class JdbcCatalog(Catalog):
     """A catalog that pypaimon or Flink keeps in a SQLite file."""
 
     def __init__(self, uri: str, options: Mapping[str, str]) -> None:

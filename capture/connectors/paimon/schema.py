@@ -34,6 +34,7 @@ def reads_as(was: Any, now: Any) -> bool:
 
 
 def to_schema(fields: Sequence[DataField]) -> Schema:
+    """All columns of a Paimon schema in depth-first order, containers before their leaves."""
     return Schema(tuple(_walk(fields, (), False)))
 
 
@@ -56,6 +57,7 @@ def _logical_type(held: Any) -> str:
 
 
 def constraints(table: str, held: Any) -> tuple[Constraint, ...]:
+    """The primary key of a table and its NOT NULL checks."""
     found = [
         Constraint("CHECK", f"{table}_{f.name}_not_null", (f.name,), f"{f.name} IS NOT NULL")
         for f in held.fields

@@ -55,6 +55,7 @@ class File:
         return f"{self.path}\0{self.meta.file_size}\0{self.meta.level}\0{deletions}"
 
     def row(self) -> dict[str, Any]:
+        """The file as a row of `stats.files`."""
         partition = {name: _partition_value(value) for name, value in self.partition.items()}
         return {
             "file_path": self.path,
@@ -97,6 +98,7 @@ class SnapshotView:
 
     @cached_property
     def files(self) -> list[File]:
+        """All live files, those that are merged when read beside each other."""
         return [f for unit in self.units for f in unit]
 
     def _file(self, split: Any, meta: Any, deletion: Any, *, raw: bool = False) -> File:
@@ -216,4 +218,5 @@ def _partition_value(value: Any) -> Any:
 
 
 def fingerprint(unit: Sequence[File]) -> str:
+    """Digest of the files that are read as one unit; their order does not matter."""
     return hashlib.sha256("\0\0".join(sorted(f.content for f in unit)).encode()).hexdigest()

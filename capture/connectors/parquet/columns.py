@@ -39,6 +39,11 @@ class Merged:
         self.widths = {leaf.width_bytes} if leaf.width_bytes else set()
 
     def add(self, leaf: Leaf, footer: Footer, table: str) -> None:
+        """Takes in the column of one more file.
+
+        Raises:
+            Unreadable: Its type and the type so far have no common one.
+        """
         self.files += 1
         self.nullable = self.nullable or leaf.nullable
         self.widths |= {leaf.width_bytes} if leaf.width_bytes else set()
@@ -57,6 +62,7 @@ class Merged:
 
 
 def same_columns(some: tuple[Leaf, ...], others: tuple[Leaf, ...]) -> bool:
+    """True when two footers have the same columns, statistics aside."""
     if some is others:
         return True
     return len(some) == len(others) and all(
@@ -90,6 +96,16 @@ def footer_rows(
 def partition_rows(
     files: list[DataFile], paths: pa.Array, rows: pa.Array, column: Column, kind: LogicalType, ids: ColumnIds
 ) -> pa.Table:
+    """Rows of `stats.file_columns` of a partition column: one value per file is both of its bounds.
+
+    Args:
+        files: The files, N of them.
+        paths: Their paths, N strings.
+        rows: Their row counts, N integers.
+        column: The partition column.
+        kind: Its type, INT, DATE or STRING.
+        ids: Column ids of the table.
+    """
     values = partition_values([dict(file.partition).get(column.name) for file in files], kind)
     nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
     return column_rows(

@@ -23,6 +23,15 @@ _PARTITION = re.compile(r"([^=/]+)=([^/]*)")
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
+    """A data file of a listing.
+
+    Attributes:
+        relative: The path within the table's directory.
+        size: In bytes.
+        modified_ns: Nanoseconds since the epoch.
+        partition: Keys and values of its directories (`key=value`), in order; a null value is None.
+    """
+
     place: Place
     relative: str
     size: int
@@ -31,6 +40,7 @@ class DataFile:
 
     @property
     def key(self) -> tuple[str, int, int]:
+        """The identity of the content: path, size and time of change."""
         return self.place.path, self.size, self.modified_ns
 
 
@@ -44,11 +54,13 @@ class FileListing:
 
     @property
     def committed_at(self) -> datetime | None:
+        """When the newest file was written; None without files."""
         newest = max((file.modified_ns for file in self.files), default=None)
         return None if newest is None else datetime.fromtimestamp(newest // 1000 / 1e6, UTC)
 
 
 def is_data(name: str) -> bool:
+    """True for names of data files; a leading dot or underscore hides a file."""
     return name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
 
 
@@ -62,6 +74,7 @@ def partition_of(folder: str) -> tuple[str, str | None] | None:
 
 
 def partition_type(values: set[str]) -> LogicalType:
+    """The type that all values of a partition column have: INT, DATE, else STRING."""
     if values and all(re.fullmatch(r"-?\d{1,18}", value) for value in values):
         return LogicalType(Kind.INT)
     if values and all(map(_as_date, values)):
@@ -77,6 +90,7 @@ def _as_date(value: str) -> date | None:
 
 
 def partition_values(values: list[str | None], kind: LogicalType) -> pa.Array:
+    """The values of directory names as an array of the column's type, nulls kept."""
     match kind.kind:
         case Kind.INT:
             return pa.array([None if value is None else int(value) for value in values], pa.int64())
@@ -86,6 +100,7 @@ def partition_values(values: list[str | None], kind: LogicalType) -> pa.Array:
 
 
 def partition_json(file: DataFile, types: Mapping[str, LogicalType]) -> str | None:
+    """The file's partition as `stats.files` shows it, a JSON object; None for a table without partitions."""
     held: dict[str, Any] = {key: value for key, value in file.partition if key in types}
     if not held:
         return None

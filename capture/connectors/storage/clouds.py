@@ -20,9 +20,11 @@ class StorageOptions:
         self.timeout = timeout_of(options)
 
     def text(self, *names: str) -> str | None:
+        """The first of these options that is given and not empty."""
         return next((self._held[name] for name in names if self._held.get(name)), None)
 
     def flag(self, *names: str) -> bool | None:
+        """The same as a boolean: true, 1, yes and on are true, other words false."""
         value = self.text(*names)
         return None if value is None else value.strip().lower() in ("true", "1", "yes", "on")
 

@@ -119,6 +119,7 @@ class Lake:
         return sorted({namespace for namespace, _ in self._found})
 
     def names(self, namespace: str) -> list[str]:
+        """Tables of a namespace, sorted; the directory is walked once."""
         if self._found is None:
             self._found = self._walked()
         return sorted(name for schema, name in self._found if schema == namespace)
@@ -214,6 +215,7 @@ class Lake:
         return self.storage
 
     def not_there(self) -> NotFound:
+        """The error of a lake whose directory does not exist."""
         return NotFound(f'uri "{self.uri}" does not exist, or is not a directory', params={"field": "uri"})
 
     @contextmanager

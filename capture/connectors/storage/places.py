@@ -41,6 +41,7 @@ def unknown_table(namespace: str, name: str, known: list[str]) -> NotFound:
 
 
 def unknown_snapshot(namespace: str, name: str, snapshot_id: int) -> NotFound:
+    """The error of a snapshot that a table lacks."""
     return NotFound(
         f'table "{namespace}.{name}" has no snapshot {snapshot_id}',
         code="UNKNOWN_SNAPSHOT",
@@ -58,6 +59,7 @@ class Place:
 
     @property
     def is_local(self) -> bool:
+        """True on the local file system."""
         return isinstance(self.file_system, pafs.LocalFileSystem)
 
     @property
@@ -66,6 +68,7 @@ class Place:
         return self.path.rstrip("/").rpartition("/")[2]
 
     def below(self, relative: str) -> Place:
+        """A path within this directory."""
         return Place(self.file_system, f"{self.path.rstrip('/')}/{relative}", f"{self.name.rstrip('/')}/{relative}")
 
     def relative(self, path: str) -> str:

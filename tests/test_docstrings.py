@@ -1,0 +1,78 @@
+"""Public names say what they are: modules, classes, functions, methods."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[1]
+STOREYS = ("store", "capture", "flight_server")
+OPEN = (
+    "store/", "capture/compute/", "capture/engines/", "capture/publishers/", "capture/spark/", "flight_server/reads/",
+    "flight_server/writes/", "flight_server/worker/", "flight_server/sql/", "flight_server/client.py",
+    "flight_server/connection.py", "flight_server/dataset.py", "flight_server/spark_reader.py", "flight_server/public/",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[Path, ast.Module]:
+    found = (path for storey in STOREYS for path in (TOP / storey).rglob("*.py"))
+    return {path.relative_to(TOP): ast.parse(path.read_bytes()) for path in sorted(found)}
+
+
+def _bases(class_: ast.ClassDef) -> Iterator[str]:
+    for base in class_.bases:
+        named = base.value if isinstance(base, ast.Subscript) else base
+        yield named.id if isinstance(named, ast.Name) else named.attr if isinstance(named, ast.Attribute) else ""
+
+
+def _is_inherited(class_: ast.ClassDef, method: str, classes: dict[str, list[ast.ClassDef]]) -> bool:
+    """True where a base class of ours has the method, or a base of a library may have it."""
+    for base in _bases(class_):
+        ours = classes.get(base)
+        if ours is None and base not in ("Protocol", "Generic", "NamedTuple", "StrEnum", "Exception"):
+            return True
+        for parent in ours or ():
+            names = {node.name for node in parent.body if isinstance(node, ast.FunctionDef)}
+            if method in names or _is_inherited(parent, method, classes):
+                return True
+    return False
+
+
+def _is_described(function: ast.FunctionDef) -> bool:
+    """True for actions, whose decorator has the text that callers see, for overloads, and for setters."""
+    names = {node.id for d in function.decorator_list for node in ast.walk(d) if isinstance(node, ast.Name)}
+    return "action" in names or "overload" in names or any(
+        isinstance(d, ast.Attribute) and d.attr == "setter" for d in function.decorator_list
+    )  # fmt: skip
+
+
+def _missing(
+    body: list[ast.stmt], within: ast.ClassDef | None, classes: dict[str, list[ast.ClassDef]]
+) -> Iterator[str]:
+    for node in body:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        name = f"{within.name}.{node.name}" if within is not None else node.name
+        if isinstance(node, ast.ClassDef):
+            if not ast.get_docstring(node):
+                yield name
+            yield from _missing(node.body, node, classes)
+        elif ast.get_docstring(node) or _is_described(node):
+            continue
+        elif within is None or not _is_inherited(within, node.name, classes):
+            yield name
+
+
+def test_everything_public_has_a_docstring(modules: dict[Path, ast.Module]) -> None:
+    classes: dict[str, list[ast.ClassDef]] = {}
+    for tree in modules.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(node)
+    missing = [f"{path}: {name}" for path, tree in modules.items() for name in _missing(tree.body, None, classes)]
+    missing += [f"{path}: the module" for path, tree in modules.items() if tree.body and not ast.get_docstring(tree)]
+    assert [name for name in missing if not name.startswith(OPEN)] == []
