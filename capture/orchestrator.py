@@ -148,9 +148,9 @@ class Orchestrator:
                 else:
                     rest.append(at)
             # what was captured since the first look is no cause for another capture
-            found = self.plane.lookup([questions[at] for at in rest])
+            records = self.plane.lookup([questions[at] for at in rest])
             new: dict[tuple[int, bool], list[int]] = {}
-            for at, record in zip(rest, found, strict=True):
+            for at, record in zip(rest, records, strict=True):
                 if record is not None:
                     joined[at] = _stored(record)
                 else:
@@ -160,8 +160,8 @@ class Orchestrator:
                 once = {questions[at].same: questions[at] for at in members}
                 try:
                     started = self.plane.start(list(once.values()))
-                except StatflightError as trouble:
-                    joined |= dict.fromkeys(members, Answer("FAILED", str(trouble)))
+                except StatflightError as error:
+                    joined |= dict.fromkeys(members, Answer("FAILED", str(error)))
                 else:
                     self._flying |= dict.fromkeys(once, started)
                     joined |= dict.fromkeys(members, started)
@@ -174,8 +174,8 @@ class Orchestrator:
             if not running.wait(max(0.0, started + budget_ms / 1000 - self.clock())):
                 return Answer("TIMEOUT", f"not captured within {budget_ms} ms; the work goes on")
             outcome, detail = running.outcome(question)
-        except StatflightError as trouble:
-            return Answer("FAILED", str(trouble))
+        except StatflightError as error:
+            return Answer("FAILED", str(error))
         if outcome != "CAPTURED":
             return Answer("FAILED", detail or outcome.lower())
         (record,) = self.plane.lookup([question])
@@ -193,5 +193,5 @@ class Orchestrator:
                 self.plane.follow_up(sorted(members.values(), key=lambda q: (q.snapshot_id, q.spec.target.storage_id)))
 
 
-def _stored(found: Mapping[str, Any] | Answer) -> Answer:
-    return found if isinstance(found, Answer) else Answer("HIT", "", found)
+def _stored(record: Mapping[str, Any] | Answer) -> Answer:
+    return record if isinstance(record, Answer) else Answer("HIT", "", record)

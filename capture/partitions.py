@@ -79,11 +79,11 @@ def paths_in(files: pa.Table, wanted: Sequence[Partition], types: Mapping[str, L
     within = pa.array([_is_in(partition, shapes, types) for partition in partitions_found], pa.bool_())
     paths = data["file_path"].combine_chunks().filter(pc.fill_null(within.take(coded.indices), False))
     if not len(paths):
-        known = ", ".join(json.dumps(partition, ensure_ascii=False) for partition in partitions_found[:_SHOWN])
+        shown = ", ".join(json.dumps(partition, ensure_ascii=False) for partition in partitions_found[:_SHOWN])
         more = f" and {len(partitions_found) - _SHOWN} more" if len(partitions_found) > _SHOWN else ""
         raise NotFound(
             f'no file of "{table}" is in {json.dumps([dict(each) for each in wanted[:_SHOWN]], ensure_ascii=False)}',
-            code="UNKNOWN_PARTITION", hint=f"its partitions are {known}{more}",
+            code="UNKNOWN_PARTITION", hint=f"its partitions are {shown}{more}",
         )  # fmt: skip
     return paths
 

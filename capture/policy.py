@@ -82,21 +82,21 @@ def _rules(text: str) -> Rules | None:
         return None
     if text.lower() in ("on", "true", "yes", "1", "auto"):
         return Rules()
-    found: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
     for item in text.split(","):
         name, _, value = (piece.strip() for piece in item.partition("="))
         try:
-            found[name] = _READ[name](value)
+            rules[name] = _READ[name](value)
         except (KeyError, ValueError):
             raise InvalidField("policy", f'cannot read "{item.strip()}"', expected=_EXPECTED, actual=text) from None
-    return replace(Rules(), **found)
+    return replace(Rules(), **rules)
 
 
 def _duration(text: str) -> timedelta:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text)
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text)
+    if not match:
         raise ValueError
-    return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
 
 
 def _share(text: str) -> float:
@@ -171,54 +171,54 @@ class Verdict:
         return f"{word}, because: {self.because}" + (f" ({self.detail})" if self.detail else "")
 
 
-def table_verdict(rules: Rules, facts: TableState, now: datetime) -> Verdict:
+def table_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
     """The verdict on the table's own statistics, which come from metadata."""
-    if facts.snapshot_id is None:
+    if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT)
-    if facts.has_table_record:
+    if state.has_table_record:
         return Verdict(False, Because.FRESH)
-    if facts.tried_snapshot_id != facts.snapshot_id:
-        facts = replace(facts, tried_at=None)
-    return _held_back(rules, facts, now, None) or Verdict(True, Because.NEW_SNAPSHOT)
+    if state.tried_snapshot_id != state.snapshot_id:
+        state = replace(state, tried_at=None)
+    return _held_back(rules, state, now, None) or Verdict(True, Because.NEW_SNAPSHOT)
 
 
-def columns_verdict(rules: Rules, facts: TableState, now: datetime) -> Verdict:
+def columns_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
     """The verdict on scanning columns, and the columns."""
-    if facts.snapshot_id is None:
+    if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT, ())
-    wide = rules.columns == "used" and len(facts.columns) > rules.wide
-    wanted = tuple(i for i in sorted(facts.columns) if not wide or facts.used.get(i))
-    if not wanted:
+    wide = rules.columns == "used" and len(state.columns) > rules.wide
+    columns = tuple(i for i in sorted(state.columns) if not wide or state.used.get(i))
+    if not columns:
         return Verdict(False, Because.UNUSED, ())
-    missing = tuple(i for i in wanted if i not in facts.captured_columns)
+    missing = tuple(i for i in columns if i not in state.captured_columns)
     if not missing:
         return Verdict(False, Because.FRESH, ())
-    because, detail = _stale(rules, facts, now)
+    because, detail = _stale(rules, state, now)
     if because in (Because.LITTLE, Because.UNKNOWN):
         return Verdict(False, because, (), detail)
-    return _held_back(rules, facts, now, ()) or Verdict(True, because, missing, detail)
+    return _held_back(rules, state, now, ()) or Verdict(True, because, missing, detail)
 
 
-def _stale(rules: Rules, facts: TableState, now: datetime) -> tuple[Because, str]:
-    if facts.captured_at is None or facts.captured_snapshot_id is None:
+def _stale(rules: Rules, state: TableState, now: datetime) -> tuple[Because, str]:
+    if state.captured_at is None or state.captured_snapshot_id is None:
         return Because.NEVER, ""
-    if facts.captured_snapshot_id == facts.snapshot_id:
+    if state.captured_snapshot_id == state.snapshot_id:
         return Because.ASKED, ""
-    if facts.captured_schema_hash != facts.schema_hash:
+    if state.captured_schema_hash != state.schema_hash:
         return Because.SCHEMA, ""
-    share = facts.changed_share
+    share = state.changed_share
     if share is not None and share > 0 and share >= rules.changed:
         return Because.CHANGED, f"{share:.0%}, of {rules.changed:.0%}"
-    if now - facts.captured_at >= rules.max_age:
-        return Because.AGE, f"since {facts.captured_at:%Y-%m-%d %H:%M}"
+    if now - state.captured_at >= rules.max_age:
+        return Because.AGE, f"since {state.captured_at:%Y-%m-%d %H:%M}"
     if share is None:
         return Because.UNKNOWN, ""
     return Because.LITTLE, f"{share:.0%}, of {rules.changed:.0%}"
 
 
-def _held_back(rules: Rules, facts: TableState, now: datetime, columns: tuple[int, ...] | None) -> Verdict | None:
-    if facts.busy:
+def _held_back(rules: Rules, state: TableState, now: datetime, columns: tuple[int, ...] | None) -> Verdict | None:
+    if state.busy:
         return Verdict(False, Because.BUSY, columns)
-    if facts.tried_at is not None and now - facts.tried_at < rules.min_interval:
+    if state.tried_at is not None and now - state.tried_at < rules.min_interval:
         return Verdict(False, Because.TOO_SOON, columns)
     return None

@@ -81,8 +81,8 @@ class Registry:
 def _mismatch(engine: CaptureEngine, request: CaptureRequest) -> str:
     try:
         return engine.supports(request)
-    except Exception as trouble:  # a third party's bug must not take the others along
-        return f"engine {engine.id} cannot tell: {type(trouble).__name__}"
+    except Exception as error:  # a third party's bug must not take the others along
+        return f"engine {engine.id} cannot tell: {type(error).__name__}"
 
 
 def _call(engine: CaptureEngine, requests: list[CaptureRequest], sink: Sink) -> list[CaptureResult]:
@@ -90,12 +90,12 @@ def _call(engine: CaptureEngine, requests: list[CaptureRequest], sink: Sink) -> 
     guard = _Guard(sink, requests)
     try:
         answers = list(engine.capture_batch(requests, guard))
-    except Cancelled as trouble:
-        return [CaptureResult(Outcome.DEGRADED, engine.id, str(trouble)) for _ in requests]
-    except Exception as trouble:
+    except Cancelled as error:
+        return [CaptureResult(Outcome.DEGRADED, engine.id, str(error)) for _ in requests]
+    except Exception as error:
         log.exception("engine %s failed", engine.id)
-        failed = f"capture failed: {type(trouble).__name__}"
-        attributes = {"retryable": may_pass(trouble)}
+        failed = f"capture failed: {type(error).__name__}"
+        attributes = {"retryable": may_pass(error)}
         return [CaptureResult(Outcome.DEGRADED, engine.id, failed, attributes) for _ in requests]
     if len(answers) != len(requests):
         wrong = f"capture failed: {len(answers)} results for {len(requests)} requests"

@@ -138,7 +138,7 @@ def parse_partitions(value: Any, where: str = "partitions") -> tuple[Partition, 
         raise InvalidField(where, "must be a list of partitions", expected=expected, actual=value)
     if len(value) > MAX_PARTITIONS:
         raise InvalidField(where, "are too many", expected=f"at most {MAX_PARTITIONS}", actual=len(value))
-    found = []
+    partitions = []
     for at, partition in enumerate(value):
         if not isinstance(partition, dict) or not partition:
             expected = '{"field": value, …}'
@@ -147,8 +147,8 @@ def parse_partitions(value: Any, where: str = "partitions") -> tuple[Partition, 
             if not (item is None or isinstance(item, str | int | float)):
                 expected = "text, a number, a truth value or null"
                 raise InvalidField(f"{where}[{at}].{name}", "is not a value", expected=expected, actual=item)
-        found.append(tuple(sorted((name, value_text(item)) for name, item in partition.items())))
-    return tuple(dict.fromkeys(found))
+        partitions.append(tuple(sorted((name, value_text(item)) for name, item in partition.items())))
+    return tuple(dict.fromkeys(partitions))
 
 
 def value_text(value: Any) -> str | None:

@@ -70,8 +70,8 @@ class TableHandle:
     @cached_property
     def by_id(self) -> Mapping[int, Column]:
         """The columns of this snapshot by column id."""
-        found = ((column.id_in(self.column_ids), column) for column in self.columns.columns)
-        return {column_id: column for column_id, column in found if column_id is not None}
+        columns = ((column.id_in(self.column_ids), column) for column in self.columns.columns)
+        return {column_id: column for column_id, column in columns if column_id is not None}
 
     @cached_property
     def names(self) -> Mapping[int, str]:

@@ -155,18 +155,18 @@ class LocalStore:
     def _discovered(
         self, connector: Connector, catalog: str, schema: str, name: str, snapshot_id: int | None
     ) -> TableHandle:
-        found = look_at_table(connector, schema, name)
+        table = look_at_table(connector, schema, name)
 
         def store(connection: Connection) -> TableEntry:
-            return self.catalog.discovery.store(connection, catalog, connector.format, found, ())
+            return self.catalog.discovery.store(connection, catalog, connector.format, table, ())
 
         entry = self.database.write(store)
-        wanted = found["current_snapshot_id"] if snapshot_id is None else snapshot_id
-        targets = None if wanted is None else frozenset({wanted})
+        target_id = table["current_snapshot_id"] if snapshot_id is None else snapshot_id
+        targets = None if target_id is None else frozenset({target_id})
         listing = connector.enumerate_snapshots(schema, name, target_snapshot_ids=targets)
-        snapshot = next((s for s in listing.snapshots if s.snapshot_id == wanted), None)
+        snapshot = next((s for s in listing.snapshots if s.snapshot_id == target_id), None)
         if snapshot is None:
-            raise NotFound(f'"{entry.full_name}" has no snapshot {wanted}', code="UNKNOWN_SNAPSHOT")
+            raise NotFound(f'"{entry.full_name}" has no snapshot {target_id}', code="UNKNOWN_SNAPSHOT")
         ids = self.catalog.column_ids(entry)
         return TableHandle(catalog, schema, name, entry.table_id, snapshot.snapshot_id, snapshot.schema, ids, connector)
 

@@ -115,8 +115,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_asked: bool) -> None:
+    if is_asked:
         from importlib.metadata import version
 
         typer.echo(version("statflight"))

@@ -144,13 +144,13 @@ def _spark(value: Any) -> dict[str, str]:
         return {name.strip(): text.strip() for name, _, text in pairs}
     if not isinstance(value, Mapping):
         raise ValueError("a table of Spark's settings")
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for key, item in value.items():
         if isinstance(item, Mapping):
-            found |= {f"{key}.{name}": text for name, text in _spark(item).items()}
+            settings |= {f"{key}.{name}": text for name, text in _spark(item).items()}
         else:
-            found[key] = str(item).lower() if isinstance(item, bool) else str(item)
-    return found
+            settings[key] = str(item).lower() if isinstance(item, bool) else str(item)
+    return settings
 
 
 @dataclass(frozen=True)
@@ -335,11 +335,11 @@ def effective(config: Path | str | None = None, environ: Mapping[str, str] | Non
     """
     given = _given(config, {}, environ)
     defaults = Settings()
-    found = []
+    rows = []
     for name in _READERS:
         value, source = given.get(name, (getattr(defaults, name), "default"))
-        found.append((name, "***" if name in _SECRETS and value is not None else value, source))
-    return found
+        rows.append((name, "***" if name in _SECRETS and value is not None else value, source))
+    return rows
 
 
 def _given(
@@ -350,8 +350,8 @@ def _given(
     for key, value in _toml(config).items():
         name = key.replace("-", "_")
         if name not in _READERS:
-            known = [name.replace("_", "-") for name in _READERS]
-            hint = nearest(key.replace("_", "-"), known)
+            names = [name.replace("_", "-") for name in _READERS]
+            hint = nearest(key.replace("_", "-"), names)
             raise InvalidArgument(f'the configuration file has an unknown key "{key}"', hint=hint)
         values[name] = _read(name, value, f"{key} in the configuration file"), str(config or DEFAULT_FILE)
     variables = os.environ if environ is None else environ

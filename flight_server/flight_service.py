@@ -45,9 +45,9 @@ class _Headers:
         self._headers = headers
         self.caller = ""
         given = self.get("x-correlation-id")
-        made = given and given.isprintable() and given[:200]
+        own = given and given.isprintable() and given[:200]
         # need not be hard to guess, and the system's randomness costs a system call
-        self.correlation_id = made or f"{random.getrandbits(128):032x}"
+        self.correlation_id = own or f"{random.getrandbits(128):032x}"
 
     def get(self, name: str) -> str | None:
         values = self._headers.get(name)
@@ -240,17 +240,17 @@ class StatflightServer(flight.FlightServerBase):
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
         if action.type in flight_sql.ACTIONS:
             return self._act(context, action)
-        known = actions.ACTIONS.get(action.type)
-        name = known.name if known is not None else "unknown"  # it labels a metric: callers do not make up labels
+        entry = actions.ACTIONS.get(action.type)
+        name = entry.name if entry is not None else "unknown"  # it labels a metric: callers do not make up labels
         with self._answering(context, "DoAction", name) as headers:
-            caller = self._caller(headers) if known is None or not known.open else self._anyone(headers)
-            if known is None:
+            caller = self._caller(headers) if entry is None or not entry.open else self._anyone(headers)
+            if entry is None:
                 raise Unimplemented(f'no action "{action.type[:100]}"', hint="the flight sys.functions lists them")
             body = _body(action)
             call = actions.Call(
                 self.app, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
             )
-            results = known.run(call, body)
+            results = entry.run(call, body)
             # the first result is made before anything is sent, so that a refusal is a refusal and not a cut stream
             first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
             audit_log.action(name, body, caller.name, headers.correlation_id)

@@ -48,7 +48,7 @@ def connector_class(format: str) -> type[Connector]:
         )
     module, _, name = formats[format].partition(":")
     try:
-        found: type[Connector] = getattr(importlib.import_module(module), name)
+        connector: type[Connector] = getattr(importlib.import_module(module), name)
     except ImportError as missing:
         if missing.name and missing.name.partition(".")[0] in _OURS:
             if missing.name == module:
@@ -59,7 +59,7 @@ def connector_class(format: str) -> type[Connector]:
             hint=f"pip install 'statflight[{format}]'",
             params={"field": "format", "actual": format},
         ) from None
-    return found
+    return connector
 
 
 def open_connector(config: ConnectorConfig) -> Connector:
@@ -68,5 +68,5 @@ def open_connector(config: ConnectorConfig) -> Connector:
     Raises:
         InvalidArgument: The format, an option or the secret's name is wrong.
     """
-    found = connector_class(config.format)
-    return found(dataclasses.replace(config, options=resolve(config.options)))
+    connector = connector_class(config.format)
+    return connector(dataclasses.replace(config, options=resolve(config.options)))

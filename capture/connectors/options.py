@@ -49,10 +49,10 @@ def is_storage_option(name: str) -> bool:
 
 def storage_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options that go to the file system, under the names they came with."""
-    found = {name: str(value) for name, value in options.items() if is_storage_option(name)}
-    if TIMEOUT_OPTION in found:
-        found[TIMEOUT_OPTION] = f"{timeout_of(options):g}s"
-    return found
+    chosen = {name: str(value) for name, value in options.items() if is_storage_option(name)}
+    if TIMEOUT_OPTION in chosen:
+        chosen[TIMEOUT_OPTION] = f"{timeout_of(options):g}s"
+    return chosen
 
 
 def timeout_of(options: Mapping[str, str]) -> float:
@@ -64,8 +64,8 @@ def timeout_of(options: Mapping[str, str]) -> float:
     text = options.get(TIMEOUT_OPTION)
     if text is None:
         return DEFAULT_TIMEOUT
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?(s|ms)?", str(text).strip())
-    seconds = float(found[1]) / (1000 if found[2] == "ms" else 1) if found else 0.0
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?(s|ms)?", str(text).strip())
+    seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else 0.0
     if not 0 < seconds <= 3600:
         raise InvalidArgument(
             f"options.{TIMEOUT_OPTION}: expected seconds up to 3600, such as 30 or 2.5s, got {str(text)!r}",

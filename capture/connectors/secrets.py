@@ -73,18 +73,18 @@ def redact_all(value: Any, options: Mapping[str, str]) -> Any:
 
 def _parts(secret: str) -> list[str]:
     """A secret, and the texts within it where it is a JSON object, as a Google key is."""
-    found = [secret]
+    parts = [secret]
     if secret.lstrip().startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):
-            found += _texts_in(json.loads(secret))
-    return [text for text in found if len(text) >= 4]
+            parts += _texts_in(json.loads(secret))
+    return [text for text in parts if len(text) >= 4]
 
 
-def _texts_in(held: Any, name: str = "") -> list[str]:
+def _texts_in(part: Any, name: str = "") -> list[str]:
     """The texts that are secret by their name, or so long that they may be."""
-    if isinstance(held, dict):
-        return [text for key, value in held.items() for text in _texts_in(value, str(key))]
-    return [held] if isinstance(held, str) and (len(held) >= 16 or is_secret(name)) else []
+    if isinstance(part, dict):
+        return [text for key, value in part.items() for text in _texts_in(value, str(key))]
+    return [part] if isinstance(part, str) and (len(part) >= 16 or is_secret(name)) else []
 
 
 def resolve(options: Mapping[str, str]) -> dict[str, str]:
@@ -102,13 +102,13 @@ def resolve(options: Mapping[str, str]) -> dict[str, str]:
     name = given.pop(SECRET_OPTION, None)
     if name is None:
         return given
-    held = _named_secret(name.strip())
-    if SECRET_OPTION in held:
+    secret = _named_secret(name.strip())
+    if SECRET_OPTION in secret:
         raise InvalidArgument(
             f'options.secret: secret "{name}" names another secret; it must hold the options themselves',
             params={"field": "options.secret", "actual": name},
         )
-    return held | given
+    return secret | given
 
 
 def _named_secret(name: str) -> dict[str, str]:
@@ -119,13 +119,13 @@ def _named_secret(name: str) -> dict[str, str]:
         return _parsed(text, name)
     if file := os.environ.get(SECRETS_FILE):
         try:
-            held = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as trouble:
+            secrets = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise InvalidArgument(
-                f"options.secret: the secrets file cannot be read ({type(trouble).__name__})",
+                f"options.secret: the secrets file cannot be read ({type(error).__name__})",
                 hint=f"{SECRETS_FILE} must name a TOML file with one table per secret",
             ) from None
-        if isinstance(entry := held.get(name), Mapping):
+        if isinstance(entry := secrets.get(name), Mapping):
             return _texts(entry, name)
     raise InvalidArgument(
         f'options.secret: no secret "{name}"',
@@ -137,17 +137,17 @@ def _named_secret(name: str) -> dict[str, str]:
 def _parsed(text: str, name: str) -> dict[str, str]:
     if text.lstrip().startswith("{"):
         try:
-            held = json.loads(text)
+            document = json.loads(text)
         except ValueError:
             raise _malformed(name) from None
-        return _texts(held, name)
-    found = {}
+        return _texts(document, name)
+    parsed = {}
     for line in filter(None, (line.strip() for line in text.splitlines())):
         key, equals, value = line.partition("=")
         if not equals or not key.strip():
             raise _malformed(name)
-        found[key.strip()] = value.strip()
-    return found
+        parsed[key.strip()] = value.strip()
+    return parsed
 
 
 def _texts(entry: Mapping[str, Any], name: str) -> dict[str, str]:
@@ -159,9 +159,9 @@ def _text(value: Any, name: str, key: str) -> str:
     if isinstance(value, Mapping) and set(value) == {"file"} and isinstance(value["file"], str):
         try:
             return Path(value["file"]).read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as trouble:
+        except (OSError, ValueError) as error:
             raise InvalidArgument(
-                f'options.secret: the file of "{key}" of secret "{name}" cannot be read ({type(trouble).__name__})',
+                f'options.secret: the file of "{key}" of secret "{name}" cannot be read ({type(error).__name__})',
                 params={"field": "options.secret", "actual": name},
             ) from None
     if isinstance(value, list | Mapping) or value is None:

@@ -40,12 +40,12 @@ def capture(call: Call, body: bytes) -> Results:
     outcomes: list[dict[str, Any] | None] = [None] * len(items)
     queued: dict[tuple[int, str | int], list[int]] = {}
     now: dict[int, list[tuple[int, int]]] = {}  # table key → (request, snapshot id)
-    known: _Known = {}
+    snapshot_ids: _Known = {}
     for at, (item, table) in enumerate(zip(items, tables, strict=True)):
         if table.format == EXTERNAL:
             outcomes[at] = _outcome("UNCAPTURABLE", "no connector: the table only has statistics that were put")
             continue
-        ids = _snapshots_of(call, item, table, known)
+        ids = _snapshots_of(call, item, table, snapshot_ids)
         if not ids:
             outcomes[at] = _outcome("DEGRADED", _no_snapshot(call, table))
         elif item.mode is Mode.ASYNC:
@@ -57,11 +57,11 @@ def capture(call: Call, body: bytes) -> Results:
         job_id = app.captures.enqueue(app.catalog.by_key(key), snapshot, specs, call.correlation_id)
         for at in members:
             outcomes[at] = _outcome("QUEUED", "", job_id=job_id)
-    wanted = [
+    captures = [
         (app.catalog.by_key(key), [(snapshot_id, items[at].spec) for at, snapshot_id in pairs])
         for key, pairs in now.items()
     ]
-    started = app.captures.start_all(wanted, call.correlation_id) if wanted else []
+    started = app.captures.start_all(captures, call.correlation_id) if captures else []
     for pairs, task in zip(now.values(), started, strict=True):
         results = (app.tasks.wait(task, None, call.is_cancelled) or {})["outcomes"]
         for (at, _), result in zip(pairs, results, strict=True):
@@ -74,12 +74,12 @@ def capture(call: Call, body: bytes) -> Results:
 _Known = dict[tuple[int, str | int], list[int]]
 
 
-def _snapshots_of(call: Call, item: CaptureItem, table: TableEntry, known: _Known) -> list[int]:
+def _snapshots_of(call: Call, item: CaptureItem, table: TableEntry, snapshot_ids: _Known) -> list[int]:
     """The snapshot ids of a request; those of equal requests of one call are looked up once."""
     key = (table.table_key, item.snapshot)
-    if key not in known:
-        known[key] = call.app.captures.snapshots_of(item.snapshot, table)
-    return known[key]
+    if key not in snapshot_ids:
+        snapshot_ids[key] = call.app.captures.snapshots_of(item.snapshot, table)
+    return snapshot_ids[key]
 
 
 def _no_snapshot(call: Call, table: TableEntry) -> str:
@@ -108,9 +108,9 @@ def resolve(call: Call, body: bytes) -> list[Any]:
     app = call.app
     unpinned: dict[int, dict[str, Any]] = {}
     questions, places = [], []
-    known: _Known = {}
+    snapshot_ids: _Known = {}
     for at, (item, table) in enumerate(zip(items, tables, strict=True)):
-        ids = _snapshots_of(call, item, table, known)
+        ids = _snapshots_of(call, item, table, snapshot_ids)
         if ids:
             has_connector = table.format != EXTERNAL
             questions.append(Question(table.table_key, ids[0], item.spec, item.mode, has_connector))
@@ -119,10 +119,10 @@ def resolve(call: Call, body: bytes) -> list[Any]:
             unpinned[at] = {"outcome": "FAILED", "detail": _no_snapshot(call, table), "record": None}
     answers = dict(zip(places, app.orchestrator.resolve(questions), strict=True))
     columns: dict[int, list[int]] = {}
-    for asked in questions:
-        noted = columns.setdefault(asked.table_key, [])
-        if asked.spec.target.column_id is not None:
-            noted.append(asked.spec.target.column_id)
+    for question in questions:
+        noted = columns.setdefault(question.table_key, [])
+        if question.spec.target.column_id is not None:
+            noted.append(question.spec.target.column_id)
     for key, ids in columns.items():
         app.usage.note(key, tuple(ids))
     return [unpinned[at] if at in unpinned else _as_json(answers[at]) for at in range(len(items))]

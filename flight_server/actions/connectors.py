@@ -33,8 +33,8 @@ def validate_connector(call: Call, body: bytes) -> Results:
     catalog = parse_body(body, {"catalog": str})["catalog"]
     call.app.access.connector(catalog, call.principal)
     config = call.app.lakes.config(catalog)
-    found = call.app.lakes.inspect("validate", config, call.is_cancelled)
-    yield {"catalog": catalog, "state": "ACTIVE", "namespaces": found.get("namespaces", [])}
+    lake = call.app.lakes.inspect("validate", config, call.is_cancelled)
+    yield {"catalog": catalog, "state": "ACTIVE", "namespaces": lake.get("namespaces", [])}
 
 
 @action('{"catalog"}', "Forgets a connector and its tables")
@@ -47,9 +47,9 @@ def drop_connector(call: Call, body: bytes) -> Results:
 
 @action('{"catalog", "table"?, "full_rescan"?}', "Finds tables and snapshots; one result per table")
 def discover(call: Call, body: bytes) -> Results:
-    asked = parse_body(body, {"catalog": str}, {"table": str, "full_rescan": bool})
-    call.app.access.connector(asked["catalog"], call.principal)
-    found = call.app.lakes.discover(
-        asked["catalog"], asked.get("table"), asked.get("full_rescan") or False, call.is_cancelled
+    fields = parse_body(body, {"catalog": str}, {"table": str, "full_rescan": bool})
+    call.app.access.connector(fields["catalog"], call.principal)
+    tables = call.app.lakes.discover(
+        fields["catalog"], fields.get("table"), fields.get("full_rescan") or False, call.is_cancelled
     )
-    yield from found
+    yield from tables

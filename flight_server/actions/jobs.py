@@ -90,55 +90,57 @@ def wait_job(call: Call, body: bytes) -> Results:
 @action('{"worker_id", "kinds", "wait_seconds"?, "engines"?, "most"?}',
          "For capture workers: the next piece of work, if any")  # fmt: skip
 def lease_job(call: Call, body: bytes) -> Results:
-    asked = parse_body(body, {"worker_id": str, "kinds": list}, {"wait_seconds": float, "engines": list, "most": int})
+    fields = parse_body(body, {"worker_id": str, "kinds": list}, {"wait_seconds": float, "engines": list, "most": int})
     call.app.access.require_worker(call.principal)
-    wait = min(float(asked.get("wait_seconds") or 0.0), 60.0)
-    most = 1 if asked.get("most") is None else asked["most"]
+    wait = min(float(fields.get("wait_seconds") or 0.0), 60.0)
+    most = 1 if fields.get("most") is None else fields["most"]
     if most < 1:
         raise InvalidField("most", "must be positive", expected="a number of leases", actual=most)
     yield from call.app.leases.lease(
-        asked["worker_id"], check_leases(asked["kinds"]), wait, check_engines(asked.get("engines") or []),
+        fields["worker_id"], check_leases(fields["kinds"]), wait, check_engines(fields.get("engines") or []),
         call.is_cancelled, most,
     )  # fmt: skip
 
 
 @action('{"job_id", "lease_token", "progress"?, "message"?}', "For capture workers: prolongs a lease")
 def renew_lease(call: Call, body: bytes) -> Results:
-    asked = parse_body(body, {"job_id": str, "lease_token": str}, {"progress": float, "message": str})
+    fields = parse_body(body, {"job_id": str, "lease_token": str}, {"progress": float, "message": str})
     call.app.access.require_worker(call.principal)
-    wanted = call.app.leases.renew(asked["job_id"], asked["lease_token"], asked.get("progress"), asked.get("message"))
-    yield {"job_id": asked["job_id"], "wanted": wanted}
+    wanted = call.app.leases.renew(
+        fields["job_id"], fields["lease_token"], fields.get("progress"), fields.get("message")
+    )
+    yield {"job_id": fields["job_id"], "wanted": wanted}
 
 
 @action('{"job_id", "lease_token", "snapshot_id", "mark", "base"?, "removed"?}',
          "For capture workers: tells how the files of a snapshot are going to be put")  # fmt: skip
 def declare_listing(call: Call, body: bytes) -> Results:
-    asked = parse_body(
+    fields = parse_body(
         body, {"job_id": str, "lease_token": str, "snapshot_id": int, "mark": str}, {"base": dict, "removed": list}
     )
     call.app.access.require_worker(call.principal)
-    removed = asked.get("removed") or []
+    removed = fields.get("removed") or []
     if not all(isinstance(path, str) for path in removed):
         raise InvalidField("removed", "must be paths", expected="a list of texts", actual=removed)
-    listing = Listing(int(check_snapshot(asked["snapshot_id"])), asked["mark"], removed=tuple(removed))
-    if asked.get("base") is not None:
-        base = check_object(asked["base"], {"snapshot_id": int, "mark": str}, {})
+    listing = Listing(int(check_snapshot(fields["snapshot_id"])), fields["mark"], removed=tuple(removed))
+    if fields.get("base") is not None:
+        base = check_object(fields["base"], {"snapshot_id": int, "mark": str}, {})
         listing = replace(listing, base_snapshot_id=base["snapshot_id"], base_mark=base["mark"])
-    accepted = call.app.leases.declare_listing(asked["lease_token"], listing)
-    yield {"job_id": asked["job_id"], "accepted": accepted}
+    accepted = call.app.leases.declare_listing(fields["lease_token"], listing)
+    yield {"job_id": fields["job_id"], "accepted": accepted}
 
 
 @action('{"job_id", "lease_token", "outcomes"?, "decisions"?, "result"?, "error"?, "message"?, "rows"?, "final"?}',
          "For capture workers: publishes what was put under the lease and ends it")  # fmt: skip
 def finish_job(call: Call, body: bytes) -> Results:
-    asked = _finish(parse_body(body, _ENDS, {**_ENDING, "rows": list}))
+    fields = _finish(parse_body(body, _ENDS, {**_ENDING, "rows": list}))
     call.app.access.require_worker(call.principal)
-    leases, token = call.app.leases, asked["lease_token"]
-    for item in asked.pop("rows", None) or []:
+    leases, token = call.app.leases, fields["lease_token"]
+    for item in fields.pop("rows", None) or []:
         put, whole = ingest.inline(item, token, call.principal, call.app.policy, call.is_cancelled)
         leases.add_to_draft(token, put, whole)
-    state = leases.finish(asked["job_id"], token, asked)
-    yield {"job_id": asked["job_id"], "state": state}
+    state = leases.finish(fields["job_id"], token, fields)
+    yield {"job_id": fields["job_id"], "state": state}
 
 
 _ENDS: Final[Mapping[str, type]] = {"job_id": str, "lease_token": str}
@@ -147,30 +149,30 @@ _ENDING: Final[Mapping[str, type]] = {
 }  # fmt: skip
 
 
-def _finish(asked: dict[str, Any]) -> dict[str, Any]:
-    return asked | {
-        "outcomes": check_outcomes(asked.get("outcomes")), "decisions": check_decisions(asked.get("decisions")),
-        "error": check_error(asked.get("error")),
+def _finish(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields | {
+        "outcomes": check_outcomes(fields.get("outcomes")), "decisions": check_decisions(fields.get("decisions")),
+        "error": check_error(fields.get("error")),
     }  # fmt: skip
 
 
 @action('{"finishes": [{"job_id", "lease_token", …}], "rows"?}',
          "For capture workers: ends several leases, each as finish_job does")  # fmt: skip
 def finish_jobs(call: Call, body: bytes) -> Results:
-    asked = parse_body(body, {"finishes": list}, {"rows": list})
-    finishes = [_finish(check_object(item, _ENDS, _ENDING)) for item in asked["finishes"]]
+    fields = parse_body(body, {"finishes": list}, {"rows": list})
+    finishes = [_finish(check_object(item, _ENDS, _ENDING)) for item in fields["finishes"]]
     call.app.access.require_worker(call.principal)
     leases = call.app.leases
     parts = [
-        part for item in asked.get("rows") or []
+        part for item in fields.get("rows") or []
         for part in ingest.shared(item, len(finishes), call.principal, call.app.policy, call.is_cancelled)
     ]  # fmt: skip
     for at, put, whole in parts:  # all rows are fine
         with contextlib.suppress(Conflict):  # the lease is lost, as its finish is told below
             leases.add_to_draft(finishes[at]["lease_token"], put, whole, few=True)
     for ended, answer in zip(finishes, leases.finish_all(finishes), strict=True):
-        told = {"error": to_json(answer)} if isinstance(answer, StatflightError) else {"state": answer}
-        yield {"job_id": ended["job_id"]} | told
+        state = {"error": to_json(answer)} if isinstance(answer, StatflightError) else {"state": answer}
+        yield {"job_id": ended["job_id"]} | state
 
 
 @action('{"lease_tokens"}', "For capture workers: gives back leases of captures that have not begun")

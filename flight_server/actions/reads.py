@@ -25,13 +25,15 @@ def read(call: Call, body: bytes) -> list[Any]:
 @action('{"query_id", "table", "required_columns"?, "predicates"?, "output_format"?}',
          "A read of any flight as raw Arrow IPC messages (schema first), or one JSON row each")  # fmt: skip
 def scan_system_table(call: Call, body: bytes) -> Results:
-    asked = parse_body(
+    fields = parse_body(
         body, {"query_id": str, "table": str},
         {"required_columns": list, "predicates": list, "output_format": str},
     )  # fmt: skip
-    check_query_id(asked["query_id"], call.query_id)
-    command = {"table": asked["table"], "columns": asked.get("required_columns"), "predicates": asked.get("predicates"),
-               "output_format": asked.get("output_format"), "query_id": asked["query_id"]}  # fmt: skip
+    check_query_id(fields["query_id"], call.query_id)
+    command = {
+        "table": fields["table"], "columns": fields.get("required_columns"), "predicates": fields.get("predicates"),
+        "output_format": fields.get("output_format"), "query_id": fields["query_id"],
+    }  # fmt: skip
     request = of_json({name: value for name, value in command.items() if value is not None})
     call.app.access.require(call.principal, "stats.read")
     schema, batches = call.app.scanner.reader(request, call.principal)
@@ -51,13 +53,13 @@ def scan_system_table(call: Call, body: bytes) -> Results:
 
 @action('{"path"}', "Writes a copy of the database to a new file of the server's machine, while serving")
 def backup(call: Call, body: bytes) -> Results:
-    asked = parse_body(body, {"path": str})
+    fields = parse_body(body, {"path": str})
     call.app.access.require(call.principal, "admin")
     if not call.principal.sees_all:
         raise PermissionDenied("a backup needs a token for all tables", hint="its tables are limited")
     started = time.perf_counter()
-    size = call.app.database.backup(asked["path"])
-    yield {"path": asked["path"], "bytes": size, "elapsed_ms": int((time.perf_counter() - started) * 1000)}
+    size = call.app.database.backup(fields["path"])
+    yield {"path": fields["path"], "bytes": size, "elapsed_ms": int((time.perf_counter() - started) * 1000)}
 
 
 @action("{}", "Whether the server is well; needs no credentials", open=True)

@@ -47,6 +47,6 @@ def greet(authenticate: Callable[[str | None], Principal], headers: Headers) -> 
     given = None if not values else values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
     try:
         authenticate(given)
-    except Exception as trouble:
-        raise to_flight(trouble, "") from None
+    except Exception as error:
+        raise to_flight(error, "") from None
     return Greeting(token_of(given or "") or "anonymous")

@@ -61,8 +61,8 @@ class Authenticator:
         token = token_of(bearer or "")
         digest, found = _digest(token), None
         # Every entry is compared, in constant time: how long it takes tells nothing about the tokens.
-        for known, principal in self.entries:
-            if hmac.compare_digest(known, digest):
+        for entry, principal in self.entries:
+            if hmac.compare_digest(entry, digest):
                 found = principal
         if found:
             return found
@@ -102,15 +102,15 @@ class Guard:
         self._seen = stamp
         try:
             self._current = self._load()
-        except InvalidArgument as trouble:
-            log.warning("the token file has changed, and the tokens before stay in use: %s", trouble)
+        except InvalidArgument as error:
+            log.warning("the token file has changed, and the tokens before stay in use: %s", error)
             return False
         log.info("the token file has changed and is in use")
         return True
 
     def _load(self) -> Authenticator:
-        found = Authenticator.open() if self._path is None else load_tokens(self._path)
-        return found.with_internal(self._internal)
+        authenticator = Authenticator.open() if self._path is None else load_tokens(self._path)
+        return authenticator.with_internal(self._internal)
 
     def _stamp(self) -> tuple[int, int] | None:
         try:

@@ -173,8 +173,8 @@ class _Subject:
         if not older.rows or not self._facts.rows:
             raise _UnknownValue(f"no columns captured at {self._against if not older.rows else 'the current snapshot'}")
         before, after = (
-            {row["column_id"]: (row["column_name"], row["logical_type"]) for row in facts.rows}
-            for facts in (older, self._facts)
+            {row["column_id"]: (row["column_name"], row["logical_type"]) for row in summary.rows}
+            for summary in (older, self._facts)
         )
         changed = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
         names = sorted((after.get(key) or before[key])[0] or f"#{key}" for key in changed)
@@ -225,10 +225,10 @@ class _Subject:
                 f"no quantile sketch at {self._against if before is None else 'the current snapshot'};"
                 " capture the kind HISTOGRAM"
             )
-        found = drift.distance(before, after)
-        if found is None:
+        distance = drift.distance(before, after)
+        if distance is None:
             raise _UnknownValue("no values")
-        gap, error = found
+        gap, error = distance
         return gap, f"against {self._against}" + (f", ±{error:.3g}" if error else "")
 
     def _sketch(self, snapshot: int | str, column_id: int) -> bytes | None:

@@ -91,19 +91,19 @@ def parse(text: str, level: Level = Level.FAIL, tables: Sequence[str] = ("*",), 
     Raises:
         InvalidArgument: The text is not a rule, or its measure does not exist.
     """
-    found = _RULE.fullmatch(text)
-    if found is None:
+    match = _RULE.fullmatch(text)
+    if match is None:
         raise InvalidArgument(
             f"the rule {text!r} cannot be read", hint="expected [COLUMN:] MEASURE OP NUMBER, as 'null_fraction <= 0.01'"
         )
-    measure, known = found["measure"], [*OF_TABLE, *OF_COLUMN]
-    if measure not in known:
-        hint = nearest(measure, known) or f"measures are {', '.join(known)}"
+    measure, measures = match["measure"], [*OF_TABLE, *OF_COLUMN]
+    if measure not in measures:
+        hint = nearest(measure, measures) or f"measures are {', '.join(measures)}"
         raise InvalidArgument(f'the rule {text!r} has the unknown measure "{measure}"', hint=hint)
-    named = (found["column"],) if found["column"] else tuple(columns)
+    named = (match["column"],) if match["column"] else tuple(columns)
     if named and measure in OF_TABLE:
         raise InvalidArgument(f"the rule {text!r} names a column, but {measure} is of the table")
-    return Rule(text.strip(), measure, OPERATORS[found["op"]], Fraction(found["number"]), named, tuple(tables), level)
+    return Rule(text.strip(), measure, OPERATORS[match["op"]], Fraction(match["number"]), named, tuple(tables), level)
 
 
 def load(path: Path) -> list[Rule]:

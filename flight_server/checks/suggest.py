@@ -41,8 +41,8 @@ def _for_column(rows: list[Row]) -> Iterator[tuple[str, str]]:
             yield "fail", "null_fraction <= 0"
         elif worst <= Fraction(1, 2):
             yield "warn", f"null_fraction <= {min(float(worst) * 1.5, 1.0):.2g}"
-    known = [row for row in rows if row["ndv"] is not None and row["row_count"] and row["null_count"] is not None]
-    filled = [row for row in known if row["row_count"] - row["null_count"] >= 20]
+    counted = [row for row in rows if row["ndv"] is not None and row["row_count"] and row["null_count"] is not None]
+    filled = [row for row in counted if row["row_count"] - row["null_count"] >= 20]
     if filled and all(Fraction(row["ndv"]) >= ALMOST_ALL * (row["row_count"] - row["null_count"]) for row in filled):
         yield "warn", "distinct_fraction >= 0.95"
     if (rows[-1]["logical_type"] or "").partition("(")[0] in ("INT", "DECIMAL", "FLOAT", "DOUBLE"):

@@ -44,19 +44,19 @@ def ls(
 ) -> None:  # fmt: skip
     """Tables with their rows, files, bytes, age and trouble."""
     with connect(server, token, tls_roots) as client:
-        found = catalog_summary.tables(client)
+        tables = catalog_summary.tables(client)
     if pattern is not None:
         # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
         patterns = (pattern,) if is_pattern(pattern) else (pattern, f"{pattern}.*")
-        names = map(full_name, found.select(list(catalog_summary.KEY)).to_pylist())
+        names = map(full_name, tables.select(list(catalog_summary.KEY)).to_pylist())
         matching = [bool(matcher(patterns).fullmatch(name)) for name in names]
         if not any(matching):
-            raise CommandError(f"no table matches '{pattern}'; there are {found.num_rows}")
-        found = found.filter(pa.array(matching, pa.bool_()))
-    if not found.num_rows:
+            raise CommandError(f"no table matches '{pattern}'; there are {tables.num_rows}")
+        tables = tables.filter(pa.array(matching, pa.bool_()))
+    if not tables.num_rows:
         say("no tables yet; `statflight connect CATALOG FORMAT URI` connects a lake")
     if format is not Format.TABLE:
-        render.write(found, format)
+        render.write(tables, format)
         return
     headers = ("table", "format", "rows", "files", "size", "captured", "freshness", "trouble")
     lines = [
@@ -66,7 +66,7 @@ def ls(
             table_summary.age(row["refreshed_at"] or row["captured_at"]), row["freshness"] or "not captured",
             row["last_error"] or "",
         ]
-        for row in found.to_pylist()
+        for row in tables.to_pylist()
     ]  # fmt: skip
     kept = [
         place for place, name in enumerate(headers) if name not in ("format", "trouble") or any(r[place] for r in lines)
@@ -110,18 +110,18 @@ def history(
     text.write_text(headers, lines, right=right, whole=("snapshot",))
     for statistic in histories.NUMBERS:
         values = [row.get(statistic) for row in rows]
-        known = [value for value in values if value is not None]
-        if len(rows) > 1 and known and any(known):
-            say(f"{statistic:<15} {shapes.sparkline(values)}  {known[0]:,.6g} → {known[-1]:,.6g}")
+        numbers = [value for value in values if value is not None]
+        if len(rows) > 1 and numbers and any(numbers):
+            say(f"{statistic:<15} {shapes.sparkline(values)}  {numbers[0]:,.6g} → {numbers[-1]:,.6g}")
 
 
 def _history_table(rows: list[dict[str, Any]]) -> pa.Table:
     from store.schemas import FLIGHTS
 
-    known = FLIGHTS["stats.columns"].schema
-    names = ["snapshot_id", *(name for name in histories.STATISTICS if name in known.names)]
+    schema = FLIGHTS["stats.columns"].schema
+    names = ["snapshot_id", *(name for name in histories.STATISTICS if name in schema.names)]
     instant = pa.timestamp("us", "UTC")
-    fields = [known.field(name) for name in names]
+    fields = [schema.field(name) for name in names]
     fields.insert(1, pa.field("committed_at", instant))
     return pa.Table.from_pylist([{field.name: row.get(field.name) for field in fields} for row in rows],
                                 pa.schema(fields))  # fmt: skip

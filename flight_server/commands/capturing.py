@@ -62,7 +62,7 @@ def capture(
 ) -> None:
     """Capture each table that the targets stand for; one that fails does not stop the others."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current", "all")
-    asked, chosen = _kinds(kinds), names_of(columns)
+    kinds_asked, chosen = _kinds(kinds), names_of(columns)
     partitions = [_partition(text) for text in partition] if partition else None
     budget = {"max_rows": max_rows, "max_bytes": max_bytes, "max_seconds": max_seconds}
     sampling = _sampling(sample, {name: most for name, most in budget.items() if most is not None})
@@ -72,7 +72,8 @@ def capture(
     def once(client: StatsClient, started: float) -> int:
         def ask(name: str) -> list[dict[str, Any]]:
             return client.capture_requests(
-                name, snapshot=at, columns=chosen, kinds=asked, mode=mode, partitions=partitions, sampling=sampling,
+                name, snapshot=at, columns=chosen, kinds=kinds_asked, mode=mode, partitions=partitions,
+                sampling=sampling,
             )  # fmt: skip
 
         names, failed = expand(client, targets)
@@ -101,21 +102,21 @@ def capture(
 
 def _seconds(text: str) -> float:
     """`90`, `90s`, `15m`, `2h` or `1d` in seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
-    if found is None or not float(found[1]):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    if match is None or not float(match[1]):
         misuse(f"--every {text!r}: must be a duration such as 30s, 15m or 2h")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
 
 
 def _partition(text: str) -> dict[str, str | None]:
     """`day=2024-05-01,region=eu` as an object; nothing after the equals sign is null."""
-    found = {}
+    values = {}
     for pair in text.split(","):
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             misuse(f"--partition {text!r}: expected field=value,…")
-        found[name.strip()] = value or None
-    return found
+        values[name.strip()] = value or None
+    return values
 
 
 def _sampling(method: str | None, budget: Mapping[str, float]) -> str | dict[str, Any] | None:

@@ -50,20 +50,20 @@ def check(
     """Hold rules against each table that the targets stand for."""
     targets = check_targets(tables)
     at = None if against is None else snapshot_of(against, PREVIOUS)
-    found = _rules(rule or [], rules or [])
+    rules_given = _rules(rule or [], rules or [])
     if suggest:
         with connect(server, token, tls_roots) as client:
             names, missing = expand(client, targets)
             missing += for_each(names, lambda name: tell(suggestions.to_toml(client, name)))
         raise typer.Exit(1 if missing else 0)
-    if not found:
+    if not rules_given:
         with connect(server, token, tls_roots) as client:
             names, missing = expand(client, targets)
             missing += for_each(names, client.require_table)
         if missing:  # an unknown table is the first thing to say
             raise typer.Exit(1)
         misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
-    if at is None and (comparing := [one for one in found if one.measure in grammar.AGAINST]):
+    if at is None and (comparing := [one for one in rules_given if one.measure in grammar.AGAINST]):
         misuse(f"the rule {comparing[0].text!r} compares snapshots; say --against previous, or an id")
     results: list[Result] = []
     errors: dict[str, str] = {}
@@ -71,7 +71,7 @@ def check(
         names, failed = expand(client, targets)
 
         def work(name: str) -> None:
-            results.extend(evaluate(client, name, found, at))
+            results.extend(evaluate(client, name, rules_given, at))
 
         failed += for_each(names, work, errors)
     if format is Form.JSON:

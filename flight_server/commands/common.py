@@ -161,11 +161,11 @@ TableNames = Annotated[
 
 def check_targets(targets: Iterable[str]) -> list[str]:
     """Names and patterns, each once; a name that is not full is a misuse, before anything is asked of a server."""
-    found = list(dict.fromkeys(targets))
-    for target in found:
+    names = list(dict.fromkeys(targets))
+    for target in names:
         if not is_pattern(target):
             table_name(target)
-    return found
+    return names
 
 
 def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]:
@@ -177,18 +177,18 @@ def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]
     """
     from flight_server.client import full_name
 
-    known: list[str] | None = None
+    tables: list[str] | None = None
     names: list[str] = []
     missing = 0
     for target in targets:
         if not is_pattern(target):
             names.append(target)
             continue
-        if known is None:
-            known = sorted(full_name(row) for row in client.tables().to_pylist())
-        matching = [name for name in known if matcher((target,)).fullmatch(name)]
+        if tables is None:
+            tables = sorted(full_name(row) for row in client.tables().to_pylist())
+        matching = [name for name in tables if matcher((target,)).fullmatch(name)]
         if not matching:
-            warn(f"statflight: no table matches '{target}'; `statflight ls` lists {len(known)}")
+            warn(f"statflight: no table matches '{target}'; `statflight ls` lists {len(tables)}")
             missing += 1
         names += matching
     return list(dict.fromkeys(names)), missing

@@ -38,22 +38,22 @@ def diff(
         misuse(f"--fail-on {error}")
     with connect(server, token, tls_roots) as client:
         before, after = (table_summary.gather(client, name, at) for at in ids)
-    for at, known in zip(ids, (before, after), strict=True):
-        if not known.known:
+    for at, summary in zip(ids, (before, after), strict=True):
+        if not summary.known:
             raise CommandError(
                 f"{name}: nothing captured at snapshot {at}; run: statflight capture {name} --snapshot {at}"
             )
-        _tell_inherited(at, known)
-    found = changes(before, after)
-    if not found:
+        _tell_inherited(at, summary)
+    differences = changes(before, after)
+    if not differences:
         say(f"{name}: the statistics of {ids[0]} and {ids[1]} are the same")
     if format is Format.JSON:
-        rows = (render.plain(change.to_json()) for change in found)
+        rows = (render.plain(change.to_json()) for change in differences)
         tell("[" + ",".join("\n" + json.dumps(row, ensure_ascii=False) for row in rows) + "\n]")
     else:
         schema = pa.schema([(word, pa.string()) for word in ("of", "statistic", "before", "after", "change", "%")])
-        render.write(pa.Table.from_pylist(list(map(_worded, found)), schema), format)
-    caught = [(gate, change) for gate in gates for change in gate.caught(found)]
+        render.write(pa.Table.from_pylist(list(map(_worded, differences)), schema), format)
+    caught = [(gate, change) for gate in gates for change in gate.caught(differences)]
     for gate, change in caught:
         line = _worded(change)
         by = line["%"] or line["change"]
@@ -73,11 +73,11 @@ def _worded(change: Change) -> dict[str, str]:
     }
 
 
-def _tell_inherited(at: str | int, known: table_summary.TableSummary) -> None:
+def _tell_inherited(at: str | int, summary: table_summary.TableSummary) -> None:
     """Say how much of a side is inherited: that nothing differs means little where one side answers for the other."""
-    rows = [*known.rows, *([] if known.table is None else [known.table])]
+    rows = [*summary.rows, *([] if summary.table is None else [summary.table])]
     older = {row["snapshot_id"] for row in rows if row["freshness"] == "INHERITED"}
     if older:
         count = sum(row["snapshot_id"] in older for row in rows)
         of = ", ".join(map(str, sorted(older)))
-        say(f"{known.name}: at snapshot {at}, {count} of {len(rows)} records are inherited (from {of}), not its own")
+        say(f"{summary.name}: at snapshot {at}, {count} of {len(rows)} records are inherited (from {of}), not its own")

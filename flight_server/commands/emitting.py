@@ -81,8 +81,8 @@ def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Pro
     from flight_server.present.profiles import Profile
 
     def rows(flight: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = client.read_table(flight, name, snapshot="current").to_pylist()
-        return found
+        rows_read: list[dict[str, Any]] = client.read_table(flight, name, snapshot="current").to_pylist()
+        return rows_read
 
     columns = rows("stats.columns")
     if not columns:
@@ -100,10 +100,10 @@ def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Pro
 
 
 def _by_column(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_column: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(row["column_name"], []).append(row)
-    return found
+        by_column.setdefault(row["column_name"], []).append(row)
+    return by_column
 
 
 def _send(to: str, url: str, profile: Profile, document: Mapping[str, Any]) -> None:
@@ -113,10 +113,10 @@ def _send(to: str, url: str, profile: Profile, document: Mapping[str, Any]) -> N
         case "datahub":
             _request("POST", f"{url}/aspects?action=ingestProposal", document)
         case _:
-            found = _request("GET", f"{url}/api/v1/tables/name/{quote(profile.name, safe='')}")
-            if "id" not in found:
+            entity = _request("GET", f"{url}/api/v1/tables/name/{quote(profile.name, safe='')}")
+            if "id" not in entity:
                 raise CommandError(f"{url}: answered without an id for {profile.name}")
-            _request("PUT", f"{url}/api/v1/tables/{quote(str(found['id']), safe='')}/tableProfile", document)
+            _request("PUT", f"{url}/api/v1/tables/{quote(str(entity['id']), safe='')}/tableProfile", document)
 
 
 def _request(method: str, url: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -133,8 +133,8 @@ def _request(method: str, url: str, body: Mapping[str, Any] | None = None) -> di
         with refusal:
             text = refusal.read(300).decode("utf-8", "replace").strip()
         raise CommandError(f"{host} answered {refusal.code} to {method}: {text or refusal.reason}") from None
-    except (urllib.error.URLError, TimeoutError, OSError) as trouble:
-        raise CommandError(f"{host} cannot be reached: {getattr(trouble, 'reason', trouble)}") from None
+    except (urllib.error.URLError, TimeoutError, OSError) as error:
+        raise CommandError(f"{host} cannot be reached: {getattr(error, 'reason', error)}") from None
     try:
         found = json.loads(content or b"{}")
     except ValueError:

@@ -150,7 +150,7 @@ def _register(
         return []
     from flight_server.connection import Connection
 
-    made = []
+    registered = []
     try:
         client = Connection(server, token, tls_roots, tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key"))
         try:
@@ -159,7 +159,7 @@ def _register(
                 matching = [row for row in rows if _matches(row, name)]
                 if len(matching) == 1 and matching[0]["format"] == "parquet":
                     _publish(session, holder, client, matching[0], name)
-                    made.append(name[-1])
+                    registered.append(name[-1])
                 elif matching:
                     why = "has several tables" if len(matching) > 1 else f"has no Parquet but a {matching[0]['format']}"
                     say(f"{'.'.join(name)}: not registered in Spark, and the server {why} of that name")
@@ -167,7 +167,7 @@ def _register(
             client.close()
     except (pa.ArrowException, OSError):
         say(f"no statistics of {', '.join('.'.join(name) for name in unknown)}: the server does not answer")
-    return made
+    return registered
 
 
 def _publish(session: Any, holder: Any, client: Any, row: Mapping[str, Any], name: Sequence[str]) -> None:

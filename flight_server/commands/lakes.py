@@ -64,9 +64,9 @@ def _absolute(uri: str) -> str:
     return str(Path(uri).resolve()) if "://" not in uri and Path(uri).exists() else uri
 
 
-def _tell_tables(client: StatsClient, catalog: str, found: list[Any]) -> None:
+def _tell_tables(client: StatsClient, catalog: str, tables: list[Any]) -> None:
     """Write the catalog's tables; tables that cannot be read go to standard error and make the status 1."""
-    unreadable = [entry for entry in found if isinstance(entry, dict) and entry.get("error")]
+    unreadable = [entry for entry in tables if isinstance(entry, dict) and entry.get("error")]
     failing = {entry.get("table") for entry in unreadable}
     names = sorted({full_name(row) for row in client.tables(catalog).to_pylist()} - failing)
     for name in names:
@@ -92,8 +92,8 @@ def discover(
     if table is not None:
         body["table"] = table_name(table)
     with connect(server, token, tls_roots) as client:
-        found = while_looking(client, catalog, lambda: client.actions.call("discover", body))
-        _tell_tables(client, catalog, found)
+        tables = while_looking(client, catalog, lambda: client.actions.call("discover", body))
+        _tell_tables(client, catalog, tables)
 
 
 def disconnect(catalog: _Catalog, server: Server = SERVER, token: Token = None, tls_roots: TlsRoots = None) -> None:

@@ -59,44 +59,44 @@ def _capture_together(
     names: Sequence[str], ask: Callable[[str], Requests], capture: Callable[[Requests], Outcomes]
 ) -> list[tuple[str, Outcomes | Exception]]:
     """Each table with its outcomes or its error. A call that is refused is made again for each table alone."""
-    found: dict[str, Outcomes | Exception] = {}
+    outcomes_of: dict[str, Outcomes | Exception] = {}
     groups: list[dict[str, Requests]] = [{}]
     for name in names:
         try:
-            asked = ask(name)
-        except Exception as trouble:
-            found[name] = trouble
+            requests = ask(name)
+        except Exception as error:
+            outcomes_of[name] = error
             continue
-        if groups[-1] and sum(map(len, groups[-1].values())) + len(asked) > MAX_REQUESTS:
+        if groups[-1] and sum(map(len, groups[-1].values())) + len(requests) > MAX_REQUESTS:
             groups.append({})
-        groups[-1][name] = asked
+        groups[-1][name] = requests
     for group in groups:
-        found |= _by_one_call(group, capture) if len(group) > 1 else _one_by_one(group, capture)
-    return [(name, found[name]) for name in names]
+        outcomes_of |= _by_one_call(group, capture) if len(group) > 1 else _one_by_one(group, capture)
+    return [(name, outcomes_of[name]) for name in names]
 
 
 def _by_one_call(
     group: Mapping[str, Requests], capture: Callable[[Requests], Outcomes]
 ) -> dict[str, Outcomes | Exception]:  # fmt: skip
     try:
-        outcomes = iter(capture([request for asked in group.values() for request in asked]))
-    except flight.FlightUnavailableError as trouble:
-        return dict.fromkeys(group, trouble)
+        outcomes = iter(capture([request for requests in group.values() for request in requests]))
+    except flight.FlightUnavailableError as error:
+        return dict.fromkeys(group, error)
     except Exception:  # one of the tables is at fault
         return _one_by_one(group, capture)
-    return {name: list(islice(outcomes, len(asked))) for name, asked in group.items()}
+    return {name: list(islice(outcomes, len(requests))) for name, requests in group.items()}
 
 
 def _one_by_one(
     group: Mapping[str, Requests], capture: Callable[[Requests], Outcomes]
 ) -> dict[str, Outcomes | Exception]:  # fmt: skip
-    found: dict[str, Outcomes | Exception] = {}
-    for name, asked in group.items():
+    outcomes_of: dict[str, Outcomes | Exception] = {}
+    for name, requests in group.items():
         try:
-            found[name] = capture(asked)
-        except Exception as trouble:
-            found[name] = trouble
-    return found
+            outcomes_of[name] = capture(requests)
+        except Exception as error:
+            outcomes_of[name] = error
+    return outcomes_of
 
 
 @contextmanager

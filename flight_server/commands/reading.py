@@ -44,32 +44,32 @@ def show(
 ) -> None:
     """The statistics of each table that the targets stand for, a line for each column."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
-    found: list[table_summary.TableSummary] = []
+    summaries: list[table_summary.TableSummary] = []
     with connect(server, token, tls_roots) as client:
         names, failed = expand(client, targets)
 
         def gather(name: str) -> None:
             as_text = format is Format.TABLE
-            known = table_summary.gather(client, name, at, allow_stale=at == "current", shapes=as_text)
+            summary = table_summary.gather(client, name, at, allow_stale=at == "current", shapes=as_text)
             if as_text:
-                _write(known, several=len(names) > 1)
-            found.append(known)
+                _write(summary, several=len(names) > 1)
+            summaries.append(summary)
 
         if len(names) == 1 and not failed:
             gather(names[0])
         else:
             failed += for_each(names, gather)
-    if found and format is not Format.TABLE:
-        render.write(pa.concat_tables([known.columns for known in found]), format)
+    if summaries and format is not Format.TABLE:
+        render.write(pa.concat_tables([summary.columns for summary in summaries]), format)
     if failed:
         raise typer.Exit(1)
 
 
-def _write(known: table_summary.TableSummary, several: bool) -> None:
-    if not known.known:
-        say(f"{known.name}: nothing captured yet; run: statflight capture {known.name}")
-    heading = _headline(known) if several or (known.table is not None and sys.stdout.isatty()) else ""
-    lines = [_line(row, known) for row in known.rows]
+def _write(summary: table_summary.TableSummary, several: bool) -> None:
+    if not summary.known:
+        say(f"{summary.name}: nothing captured yet; run: statflight capture {summary.name}")
+    heading = _headline(summary) if several or (summary.table is not None and sys.stdout.isatty()) else ""
+    lines = [_line(row, summary) for row in summary.rows]
     # A statistic that no column has, such as the mean where only metadata was read, takes no room.
     headers = [header for header in HEADERS if header in ALWAYS or any(line[header] for line in lines)]
     rows = [[line[header] for header in headers] for line in lines]
@@ -78,12 +78,12 @@ def _write(known: table_summary.TableSummary, several: bool) -> None:
         sys.stdout.write("\n")
 
 
-def _headline(known: table_summary.TableSummary) -> str:
-    table = known.table
+def _headline(summary: table_summary.TableSummary) -> str:
+    table = summary.table
     if table is None:
-        return known.name
+        return summary.name
     return (
-        f"{known.name} at snapshot {table['snapshot_id']}: {table_summary.count(table['row_count']) or '?'} rows, "
+        f"{summary.name} at snapshot {table['snapshot_id']}: {table_summary.count(table['row_count']) or '?'} rows, "
         f"{table_summary.count(table['data_file_count']) or '?'} files, "
         f"{table_summary.size(table['total_size_bytes']) or '?'}"
     )
@@ -99,9 +99,9 @@ NUMBERS = frozenset({"null %", "distinct", "mean", "stddev", "25 %", "50 %", "75
 SPARE = ("25 %", "75 %", "50 %", "stddev", "avg bytes", "mean", "freshness", "shape", "type")  # of a narrow terminal
 
 
-def _line(row: table_summary.Row, known: table_summary.TableSummary) -> dict[str, str]:
+def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[str, str]:
     width = row["avg_width_bytes"]
-    quartiles = known.quantiles.get(row["column_id"], {})
+    quartiles = summary.quantiles.get(row["column_id"], {})
     return {
         "column": row["column_name"] or f"#{row['column_id']}",
         "type": row["logical_type"] or "",
@@ -113,7 +113,7 @@ def _line(row: table_summary.Row, known: table_summary.TableSummary) -> dict[str
         "stddev": table_summary.rounded(row.get("stddev")),
         **{f"{share:.0%}".replace("%", " %"): quartiles.get(share) or "" for share in (0.25, 0.5, 0.75)},
         "avg bytes": "" if width is None else f"{width:.1f}",
-        "shape": shapes.sparkline([bar.rows for bar in known.bars(row, SHAPE_BINS)]),
+        "shape": shapes.sparkline([bar.rows for bar in summary.bars(row, SHAPE_BINS)]),
         "freshness": table_summary.freshness(row),
     }
 

@@ -78,13 +78,13 @@ def serve(
 
 def _options(given: Iterable[str]) -> dict[str, str]:
     """Settings without a flag of their own, from `key=value`."""
-    found = {}
+    options = {}
     for text in given:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             misuse(f"--option {text!r}: must be KEY=VALUE; `statflight config` lists the keys")
-        found[key.strip().replace("-", "_")] = value
-    return found
+        options[key.strip().replace("-", "_")] = value
+    return options
 
 
 def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:

@@ -25,15 +25,17 @@ def config(
     from store.errors import InvalidArgument
 
     try:
-        found = effective(file)
+        settings = effective(file)
     except InvalidArgument as error:
         misuse(str(error))
-    found = [(name, mask(value) if isinstance(value, Mapping) else value, source) for name, value, source in found]
+    settings = [
+        (name, mask(value) if isinstance(value, Mapping) else value, source) for name, value, source in settings
+    ]
     if as_json:
-        shown = {name: {"value": value, "from": source} for name, value, source in found}
+        shown = {name: {"value": value, "from": source} for name, value, source in settings}
         tell(json.dumps(shown, indent=2, default=str))
         return
-    rows = [[name.replace("_", "-"), _shown(value), source] for name, value, source in found]
+    rows = [[name.replace("_", "-"), _shown(value), source] for name, value, source in settings]
     text.write_text(("setting", "value", "from"), rows, whole=("setting",))
 
 

@@ -182,8 +182,8 @@ def _is_in(column: str, options: dict[str, Any]) -> Tree:
     null, valid = {"column": column, "op": "IS_NULL"}, {"column": column, "op": "IS_NOT_NULL"}
     if not values:
         return null if has_null else {"and": [null, valid]}
-    found = {"column": column, "op": "IN", "values": values}
-    return {"or": [null, found]} if has_null else {"and": [valid, found]}
+    test = {"column": column, "op": "IN", "values": values}
+    return {"or": [null, test]} if has_null else {"and": [valid, test]}
 
 
 def _if_else(condition: Any, chosen: Any, other: Any) -> Tree:

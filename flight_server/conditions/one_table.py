@@ -45,16 +45,16 @@ def plan(node: Node | None, schema: pa.Schema) -> Plan:
     unnamed: list[Node] = []
     for part in _conjuncts(node):
         leaf = part if isinstance(part, Leaf) and part.op in (Op.EQ, Op.IN) else None
-        known = leaf.column.strip().lower() if leaf is not None else ""
-        if known in NAMES:
-            kept = tree.equal_values(part, known) or set()
-            names[known] = names[known] & kept if known in names else kept
+        column_name = leaf.column.strip().lower() if leaf is not None else ""
+        if column_name in NAMES:
+            kept = tree.equal_values(part, column_name) or set()
+            names[column_name] = names[column_name] & kept if column_name in names else kept
             continue
         unnamed.append(part)
-        if leaf is not None and column is None and known in INDEXED and known in columns:
-            type_ = schema.field(known).type
+        if leaf is not None and column is None and column_name in INDEXED and column_name in columns:
+            type_ = schema.field(column_name).type
             typed = (literals.typed_literal(value, type_) for value in leaf.values)
-            column, values = known, tuple(dict.fromkeys(value for value in typed if value is not None))
+            column, values = column_name, tuple(dict.fromkeys(value for value in typed if value is not None))
         else:
             rest.append(part)
     # a name may be fixed by what remains: by an Or of equal names, say

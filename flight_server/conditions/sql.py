@@ -73,10 +73,10 @@ def _outside(what: str) -> pa.ArrowInvalid:
 
 
 def _mistake(error: Exception) -> str:
-    found = next(iter(getattr(error, "errors", [])), None)
-    if not found or not found.get("highlight"):
+    error_at = next(iter(getattr(error, "errors", [])), None)
+    if not error_at or not error_at.get("highlight"):
         return "cannot be read, a quote or parenthesis may be open"
-    return f'cannot be read at "{found["highlight"][:50]}" (line {found["line"]}, column {found["col"]})'
+    return f'cannot be read at "{error_at["highlight"][:50]}" (line {error_at["line"]}, column {error_at["col"]})'
 
 
 def _tree(node: Any) -> dict[str, Any]:
@@ -182,10 +182,10 @@ def _number(text: str) -> str | int:
 
 
 def _timestamp(text: str) -> str:
-    found = _TIMESTAMP.fullmatch(text.strip())
-    if not found:
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if not match:
         raise _refusal(f"TIMESTAMP '{text[:50]}' is none", hint="it looks like TIMESTAMP '2026-01-31 12:34:56Z'")
-    return f"{found['date']}T{found['time'] or '00:00'}{found['zone'] or 'Z'}"
+    return f"{match['date']}T{match['time'] or '00:00'}{match['zone'] or 'Z'}"
 
 
 def _shown(node: Any) -> str:

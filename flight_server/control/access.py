@@ -51,13 +51,13 @@ class Access:
             PermissionDenied: The caller is not an admin of the whole catalog.
         """
         try:
-            known = self._catalog.connector(catalog)
+            connector = self._catalog.connector(catalog)
         except NotFound as missing:
             if not principal.sees_all:
                 missing.hint = ""
             raise
         self.require_catalog(principal, catalog)
-        return known
+        return connector
 
     def require_catalog(self, principal: Principal, catalog: str) -> None:
         """Checks that the caller is an admin who sees every table of a catalog.

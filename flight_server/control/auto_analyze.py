@@ -99,19 +99,19 @@ class AutoAnalyze:
         return jobs
 
     def _decide(self, table: TableEntry, rules: Rules, now: datetime) -> list[str]:
-        facts = self._facts(table)
+        state = self._facts(table)
         rule = {"TABLE": policy.table_verdict, "COLUMN": policy.columns_verdict}
         verdicts = {}
         for kind, decide in rule.items():
             tried_at, snapshot_id = self._tried.get((table.table_key, kind), (None, None))
-            verdicts[kind] = decide(rules, replace(facts, tried_at=tried_at, tried_snapshot_id=snapshot_id), now)
-        self._record(table, facts, verdicts)
+            verdicts[kind] = decide(rules, replace(state, tried_at=tried_at, tried_snapshot_id=snapshot_id), now)
+        self._record(table, state, verdicts)
         jobs = []
         for kind, verdict in verdicts.items():  # of two jobs: what metadata tells is not to wait for a scan
-            if verdict.capture and facts.snapshot_id is not None:
-                self._tried[table.table_key, kind] = (now, facts.snapshot_id)
+            if verdict.capture and state.snapshot_id is not None:
+                self._tried[table.table_key, kind] = (now, state.snapshot_id)
                 targets = [Target.table()] if verdict.columns is None else [Target.column(i) for i in verdict.columns]
-                jobs.append(self._queue(table, facts.snapshot_id, targets))
+                jobs.append(self._queue(table, state.snapshot_id, targets))
         return jobs
 
     def published(self, table: TableEntry) -> None:
@@ -132,7 +132,7 @@ class AutoAnalyze:
     def _queue(self, table: TableEntry, snapshot_id: int, targets: Sequence[Target]) -> str:
         return self._host.enqueue(table, snapshot_id, list(map(CaptureSpec, targets)), ENGINE)
 
-    def _record(self, table: TableEntry, facts: TableState, verdicts: Mapping[str, Verdict]) -> None:
+    def _record(self, table: TableEntry, state: TableState, verdicts: Mapping[str, Verdict]) -> None:
         if self._last is None:
             rows = self._host.database.rows(
                 "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
@@ -141,11 +141,11 @@ class AutoAnalyze:
             self._last = {(key, kind): (of, detail.partition(" (")[0]) for key, kind, of, detail in rows}
         fresh = []
         for kind, verdict in verdicts.items():
-            same = (facts.snapshot_id, verdict.text.partition(" (")[0])
+            same = (state.snapshot_id, verdict.text.partition(" (")[0])
             if verdict.capture or self._last.get((table.table_key, kind)) != same:
                 self._last[table.table_key, kind] = same
                 fresh.append({
-                    "snapshot_id": facts.snapshot_id, "target_kind": kind,
+                    "snapshot_id": state.snapshot_id, "target_kind": kind,
                     "storage_id": "table" if kind == "TABLE" else None, "engine_id": ENGINE, "detail": verdict.text,
                     "outcome": "QUEUED" if verdict.capture else "NOT_NOW", "elapsed_ms": 0.0,
                 })  # fmt: skip

@@ -63,14 +63,14 @@ class Captures:
         pinned = dict.fromkeys((t.table_key, snapshot_id) for t, pins in wanted for snapshot_id, _ in pins)
         columns = capture_facts.snapshot_columns(self.catalog.database, list(pinned))
         ids = capture_facts.column_ids(self.catalog.database, {table.table_key for table, _ in wanted})
-        known = capture_facts.with_statistics(self.catalog.database, list(ids))
+        with_statistics = capture_facts.with_statistics(self.catalog.database, list(ids))
         configs = {catalog: self.lakes.config(catalog) for catalog in {table.table_catalog for table, _ in wanted}}
         return [
             {
                 "connector": configs[table.table_catalog],
                 "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
                           "table_id": table.table_id},
-                "column_ids": ids[table.table_key], "has_statistics": table.table_key in known,
+                "column_ids": ids[table.table_key], "has_statistics": table.table_key in with_statistics,
                 "mode": str(mode), "correlation_id": correlation_id,
                 "snapshots": {str(i): columns.get((table.table_key, i), []) for i, _ in pins},
                 "requests": [{**spec.json, "snapshot_id": snapshot_id} for snapshot_id, spec in pins],
@@ -148,9 +148,9 @@ class Captures:
         if not wanted:
             raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
         if lease.request.get("missing_only"):
-            found = self.records.find([(table.table_key, snapshot_id, spec.target) for snapshot_id, spec in wanted])
+            records = self.records.find([(table.table_key, snapshot_id, spec.target) for snapshot_id, spec in wanted])
             missing = [
-                pinned for pinned, record in zip(wanted, found, strict=True)
+                pinned for pinned, record in zip(wanted, records, strict=True)
                 if record is None or _answer(record, pinned[1].kinds) is None
             ]  # fmt: skip
             if not missing:
@@ -229,10 +229,10 @@ class ResolvePlane(ControlPlane):
     captures: Captures
 
     def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | Answer | None]:
-        found = self.captures.records.find([(q.table_key, q.snapshot_id, q.spec.target) for q in questions])
+        records = self.captures.records.find([(q.table_key, q.snapshot_id, q.spec.target) for q in questions])
         return [
             None if record is None else _answer(record, question.spec.kinds)
-            for question, record in zip(questions, found, strict=True)
+            for question, record in zip(questions, records, strict=True)
         ]
 
     def is_light(self, question: Question) -> bool:

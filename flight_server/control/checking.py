@@ -89,8 +89,8 @@ class Checking:
                 self._check(self._catalog.by_key(key))
             except (NotFound, KeyError, pa.ArrowKeyError):  # its connector was dropped since
                 continue
-            except StatflightError as trouble:
-                log.warning("checks: %s", trouble)
+            except StatflightError as error:
+                log.warning("checks: %s", error)
         return len(ready)
 
     def _check(self, table: TableEntry) -> None:
@@ -117,8 +117,8 @@ class Checking:
         self._stamp = stamp
         try:
             self._rules = grammar.load(self._path)
-        except InvalidArgument as trouble:
-            log.warning("the rules file has changed, and the rules before stay in use: %s", trouble)
+        except InvalidArgument as error:
+            log.warning("the rules file has changed, and the rules before stay in use: %s", error)
 
     def _look(self) -> tuple[int, int] | None:
         try:

@@ -45,10 +45,10 @@ class Lakes:
         Raises:
             NotFound: The connector does not exist.
         """
-        known = self._catalog.connector(catalog)
+        connector = self._catalog.connector(catalog)
         return {
-            "catalog": catalog, "format": known["format"], "uri": self._vault.uri(catalog, known["uri"]),
-            "options": self._vault.get(catalog, known["options"]),
+            "catalog": catalog, "format": connector["format"], "uri": self._vault.uri(catalog, connector["uri"]),
+            "options": self._vault.get(catalog, connector["options"]),
         }  # fmt: skip
 
     def register(
@@ -97,13 +97,13 @@ class Lakes:
     def _check_taken(self, config: Mapping[str, Any], replace: bool) -> bool:
         """True when the catalog is connected to this very lake; Conflict when to another, unless replaced."""
         try:
-            known = self._catalog.connector(config["catalog"])
+            connector = self._catalog.connector(config["catalog"])
         except NotFound:
             return False
-        same = (known["format"], known["uri"]) == (config["format"], mask_uri(config["uri"]))
+        same = (connector["format"], connector["uri"]) == (config["format"], mask_uri(config["uri"]))
         if not same and not replace:
             raise Conflict(
-                f'the catalog "{config["catalog"]}" is connected to the {known["format"]} lake {known["uri"]}',
+                f'the catalog "{config["catalog"]}" is connected to the {connector["format"]} lake {connector["uri"]}',
                 hint='choose another name, or replace the lake with "replace": true (connect --replace)',
             )
         return same
@@ -163,8 +163,8 @@ class Lakes:
         only = _within(catalog, table) if table else None
         try:
             found = self.inspect("discover", config, is_cancelled, **self._scope(catalog, only, full_rescan))
-        except StatflightError as trouble:
-            self.note(catalog, only, str(trouble))
+        except StatflightError as error:
+            self.note(catalog, only, str(error))
             raise
         return self.store(catalog, config, found, whole=only is None)
 
@@ -190,8 +190,8 @@ class Lakes:
         results: list[dict[str, Any]] = []
 
         def run(connection: Connection) -> None:
-            known = self._catalog.connector(catalog)
-            if (known["format"], known["uri"]) != (config["format"], mask_uri(config["uri"])):
+            connector = self._catalog.connector(catalog)
+            if (connector["format"], connector["uri"]) != (config["format"], mask_uri(config["uri"])):
                 raise Conflict(f'the catalog "{catalog}" was connected to another lake meanwhile')
             results[:] = self._store_found(connection, catalog, config["format"], found, whole=whole)
 
@@ -255,8 +255,8 @@ class Lakes:
         names = {(catalog, table["schema"], table["name"]) for table in found["tables"]}
         try:
             self.on_discovered(catalog, [table for table in self._catalog.tables() if table.name in names])
-        except StatflightError as trouble:  # a policy's trouble is not the discovery's
-            log.warning("auto-analyze of %s: %s", catalog, trouble)
+        except StatflightError as error:  # a policy's trouble is not the discovery's
+            log.warning("auto-analyze of %s: %s", catalog, error)
 
     # Captures.
 

@@ -114,8 +114,8 @@ class Leases:
             worker.polling += 1
         try:
             while not self._tasks.closing:
-                if found := self._next(kinds, most):
-                    return found
+                if payloads := self._next(kinds, most):
+                    return payloads
                 with self._changed:
                     worker.last_seen = now = self._clock()
                     if now >= deadline or is_cancelled():
@@ -156,16 +156,16 @@ class Leases:
             self._held[lease.token] = HeldJob(lease, since=self._clock())
         try:
             payload = self.payload_of_job(lease)
-        except StatflightError as trouble:  # its table or connector is gone
-            self._end_job(HeldJob(lease, since=self._clock()), [], str(trouble), retry=trouble.retryable)
+        except StatflightError as error:  # its table or connector is gone
+            self._end_job(HeldJob(lease, since=self._clock()), [], str(error), retry=error.retryable)
             return None
         except Exception:  # never a job that nobody holds
             log.exception("job %s cannot be begun", lease.job_id)
             self._end_job(HeldJob(lease, since=self._clock()), [], "the job cannot be begun", retry=False)
             return None
         if not payload["requests"]:  # somebody else captured all of it since it was queued
-            held = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
-            self._end_job(HeldJob(lease, since=self._clock()), held, "", retry=False)
+            earlier = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
+            self._end_job(HeldJob(lease, since=self._clock()), earlier, "", retry=False)
             return None
         with self._changed:
             self._held[lease.token] = HeldJob(lease, payload["requests"], self._clock())
@@ -215,10 +215,10 @@ class Leases:
     def declare_listing(self, token: str, listing: Listing) -> bool:
         """Takes how the files of a snapshot are going to be put; False when they cannot continue that base."""
         with self._changed:
-            task, held = self._tasks.leased.get(token), self._held.get(token)
-            if task is None and held is None:
+            task, job = self._tasks.leased.get(token), self._held.get(token)
+            if task is None and job is None:
                 raise _lost()
-            table_key = task.table_key if task is not None else held.lease.table_key if held is not None else None
+            table_key = task.table_key if task is not None else job.lease.table_key if job is not None else None
             if table_key is None:
                 raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
         if listing.base_snapshot_id is not None:
@@ -247,15 +247,15 @@ class Leases:
             InvalidField: There are not as many outcomes as requests.
             StatflightError: The store refuses the rows.
         """
-        task, held, draft = self._take(job_id, token, body)
+        task, job, draft = self._take(job_id, token, body)
         if task is not None:
             self._count(task, body)
             return self._end_task(task, draft, body)
-        assert held is not None
+        assert job is not None
         outcomes = body.get("outcomes", [])
-        self._publication.counters.ended("job", self._clock() - held.since, outcomes)
+        self._publication.counters.ended("job", self._clock() - job.since, outcomes)
         retry = not body.get("final", False) and (body.get("error") or {}).get("retryable", True)
-        return self._end_job(held, outcomes, body.get("message") or "", draft=draft,
+        return self._end_job(job, outcomes, body.get("message") or "", draft=draft,
                              decisions=body.get("decisions", []), retry=retry)  # fmt: skip
 
     def finish_all(self, finishes: Sequence[Mapping[str, Any]]) -> list[str | StatflightError]:
@@ -279,8 +279,8 @@ class Leases:
                 _, _, draft = self._take(body["job_id"], body["lease_token"], body)
                 self._count(task, body)
                 together[at] = task, draft, body
-            except StatflightError as trouble:
-                answers[at] = trouble
+            except StatflightError as error:
+                answers[at] = error
         ended = list(together.values())
         try:
             for at, refusal in zip(together, self._publication.publish_tasks(ended), strict=True):
@@ -299,15 +299,15 @@ class Leases:
     ) -> tuple[Task | None, HeldJob | None, Draft]:  # fmt: skip
         """The task or job of a lease that ends, and its draft."""
         with self._changed:
-            task, held = self._tasks.leased.get(token), self._held.get(token)
-            asked = len(task.payload["requests"]) if task is not None and task.kind == "sync" else None
-            if asked not in (None, len(body.get("outcomes", []))) and not body.get("error"):
-                raise InvalidField("outcomes", "are not as many as the requests", expected=asked,
+            task, job = self._tasks.leased.get(token), self._held.get(token)
+            requests = len(task.payload["requests"]) if task is not None and task.kind == "sync" else None
+            if requests not in (None, len(body.get("outcomes", []))) and not body.get("error"):
+                raise InvalidField("outcomes", "are not as many as the requests", expected=requests,
                                    actual=len(body.get("outcomes", [])))  # fmt: skip
-            holds = task.id if task is not None else held.lease.job_id if held is not None else None
+            holds = task.id if task is not None else job.lease.job_id if job is not None else None
             if holds != job_id:
                 raise _lost()
-            return task, held, self._drafts.pop(token, Draft())
+            return task, job, self._drafts.pop(token, Draft())
 
     def _count(self, task: Task, body: Mapping[str, Any]) -> None:
         if task.kind not in (*LOOKS, "publish"):
@@ -320,8 +320,8 @@ class Leases:
                 task.error = from_json(body["error"])
             self._publication.publish_task(task, draft, body)
             task.result = body
-        except StatflightError as trouble:
-            task.error = trouble
+        except StatflightError as error:
+            task.error = error
             raise
         except Exception:
             task.error = UpstreamError("what was captured could not be stored", code="INTERNAL")
@@ -338,12 +338,12 @@ class Leases:
                 task.done.set()
             self._changed.notify_all()
 
-    def _end_job(self, held: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, **more: Any) -> str:
+    def _end_job(self, job: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, **more: Any) -> str:
         try:
-            return self._publication.end_job(held, outcomes, message, **more)
+            return self._publication.end_job(job, outcomes, message, **more)
         finally:
             with self._changed:
-                self._held.pop(held.lease.token, None)
+                self._held.pop(job.lease.token, None)
                 self._changed.notify_all()
 
     # Housekeeping.
@@ -353,14 +353,14 @@ class Leases:
         now = self._clock()
         with self._changed:
             lost = self._tasks.take_back()
-            held = list(self._held.items())
-            known = self._tasks.leased.keys() | self._held.keys()
-            self._drafts = {token: draft for token, draft in self._drafts.items() if token in known}
+            jobs = list(self._held.items())
+            tokens = self._tasks.leased.keys() | self._held.keys()
+            self._drafts = {token: draft for token, draft in self._drafts.items() if token in tokens}
             self._workers = {i: w for i, w in self._workers.items() if w.polling or w.last_seen > now - FORGET_SECONDS}
             self._changed.notify_all()
         if self._jobs.expired():
             lost += self._jobs.reclaim()
-            for token, job in held:
+            for token, job in jobs:
                 if self._jobs.holder(job.lease.job_id) != token:
                     with self._changed:
                         self._held.pop(token, None)

@@ -75,11 +75,11 @@ class Publication:
             tables = [self._catalog.by_key(task.table_key or 0) for task, _, _ in ended]
             for table, (_, draft, _) in zip(tables, ended, strict=True):
                 self._drafts.publish(connection, draft, table)
-            made = [
+            drafts = [
                 (table, task.correlation_id, body.get("decisions", []))
                 for table, (task, _, body) in zip(tables, ended, strict=True)
             ]
-            self._jobs.record_decisions(connection, made)
+            self._jobs.record_decisions(connection, drafts)
             return tables
 
         if not ended:
@@ -98,20 +98,20 @@ class Publication:
     def _publish_alone(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> StatflightError | None:
         try:
             self.publish_task(task, draft, body)
-        except StatflightError as trouble:
-            return trouble
+        except StatflightError as error:
+            return error
         except Exception:
             log.exception("what task %s captured cannot be stored", task.id)
             return UpstreamError("what was captured could not be stored", code="INTERNAL")
         return None
 
     def end_job(
-        self, held: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
+        self, job: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
         draft: Draft | None = None, decisions: Sequence[Mapping[str, Any]] = (),
     ) -> str:  # fmt: skip
         """Ends a try. Of one that captured some, what may still be captured goes on as a job of its own: targets that
         failed, and those that lack files. An engine takes the files it has from the store, and reads the others."""
-        lease = held.lease
+        lease = job.lease
         table = self._catalog.by_key(lease.table_key)
         captured = [o for o in outcomes if o["outcome"] == "CAPTURED"]
         if lease.request.get("retry_of"):  # a retry that could read none of the files has failed
@@ -122,7 +122,7 @@ class Publication:
         again = retry and (not outcomes or any(map(_retryable, failed)))
 
         def publish(connection: Connection) -> str:
-            rest = self._retry_rest(connection, held, table, outcomes) if captured and again else ""
+            rest = self._retry_rest(connection, job, table, outcomes) if captured and again else ""
             state = self._jobs.finish_in(
                 connection, lease.job_id, lease.token, captured=len(captured), failed=len(failed), retry=again,
                 message="; ".join(filter(None, (reason, rest))),
@@ -145,10 +145,10 @@ class Publication:
             return self._store.database.write(publish)
         except Conflict:  # the lease is lost
             raise
-        except Exception as trouble:
+        except Exception as error:
             reason, again = "what was captured could not be stored", False
-            if isinstance(trouble, StatflightError):
-                reason, again = str(trouble), trouble.retryable
+            if isinstance(error, StatflightError):
+                reason, again = str(error), error.retryable
                 log.warning("what job %s captured is not stored: %s", lease.job_id, reason)
             else:
                 log.exception("what job %s captured cannot be stored", lease.job_id)
@@ -162,15 +162,15 @@ class Publication:
             return self._store.database.write(give_up)
 
     def _retry_rest(
-        self, connection: Connection, held: HeldJob, table: TableEntry, outcomes: Sequence[Mapping[str, Any]]
+        self, connection: Connection, job: HeldJob, table: TableEntry, outcomes: Sequence[Mapping[str, Any]]
     ) -> str:
         """Queues what of a job was not captured and may be later, with its attempts; says so, or nothing."""
-        lease = held.lease
-        if lease.attempts >= MAX_ATTEMPTS or len(held.requests) != len(outcomes):
+        lease = job.lease
+        if lease.attempts >= MAX_ATTEMPTS or len(job.requests) != len(outcomes):
             return ""
         if self._jobs.check(connection, lease.job_id, lease.token) != "RUNNING":
             return ""
-        rest = [r for r, o in zip(held.requests, outcomes, strict=True) if _retryable(o)]
+        rest = [r for r, o in zip(job.requests, outcomes, strict=True) if _retryable(o)]
         if not rest:
             return ""
         request = {"requests": rest, "correlation_id": lease.request.get("correlation_id", ""),

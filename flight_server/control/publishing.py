@@ -72,10 +72,10 @@ class Publishing:
         begun = self._clock()
         try:
             result = self._run(payload, is_cancelled)
-        except UpstreamError as trouble:
+        except UpstreamError as error:
             self._ended(home, FAILED, begun)
             if not dry_run:
-                self._record(table, home, {"snapshot_id": snapshot_id, "state": FAILED, "detail": str(trouble)})
+                self._record(table, home, {"snapshot_id": snapshot_id, "state": FAILED, "detail": str(error)})
             raise
         self._ended(home, result["state"], begun)
         if not dry_run:
@@ -143,9 +143,9 @@ class Publishing:
             try:
                 self.publish(table, home, snapshot_id, is_cancelled=self._stop.is_set)
                 self._failures.pop((table.table_key, home), None)
-            except (UpstreamError, NotFound) as trouble:
-                log.info("publish %s to %s: %s", table.full_name, home, trouble)
-                if trouble.retryable:
+            except (UpstreamError, NotFound) as error:
+                log.info("publish %s to %s: %s", table.full_name, home, error)
+                if error.retryable:
                     self._try_later(table, home)
             except StatflightError as refusal:
                 log.info("publish %s to %s: %s", table.full_name, home, refusal)
@@ -164,12 +164,12 @@ class Publishing:
     def _is_fresh(self, table: TableEntry, home: str, snapshot_id: int) -> bool:
         """True if a home holds everything stored for a snapshot: nothing was put since it was published."""
         rows = self._app.catalog.publications(table)
-        held = next((row for row in rows if (row["home"], row["state"]) == (home, CURRENT)), None)
-        if held is None or held["snapshot_id"] != snapshot_id:
+        publication = next((row for row in rows if (row["home"], row["state"]) == (home, CURRENT)), None)
+        if publication is None or publication["snapshot_id"] != snapshot_id:
             return False
         sql = "SELECT max(created_at) FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
         ((newest,),) = self._app.database.rows(sql, table.table_key, snapshot_id)
-        return newest is not None and newest <= held["published_at"]
+        return newest is not None and newest <= publication["published_at"]
 
     def _busy(self, table_key: int) -> bool:
         """True if captures of a table are queued or running."""
@@ -180,8 +180,8 @@ class Publishing:
         while not self._stop.wait(SETTLE_SECONDS / 2):
             try:
                 self.republish()
-            except StatflightError as trouble:
-                log.info("republish: %s", trouble)
+            except StatflightError as error:
+                log.info("republish: %s", error)
             except Exception:
                 log.exception("republish")
 
@@ -194,8 +194,8 @@ class Publishing:
         if result is None:
             tasks.abandon(task)
             raise UpstreamError(f"publishing took more than {PUBLISH_SECONDS:.0f} s", code="TIMED_OUT")
-        found: Mapping[str, Any] = result["result"]
-        return found
+        report: Mapping[str, Any] = result["result"]
+        return report
 
     def _record(self, table: TableEntry, home: str, ended: Mapping[str, Any]) -> None:
         catalog = self._app.catalog

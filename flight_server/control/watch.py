@@ -119,9 +119,9 @@ class Watch:
                 lake.task = None
             except ShuttingDown:
                 return
-            except StatflightError as trouble:
+            except StatflightError as error:
                 lake.task = None
-                self._tell(catalog, lake, str(trouble))
+                self._tell(catalog, lake, str(error))
 
     def _begin(self, catalog: str, lake: _Lake, now: float, interval: float) -> None:
         lake.started_at = now
@@ -150,10 +150,10 @@ class Watch:
         if lake.task is not None:
             self._tasks.abandon(lake.task)
 
-    def _tell(self, catalog: str, lake: _Lake, trouble: str) -> None:
+    def _tell(self, catalog: str, lake: _Lake, error: str) -> None:
         """Logs a trouble once, and its end."""
-        if trouble and trouble != lake.trouble:
-            log.warning("watch: the lake %s cannot be read: %s", catalog, trouble)
-        elif lake.trouble and not trouble:
+        if error and error != lake.trouble:
+            log.warning("watch: the lake %s cannot be read: %s", catalog, error)
+        elif lake.trouble and not error:
             log.info("watch: the lake %s can be read again", catalog)
-        lake.trouble = trouble
+        lake.trouble = error

@@ -88,8 +88,8 @@ class Webhook:
                 refusal.close()
                 if refusal.code < 500 and refusal.code not in (408, 429):  # it will not like it any better
                     break
-            except (OSError, ValueError) as trouble:
-                reason = str(trouble)
+            except (OSError, ValueError) as error:
+                reason = str(error)
             if seconds is None or self._stop.is_set():
                 break
             pause(seconds)

@@ -28,11 +28,11 @@ def tables(reader: Reader, where: Sequence[Any] = ()) -> pa.Table:
         Columns of `KEY`, `STATS` and `ABOUT`, null where nothing is known.
     """
     conditions = list(where) or None
-    known = reader.read("information_schema.tables", list(KEY), conditions)
+    listed = reader.read("information_schema.tables", list(KEY), conditions)
     stats = reader.read("stats.tables", [*KEY, *STATS], conditions, "current", True)
     about = _about(reader, conditions)
-    found = _outer(_outer(known, stats, "left outer"), about, "full outer")
-    return found.sort_by([(name, "ascending") for name in KEY])
+    joined = _outer(_outer(listed, stats, "left outer"), about, "full outer")
+    return joined.sort_by([(name, "ascending") for name in KEY])
 
 
 def _outer(left: pa.Table, right: pa.Table, kind: str) -> pa.Table:

@@ -71,10 +71,10 @@ def line(
         width, height: Pixels.
         unit: Follows a value in its title.
     """
-    known = [value for _, value in points if value is not None]
-    if not known:
+    numbers = [value for _, value in points if value is not None]
+    if not numbers:
         return ""
-    low, high = min(known), max(known)
+    low, high = min(numbers), max(numbers)
     if low > 0 and low > high / 2 and low != high:
         low -= (high - low) * 0.1  # the axis says where it begins
     else:

@@ -46,20 +46,20 @@ class Change:
 
 def changes(before: TableSummary, after: TableSummary) -> list[Change]:
     """Differences of the table first, then of each column by its id: a renamed column is the same one."""
-    found = _compare("table", OF_TABLE, before.table or {}, after.table or {})
-    olds, news = ({row["column_id"]: row for row in known.rows} for known in (before, after))
+    differences = _compare("table", OF_TABLE, before.table or {}, after.table or {})
+    olds, news = ({row["column_id"]: row for row in summary.rows} for summary in (before, after))
     for column in sorted(olds.keys() | news.keys()):
         old, new = olds.get(column), news.get(column)
         label = str((new or old or {}).get("column_name") or f"#{column}")
         if old is None or new is None:
-            found.append(Change(label, "added" if old is None else "dropped"))
+            differences.append(Change(label, "added" if old is None else "dropped"))
         else:
-            found += _compare(label, ("column_name", *OF_COLUMN), old, new)
-    return found
+            differences += _compare(label, ("column_name", *OF_COLUMN), old, new)
+    return differences
 
 
 def _compare(of: str, names: Sequence[str], old: Row, new: Row) -> list[Change]:
-    found = []
+    differences = []
     for statistic in names:
         was, now = old.get(statistic), new.get(statistic)
         if was == now:
@@ -69,8 +69,8 @@ def _compare(of: str, names: Sequence[str], old: Row, new: Row) -> list[Change]:
         if was is not None and now is not None and _is_number(was) and _is_number(now):
             difference = now - was
             percent = 100 * (now - was) / abs(was) if was else None
-        found.append(Change(of, statistic, was, now, difference, percent))
-    return found
+        differences.append(Change(of, statistic, was, now, difference, percent))
+    return differences
 
 
 def _is_number(value: Any) -> bool:
@@ -88,11 +88,11 @@ class Gate:
     limit: float
     percent: bool
 
-    def caught(self, found: Sequence[Change]) -> list[Change]:
+    def caught(self, differences: Sequence[Change]) -> list[Change]:
         """The changes that are beyond the limit; nothing is beyond it where nothing changed."""
         mine = (
             change
-            for change in found
+            for change in differences
             if change.statistic == self.statistic and self.column in (None, change.of)
         )  # fmt: skip
         values = ((change, change.change_percent if self.percent else change.change) for change in mine)
@@ -107,11 +107,11 @@ _GATE: Final = re.compile(
 
 def parse_gate(text: str) -> Gate:
     """A limit such as `row_count < -10%`; raises ValueError that says what was expected."""
-    found = _GATE.fullmatch(text)
-    known = (*OF_TABLE, *OF_COLUMN)
-    if found is None:
+    match = _GATE.fullmatch(text)
+    measures = (*OF_TABLE, *OF_COLUMN)
+    if match is None:
         raise ValueError(f"{text!r}: must be [COLUMN:] STATISTIC OP NUMBER[%], such as 'row_count < -10%'")
-    if found["statistic"] not in known:
-        raise ValueError(f"{text!r}: unknown statistic {found['statistic']!r}; must be one of {', '.join(known)}")
-    return Gate(text, found["column"], found["statistic"], OPERATORS[found["op"]], float(found["limit"]),
-                bool(found["percent"]))  # fmt: skip
+    if match["statistic"] not in measures:
+        raise ValueError(f"{text!r}: unknown statistic {match['statistic']!r}; must be one of {', '.join(measures)}")
+    return Gate(text, match["column"], match["statistic"], OPERATORS[match["op"]], float(match["limit"]),
+                bool(match["percent"]))  # fmt: skip

@@ -49,8 +49,8 @@ def run(directory: Path, *, keep: bool, say: Callable[[str], None]) -> int:
 
 
 def _run(directory: Path, say: Callable[[str], None]) -> int:
-    if not (found := java()).good:
-        say(f"java: {found.detail}. Going on without Spark; {found.remedy}.")
+    if not (finding := java()).good:
+        say(f"java: {finding.detail}. Going on without Spark; {finding.remedy}.")
     say(f"making a small lake in {directory}")
     lakes = [make_delta(directory), *filter(None, [make_iceberg(directory)]), make_parquet(directory)]
     with _server(directory, say) as uri:
@@ -117,13 +117,13 @@ def _server(directory: Path, say: Callable[[str], None]) -> Iterator[str]:
 
 def _address(stdout: IO[str], log: Path) -> str:
     """The server's address, from the first line that contains it."""
-    found: list[str] = []
+    lines: list[str] = []
     printed = threading.Event()
 
     def read() -> None:
         for line in stdout:
             if match := re.search(r"listening on (grpc\S+)", line):
-                found.append(match[1])
+                lines.append(match[1])
                 sys.stdout.write(line)
                 sys.stdout.flush()
                 printed.set()
@@ -131,9 +131,9 @@ def _address(stdout: IO[str], log: Path) -> str:
 
     threading.Thread(target=read, daemon=True).start()
     printed.wait(STARTED_WITHIN)
-    if not found:
+    if not lines:
         raise OSError(f"the server did not start; it said:\n{log.read_text(errors='replace')[-2000:]}")
-    return found[0]
+    return lines[0]
 
 
 # The lake: a catalog's name, format, address and options, as `connect` takes them.

@@ -66,8 +66,8 @@ def _findings(server: str, token: str | None, tls_roots: bytes | None, own: Mapp
         try:
             yield Finding(True, name, f"{distribution} {version(distribution)}")
         except PackageNotFoundError:
-            wanted = f"'statflight[{extra}]'" if extra in extras else distribution
-            yield Finding(False, name, f"{distribution} is not installed", f"pip install {wanted}")
+            requirement = f"'statflight[{extra}]'" if extra in extras else distribution
+            yield Finding(False, name, f"{distribution} is not installed", f"pip install {requirement}")
     health = _health(server, token, tls_roots, own)
     if not health.good and server == DEFAULT_URI:
         yield _port(server)
@@ -88,11 +88,11 @@ def java() -> Finding:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return Finding(False, "java", f"{program} does not run", remedy)
-    found = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
-    if found is None:
+    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
+    if version is None:
         return Finding(False, "java", f"{program} does not tell its version", remedy)
-    good = int(found[1]) >= MIN_VERSION
-    return Finding(good, "java", found[0].removeprefix("version ").strip('"'), "" if good else remedy)
+    good = int(version[1]) >= MIN_VERSION
+    return Finding(good, "java", version[0].removeprefix("version ").strip('"'), "" if good else remedy)
 
 
 def _port(server: str) -> Finding:

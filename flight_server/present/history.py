@@ -41,12 +41,12 @@ def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
         )
     if not rows:
         require(reader, name)
-        known = _columns(reader, name)
-        same = [other for other in known if other.casefold() == column.casefold() and other != column]
+        columns = _columns(reader, name)
+        same = [other for other in columns if other.casefold() == column.casefold() and other != column]
         if len(same) == 1:
             return column_rows(reader, name, same[0])
-        if column not in known:
-            hint = nearest(column, known) or f"it has {', '.join(known[:20]) or 'none'}"
+        if column not in columns:
+            hint = nearest(column, columns) or f"it has {', '.join(columns[:20]) or 'none'}"
             raise pa.ArrowKeyError(f'[UNKNOWN_COLUMN] table "{name}" has no column "{column}"; {hint}')
     # By id from here on: an older snapshot may know the column by another name.
     for column_id in {row["column_id"] for row in rows}:
@@ -79,5 +79,5 @@ def in_order(reader: Reader, name: str, rows: list[Row]) -> list[Row]:
 
 
 def _columns(reader: Reader, name: str) -> list[str]:
-    found = read_table(reader, "information_schema.columns", name, ["column_name"])["column_name"].to_pylist()
-    return found or sorted(set(read_table(reader, "stats.columns", name, ["column_name"])["column_name"].to_pylist()))
+    names = read_table(reader, "information_schema.columns", name, ["column_name"])["column_name"].to_pylist()
+    return names or sorted(set(read_table(reader, "stats.columns", name, ["column_name"])["column_name"].to_pylist()))

@@ -76,8 +76,8 @@ def openlineage(profile: Profile, now: datetime) -> dict[str, Any]:
 
 def _lineage_column(profile: Profile, column: Mapping[str, Any]) -> dict[str, Any]:
     numeric = _is_number(column)
-    held = profile.quantiles.get(column["column_name"], {}) if numeric else {}
-    quantiles = {f"{q:g}": number for q, text in held.items() if (number := _number(text)) is not None}
+    own = profile.quantiles.get(column["column_name"], {}) if numeric else {}
+    quantiles = {f"{q:g}": number for q, text in own.items() if (number := _number(text)) is not None}
     return _known({
         "nullCount": column["null_count"], "distinctCount": _distinct(column), "count": column["row_count"],
         "min": _number(column["min"]) if numeric else None, "max": _number(column["max"]) if numeric else None,

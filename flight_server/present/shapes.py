@@ -109,8 +109,8 @@ def bars(
         if end - start + 1 > _UNITS * bins:
             points = {point + 0.5: rows for point, rows in spikes.items()}  # a value is the unit that begins with it
             spreads = [(low if holds else low + 1, high + 1, rows, holds) for low, high, rows, holds in spreads]
-            found = _equal_bars(start, end + 1, bins, points, spreads)
-            return [Bar(math.ceil(bar.low), math.ceil(bar.high) - 1, bar.rows) for bar in found]
+            equal = _equal_bars(start, end + 1, bins, points, spreads)
+            return [Bar(math.ceil(bar.low), math.ceil(bar.high) - 1, bar.rows) for bar in equal]
         width = math.ceil((end - start + 1) / bins)
         count = math.ceil((end - start + 1) / width)
         spans = [(start + place * width, min(start + (place + 1) * width - 1, end)) for place in range(count)]
@@ -122,14 +122,14 @@ def bars(
 
 def _frequent(common: Iterable[Row], logical_type: str) -> dict[float, float]:
     """Rows that are surely at a value, by its position."""
-    found: dict[float, float] = {}
+    counts: dict[float, float] = {}
     for row in common:
         point = position(row["value"], logical_type)
         sure = row.get("count_lower")
         sure = row["count"] if sure is None else sure
         if point is not None and sure:
-            found[point] = float(sure)
-    return found
+            counts[point] = float(sure)
+    return counts
 
 
 _Spread = tuple[float, float, float, bool]  # low, high, rows, whether rows may lie at low

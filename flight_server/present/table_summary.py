@@ -66,17 +66,17 @@ def gather(
     def read(flight: str, *more: Leaf) -> pa.Table:
         return read_table(reader, flight, name, None, *more, snapshot=snapshot, allow_stale=allow_stale)
 
-    facts = TableSummary(name, read("stats.columns", *conditions))
-    facts.table = next(iter(read("stats.tables").to_pylist()), None)
-    if not facts.known:
+    summary = TableSummary(name, read("stats.columns", *conditions))
+    summary.table = next(iter(read("stats.tables").to_pylist()), None)
+    if not summary.known:
         require(reader, name, snapshot)
-    elif shapes and facts.columns.num_rows:
-        facts.histograms = _by_column(read("stats.histograms", *conditions), "bucket")
-        facts.common_values = _by_column(read("stats.most_common_values", *conditions), "rank")
+    elif shapes and summary.columns.num_rows:
+        summary.histograms = _by_column(read("stats.histograms", *conditions), "bucket")
+        summary.common_values = _by_column(read("stats.most_common_values", *conditions), "rank")
         at = {"snapshot": snapshot, "allow_stale": allow_stale}
         for row in optional(reader, "stats.quantiles", name, *conditions, **at):
-            facts.quantiles.setdefault(row["column_id"], {})[row["quantile"]] = row["value"]
-    return facts
+            summary.quantiles.setdefault(row["column_id"], {})[row["quantile"]] = row["value"]
+    return summary
 
 
 def require(reader: Reader, name: str, snapshot: str | int = "current") -> None:
@@ -84,8 +84,8 @@ def require(reader: Reader, name: str, snapshot: str | int = "current") -> None:
     if not read_table(reader, "information_schema.tables", name, ["table_name"]).num_rows:
         import difflib
 
-        known = [full_name(row) for row in reader.read("information_schema.tables").to_pylist()]
-        near = difflib.get_close_matches(name, known, 1, 0.6)
+        names = [full_name(row) for row in reader.read("information_schema.tables").to_pylist()]
+        near = difflib.get_close_matches(name, names, 1, 0.6)
         hint = f'; did you mean "{near[0]}"?' if near else "; `statflight ls` lists them"
         raise pa.ArrowKeyError(f'[UNKNOWN_TABLE] no table "{name}"{hint}')
     if snapshot != "current":

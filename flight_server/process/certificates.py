@@ -33,12 +33,12 @@ def with_tls(settings: Settings) -> Settings:
     try:
         if not _is_good(cert, key):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            made, private = _make(settings.host)
+            certificate, private = _make(settings.host)
             _write(key, private)
-            _write(cert, made)
-    except OSError as trouble:
+            _write(cert, certificate)
+    except OSError as error:
         raise InvalidArgument(
-            f"a certificate of the server's own cannot be written: {trouble.strerror}",
+            f"a certificate of the server's own cannot be written: {error.strerror}",
             hint="give --tls-cert, --tls-key",
         ) from None
     return replace(settings, tls_cert=cert, tls_key=key)
@@ -49,8 +49,8 @@ def _is_good(cert: Path, key: Path) -> bool:
     from cryptography import x509
 
     try:
-        found = x509.load_pem_x509_certificate(cert.read_bytes())
-        return key.exists() and found.not_valid_after_utc > datetime.now(UTC) + timedelta(days=RENEW_DAYS)
+        certificate = x509.load_pem_x509_certificate(cert.read_bytes())
+        return key.exists() and certificate.not_valid_after_utc > datetime.now(UTC) + timedelta(days=RENEW_DAYS)
     except (OSError, ValueError):
         return False
 

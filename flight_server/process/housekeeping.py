@@ -24,10 +24,10 @@ class Housekeeping:
         for name, step in self._steps.items():
             try:
                 step()
-            except Exception as trouble:
-                if self._failing.get(name) is not type(trouble):
+            except Exception as error:
+                if self._failing.get(name) is not type(error):
                     log.exception("upkeep: %s failed; it is tried again", name)
-                self._failing[name] = type(trouble)
+                self._failing[name] = type(error)
             else:
                 if self._failing.pop(name, None) is not None:
                     log.info("upkeep: %s works again", name)

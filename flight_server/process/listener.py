@@ -69,8 +69,8 @@ class Listener:
         self._seen = stamps
         try:
             options = tls_options(self._settings)
-        except InvalidArgument as trouble:
-            log.warning("the TLS files have changed, and those before stay in use: %s", trouble)
+        except InvalidArgument as error:
+            log.warning("the TLS files have changed, and those before stay in use: %s", error)
             return False
         self._succeed(options)
         log.info("the TLS files have changed and are in use")
@@ -100,14 +100,14 @@ class Listener:
 
 def _stamps(settings: Settings) -> tuple[tuple[int, int] | None, ...]:
     """Stamps that change with the TLS files; links are followed, such as those that Kubernetes renews."""
-    found: list[tuple[int, int] | None] = []
+    stamps: list[tuple[int, int] | None] = []
     for path in (settings.tls_cert, settings.tls_key, settings.tls_client_ca):
         try:
             stat = path.stat() if path is not None else None
         except OSError:
             stat = None
-        found.append(stat and (stat.st_mtime_ns, stat.st_ino))
-    return tuple(found)
+        stamps.append(stat and (stat.st_mtime_ns, stat.st_ino))
+    return tuple(stamps)
 
 
 def tls_options(settings: Settings) -> dict[str, Any]:
@@ -127,13 +127,13 @@ def tls_options(settings: Settings) -> dict[str, Any]:
             context.load_verify_locations(settings.tls_client_ca)
         if _read(settings) != read:
             raise InvalidArgument("the TLS files are being written")
-    except ssl.SSLError as trouble:
-        reason = (trouble.reason or "no PEM").replace("_", " ").lower()
+    except ssl.SSLError as error:
+        reason = (error.reason or "no PEM").replace("_", " ").lower()
         raise InvalidArgument(
             f"the TLS files are not good: {reason}", hint="a PEM certificate, and its key without a password"
         ) from None
-    except OSError as trouble:
-        raise InvalidArgument(f"the TLS files cannot be read: {trouble.strerror}") from None
+    except OSError as error:
+        raise InvalidArgument(f"the TLS files cannot be read: {error.strerror}") from None
     options: dict[str, Any] = {"tls_certificates": [flight.CertKeyPair(cert, key)]}
     if client_ca is not None:
         options |= {"verify_client": True, "root_certificates": client_ca}

@@ -292,13 +292,13 @@ class _AppCollector:
 
     def _checks(self) -> Iterator[Metric]:
         labels = ["table", "column", "rule", "level"]
-        found = GaugeMetricFamily("statflight_check_failing", "1 if a rule fails, else 0", labels=labels)
+        family = GaugeMetricFamily("statflight_check_failing", "1 if a rule fails, else 0", labels=labels)
         results = [result for of_table in self._app.checking.results.copy().values() for result in of_table]
         results.sort(key=lambda result: result.state is State.PASSED)  # failures are always reported
         for result in results[:MAX_CHECKS]:
             missed = 0.0 if result.state is State.PASSED else 1.0
-            found.add_metric([result.table, result.column or "", result.rule, str(result.level)], missed)
-        yield found
+            family.add_metric([result.table, result.column or "", result.rule, str(result.level)], missed)
+        yield family
 
     def _ask(self, sql: str, *parameters: Any) -> _Stalest:
         rows = self._app.database.rows(sql, *parameters, MAX_TABLES)
@@ -330,14 +330,14 @@ ORDER BY since NULLS LAST LIMIT ?
 
 
 def _counter(name: str, about: str, label: str, counts: Mapping[str, int]) -> Metric:
-    found = CounterMetricFamily(name, about, labels=[label])
+    family = CounterMetricFamily(name, about, labels=[label])
     for value, count in counts.items():
-        found.add_metric([value], count)
-    return found
+        family.add_metric([value], count)
+    return family
 
 
 def _ages(name: str, about: str, of: _Stalest, now: float) -> Metric:
-    found = GaugeMetricFamily(name, about, labels=["table"])
+    family = GaugeMetricFamily(name, about, labels=["table"])
     for table, since in of.tables:
-        found.add_metric([table], max(0.0, now - since))
-    return found
+        family.add_metric([table], max(0.0, now - since))
+    return family

@@ -99,8 +99,8 @@ def serve(settings: Settings) -> int:
                 listener.renew()
                 if pages is not None:
                     pages.renew()
-            except InvalidArgument as trouble:  # nobody can connect: whoever started it may start it again
-                log.error("%s", trouble)
+            except InvalidArgument as error:  # nobody can connect: whoever started it may start it again
+                log.error("%s", error)
                 status = 1
                 break
         workers.run()
@@ -157,8 +157,8 @@ def _check_ports(settings: Settings) -> None:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a port in TIME_WAIT is free
                 probe.bind(address)
-        except OSError as trouble:
+        except OSError as error:
             raise InvalidArgument(
-                f"cannot listen on {settings.host}:{port}: {(trouble.strerror or str(trouble)).lower()}",
+                f"cannot listen on {settings.host}:{port}: {(error.strerror or str(error)).lower()}",
                 code="ADDRESS", hint=f"--{flag} 0 picks a free port",
             ) from None  # fmt: skip

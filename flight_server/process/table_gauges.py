@@ -27,10 +27,10 @@ def table_gauges(database: Database, most: int) -> Iterator[Metric]:
     rows = database.rows(_CURRENT, most)
     about = (("rows", "Rows"), ("size_bytes", "Bytes of the data files"), ("null_share", "Nulls of all values"))
     for place, (name, words) in enumerate(about, 3):
-        found = GaugeMetricFamily(
+        families = GaugeMetricFamily(
             f"statflight_table_{name}", f"{words}, of the {most} largest tables", labels=["table"]
         )
         for row in rows:
             if row[place] is not None:
-                found.add_metric([join_name(*row[:3])], float(row[place]))
-        yield found
+                families.add_metric([join_name(*row[:3])], float(row[place]))
+        yield families

@@ -41,9 +41,9 @@ class Asked:
     within: str = ""
 
 
-def _page(count: int, size: int, asked: int) -> tuple[int, int, slice]:
+def _page(count: int, size: int, number: int) -> tuple[int, int, slice]:
     pages = max(1, -(-count // size))
-    page = min(max(asked, 1), pages)
+    page = min(max(number, 1), pages)
     return page, pages, slice((page - 1) * size, page * size)
 
 
@@ -58,34 +58,34 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
         asked: Search, order and page; page 0 is all of them.
         only: Parts of the names of the tables to list; all when None.
     """
-    found = catalog_summary.tables(reader)
+    tables = catalog_summary.tables(reader)
     if only is not None:
-        keys = zip(*(found[name].to_pylist() for name in catalog_summary.KEY), strict=True)
-        found = found.filter(pa.array([key in only for key in keys], pa.bool_()))
-    groups = _groups(found)
-    total = found.num_rows
-    found = _within(found, asked.within)
+        keys = zip(*(tables[name].to_pylist() for name in catalog_summary.KEY), strict=True)
+        tables = tables.filter(pa.array([key in only for key in keys], pa.bool_()))
+    groups = _groups(tables)
+    total = tables.num_rows
+    tables = _within(tables, asked.within)
     columns: list[dict[str, Any]] = []
     if asked.search:
-        names = pc.binary_join_element_wise(*(found[name] for name in catalog_summary.KEY), ".")
-        found = found.filter(pc.match_substring(names, asked.search, ignore_case=True))
+        names = pc.binary_join_element_wise(*(tables[name] for name in catalog_summary.KEY), ".")
+        tables = tables.filter(pc.match_substring(names, asked.search, ignore_case=True))
         columns = _columns_like(reader, asked.search)
     if key := _TABLE_KEYS.get(asked.order):
-        found = found.sort_by([(key, "descending" if asked.descending else "ascending")])
-        known = pc.is_valid(found[key])  # what is unknown comes last, whatever the direction
-        found = pa.concat_tables([found.filter(known), found.filter(pc.invert(known))])
+        tables = tables.sort_by([(key, "descending" if asked.descending else "ascending")])
+        is_known = pc.is_valid(tables[key])  # what is unknown comes last, whatever the direction
+        tables = pa.concat_tables([tables.filter(is_known), tables.filter(pc.invert(is_known))])
     elif asked.descending:
-        found = found.sort_by([(name, "descending") for name in catalog_summary.KEY])
-    page, pages, part = _page(found.num_rows, TABLES_A_PAGE, asked.page)
-    rows = (found.slice(part.start, TABLES_A_PAGE) if asked.page else found).to_pylist()
+        tables = tables.sort_by([(name, "descending") for name in catalog_summary.KEY])
+    page, pages, part = _page(tables.num_rows, TABLES_A_PAGE, asked.page)
+    rows = (tables.slice(part.start, TABLES_A_PAGE) if asked.page else tables).to_pylist()
     return {
-        "catalogs": groups, "tables": [{"name": full_name(row), **row} for row in rows], "matching": found.num_rows,
+        "catalogs": groups, "tables": [{"name": full_name(row), **row} for row in rows], "matching": tables.num_rows,
         "total": total, "page": page, "pages": pages, "columns": columns,
     }  # fmt: skip
 
 
-def _groups(found: pa.Table) -> list[dict[str, Any]]:
-    counted = found.group_by(["table_catalog", "table_schema"]).aggregate([([], "count_all")])
+def _groups(tables: pa.Table) -> list[dict[str, Any]]:
+    counted = tables.group_by(["table_catalog", "table_schema"]).aggregate([([], "count_all")])
     groups: dict[str, dict[str, Any]] = {}
     for row in sorted(counted.to_pylist(), key=lambda row: (row["table_catalog"], row["table_schema"])):
         one = groups.setdefault(row["table_catalog"], {"catalog": row["table_catalog"], "tables": 0, "schemas": []})
@@ -100,25 +100,25 @@ def within(catalog: str, schema: str | None = None) -> str:
     return join_name(*parts).removesuffix(".t" if schema is not None else ".s.t")
 
 
-def _within(found: pa.Table, text: str) -> pa.Table:
+def _within(tables: pa.Table, text: str) -> pa.Table:
     if not text:
-        return found
-    catalogs = {row: within(row) for row in pc.unique(found["table_catalog"]).to_pylist()}
+        return tables
+    catalogs = {row: within(row) for row in pc.unique(tables["table_catalog"]).to_pylist()}
     for catalog, written in catalogs.items():
         if text == written:
-            return found.filter(pc.equal(found["table_catalog"], catalog))
+            return tables.filter(pc.equal(tables["table_catalog"], catalog))
         if text.startswith(written + "."):
-            mine = found.filter(pc.equal(found["table_catalog"], catalog))
+            mine = tables.filter(pc.equal(tables["table_catalog"], catalog))
             for schema in pc.unique(mine["table_schema"]).to_pylist():
                 if within(catalog, schema) == text:
                     return mine.filter(pc.equal(mine["table_schema"], schema))
-    return found.slice(0, 0)
+    return tables.slice(0, 0)
 
 
 def _columns_like(reader: Reader, search: str) -> list[dict[str, Any]]:
-    known = reader.read("information_schema.columns", [*catalog_summary.KEY, "column_name", "data_type"])
-    found = known.filter(pc.match_substring(known["column_name"], search, ignore_case=True))
-    rows = found.slice(0, FOUND_COLUMNS).to_pylist()
+    columns = reader.read("information_schema.columns", [*catalog_summary.KEY, "column_name", "data_type"])
+    matching = columns.filter(pc.match_substring(columns["column_name"], search, ignore_case=True))
+    rows = matching.slice(0, FOUND_COLUMNS).to_pylist()
     return [{"table": full_name(row), "column": row["column_name"], "type": row["data_type"]} for row in rows]
 
 
@@ -131,29 +131,29 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     Raises:
         pa.ArrowKeyError: The table, or its snapshot, does not exist.
     """
-    known = table_summary.gather(reader, name, snapshot, allow_stale=snapshot == "current")
-    rows = _ordered(known.rows, asked)
+    summary = table_summary.gather(reader, name, snapshot, allow_stale=snapshot == "current")
+    rows = _ordered(summary.rows, asked)
     page, pages, part = _page(len(rows), COLUMNS_A_PAGE, asked.page)
     shown = rows[part] if asked.page else rows
-    shapes_of = _with_shapes(reader, name, shown, snapshot) if shown else known
+    shapes_of = _with_shapes(reader, name, shown, snapshot) if shown else summary
     snapshots = history.in_order(reader, name, read_table(reader, "sys.snapshots", name).to_pylist())
     counts = {row["snapshot_id"]: row for row in read_table(reader, "stats.tables", name).to_pylist()}
-    if not known.known and not snapshots:
+    if not summary.known and not snapshots:
         table_summary.require(reader, name, snapshot)
     about = next(iter(optional(reader, "sys.tables", name)), dict.fromkeys(catalog_summary.ABOUT))
     jobs = read_table(reader, "sys.capture_jobs", name).sort_by([("queued_at", "descending")]).slice(0, NEWEST)
     return {
-        "table": name, "snapshot": snapshot, "statistics": known.table, "about": about,
-        "column_count": len(known.rows), "matching": len(rows), "page": page, "pages": pages,
+        "table": name, "snapshot": snapshot, "statistics": summary.table, "about": about,
+        "column_count": len(summary.rows), "matching": len(rows), "page": page, "pages": pages,
         "columns": [_column(row, shapes_of) for row in shown],
-        "snapshots": _snapshots(snapshots, counts), "files": _files(reader, name, known.table, snapshot),
+        "snapshots": _snapshots(snapshots, counts), "files": _files(reader, name, summary.table, snapshot),
         "checks": _checks(reader, name),
         "publications": optional(reader, "sys.publications", name), "jobs": jobs.to_pylist(),
     }  # fmt: skip
 
 
 def _ordered(rows: list[Row], asked: Asked) -> list[Row]:
-    found = [row for row in rows if asked.search.casefold() in (row["column_name"] or "").casefold()]
+    matching = [row for row in rows if asked.search.casefold() in (row["column_name"] or "").casefold()]
     keys: dict[str, Any] = {
         "name": lambda row: (row["column_name"] or "").casefold(),
         "type": lambda row: row["logical_type"] or "",
@@ -161,8 +161,8 @@ def _ordered(rows: list[Row], asked: Asked) -> list[Row]:
         "distinct": lambda row: -1.0 if row["ndv"] is None else row["ndv"],
     }
     if key := keys.get(asked.order):
-        return sorted(found, key=key, reverse=asked.descending)
-    return found[::-1] if asked.descending else found
+        return sorted(matching, key=key, reverse=asked.descending)
+    return matching[::-1] if asked.descending else matching
 
 
 def _with_shapes(reader: Reader, name: str, rows: Sequence[Row], snapshot: str | int) -> table_summary.TableSummary:
@@ -177,25 +177,26 @@ def null_share(row: Mapping[str, Any]) -> float | None:
     return row["null_count"] / row["row_count"] if row["row_count"] else 0.0
 
 
-def _column(row: Row, known: table_summary.TableSummary) -> dict[str, Any]:
+def _column(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
     column = row["column_id"]
     return {
         **row, "null_share": null_share(row), "notes": notes(row),
-        "quantiles": known.quantiles.get(column, {}),
-        "histogram": bars_of(known, row), "most_common": _most_common(known.common_values.get(column, [])),
+        "quantiles": summary.quantiles.get(column, {}),
+        "histogram": bars_of(summary, row), "most_common": _most_common(summary.common_values.get(column, [])),
     }  # fmt: skip
 
 
-def bars_of(known: table_summary.TableSummary, row: Row, bins: int = BINS) -> list[dict[str, Any]]:
+def bars_of(summary: table_summary.TableSummary, row: Row, bins: int = BINS) -> list[dict[str, Any]]:
     """The bars of a column's histogram, as JSON has them."""
     return [
-        {"low": bar.low, "high": bar.high, "rows": bar.rows, "is_value": bar.is_value} for bar in known.bars(row, bins)
+        {"low": bar.low, "high": bar.high, "rows": bar.rows, "is_value": bar.is_value}
+        for bar in summary.bars(row, bins)
     ]
 
 
-def to_bars(found: Iterable[Mapping[str, Any]]) -> list[shapes.Bar]:
+def to_bars(bars: Iterable[Mapping[str, Any]]) -> list[shapes.Bar]:
     """The bars again, for a chart."""
-    return [shapes.Bar(**bar) for bar in found]
+    return [shapes.Bar(**bar) for bar in bars]
 
 
 def _most_common(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -205,19 +206,19 @@ def _most_common(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def notes(row: Mapping[str, Any]) -> list[str]:
     """Remarks on a column that stands out: constant, unique, missing."""
-    found = []
+    texts = []
     rows, nulls, ndv = row["row_count"], row["null_count"], row["ndv"]
     if rows and nulls is not None:
         if nulls == rows:
             return ["all null"]
         if nulls / rows >= _SHARE:
-            found.append("mostly null")
+            texts.append("mostly null")
         if ndv is not None and row["ndv_exact"] and rows - nulls > 1:
             if ndv == 1:
-                found.append("constant")
+                texts.append("constant")
             elif ndv == rows - nulls:
-                found.append("unique")
-    return found
+                texts.append("unique")
+    return texts
 
 
 def _snapshots(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict[str, Any]]:
@@ -242,17 +243,17 @@ def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) ->
     if table is None or (table["data_file_count"] or 0) > MOST_FILES:
         return {}
     columns = ["file_content", "size_bytes", "row_count", "partition_data_json"]
-    found = read_table(reader, "stats.files", name, columns, snapshot=snapshot, allow_stale=snapshot == "current")
-    if not found.num_rows:
+    files = read_table(reader, "stats.files", name, columns, snapshot=snapshot, allow_stale=snapshot == "current")
+    if not files.num_rows:
         return {}
-    contents = found.group_by("file_content").aggregate([("size_bytes", "count"), ("size_bytes", "sum")])
-    sizes = pc.drop_null(found["size_bytes"])
+    contents = files.group_by("file_content").aggregate([("size_bytes", "count"), ("size_bytes", "sum")])
+    sizes = pc.drop_null(files["size_bytes"])
     smallest, median, largest = (
         (pc.min(sizes).as_py(), pc.quantile(sizes, 0.5)[0].as_py(), pc.max(sizes).as_py())
         if len(sizes)
         else (None, None, None)
     )
-    data = found.filter(pc.equal(found["file_content"], "DATA"))
+    data = files.filter(pc.equal(files["file_content"], "DATA"))
     parts = data.group_by("partition_data_json").aggregate(
         [("size_bytes", "sum"), ("size_bytes", "count"), ("row_count", "sum")]
     )
@@ -292,19 +293,19 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
     if not rows:
         return {"table": name, "column": column_name, "statistics": None, "history": [], "then": None}
     ids = equal("column_id", rows[-1]["column_id"])
-    known = table_summary.gather(reader, name, "current", ids, allow_stale=True, shapes=True)
-    now = known.rows[0] if known.rows else rows[-1]
+    summary = table_summary.gather(reader, name, "current", ids, allow_stale=True, shapes=True)
+    now = summary.rows[0] if summary.rows else rows[-1]
     older = [row["snapshot_id"] for row in rows if row["snapshot_id"] != now["snapshot_id"]]
     at = then if then in older else older[-1] if older else None
     before = None
     if at is not None:
-        facts = table_summary.gather(reader, name, at, ids, shapes=True)
-        if facts.rows:
-            before = {"snapshot_id": at, "histogram": bars_of(facts, facts.rows[0], 40)}
+        earlier = table_summary.gather(reader, name, at, ids, shapes=True)
+        if earlier.rows:
+            before = {"snapshot_id": at, "histogram": bars_of(earlier, earlier.rows[0], 40)}
     names = ("snapshot_id", "committed_at", *history.STATISTICS)
     return {
         "table": name, "column": now["column_name"] or column_name,
-        "statistics": _column(now, known) | {"histogram": bars_of(known, now, 40)},
+        "statistics": _column(now, summary) | {"histogram": bars_of(summary, now, 40)},
         "history": [
             {key: row.get(key) for key in names} | {"null_share": null_share(row)} for row in rows[-POINTS:]
         ],

@@ -21,8 +21,8 @@ def alone(reader: Reader, name: str, snapshot: str | int) -> str:
     Raises:
         pa.ArrowKeyError: The table or its snapshot does not exist.
     """
-    found = data.table(reader, name, _ALL, snapshot)
-    return render.page("table.html", url=AloneUrls(), inline_style=render.style(), made_at=_now(), **found)
+    values = data.table(reader, name, _ALL, snapshot)
+    return render.page("table.html", url=AloneUrls(), inline_style=render.style(), made_at=_now(), **values)
 
 
 def pages_of(reader: Reader, name: str, snapshot: str | int) -> Iterator[tuple[str, str]]:
@@ -32,9 +32,9 @@ def pages_of(reader: Reader, name: str, snapshot: str | int) -> Iterator[tuple[s
         pa.ArrowKeyError: The table or its snapshot does not exist.
     """
     urls = FileUrls()
-    found = data.table(reader, name, _ALL, snapshot)
-    yield from _both(urls.table(name), "table.html", found)
-    for row in found["columns"]:
+    values = data.table(reader, name, _ALL, snapshot)
+    yield from _both(urls.table(name), "table.html", values)
+    for row in values["columns"]:
         if row["column_name"] is not None:
             yield from _both(
                 urls.column(name, row["column_name"]), "column.html", data.column(reader, name, row["column_name"])
@@ -44,15 +44,15 @@ def pages_of(reader: Reader, name: str, snapshot: str | int) -> Iterator[tuple[s
 def index(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The page that lists some tables, with its JSON twin, and the style sheet."""
     chosen = {split_name(name) for name in names}
-    found = data.catalog(reader, Asked(page=0), chosen)
-    yield from _both("index.html", "catalog.html", found)
+    values = data.catalog(reader, Asked(page=0), chosen)
+    yield from _both("index.html", "catalog.html", values)
     yield "style.css", render.style()
 
 
-def _both(file: str, template: str, found: dict[str, object]) -> Iterator[tuple[str, str]]:
+def _both(file: str, template: str, values: dict[str, object]) -> Iterator[tuple[str, str]]:
     twin = Path(file).with_suffix(".json").name
-    yield file, render.page(template, url=FileUrls(), json_url=twin, made_at=_now(), asked=Asked(), **found)
-    yield twin, render.to_json(found)
+    yield file, render.page(template, url=FileUrls(), json_url=twin, made_at=_now(), asked=Asked(), **values)
+    yield twin, render.to_json(values)
 
 
 def _now() -> str:

@@ -47,9 +47,9 @@ class Pages:
         try:
             config.load()
             self._socket = socket.create_server((settings.host.strip("[]"), settings.http_port or 0), family=family)
-        except (OSError, ssl.SSLError) as trouble:
+        except (OSError, ssl.SSLError) as error:
             raise InvalidArgument(
-                f"pages cannot be served on {settings.host}:{settings.http_port}: {trouble.strerror or trouble}",
+                f"pages cannot be served on {settings.host}:{settings.http_port}: {error.strerror or error}",
                 code="ADDRESS", hint="--http-port 0 picks a free port",
             ) from None  # fmt: skip
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -71,8 +71,8 @@ class Pages:
         self._seen = stamp
         try:
             self._tls.load_cert_chain(cert, key)
-        except (OSError, ssl.SSLError) as trouble:
-            log.warning("the pages keep the certificate they have: %s", trouble)
+        except (OSError, ssl.SSLError) as error:
+            log.warning("the pages keep the certificate they have: %s", error)
 
     def _stamp(self) -> tuple[int, ...]:
         try:

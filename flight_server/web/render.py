@@ -23,10 +23,10 @@ LONGEST = 300  # characters of a value on a page
 @lru_cache(maxsize=1)
 def environment() -> Environment:
     """The environment of all templates."""
-    found = Environment(
+    jinja = Environment(
         loader=PackageLoader("flight_server.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )  # fmt: skip
-    found.filters |= {
+    jinja.filters |= {
         "value": _value, "label": label, "count": table_summary.count, "size": table_summary.size,
         "moment": table_summary.moment, "age": table_summary.age, "freshness": _freshness,
         "distinct": table_summary.distinct, "rounded": table_summary.rounded,
@@ -34,8 +34,8 @@ def environment() -> Environment:
         "bound": lambda text: harmless(table_summary.bound(text, None, "")), "quantile": _quantile, "spark": _spark,
         "histogram": _histogram, "line": _line,
     }  # fmt: skip
-    found.globals["within"] = data.within
-    return found
+    jinja.globals["within"] = data.within
+    return jinja
 
 
 def page(template: str, **values: Any) -> str:

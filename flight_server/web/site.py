@@ -104,16 +104,22 @@ class Site:
         as_json = request.url.path.endswith(".json")
         try:
             caller, by_cookie = self._caller(request)
-            found = read(LocalReader(self._app.scanner, caller))
+            values = read(LocalReader(self._app.scanner, caller))
         except Unauthenticated as refusal:
             return self._ask_for_token(request, "" if request.cookies.get(COOKIE) is None else str(refusal), as_json)
-        except (StatflightError, pa.ArrowKeyError, ValueError) as trouble:
-            return _trouble(trouble, as_json)
+        except (StatflightError, pa.ArrowKeyError, ValueError) as error:
+            return _trouble(error, as_json)
         if as_json:
-            return Response(render.to_json(found), media_type="application/json")
+            return Response(render.to_json(values), media_type="application/json")
         json_url = f"{twin}?{request.url.query}" if request.url.query else twin
         page = render.page(
-            template, url=urls, asked=asked or Asked(), json_url=json_url, logout=by_cookie, caller=caller.name, **found
+            template,
+            url=urls,
+            asked=asked or Asked(),
+            json_url=json_url,
+            logout=by_cookie,
+            caller=caller.name,
+            **values,
         )
         return HTMLResponse(page)
 
@@ -128,13 +134,13 @@ class Site:
             raise PermissionDenied("this needs the scope stats.read")
         return caller, token is not None
 
-    def _ask_for_token(self, request: Request, trouble: str, as_json: bool) -> Response:
+    def _ask_for_token(self, request: Request, error: str, as_json: bool) -> Response:
         headers = {"WWW-Authenticate": "Bearer"}
         if as_json:
             body = json.dumps({"error": "UNAUTHENTICATED", "message": "send the header authorization: Bearer <token>"})
             return Response(body, 401, headers, "application/json")
         query = f"?{request.url.query}" if request.url.query else ""
-        page = render.page("login.html", url=LiveUrls(), next=request.url.path + query, trouble=trouble)
+        page = render.page("login.html", url=LiveUrls(), next=request.url.path + query, trouble=error)
         return HTMLResponse(page, 401, headers)
 
     def _login_page(self, _request: Request) -> Response:
@@ -191,8 +197,8 @@ class Site:
     def _refused(self, _request: Request, _trouble: Exception) -> Response:
         return _message(405, "Not allowed", "Pages are read only.")
 
-    def _broken(self, _request: Request, trouble: Exception) -> Response:
-        log.error("a page failed", exc_info=trouble)
+    def _broken(self, _request: Request, error: Exception) -> Response:
+        log.error("a page failed", exc_info=error)
         return _message(500, "Failed", "The server's log says why.")
 
 
@@ -244,15 +250,15 @@ def _local(onward: str) -> str:
     return onward if onward.startswith("/") and not onward.startswith(("//", "/\\")) and onward.isprintable() else "/"
 
 
-def _trouble(trouble: Exception, as_json: bool, status: int | None = None) -> Response:
-    if isinstance(trouble, pa.ArrowKeyError):
-        trouble = NotFound(str(trouble.args[0]).partition("] ")[2] or str(trouble), code="NOT_FOUND")
-    code = trouble.status if isinstance(trouble, StatflightError) else "INVALID_ARGUMENT"
+def _trouble(error: Exception, as_json: bool, status: int | None = None) -> Response:
+    if isinstance(error, pa.ArrowKeyError):
+        error = NotFound(str(error.args[0]).partition("] ")[2] or str(error), code="NOT_FOUND")
+    code = error.status if isinstance(error, StatflightError) else "INVALID_ARGUMENT"
     status = status or _STATUS.get(code, 500)
     if as_json:
-        return Response(json.dumps({"error": code, "message": str(trouble)}), status, media_type="application/json")
+        return Response(json.dumps({"error": code, "message": str(error)}), status, media_type="application/json")
     title = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Busy"}.get(status, "Wrong address")
-    return _message(status, title, str(trouble))
+    return _message(status, title, str(error))
 
 
 def _message(status: int, title: str, message: str) -> Response:

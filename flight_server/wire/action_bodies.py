@@ -76,12 +76,12 @@ _remembered: LruCache[tuple[bytes, bool], tuple[CaptureItem, ...]] = LruCache(RE
 
 def parse_items(data: bytes, *, allow_all: bool) -> tuple[CaptureItem, ...]:
     """The requests of a body; what was understood before is known again."""
-    found = _remembered.get((data, allow_all))
-    if found is None:
-        found = _parse_items(data, allow_all)
+    items = _remembered.get((data, allow_all))
+    if items is None:
+        items = _parse_items(data, allow_all)
         if len(data) <= REMEMBERED_UP_TO:
-            _remembered.put((data, allow_all), found)
-    return found
+            _remembered.put((data, allow_all), items)
+    return items
 
 
 def _parse_items(data: bytes, allow_all: bool) -> tuple[CaptureItem, ...]:

@@ -52,8 +52,8 @@ class Message:
 
     def data(self, number: int) -> bytes:
         """The bytes of a field, empty where it is absent."""
-        found = self.fields.get(number, [b""])[-1]
-        return found if isinstance(found, bytes) else b""
+        value = self.fields.get(number, [b""])[-1]
+        return value if isinstance(value, bytes) else b""
 
     def text(self, number: int) -> str | None:
         """The text of a field; None where it is absent."""
@@ -69,16 +69,16 @@ class Message:
 
     def integers(self, number: int) -> list[int]:
         """All integers of a repeated field, packed or one by one."""
-        found: list[int] = []
+        integers: list[int] = []
         for value in self.fields.get(number, []):
             if isinstance(value, int):
-                found.append(value)
+                integers.append(value)
                 continue
             at = 0
             while at < len(value):
                 integer, at = _varint(value, at)
-                found.append(integer)
-        return found
+                integers.append(integer)
+        return integers
 
 
 def is_command(data: bytes) -> bool:

@@ -123,8 +123,8 @@ def find_flight(name: str) -> Flight:
     Raises:
         NotFound: There is none; the hint has the nearest name.
     """
-    if found := FLIGHTS.get(name):
-        return found
+    if flight := FLIGHTS.get(name):
+        return flight
     raise NotFound(
         f'no flight "{name[:200]}"',
         code="UNKNOWN_FLIGHT",
@@ -171,18 +171,18 @@ def remember(data: bytes, request: ScanRequest) -> ScanRequest:
 
 def recall(data: bytes, header_query_id: str | None) -> ScanRequest | None:
     """The meaning of bytes that were understood before; the query id is checked anew."""
-    found = _remembered.get(data)
-    if found is None:
+    request = _remembered.get(data)
+    if request is None:
         return None
-    own = (found.command or {}).get("query_id")
-    return found.asked_as(check_query_id(own, header_query_id))
+    own = (request.command or {}).get("query_id")
+    return request.asked_as(check_query_id(own, header_query_id))
 
 
 def of_command(command: bytes, header_query_id: str | None = None) -> ScanRequest:
     """A JSON command, or one of another protocol: those have control characters in them, and JSON has none."""
     check_size(command, "command")
-    if known := recall(command, header_query_id):
-        return known
+    if remembered := recall(command, header_query_id):
+        return remembered
     if command[:1] == b"{" or not _CONTROL.search(command):
         return remember(command, of_json(parse_json(command, "command"), header_query_id))
     from flight_server.wire import floecat
@@ -243,14 +243,14 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
     if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidField("partitions", "must be an integer", expected=f"1 to {MAX_PARTITIONS}", actual=partitions)
     query_id = check_query_id(body.get("query_id"), header_query_id)
-    found = find_flight(name)
+    of_flight = find_flight(name)
     if snapshot is not None and not name.startswith("stats."):
         raise InvalidField("snapshot", f"does not apply to {name}", expected="a stats.* flight", actual=snapshot)
     if strict:
-        _check_strictly(found, columns, node)
+        _check_strictly(of_flight, columns, node)
     return ScanRequest(
-        found, project(found, columns), node, snapshot, allow_stale, limit, query_id, output == "ROWS", None, body,
-        partitions,
+        of_flight, project(of_flight, columns), node, snapshot, allow_stale, limit, query_id, output == "ROWS", None,
+        body, partitions,
     )  # fmt: skip
 
 
@@ -279,21 +279,21 @@ def refuse_unknown_keys(body: Mapping[str, Any], known: tuple[str, ...] | frozen
             raise InvalidArgument(f'the {what} has no key "{key[:100]}"', hint=hint, params={"key": key[:100]})
 
 
-def project(found: Flight, columns: list[str] | None) -> tuple[str, ...] | None:
+def project(flight: Flight, columns: list[str] | None) -> tuple[str, ...] | None:
     """Names of the flight's schema: trimmed, any case, unknown dropped, the first of duplicates; None for all."""
     if not columns:
         return None
-    known = {name.lower(): name for name in found.schema.names}
-    asked = (known.get(column.strip().lower()) for column in columns)
-    return tuple(dict.fromkeys(name for name in asked if name is not None))
+    by_lower_case = {name.lower(): name for name in flight.schema.names}
+    names = (by_lower_case.get(column.strip().lower()) for column in columns)
+    return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
-def _check_strictly(found: Flight, columns: list[str] | None, node: Node | None) -> None:
+def _check_strictly(flight: Flight, columns: list[str] | None, node: Node | None) -> None:
     """Refuses columns that the flight does not have and literals that are not of their column's kind."""
     for column in columns or ():
-        if project(found, [column]) == ():
-            raise tree.unknown_column(column, found.schema)
-    tree.check(node, found.schema)
+        if project(flight, [column]) == ():
+            raise tree.unknown_column(column, flight.schema)
+    tree.check(node, flight.schema)
 
 
 def _tree(body: Mapping[str, Any]) -> Node | None:

@@ -34,22 +34,22 @@ to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 """A value as the results of actions carry it."""
 
 
-def to_flight(trouble: BaseException, correlation_id: str) -> BaseException:
+def to_flight(error: BaseException, correlation_id: str) -> BaseException:
     """The exception to raise in a Flight method for whatever went wrong; the unexpected is logged and hidden."""
-    if isinstance(trouble, StatflightError):
-        message = f"[{trouble.code}] {trouble}".encode("utf-8", "replace").decode()  # it may repeat half a character
-        if plain := _ARROW_ERRORS.get(trouble.status):
+    if isinstance(error, StatflightError):
+        message = f"[{error.code}] {error}".encode("utf-8", "replace").decode()  # it may repeat half a character
+        if plain := _ARROW_ERRORS.get(error.status):
             return plain(message)
-        extra = {"code": trouble.code, "params": trouble.params, "hint": trouble.hint,
-                 "retryable": trouble.retryable, "correlation_id": correlation_id}  # fmt: skip
-        return _FLIGHT_ERRORS[trouble.status](message, json.dumps(extra, default=str).encode())
-    if isinstance(trouble, flight.FlightCancelledError | flight.FlightTimedOutError):
-        return trouble
-    if isinstance(trouble, pa.ArrowInvalid):  # what Arrow itself refuses of a caller's stream
-        return pa.ArrowInvalid(f"[INVALID_ARGUMENT] the Arrow stream is malformed: {first_line(trouble)}")
-    if isinstance(trouble, duckdb.InterruptException):
+        extra = {"code": error.code, "params": error.params, "hint": error.hint,
+                 "retryable": error.retryable, "correlation_id": correlation_id}  # fmt: skip
+        return _FLIGHT_ERRORS[error.status](message, json.dumps(extra, default=str).encode())
+    if isinstance(error, flight.FlightCancelledError | flight.FlightTimedOutError):
+        return error
+    if isinstance(error, pa.ArrowInvalid):  # what Arrow itself refuses of a caller's stream
+        return pa.ArrowInvalid(f"[INVALID_ARGUMENT] the Arrow stream is malformed: {first_line(error)}")
+    if isinstance(error, duckdb.InterruptException):
         return flight.FlightCancelledError("[CANCELLED] the caller went away")
-    log.error("internal error, correlation id %s", correlation_id, exc_info=trouble)
+    log.error("internal error, correlation id %s", correlation_id, exc_info=error)
     extra = {"code": "INTERNAL", "params": {}, "hint": "", "retryable": False, "correlation_id": correlation_id}
     return flight.FlightInternalError(
         f"[INTERNAL] internal error, correlation id {correlation_id}", json.dumps(extra).encode()
@@ -58,13 +58,13 @@ def to_flight(trouble: BaseException, correlation_id: str) -> BaseException:
 
 def code_of(error: BaseException) -> str:
     """The code of what `to_flight` made."""
-    if found := re.match(r"'?\[([A-Z][A-Z_]*)\] ", str(error)):
-        return found[1]
+    if match := re.match(r"'?\[([A-Z][A-Z_]*)\] ", str(error)):
+        return match[1]
     if isinstance(error, flight.FlightCancelledError):
         return "CANCELLED"
     return "DEADLINE_EXCEEDED" if isinstance(error, flight.FlightTimedOutError) else "INTERNAL"
 
 
-def first_line(trouble: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error's message, at most 300 characters."""
-    return next(iter(str(trouble).splitlines()), "")[:300]
+    return next(iter(str(error).splitlines()), "")[:300]

@@ -34,8 +34,8 @@ TICKET_VERSION: Final = 0x01
 def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
     """A ticket of GetFlightInfo, or a JSON command in its place."""
     check_size(ticket, "ticket")
-    if known := recall(ticket, header_query_id):
-        return _unparted(known)
+    if remembered := recall(ticket, header_query_id):
+        return _unparted(remembered)
     if ticket[:1] == b"{" or not ticket:
         return _unparted(of_command(ticket, header_query_id))
     if ticket[0] != TICKET_VERSION or len(ticket) < 5:

@@ -30,12 +30,12 @@ _WIDE: Final = Context(prec=60)
 def of_partition(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
     """A partition column has one value per file, or is all null there."""
     nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
-    facts = {"null_count": nulls, "lower_exact": True, "upper_exact": True}
+    columns = {"null_count": nulls, "lower_exact": True, "upper_exact": True}
     if pa.types.is_floating(values.type):
         nan = pc.fill_null(pc.is_nan(values), False)
-        facts["nan_count"] = pc.if_else(nan, rows, pa.scalar(0, pa.int64()))
+        columns["nan_count"] = pc.if_else(nan, rows, pa.scalar(0, pa.int64()))
         values = _numbers(values)
-    return facts | {"lower": values, "upper": values}
+    return columns | {"lower": values, "upper": values}
 
 
 def of_log(
@@ -63,20 +63,20 @@ def of_log(
         exact: Whether any bound may be exact.
         was_float: Whether some files hold a DOUBLE column as 32-bit floats.
     """
-    facts: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     all_tight = pc.all(tight).as_py()
     if nulls is not None:
-        facts["null_count"] = nulls if all_tight else of_live_rows(nulls, rows, records, tight)
+        columns["null_count"] = nulls if all_tight else of_live_rows(nulls, rows, records, tight)
     if not kind.orderable:
-        return facts
+        return columns
     for side, values, outwards in (("lower", lower, _down), ("upper", upper, _up)):
         if values is not None:
-            facts[side], attained = outwards(values, kind)
+            columns[side], attained = outwards(values, kind)
             if was_float and kind.kind is Kind.DOUBLE:
-                facts[side], same = _of_floats(facts[side], upwards=side == "upper")
+                columns[side], same = _of_floats(columns[side], upwards=side == "upper")
                 attained = pc.and_(attained, same)
-            facts[f"{side}_exact"] = False if not exact else attained if all_tight else pc.and_(attained, tight)
-    return facts
+            columns[f"{side}_exact"] = False if not exact else attained if all_tight else pc.and_(attained, tight)
+    return columns
 
 
 def of_live_rows(nulls: pa.Array, rows: pa.Array | None, records: pa.Array | None, tight: pa.Array) -> pa.Array:
@@ -140,9 +140,9 @@ def _of_floats(values: pa.Array, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
     texts = [
         bool(np.isfinite(there)) and float(f"{here:.9g}") == here for here, there in zip(logged, floats, strict=True)
     ]
-    held = np.where(texts, floats, logged)
-    moved = (np.maximum if upwards else np.minimum)(logged, held)
-    return pa.array(moved, pa.float64(), mask=np.isnan(logged)), pa.array(held == logged)
+    numbers = np.where(texts, floats, logged)
+    moved = (np.maximum if upwards else np.minimum)(logged, numbers)
+    return pa.array(moved, pa.float64(), mask=np.isnan(logged)), pa.array(numbers == logged)
 
 
 def _next_plane(value: str | None) -> str | None:

@@ -140,8 +140,8 @@ class DeltaConnector(SnapshotLister):
                         schema = last[1]
                     else:
                         schema = self._outline(table, version).schema
-            except Unreadable as trouble:
-                yield version, commit, trouble
+            except Unreadable as error:
+                yield version, commit, error
                 continue
             last = version, schema
             yield version, commit, schema
@@ -172,11 +172,11 @@ class DeltaConnector(SnapshotLister):
                 repr(sorted((entry.base_name, entry.size, entry.mtime_ns) for entry in entries)).encode()
             )
             key = ("delta outline", self._scope, table.place.path, version, listed.hexdigest())
-            found: Outline | None = FILES.get(key)
-            if found is None:
-                found = Outline.of(self._opened(table, version, entries), self._schemas)
-                FILES.put(key, found, found.size_bytes)
-        return found
+            outline: Outline | None = FILES.get(key)
+            if outline is None:
+                outline = Outline.of(self._opened(table, version, entries), self._schemas)
+                FILES.put(key, outline, outline.size_bytes)
+        return outline
 
     def _opened(self, table: LakeTable, version: int | None, entries: list[FileInfo]) -> DeltaTable:
         """The table, without its files where there are very many."""

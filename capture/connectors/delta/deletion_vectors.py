@@ -100,7 +100,7 @@ def z85(text: str) -> bytes:
     """
     if len(text) % 5 or any(letter not in _VALUES for letter in text):
         raise ValueError("a deletion vector is not encoded as it should be")
-    found = bytearray()
+    decoded = bytearray()
     for start in range(0, len(text), 5):
         block = text[start : start + 5]
         missing = len(block) - len(block.lstrip("#")) if start + 5 == len(text) else 0
@@ -109,8 +109,8 @@ def z85(text: str) -> bytes:
             number = number * 85 + _VALUES[letter]
         if missing > 3 or number >= 1 << 8 * (4 - missing):
             raise ValueError("a deletion vector is not encoded as it should be")
-        found += number.to_bytes(4 - missing, "big")
-    return bytes(found)
+        decoded += number.to_bytes(4 - missing, "big")
+    return bytes(decoded)
 
 
 def _stored(file: Place, offset: int, size: int) -> bytes:
@@ -130,6 +130,6 @@ def _positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
         raise ValueError("a deletion vector with the wrong magic number")
     try:
         bitmap = BitMap64.deserialize(data[4:])
-    except Exception as trouble:  # pyroaring raises what it likes
-        raise ValueError("a deletion vector whose bitmap cannot be read") from trouble
+    except Exception as error:  # pyroaring raises what it likes
+        raise ValueError("a deletion vector whose bitmap cannot be read") from error
     return np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)

@@ -47,21 +47,21 @@ def extended_columns(
     document = _document(table, version, newest_file_ms)
     if document is None:
         return None
-    found = []
-    for known in schema.columns:
-        column = known.column
+    rows = []
+    for of_schema in schema.columns:
+        column = of_schema.column
         column_id = column.id_in(ids)
-        if len(known.physical) != 1 or column_id is None or (column_names is not None and not column.is_among(
+        if len(of_schema.physical) != 1 or column_id is None or (column_names is not None and not column.is_among(
             column_names
         )):  # fmt: skip
             continue
-        distinct = _distinct(document.get(known.physical[0]))
+        distinct = _distinct(document.get(of_schema.physical[0]))
         if distinct is not None:
-            found.append({
+            rows.append({
                 "column_id": column_id, "column_name": column.name, "logical_type": column.logical_type,
                 "row_count": row_count, "ndv": float(round(distinct)), "ndv_exact": False,
             })  # fmt: skip
-    return pa.Table.from_pylist(found, COLUMN_SCHEMA) if found else None
+    return pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None
 
 
 def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping[str, Any] | None:
@@ -78,10 +78,10 @@ def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping
     with place.file_system.open_input_stream(place.path) as stream:
         content = stream.read()
     try:
-        found = json.loads(content)
-        covered = datetime.fromisoformat(found["alreadyAnalyzedModifiedTimeMax"]).timestamp() * 1000
-        entries = found["columnStatistics"]
-        whole = found["modelVersion"] <= _NEWEST_MODEL and round(covered) >= newest_file_ms
+        document = json.loads(content)
+        covered = datetime.fromisoformat(document["alreadyAnalyzedModifiedTimeMax"]).timestamp() * 1000
+        entries = document["columnStatistics"]
+        whole = document["modelVersion"] <= _NEWEST_MODEL and round(covered) >= newest_file_ms
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return entries if whole and isinstance(entries, Mapping) else None

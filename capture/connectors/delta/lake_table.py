@@ -105,26 +105,26 @@ class LakeTable:
             yield
         except StatflightError:
             raise
-        except TableNotFoundError as trouble:
+        except TableNotFoundError as error:
             if version is not None:
                 raise unknown_snapshot(self.namespace, self.name, version) from None
-            raise Unreadable(self._message(trouble)) from None
-        except DeltaError as trouble:
-            raise self._refused(trouble, version) from None
-        except (OSError, pa.ArrowException) as trouble:
-            local = self.place.is_local or not isinstance(trouble, OSError)
-            raise (Unreadable if local else UpstreamError)(self._message(trouble)) from None
-        except (ValueError, TypeError, KeyError, IndexError) as trouble:
-            raise Unreadable(self._message(trouble)) from None
-        except BaseException as trouble:
+            raise Unreadable(self._message(error)) from None
+        except DeltaError as error:
+            raise self._refused(error, version) from None
+        except (OSError, pa.ArrowException) as error:
+            local = self.place.is_local or not isinstance(error, OSError)
+            raise (Unreadable if local else UpstreamError)(self._message(error)) from None
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise Unreadable(self._message(error)) from None
+        except BaseException as error:
             # A panic of deltalake's Rust derives from BaseException.
-            if type(trouble).__name__ != "PanicException":
+            if type(error).__name__ != "PanicException":
                 raise
-            raise Unreadable(self._message(trouble)) from None
+            raise Unreadable(self._message(error)) from None
 
-    def _refused(self, trouble: DeltaError, version: int | None) -> StatflightError:
-        message = self._message(trouble)
-        if _ADAPTIVE in str(trouble):
+    def _refused(self, error: DeltaError, version: int | None) -> StatflightError:
+        message = self._message(error)
+        if _ADAPTIVE in str(error):
             return Unreadable(
                 f'table "{self.namespace}.{self.name}" has the Delta feature {_ADAPTIVE}, which cannot be read yet',
                 hint=f"drop it with ALTER TABLE … DROP FEATURE {_ADAPTIVE}",
@@ -132,12 +132,12 @@ class LakeTable:
         if version is not None and "Invalid table version" in message:
             return unknown_snapshot(self.namespace, self.name, version)
         remote = not self.place.is_local and any(
-            word in str(trouble) for word in ("Generic ", "ObjectStore", "object store")
+            word in str(error) for word in ("Generic ", "ObjectStore", "object store")
         )
         return (UpstreamError if remote else Unreadable)(message)
 
-    def _message(self, trouble: BaseException) -> str:
-        return f'table "{self.namespace}.{self.name}" cannot be read: {self.lake.reason(trouble, self.place)}'
+    def _message(self, error: BaseException) -> str:
+        return f'table "{self.namespace}.{self.name}" cannot be read: {self.lake.reason(error, self.place)}'
 
     # Files.
 
@@ -168,6 +168,6 @@ class LakeTable:
         """Puts the table's name before what went wrong with a data file."""
         try:
             yield
-        except UpstreamError as trouble:
-            message = f'table "{self.namespace}.{self.name}": {trouble.message}'
-            raise type(trouble)(message, hint=trouble.hint, params=trouble.params) from None
+        except UpstreamError as error:
+            message = f'table "{self.namespace}.{self.name}": {error.message}'
+            raise type(error)(message, hint=error.hint, params=error.params) from None

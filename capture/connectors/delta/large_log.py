@@ -104,12 +104,12 @@ class Slice:
     def statistics(self) -> pa.Table:
         """As `files`, with the statistics of all columns, and TIGHT."""
         try:
-            found = self._log.statistics(self._position)
-        except NotSliced as trouble:
-            raise ValueError(f"its log changed while it was read: {trouble}") from None
-        if found["path"].to_pylist() != self.files["path"].to_pylist():
+            statistics = self._log.statistics(self._position)
+        except NotSliced as error:
+            raise ValueError(f"its log changed while it was read: {error}") from None
+        if statistics["path"].to_pylist() != self.files["path"].to_pylist():
             raise ValueError("its log changed while it was read")
-        return found
+        return statistics
 
 
 _Where: TypeAlias = tuple[Source, int, pa.Array | None]
@@ -158,21 +158,21 @@ class LargeLog:
         commits: dict[int, Source] = {}
         parts: dict[tuple[int, int], list[Source]] = {}
         for info in entries:
-            held = log.below(info.base_name)
-            if found := _COMMIT.fullmatch(info.base_name):
-                commits[int(found[1])] = Source(held, info.size, True)
-            elif found := _CHECKPOINT.fullmatch(info.base_name):
-                parts.setdefault((int(found[1]), int(found[3] or 1)), []).append(Source(held, info.size, False))
-            elif found := _NAMED.fullmatch(info.base_name):
-                parts[int(found[1]), 1] = [Source(held, info.size, False)]
+            file = log.below(info.base_name)
+            if match := _COMMIT.fullmatch(info.base_name):
+                commits[int(match[1])] = Source(file, info.size, True)
+            elif match := _CHECKPOINT.fullmatch(info.base_name):
+                parts.setdefault((int(match[1]), int(match[3] or 1)), []).append(Source(file, info.size, False))
+            elif match := _NAMED.fullmatch(info.base_name):
+                parts[int(match[1]), 1] = [Source(file, info.size, False)]
         whole = sorted(key for key, files in parts.items() if len(files) == key[1] and key[0] <= version)
         choices = [whole[-1]] if whole else [(-1, 0)]
         choices += [key for key in reversed(whole[:-1]) if version - key[0] <= MAX_COMMITS]
         choices = [key for key in choices if all(n in commits for n in range(key[0] + 1, version + 1))]
         if not choices:
             return None
-        known = (key for key in choices if key in parts and all(_known(source, scope) for source in parts[key]))
-        base = next(known, choices[0])
+        cached = (key for key in choices if key in parts and all(_known(source, scope) for source in parts[key]))
+        base = next(cached, choices[0])
         sources = [commits[n] for n in range(version, base[0], -1)]
         for source in parts.get(base, []):
             sources += [source, *sidecars(source, log)]
@@ -219,16 +219,16 @@ class LargeLog:
         return (*_source_key(source, self._scope), self._head_digest)
 
     def _read(self, source: Source) -> _Read:
-        held: _Read | None = FILES.get(self._key(source))
-        if held is not None:
-            return held
+        cached: _Read | None = FILES.get(self._key(source))
+        if cached is not None:
+            return cached
         paths: list[pa.Array] = []
         briefs = []
         for adds in adds_of(source, paths, brief=True):
-            found = self.statistics_of(adds)
+            statistics = self.statistics_of(adds)
             # columns of nothing but nulls are large too
-            found = found.select([name for name in found.column_names if name not in _STATISTICS])
-            briefs.append(_Brief(found, adds.field("deletionVector")))
+            statistics = statistics.select([name for name in statistics.column_names if name not in _STATISTICS])
+            briefs.append(_Brief(statistics, adds.field("deletionVector")))
         listed = pa.concat_arrays(paths) if paths else pa.array([], pa.string())
         read = _Read(tuple(briefs), listed if source.is_commit else pa.array([], pa.string()))
         size = read.paths.nbytes + sum(brief.size_bytes for brief in briefs)
@@ -239,16 +239,16 @@ class LargeLog:
     def statistics(self, position: int) -> pa.Table:
         """The statistics of one slice. Once slices are asked for one after the other, the next is read meanwhile."""
         ahead, self._ahead = self._ahead, None
-        found = None
+        statistics = None
         if ahead is not None:  # two do not read at once
             wait([ahead[1]])
-            found = ahead[1].result() if ahead[0] == position else None
-        if found is None:
-            found = self._statistics(position)
+            statistics = ahead[1].result() if ahead[0] == position else None
+        if statistics is None:
+            statistics = self._statistics(position)
         if self._asked == position - 1 and position + 1 < len(self._order):
             self._ahead = position + 1, self._reader.submit(self._statistics, position + 1)
         self._asked = position
-        return found
+        return statistics
 
     def _statistics(self, position: int) -> pa.Table:
         source, number, live = self._order[position]
@@ -273,15 +273,15 @@ class LargeLog:
         # by number: whatever order it has them in, and however it writes paths
         numbers = pa.array(np.arange(len(adds))).cast(pa.string())
         with TemporaryDirectory(prefix="statflight-") as folder:
-            found = pa.table(self._table(folder, with_field(adds, "path", numbers)).get_add_actions(flatten=False))
-        found = found.combine_chunks()
-        order = pc.index_in(numbers, value_set=one_array(found["path"]))
-        if len(found) != len(adds) or order.null_count:
+            statistics = pa.table(self._table(folder, with_field(adds, "path", numbers)).get_add_actions(flatten=False))
+        statistics = statistics.combine_chunks()
+        order = pc.index_in(numbers, value_set=one_array(statistics["path"]))
+        if len(statistics) != len(adds) or order.null_count:
             raise NotSliced("deltalake counts other files")
-        if not one_array(found["path"]).equals(numbers):
-            found = found.take(order)
-        found = found.set_column(found.schema.get_field_index("path"), "path", adds.field("path"))
-        return found.append_column(TIGHT, _tight(adds.field("stats")))
+        if not one_array(statistics["path"]).equals(numbers):
+            statistics = statistics.take(order)
+        statistics = statistics.set_column(statistics.schema.get_field_index("path"), "path", adds.field("path"))
+        return statistics.append_column(TIGHT, _tight(adds.field("stats")))
 
     def _table(self, folder: str, adds: pa.StructArray | None) -> DeltaTable:
         """A table whose log is a checkpoint of these adds: much faster to read than a commit."""
@@ -302,31 +302,31 @@ class LargeLog:
         with pq.ParquetWriter(checkpoint, first.schema, **plain) as out:
             out.write_table(first)
             if adds is not None:
-                held = with_field(adds, "deletionVector", pa.nulls(count, VECTOR))
-                out.write_table(pa.table([pa.nulls(count, _PROTOCOL), pa.nulls(count, _METADATA), held], first.schema))
+                table = with_field(adds, "deletionVector", pa.nulls(count, VECTOR))
+                out.write_table(pa.table([pa.nulls(count, _PROTOCOL), pa.nulls(count, _METADATA), table], first.schema))
         (log / "_last_checkpoint").write_text(json.dumps({"version": 0, "size": count + 2}))
         return DeltaTable(folder)
 
     @cached_property
     def _heads(self) -> tuple[Mapping[str, Any], Mapping[str, Any], list[str]]:
         """The newest protocol, without features that are seen to here, and metadata; and the reader features."""
-        found: dict[str, Mapping[str, Any]] = {}
+        heads: dict[str, Mapping[str, Any]] = {}
         for source in self._sources:
             for action in line_heads(source) if source.is_lines else checkpoint_heads(source):
                 for name in ("protocol", "metaData"):
-                    if action.get(name) and name not in found:
-                        found[name] = action[name]
-            if len(found) == 2:
+                    if action.get(name) and name not in heads:
+                        heads[name] = action[name]
+            if len(heads) == 2:
                 break
         else:
             raise NotSliced("the log tells no protocol or no metadata")
-        if '"numRecords"' in str(found["metaData"].get("schemaString")):
+        if '"numRecords"' in str(heads["metaData"].get("schemaString")):
             raise NotSliced("a column is called as the count of rows is")
-        protocol = dict(found["protocol"])
+        protocol = dict(heads["protocol"])
         for name in ("readerFeatures", "writerFeatures"):
             if protocol.get(name):
                 protocol[name] = [feature for feature in protocol[name] if feature not in _OWN_FEATURES]
-        return protocol, found["metaData"], list(found["protocol"].get("readerFeatures") or ())
+        return protocol, heads["metaData"], list(heads["protocol"].get("readerFeatures") or ())
 
     @cached_property
     def _head_digest(self) -> str:
@@ -351,11 +351,11 @@ def _known(source: Source, scope: str) -> bool:
 
 def _of(action: Mapping[str, Any], type: pa.StructType) -> pa.Array:
     """An action of a commit as a checkpoint has it."""
-    held = {type.field(i).name: action.get(type.field(i).name) for i in range(type.num_fields)}
-    if "configuration" in held:
-        held["configuration"] = list((held["configuration"] or {}).items())
-        format = held["format"] or {}
-        held["format"] = {
+    fields = {type.field(i).name: action.get(type.field(i).name) for i in range(type.num_fields)}
+    if "configuration" in fields:
+        fields["configuration"] = list((fields["configuration"] or {}).items())
+        format = fields["format"] or {}
+        fields["format"] = {
             "provider": format.get("provider") or "parquet", "options": list((format.get("options") or {}).items()),
         }  # fmt: skip
-    return pa.array([held], type)
+    return pa.array([fields], type)

@@ -42,12 +42,12 @@ class LogFiles:
 
     def live(self) -> list[int]:
         """Versions that can be rebuilt: from the first commit or a checkpoint, without a gap. Ascending."""
-        found: list[int] = []
+        versions: list[int] = []
         for version in sorted({*self.commits, *self.checkpoints}):
-            follows = version in self.commits and (version == 0 or (found and found[-1] == version - 1))
+            follows = version in self.commits and (version == 0 or (versions and versions[-1] == version - 1))
             if version in self.checkpoints or follows:
-                found.append(version)
-        return found
+                versions.append(version)
+        return versions
 
 
 def log_entries(table: Place) -> list[pafs.FileInfo]:
@@ -76,14 +76,14 @@ def log_files(entries: Iterable[pafs.FileInfo]) -> LogFiles:
     whole: dict[int, datetime | None] = {}
     parts: dict[tuple[int, int], set[int]] = {}
     for info in entries:
-        if found := _COMMIT.fullmatch(info.base_name):
-            commits[int(found[1])] = _utc(info.mtime)
-        elif found := _CHECKPOINT.fullmatch(info.base_name):
-            version = int(found[1])
-            if found["part"]:
-                seen = parts.setdefault((version, int(found["parts"])), set())
-                seen.add(int(found["part"]))
-                if len(seen) < int(found["parts"]):
+        if match := _COMMIT.fullmatch(info.base_name):
+            commits[int(match[1])] = _utc(info.mtime)
+        elif match := _CHECKPOINT.fullmatch(info.base_name):
+            version = int(match[1])
+            if match["part"]:
+                seen = parts.setdefault((version, int(match["parts"])), set())
+                seen.add(int(match["part"]))
+                if len(seen) < int(match["parts"]):
                     continue
             whole[version] = _utc(info.mtime)
     return LogFiles(commits, whole)
@@ -108,13 +108,13 @@ class Commit:
 
 def read_commits(table: Place, versions: Iterable[int]) -> Iterator[tuple[int, Commit]]:
     """The commits of these versions, in order. One that is gone has no metadata."""
-    wanted = list(versions)
-    if table.is_local or len(wanted) < 2:
-        for version in wanted:
+    ordered = list(versions)
+    if table.is_local or len(ordered) < 2:
+        for version in ordered:
             yield version, read_commit(table, version)
         return
     with ThreadPoolExecutor(READERS, "delta-log") as pool:
-        yield from zip(wanted, pool.map(lambda version: read_commit(table, version), wanted), strict=True)
+        yield from zip(ordered, pool.map(lambda version: read_commit(table, version), ordered), strict=True)
 
 
 def read_commit(table: Place, version: int) -> Commit:
@@ -199,8 +199,8 @@ class DeltaSchema:
 
     def leaf(self, name: str) -> DeltaColumn | None:
         """The column with this key, or written so where no key is the same."""
-        of_key = (known for known in self.columns if known.column.key == name)
-        return next(of_key, None) or next((known for known in self.columns if known.column.name == name), None)
+        of_key = (column for column in self.columns if column.column.key == name)
+        return next(of_key, None) or next((column for column in self.columns if column.column.name == name), None)
 
 
 def parse_schema(text: str, mapped: bool) -> DeltaSchema:
@@ -209,28 +209,28 @@ def parse_schema(text: str, mapped: bool) -> DeltaSchema:
     Raises:
         ValueError: The text is not a schema.
     """
-    found: list[DeltaColumn] = []
+    columns: list[DeltaColumn] = []
 
     def walk(fields: Any, names: tuple[str, ...], physical: tuple[str, ...], nullable: bool) -> None:
         for item in fields:
             name, type = str(item["name"]), item["type"]
             details = item.get("metadata") or {}
-            held = str(details.get("delta.columnMapping.physicalName", name)) if mapped else name
+            physical_name = str(details.get("delta.columnMapping.physicalName", name)) if mapped else name
             number = details.get("delta.columnMapping.id") if mapped else None
-            path, inner = (*names, name), (*physical, held)
+            path, inner = (*names, name), (*physical, physical_name)
             optional = nullable or bool(item.get("nullable", True))
             column = Column(".".join(path), _type(type).text, optional, int(number) if number else None, path)
             width = _INTEGER_BYTES.get(type) if isinstance(type, str) else None
             history = _widened_from(details)
-            found.append(DeltaColumn(column, inner, path, _invariant(details), history, width, type == "void"))
+            columns.append(DeltaColumn(column, inner, path, _invariant(details), history, width, type == "void"))
             if isinstance(type, Mapping) and type.get("type") == "struct":
                 walk(type["fields"], path, inner, optional)
 
     try:
         walk(json.loads(text)["fields"], (), (), False)
-    except (KeyError, TypeError, AttributeError) as trouble:
-        raise ValueError(f"its schema is malformed ({trouble})") from None
-    return DeltaSchema(tuple(found), Schema(tuple(known.column for known in found)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its schema is malformed ({error})") from None
+    return DeltaSchema(tuple(columns), Schema(tuple(parsed.column for parsed in columns)))
 
 
 def _type(type: Any) -> LogicalType:
@@ -239,8 +239,8 @@ def _type(type: Any) -> LogicalType:
             {"struct": Kind.STRUCT, "array": Kind.ARRAY, "map": Kind.MAP}.get(str(type.get("type")), Kind.VARIANT)
         )
     name = str(type).strip().lower()
-    if found := re.fullmatch(r"decimal(?:\(\s*(\d+)\s*,\s*(\d+)\s*\))?", name):
-        return LogicalType(Kind.DECIMAL, int(found[1] or 10), int(found[2] or 0))
+    if match := re.fullmatch(r"decimal(?:\(\s*(\d+)\s*,\s*(\d+)\s*\))?", name):
+        return LogicalType(Kind.DECIMAL, int(match[1] or 10), int(match[2] or 0))
     if name.startswith("interval"):
         return LogicalType(Kind.INTERVAL)
     if name.startswith(("char", "varchar")):
@@ -251,8 +251,8 @@ def _type(type: Any) -> LogicalType:
 def _invariant(details: Mapping[str, Any]) -> str | None:
     """The expression of a column invariant, an older form of a CHECK."""
     try:
-        held = json.loads(details["delta.invariants"])
-        return str(held["expression"]["expression"])
+        invariant = json.loads(details["delta.invariants"])
+        return str(invariant["expression"]["expression"])
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -269,16 +269,16 @@ def _widened_from(details: Mapping[str, Any]) -> frozenset[str]:
 
 def constraints(schema: DeltaSchema, configuration: Mapping[str, str]) -> tuple[Constraint, ...]:
     """NOT NULL columns, invariants and `delta.constraints.*`, all CHECKs."""
-    names = [known.column.name for known in schema.columns]
-    found = []
-    for known in schema.columns:
-        name = known.column.name
-        if not known.column.nullable:
-            found.append(Constraint("CHECK", f"{name}_not_null", (name,), f"{name} IS NOT NULL"))
-        if known.invariant:
-            found.append(Constraint("CHECK", f"{name}_invariant", (name,), known.invariant))
+    names = [column.column.name for column in schema.columns]
+    constraints = []
+    for column in schema.columns:
+        name = column.column.name
+        if not column.column.nullable:
+            constraints.append(Constraint("CHECK", f"{name}_not_null", (name,), f"{name} IS NOT NULL"))
+        if column.invariant:
+            constraints.append(Constraint("CHECK", f"{name}_invariant", (name,), column.invariant))
     for key, clause in sorted(configuration.items()):
         if key.startswith("delta.constraints."):
             used = tuple(n for n in names if re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", clause, re.IGNORECASE))
-            found.append(Constraint("CHECK", key.removeprefix("delta.constraints."), used, clause))
-    return tuple(found)
+            constraints.append(Constraint("CHECK", key.removeprefix("delta.constraints."), used, clause))
+    return tuple(constraints)

@@ -61,16 +61,16 @@ def adds_of(source: Source, paths: list[pa.Array], *, brief: bool = False) -> It
 
     `brief` leaves of the statistics but the row count.
     """
-    held: list[pa.StructArray] = []
+    parts: list[pa.StructArray] = []
     count = size = 0
     for adds in _line_adds(source, paths) if source.is_lines else _checkpoint_adds(source):
-        held.append(_briefly(adds) if brief else adds)
+        parts.append(_briefly(adds) if brief else adds)
         count, size = count + len(adds), size + adds.field("stats").nbytes
         if count >= SLICE or size >= SLICE_BYTES:
-            yield pa.concat_arrays(held)
-            held, count, size = [], 0, 0
-    if held:
-        yield pa.concat_arrays(held)
+            yield pa.concat_arrays(parts)
+            parts, count, size = [], 0, 0
+    if parts:
+        yield pa.concat_arrays(parts)
 
 
 def _briefly(adds: pa.StructArray) -> pa.StructArray:
@@ -116,22 +116,22 @@ def checkpoint_heads(source: Source) -> Iterator[Mapping[str, Any]]:
         names = [name for name in ("protocol", "metaData") if name in parquet.schema_arrow.names]
         for batch in parquet.iter_batches(65_536, columns=names, use_threads=False) if names else ():
             for name in names:
-                for held in batch.column(name).filter(pc.is_valid(batch.column(name))).to_pylist():
-                    yield {name: _plain(held)}
+                for action in batch.column(name).filter(pc.is_valid(batch.column(name))).to_pylist():
+                    yield {name: _plain(action)}
 
 
-def _plain(held: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
     """An action of a checkpoint as a commit has it: no nulls, maps as objects."""
-    found: dict[str, Any] = {}
-    for name, value in held.items():
+    plain: dict[str, Any] = {}
+    for name, value in action.items():
         if value is None:
             continue
         if name == "configuration":
             value = dict(value)
         if name == "format":
             value = {"provider": value.get("provider"), "options": dict(value.get("options") or ())}
-        found[name] = value
-    return found
+        plain[name] = value
+    return plain
 
 
 def sidecars(source: Source, log: Place) -> list[Source]:
@@ -144,28 +144,28 @@ def sidecars(source: Source, log: Place) -> list[Source]:
                 return []
             column = parquet.read(columns=["sidecar"], use_threads=False)["sidecar"]
             entries = [sidecar for sidecar in column.to_pylist() if sidecar]
-    found = []
+    files = []
     for sidecar in entries:
         path = plain_path(str(sidecar["path"]))
         if "/" in path:  # none that we know of is not beside the others
             raise NotSliced("a sidecar is somewhere else")
-        found.append(Source(log.below(f"_sidecars/{path}"), int(sidecar["sizeInBytes"]), False))
-    return found
+        files.append(Source(log.below(f"_sidecars/{path}"), int(sidecar["sizeInBytes"]), False))
+    return files
 
 
 def _checkpoint_adds(source: Source) -> Iterator[pa.StructArray]:
     with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
-        known = parquet.schema_arrow
-        if "add" not in known.names:
+        schema = parquet.schema_arrow
+        if "add" not in schema.names:
             return
-        add = known.field("add").type
+        add = schema.field("add").type
         have = {add.field(i).name for i in range(add.num_fields)}
         if not set(FIELDS) - {"dataChange", "deletionVector", "stats"} <= have:
             raise NotSliced("adds are in another form")
         if "stats" not in have and "stats_parsed" in have:
             raise NotSliced("statistics are in another form")
-        asked = [f"add.{name}" for name in FIELDS if name in have]
-        for batch in parquet.iter_batches(_ROWS, columns=asked, use_threads=False):
+        paths = [f"add.{name}" for name in FIELDS if name in have]
+        for batch in parquet.iter_batches(_ROWS, columns=paths, use_threads=False):
             adds = batch.column("add")
             if adds.null_count:  # a copy of all there is
                 adds = adds.filter(pc.is_valid(adds))
@@ -189,11 +189,11 @@ def _blank(name: str, type: pa.DataType, count: int) -> pa.Array:
 
 def _vectors(column: pa.StructArray) -> pa.Array:
     """Descriptors in the order of ours, whatever order the writer had."""
-    held = {column.type.field(i).name for i in range(column.type.num_fields)}
+    fields = {column.type.field(i).name for i in range(column.type.num_fields)}
     names = [VECTOR.field(i).name for i in range(VECTOR.num_fields)]
     types = [VECTOR.field(name).type for name in names]
     columns = [
-        column.field(name).cast(type) if name in held else pa.nulls(len(column), type)
+        column.field(name).cast(type) if name in fields else pa.nulls(len(column), type)
         for name, type in zip(names, types, strict=True)
     ]
     return pa.StructArray.from_arrays(columns, fields=list(VECTOR), mask=pc.is_null(column))

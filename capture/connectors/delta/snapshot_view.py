@@ -100,9 +100,9 @@ class SnapshotView:
     ) -> pa.Table | None:
         """Statistics that Trino keeps of this version; none where its file cannot be read: they are a help only."""
         times = [pc.max(one_array(piece.version.actions["modification_time"])) for piece in pieces]
-        known = [time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64()).as_py()
+        milliseconds = [time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64()).as_py()
                  if pa.types.is_timestamp(time.type) else time.as_py() for time in times]  # fmt: skip
-        newest = max((time for time in known if time is not None), default=None)
+        newest = max((time for time in milliseconds if time is not None), default=None)
         with suppress(OSError, pa.ArrowException):
             return extended_columns(
                 self._table.place, self._version, newest, pieces[0].version.schema, ids, column_names, row_count
@@ -196,8 +196,8 @@ class SnapshotView:
                 if (count := counts[i]) is not None:
                     counts[i] = max(0, count - len(gone))
             rows = pa.array(counts, pa.int64())
-        known: list[list[Any] | None] = [None if i in version.deleted else [] for i in range(len(version))]
-        return replace(version, rows=rows, delete_files=pa.array(known, DELETES))
+        groups_of: list[list[Any] | None] = [None if i in version.deleted else [] for i in range(len(version))]
+        return replace(version, rows=rows, delete_files=pa.array(groups_of, DELETES))
 
     def _read_vectors(self, version: Version, table: DeltaTable) -> None:
         """Puts the rows that deletion vectors take away into `version.deleted`, as deltalake reads them."""
@@ -225,17 +225,15 @@ class SnapshotView:
     # Tasks.
 
     def _tasks(self, version: Version, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
-        wanted = [
-            known for known in wanted_columns(version.schema, column_names) if known.column.id_in(ids) is not None
-        ]
+        leaves = [leaf for leaf in wanted_columns(version.schema, column_names) if leaf.column.id_in(ids) is not None]
         constants = {
-            known.column.key: _constants(version.partition(known), parse(known.column.logical_type), len(version))
-            for known in wanted
-            if version.is_partition(known)
+            leaf.column.key: _constants(version.partition(leaf), parse(leaf.column.logical_type), len(version))
+            for leaf in leaves
+            if version.is_partition(leaf)
         }
-        held = [known for known in wanted if known.column.key not in constants]
-        widths = repr([(known.column.key, known.width_bytes) for known in wanted if known.widened_from])
-        is_named = named_in_statistics(version, held)
+        scanned = [leaf for leaf in leaves if leaf.column.key not in constants]
+        widths = repr([(leaf.column.key, leaf.width_bytes) for leaf in leaves if leaf.widened_from])
+        is_named = named_in_statistics(version, scanned)
         columns_of = ("size_bytes", "modification_time")
         sizes, times = (version.actions[column].to_pylist() for column in columns_of)
         paths, rows = version.paths.to_pylist(), version.rows.to_pylist()
@@ -243,8 +241,8 @@ class SnapshotView:
         for group in batched(range(len(version)), 256):
             unsure = [i for i in group if not is_named[i]]
             with self._table.reading_files():
-                found = self._footers.outlines(self._table.listed(version.actions, unsure))
-                footers = dict(zip(unsure, found, strict=True))
+                outlines = self._footers.outlines(self._table.listed(version.actions, unsure))
+                footers = dict(zip(unsure, outlines, strict=True))
             for i in group:
                 gone = version.deleted.get(i)
                 if vectors[i] is not None:
@@ -255,11 +253,11 @@ class SnapshotView:
                 if widths != "[]":  # what was computed before the change of type is not of this width
                     mark.update(widths.encode())
                 columns = []
-                for known in wanted:
-                    constant = constants.get(known.column.key)
-                    nowhere = constant is not None or known.is_void
-                    path = None if nowhere else path_in_file(known, footers.get(i))
-                    columns.append(_scan_column(known, ids, path, constant and constant.slice(i, 1)))
+                for leaf in leaves:
+                    constant = constants.get(leaf.column.key)
+                    nowhere = constant is not None or leaf.is_void
+                    path = None if nowhere else path_in_file(leaf, footers.get(i))
+                    columns.append(_scan_column(leaf, ids, path, constant and constant.slice(i, 1)))
                 yield ScanTask(
                     reader="parquet",
                     file_path=paths[i],
@@ -277,14 +275,14 @@ class SnapshotView:
             return deleted_rows(vector, self._table.place, self._table.file)
 
 
-def _scan_column(known: DeltaColumn, ids: ColumnIds, path: str | None, constant: pa.Array | None) -> ScanColumn:
+def _scan_column(leaf: DeltaColumn, ids: ColumnIds, path: str | None, constant: pa.Array | None) -> ScanColumn:
     """The source of a column's values: a path in the file, the partition, or nulls where the file lacks the column."""
-    column = known.column
+    column = leaf.column
     if path is None and constant is None:
         constant = absent(column.logical_type)
     column_id = column.id_in(ids)
     assert column_id is not None
-    return ScanColumn(column_id, column.name, column.logical_type, path, constant, known.width_bytes)
+    return ScanColumn(column_id, column.name, column.logical_type, path, constant, leaf.width_bytes)
 
 
 def _real(path: str) -> str:

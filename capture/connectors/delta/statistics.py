@@ -43,22 +43,22 @@ class ColumnStatistics:
     def rows(self, load: Callable[[], Version]) -> Iterator[pa.Table]:
         """Tables of FILE_COLUMN_SCHEMA of the files that `load` gives, with their statistics."""
         version = load()
-        wanted = wanted_columns(version.schema, self._names)
-        if not len(version) or not wanted:
+        leaves = wanted_columns(version.schema, self._names)
+        if not len(version) or not leaves:
             yield FILE_COLUMN_SCHEMA.empty_table()
             return
-        lacking = self._lacking(version, wanted)
-        yield from self._logged(version, wanted, frozenset(lacking))
+        lacking = self._lacking(version, leaves)
+        yield from self._logged(version, leaves, frozenset(lacking))
         for positions in batched(lacking, _FOOTERS):
-            yield from self._of_footers(version, wanted, positions)
+            yield from self._of_footers(version, leaves, positions)
 
-    def _lacking(self, version: Version, wanted: Sequence[DeltaColumn]) -> list[int]:
+    def _lacking(self, version: Version, leaves: Sequence[DeltaColumn]) -> list[int]:
         """Files whose footers have what the log lacks; none where they are too many to be read."""
-        held = [known for known in wanted if not version.is_partition(known)]
-        lacking = [i for i, is_named in enumerate(named_in_statistics(version, held)) if not is_named]
+        logged = [leaf for leaf in leaves if not version.is_partition(leaf)]
+        lacking = [i for i, is_named in enumerate(named_in_statistics(version, logged)) if not is_named]
         return lacking if len(lacking) <= MAX_FOOTERS else []
 
-    def _logged(self, version: Version, wanted: Sequence[DeltaColumn], lacking: frozenset[int]) -> Iterator[pa.Table]:
+    def _logged(self, version: Version, leaves: Sequence[DeltaColumn], lacking: frozenset[int]) -> Iterator[pa.Table]:
         """Rows from the log, without those that the footers of the files `lacking` complete."""
         files = len(version)
         tight, step = version.has_tight_statistics, min(files, ROWS_PER_TABLE)
@@ -71,34 +71,34 @@ class ColumnStatistics:
 
             paths, rows, sound, sure = cut(version.paths), cut(version.rows), cut(tight), cut(pa.array(whole))
             # few columns of many files, not the other way round: it is the calls that cost
-            for some in batched(wanted, max(1, ROWS_PER_TABLE // step)):
+            for some in batched(leaves, max(1, ROWS_PER_TABLE // step)):
                 tables = []
-                for known in some:
-                    if version.is_partition(known):
-                        values = cut(version.partition(known))
-                        facts = of_partition(values, rows) if values is not None else {}
-                        tables.append(column_rows(paths, known.column, self._ids, rows, **facts))
+                for leaf in some:
+                    if version.is_partition(leaf):
+                        values = cut(version.partition(leaf))
+                        columns = of_partition(values, rows) if values is not None else {}
+                        tables.append(column_rows(paths, leaf.column, self._ids, rows, **columns))
                         continue
-                    nulls = cut(version.statistic("null_count", known.physical))
-                    facts = of_log(
-                        parse(known.column.logical_type),
+                    nulls = cut(version.statistic("null_count", leaf.physical))
+                    columns = of_log(
+                        parse(leaf.column.logical_type),
                         nulls,
-                        cut(version.statistic("min", known.physical)),
-                        cut(version.statistic("max", known.physical)),
+                        cut(version.statistic("min", leaf.physical)),
+                        cut(version.statistic("max", leaf.physical)),
                         rows,
                         cut(version.column("num_records")),
                         sound,
                         exact=not version.may_be_wide,
-                        was_float="float" in known.widened_from,
+                        was_float="float" in leaf.widened_from,
                     )
-                    table = column_rows(paths, known.column, self._ids, rows, **facts)
+                    table = column_rows(paths, leaf.column, self._ids, rows, **columns)
                     if lacking:
                         table = table.filter(sure if nulls is None else pc.or_(sure, pc.is_valid(nulls)))
                     tables.append(table)
                 yield pa.concat_tables(tables)
 
     def _of_footers(
-        self, version: Version, wanted: Sequence[DeltaColumn], positions: Sequence[int]
+        self, version: Version, leaves: Sequence[DeltaColumn], positions: Sequence[int]
     ) -> Iterator[pa.Table]:
         """Rows from the footers of some files, of the columns that the log lacks there."""
         at = pa.array(positions, pa.int64())
@@ -106,17 +106,17 @@ class ColumnStatistics:
         paths, rows, tight = version.paths.take(at), version.rows.take(at), version.has_tight_statistics.take(at)
         records = pa.array([None if footer is None else footer[0].row_count for footer in footers], pa.int64())
         tables = []
-        for known in wanted:
-            if version.is_partition(known):
+        for leaf in leaves:
+            if version.is_partition(leaf):
                 continue
-            nulls = version.statistic("null_count", known.physical)
-            kind, known_here = parse(known.column.logical_type), nulls is not None and nulls.take(at)
-            facts = footer_facts(footers, partial(position_in, known), kind)
-            facts["null_count"] = of_live_rows(facts["null_count"], rows, records, tight)
-            facts["nan_count"] = pc.if_else(tight, facts["nan_count"], pa.scalar(None, pa.int64()))
+            nulls = version.statistic("null_count", leaf.physical)
+            kind, known_here = parse(leaf.column.logical_type), nulls is not None and nulls.take(at)
+            columns = footer_facts(footers, partial(position_in, leaf), kind)
+            columns["null_count"] = of_live_rows(columns["null_count"], rows, records, tight)
+            columns["nan_count"] = pc.if_else(tight, columns["nan_count"], pa.scalar(None, pa.int64()))
             for side in ("lower_exact", "upper_exact"):
-                facts[side] = pc.and_(facts[side], tight)
-            table = column_rows(paths, known.column, self._ids, rows, **facts)
+                columns[side] = pc.and_(columns[side], tight)
+            table = column_rows(paths, leaf.column, self._ids, rows, **columns)
             tables.append(table if known_here is False else table.filter(pc.is_null(known_here)))
         if tables:
             yield pa.concat_tables(tables)

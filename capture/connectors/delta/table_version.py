@@ -81,13 +81,13 @@ class Version:
             values = pc.struct_field(values, [values.type.get_field_index(part)])
         return None if values is None or pa.types.is_struct(values.type) else values
 
-    def is_partition(self, known: DeltaColumn) -> bool:
+    def is_partition(self, leaf: DeltaColumn) -> bool:
         """True for a column whose value in each file is in the log."""
-        return len(known.logical) == 1 and known.logical[0] in self.partitions
+        return len(leaf.logical) == 1 and leaf.logical[0] in self.partitions
 
-    def partition(self, known: DeltaColumn) -> pa.Array | None:
+    def partition(self, leaf: DeltaColumn) -> pa.Array | None:
         """The values of a partition column by its logical or physical name, one per file; None for other columns."""
-        for name in (known.logical[0], known.physical[0]):
+        for name in (leaf.logical[0], leaf.physical[0]):
             if (values := self.statistic("partition", (name,))) is not None:
                 return values
         return None
@@ -123,29 +123,29 @@ def wanted_columns(schema: DeltaSchema, names: frozenset[str] | None) -> list[De
 def named_in_statistics(version: Version, columns: list[DeltaColumn]) -> list[bool]:
     """Files whose statistics name every column: only of the others one must look whether a column is there."""
     sure: Any = np.ones(len(version), dtype=bool)
-    for known in columns:
-        nulls = version.statistic("null_count", known.physical)
+    for leaf in columns:
+        nulls = version.statistic("null_count", leaf.physical)
         if nulls is None:
             return [False] * len(version)
         if nulls.null_count:
             sure &= pc.is_valid(nulls).to_numpy(zero_copy_only=False)
-    return [bool(known) for known in sure]
+    return [bool(leaf) for leaf in sure]
 
 
-def path_in_file(known: DeltaColumn, footer: Footer | None) -> str | None:
+def path_in_file(leaf: DeltaColumn, footer: Footer | None) -> str | None:
     """The key of the column's path in a file; None when the file does not have it."""
     if footer is None:
-        return column_key(known.physical)
-    position = position_in(known, footer)
+        return column_key(leaf.physical)
+    position = position_in(leaf, footer)
     return None if position is None else footer.leaves[position].key
 
 
-def position_in(known: DeltaColumn, footer: Footer) -> int | None:
+def position_in(column: DeltaColumn, footer: Footer) -> int | None:
     """The place of the column among the leaves of a file, by its path or its field id; None when it does not exist."""
-    position = footer.positions.get(column_key(known.physical))
+    position = footer.positions.get(column_key(column.physical))
     if position is not None and footer.leaves[position].is_leaf:
         return position
-    number = known.column.field_id
+    number = column.column.field_id
     leaves = enumerate(footer.leaves)
     return next((i for i, leaf in leaves if number is not None and leaf.is_leaf and leaf.field_id == number), None)
 

@@ -31,8 +31,8 @@ class UnityCatalog:
     """The Delta tables of one catalog, with the interface of `lake_directories.Lake`."""
 
     def __init__(self, uri: str, options: Mapping[str, str]):
-        found = re.fullmatch(r"uc://(?P<host>[^/@\s?#]+)/(?P<catalog>[^/\s?#]+)/?", uri, re.IGNORECASE)
-        if found is None:
+        match = re.fullmatch(r"uc://(?P<host>[^/@\s?#]+)/(?P<catalog>[^/\s?#]+)/?", uri, re.IGNORECASE)
+        if match is None:
             raise InvalidArgument(
                 f"uri: {mask_uri(uri)!r} is not a Unity Catalog",
                 hint="expected uc://host/catalog",
@@ -40,9 +40,9 @@ class UnityCatalog:
             )
         self.uri = uri
         self.options = options
-        self.catalog = found["catalog"]
+        self.catalog = match["catalog"]
         plain = str(options.get("unity_allow_http_url", options.get("allow_http", ""))).lower() in ("true", "1")
-        self._base = f"http{'' if plain else 's'}://{found['host']}{API}"
+        self._base = f"http{'' if plain else 's'}://{match['host']}{API}"
         self._token = options.get("token") or options.get("unity_access_token") or options.get("bearer_token")
         self._timeout = timeout_of(options)
         own = {"token", "bearer_token"}
@@ -97,20 +97,20 @@ class UnityCatalog:
         """Storage options of a table: the credentials that the catalog gave for it, or the connector's own."""
         return self._storage_of.get(place.name, self._storage)
 
-    def reason(self, trouble: BaseException, place: Place | None = None) -> str:
+    def reason(self, error: BaseException, place: Place | None = None) -> str:
         """The message of an error without the catalog's secrets, and without those it gave for the table."""
         secrets = {**self.options, **(self.storage_of(place) if place else {})}
-        return reason(trouble, secrets, *([place.path, place.name] if place else []))
+        return reason(error, secrets, *([place.path, place.name] if place else []))
 
     def declared(self, namespace: str, name: str) -> tuple[Constraint, ...]:
         """Primary and foreign keys, which the catalog keeps and the Delta log does not."""
-        found = []
+        tables = []
         for item in self._table(namespace, name).get("table_constraints") or ():
             for kind, word in (("primary_key_constraint", "PRIMARY KEY"), ("foreign_key_constraint", "FOREIGN KEY")):
                 if isinstance(key := item.get(kind), Mapping):
                     columns = tuple(map(str, key.get("child_columns") or ()))
-                    found.append(Constraint(word, str(key.get("name") or f"{name}_{word[:7].lower()}_key"), columns))
-        return tuple(found)
+                    tables.append(Constraint(word, str(key.get("name") or f"{name}_{word[:7].lower()}_key"), columns))
+        return tuple(tables)
 
     # The REST API.
 
@@ -132,9 +132,9 @@ class UnityCatalog:
             answer = self._ask("temporary-table-credentials", {"table_id": table_id, "operation": "READ"})
         except NotFound:
             return {}  # an open store, or credentials given as options
-        found = _storage_credentials(answer)
-        self._leased[table_id] = time.monotonic() + _lease(answer), found
-        return found
+        credentials = _storage_credentials(answer)
+        self._leased[table_id] = time.monotonic() + _lease(answer), credentials
+        return credentials
 
     def _pages(self, path: str, **query: str) -> Iterator[Mapping[str, Any]]:
         token = ""
@@ -160,13 +160,13 @@ class UnityCatalog:
             return ask_json(f"{self._base}/{path}", timeout_seconds=self._timeout, headers=headers, data=data)
         except Refused as refusal:
             raise self._refused(refusal) from None
-        except Unanswered as trouble:
-            if trouble.timed_out:
+        except Unanswered as error:
+            if error.timed_out:
                 raise _TimedOut(f'catalog "{self.uri}" did not answer within {self._timeout:g} s') from None
-            text = redact(first_line(trouble), self.options)
+            text = redact(first_line(error), self.options)
             raise UpstreamError(f'catalog "{self.uri}" cannot be reached ({text})') from None
-        except NotJson as trouble:
-            raise Unreadable(f'catalog "{self.uri}": {trouble}; is it a Unity Catalog?') from None
+        except NotJson as error:
+            raise Unreadable(f'catalog "{self.uri}": {error}; is it a Unity Catalog?') from None
 
     def _refused(self, refusal: Refused) -> UpstreamError | NotFound:
         status = refusal.status
@@ -183,8 +183,8 @@ class _TimedOut(UpstreamError):
     """A timeout: the caller may retry, we do not."""
 
 
-def _may_recover(trouble: Exception) -> bool:
-    return isinstance(trouble, UpstreamError) and trouble.retryable and not isinstance(trouble, _TimedOut)
+def _may_recover(error: Exception) -> bool:
+    return isinstance(error, UpstreamError) and error.retryable and not isinstance(error, _TimedOut)
 
 
 def _lease(answer: Mapping[str, Any]) -> float:
@@ -200,11 +200,11 @@ def _is_delta(table: Mapping[str, Any]) -> bool:
 
 def _storage_credentials(answer: Mapping[str, Any]) -> dict[str, str]:
     """The credentials a catalog vends, under the names that storage libraries know."""
-    found: dict[str, Any] = {}
+    credentials: dict[str, Any] = {}
     if isinstance(aws := answer.get("aws_temp_credentials"), Mapping):
-        found = {f"aws_{name}": aws.get(name) for name in ("access_key_id", "secret_access_key", "session_token")}
+        credentials = {f"aws_{name}": aws.get(name) for name in ("access_key_id", "secret_access_key", "session_token")}
     elif isinstance(azure := answer.get("azure_user_delegation_sas"), Mapping):
-        found = {"azure_storage_sas_token": azure.get("sas_token")}
+        credentials = {"azure_storage_sas_token": azure.get("sas_token")}
     elif isinstance(gcp := answer.get("gcp_oauth_token"), Mapping):
-        found = {"google_access_token": gcp.get("oauth_token")}
-    return {name: str(value) for name, value in found.items() if value}
+        credentials = {"google_access_token": gcp.get("oauth_token")}
+    return {name: str(value) for name, value in credentials.items() if value}

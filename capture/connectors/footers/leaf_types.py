@@ -66,32 +66,32 @@ class Leaf:
 def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[Leaf, ...]:
     """The columns of a file, structs before their leaves. Arrow's tree and the footer's leaves come in one order."""
     columns = metadata.schema
-    found: list[Leaf] = []
+    leaves: list[Leaf] = []
     position = 0
 
     def walk(field: pa.Field, above: tuple[str, ...], nullable: bool) -> None:
         nonlocal position
         parts, nullable = (*above, field.name), nullable or field.nullable
         if pa.types.is_struct(field.type):
-            found.append(Leaf(parts, LogicalType(Kind.STRUCT), nullable, None))
+            leaves.append(Leaf(parts, LogicalType(Kind.STRUCT), nullable, None))
             for i in range(field.type.num_fields):
                 walk(field.type.field(i), parts, nullable)
             return
         width = _width(field.type)
         kind = from_arrow(field.type)
         if width == 1 and kind is not None and kind.kind not in (Kind.ARRAY, Kind.MAP, Kind.VARIANT):
-            found.append(_leaf(parts, field, nullable, position, columns.column(position)))
+            leaves.append(_leaf(parts, field, nullable, position, columns.column(position)))
         else:
             container = kind if kind is not None and kind.kind is Kind.MAP else LogicalType(Kind.ARRAY)
             is_variant = kind is not None and kind.kind is Kind.VARIANT
-            found.append(Leaf(parts, LogicalType(Kind.VARIANT) if is_variant else container, nullable, None))
+            leaves.append(Leaf(parts, LogicalType(Kind.VARIANT) if is_variant else container, nullable, None))
         position += width
 
     for top in schema:
         walk(top, (), False)
     if position != metadata.num_columns:
         raise ValueError(f"its schema has {metadata.num_columns} leaves, {position} expected")
-    return tuple(found)
+    return tuple(leaves)
 
 
 def _width(type: pa.DataType) -> int:
@@ -212,10 +212,10 @@ def bound(leaf: Leaf, data: bytes) -> Bound | None:
     assert leaf.read is not None
     number = _NUMBERS.get(leaf.physical)
     try:
-        found: Bound | None = leaf.read(data if number is None else number.unpack(data)[0])
+        value: Bound | None = leaf.read(data if number is None else number.unpack(data)[0])
     except (ValueError, struct.error, ArithmeticError):
         return None  # not as long as its type is
-    return None if found is None or found[0] != found[0] else found  # NaN
+    return None if value is None or value[0] != value[0] else value  # NaN
 
 
 # Values to Arrow.

@@ -95,8 +95,8 @@ def read_footer(place: Place) -> Footer:
         raise Unreadable(f'file "{name}" is gone', hint="discover the table again") from None
     except PermissionError:
         raise Unreadable(f'file "{name}" may not be read') from None
-    except (pa.ArrowException, OSError, ValueError, IndexError, RecursionError, MemoryError) as trouble:
-        raise _refused(place, name, trouble) from None
+    except (pa.ArrowException, OSError, ValueError, IndexError, RecursionError, MemoryError) as error:
+        raise _refused(place, name, error) from None
     if len(_alike) >= _KINDS:
         _alike.clear()
     _alike[chunks.kind] = alike
@@ -148,11 +148,9 @@ def _check(chunks: Chunks, physical: list[str]) -> None:
             raise ValueError("its row groups have other columns than its schema")
 
 
-def _refused(place: Place, name: str, trouble: Exception) -> UpstreamError:
-    line = first_line(trouble).replace(place.path, name)
-    corrupt = (
-        isinstance(trouble, pa.ArrowInvalid | pa.ArrowNotImplementedError | ValueError) or "thrift" in line.lower()
-    )
+def _refused(place: Place, name: str, error: Exception) -> UpstreamError:
+    line = first_line(error).replace(place.path, name)
+    corrupt = isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | ValueError) or "thrift" in line.lower()
     if place.is_local or corrupt:
         return Unreadable(f'file "{name}" cannot be read as Parquet ({line})')
     return UpstreamError(f'file "{name}" cannot be reached ({line})')
@@ -180,16 +178,16 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 def _whole_bytes(created_by: str | None) -> bool | None:
     """True for a writer that does not flag its bounds and leaves byte arrays whole; None where that is not known."""
-    found = re.match(r"(?P<name>parquet-cpp(?:-arrow)?|parquet-mr) version (?P<version>\d+\.\d+)", created_by or "")
-    if found is None:
+    match = re.match(r"(?P<name>parquet-cpp(?:-arrow)?|parquet-mr) version (?P<version>\d+\.\d+)", created_by or "")
+    if match is None:
         return None
     # parquet-cpp leaves out what is longer than its limit; parquet-mr may be told to truncate from 1.11 on, silently.
-    return True if found["name"] != "parquet-mr" or found["version"] == "1.10" else None
+    return True if match["name"] != "parquet-mr" or match["version"] == "1.10" else None
 
 
 def _rolled_up(footer: Footer, leaf: Leaf) -> LeafStats:
     assert leaf.index is not None
-    found = LeafStats()
+    statistics = LeafStats()
     nulls: int | None = 0
     nans: int | None = 0
     lower = upper = None
@@ -215,13 +213,13 @@ def _rolled_up(footer: Footer, leaf: Leaf) -> LeafStats:
         if upper is None or high[1] >= upper:
             upper_exact = _merged(upper_exact, _exact(leaf, footer, chunk.max_exact, high[2]), upper, high[1])
             upper = high[1]
-    found.null_count = nulls
+    statistics.null_count = nulls
     if leaf.is_float:
-        found.nan_count = nans
+        statistics.nan_count = nans
     if bounded and lower is not None:
-        found.lower, found.upper = lower, upper
-        found.lower_exact, found.upper_exact = lower_exact, upper_exact
-    return found
+        statistics.lower, statistics.upper = lower, upper
+        statistics.lower_exact, statistics.upper_exact = lower_exact, upper_exact
+    return statistics
 
 
 def _bounds_of(leaf: Leaf, chunk: Chunk) -> tuple[Bound | None, Bound | None]:

@@ -67,10 +67,10 @@ class FooterCache:
             UpstreamError: A file cannot be read; names it.
         """
         for group in batched(files, _GROUP):
-            held: dict[Key, Any] = {file.key: FILES.get(("footer", self._scope, file.key)) for file in group}
-            missing = [file for file in group if held[file.key] is None]
-            held |= {key: footer for key, footer, _ in self._read(missing)}
-            yield from (held[file.key] for file in group)
+            cached: dict[Key, Any] = {file.key: FILES.get(("footer", self._scope, file.key)) for file in group}
+            missing = [file for file in group if cached[file.key] is None]
+            cached |= {key: footer for key, footer, _ in self._read(missing)}
+            yield from (cached[file.key] for file in group)
 
     def statistics(self, files: Sequence[DataFile]) -> list[tuple[Footer, FileStats]]:
         """Footers with the statistics of their leaves, row groups rolled up.
@@ -78,14 +78,14 @@ class FooterCache:
         Raises:
             UpstreamError: A file cannot be read; names it.
         """
-        held: dict[Key, tuple[Footer, FileStats]] = {}
+        cached: dict[Key, tuple[Footer, FileStats]] = {}
         for file in files:
             footer, stats = (cache.get(("footer", self._scope, file.key)) for cache in (FILES, COLUMNS))
             if footer is not None and stats is not None:
-                held[file.key] = footer, stats
-        missing = [file for file in files if file.key not in held]
-        held |= {key: (footer, stats) for key, footer, stats in self._read(missing)}
-        return [held[file.key] for file in files]
+                cached[file.key] = footer, stats
+        missing = [file for file in files if file.key not in cached]
+        cached |= {key: (footer, stats) for key, footer, stats in self._read(missing)}
+        return [cached[file.key] for file in files]
 
     def _read(self, files: Sequence[DataFile]) -> Iterator[tuple[Key, Footer, FileStats]]:
         for file, footer in zip(files, read_footers([file.place for file in files]), strict=True):
@@ -113,25 +113,25 @@ def footer_facts(
     uppers: list[Any] = []
     exact: list[tuple[bool | None, bool | None]] = []
     kinds: list[LogicalType] = []
-    for known in footers:
-        if known is None:
-            facts, of = LeafStats(null_count=None), kind
+    for read in footers:
+        if read is None:
+            statistics, of = LeafStats(null_count=None), kind
         else:
-            footer, columns = known
+            footer, columns = read
             position = find(footer)
             stats = None if position is None else columns[position]
             if position is None or stats is None:
-                facts, of = LeafStats(footer.row_count, 0 if kind.kind in _FLOATS else None), kind
+                statistics, of = LeafStats(footer.row_count, 0 if kind.kind in _FLOATS else None), kind
             else:
                 leaf = footer.leaves[position]
-                facts, of = stats, leaf.logical_type
+                statistics, of = stats, leaf.logical_type
                 if leaf.untyped:
-                    facts = LeafStats(footer.row_count, stats.nan_count)
-        nulls.append(facts.null_count)
-        nans.append(facts.nan_count)
-        lowers.append(facts.lower)
-        uppers.append(facts.upper)
-        exact.append((facts.lower_exact, facts.upper_exact))
+                    statistics = LeafStats(footer.row_count, stats.nan_count)
+        nulls.append(statistics.null_count)
+        nans.append(statistics.nan_count)
+        lowers.append(statistics.lower)
+        uppers.append(statistics.upper)
+        exact.append((statistics.lower_exact, statistics.upper_exact))
         kinds.append(of)
     ordered = kind.orderable
     return {

@@ -63,12 +63,12 @@ def read_chunks(data: bytes) -> Chunks:
     """
     try:
         return _file(data)
-    except (IndexError, RecursionError) as trouble:
-        raise ValueError(f"its footer is damaged ({trouble})") from None
+    except (IndexError, RecursionError) as error:
+        raise ValueError(f"its footer is damaged ({error})") from None
 
 
 def _file(data: bytes) -> Chunks:
-    found = Chunks([], [])
+    file = Chunks([], [])
     orders: list[int] = []
     at = number = 0
     while header := data[at]:
@@ -77,8 +77,8 @@ def _file(data: bytes) -> Chunks:
             count, _, at = _list(data, at)
             for _ in range(count):
                 chunks, rows, at = _row_group(data, at)
-                found.groups.append(chunks)
-                found.rows.append(rows)
+                file.groups.append(chunks)
+                file.rows.append(rows)
         elif number == 7 and type == _LIST:
             count, _, at = _list(data, at)
             for _ in range(count):
@@ -86,23 +86,23 @@ def _file(data: bytes) -> Chunks:
                 orders.append(order)
         elif number == 2 and type == _LIST:
             start, at = at, _skip(data, at, type)
-            found.schema = data[start:at]
+            file.schema = data[start:at]
         elif number == 3 and type == _I64:
-            found.row_count, at = _integer(data, at)
+            file.row_count, at = _integer(data, at)
         elif number == 5 and type == _LIST:
             count, _, at = _list(data, at)
             for _ in range(count):
                 name, value, at = _pair(data, at)
                 if name == b"ARROW:schema":
-                    found.arrow_schema = value
+                    file.arrow_schema = value
         elif number == 6 and type == _BINARY:
-            found.created_by, at = _bytes(data, at)
+            file.created_by, at = _bytes(data, at)
         else:
             at = _skip(data, at, type)
-    for group in found.groups:
+    for group in file.groups:
         for chunk, order in zip(group, orders, strict=False):
             chunk.ordered = order in (1, 2)  # by type, or IEEE 754 total order
-    return found
+    return file
 
 
 def _row_group(data: bytes, at: int) -> tuple[list[Chunk], int, int]:
@@ -168,9 +168,9 @@ def _statistics(data: bytes, at: int, chunk: Chunk) -> int:
             number, type, at = number + (header >> 4), header & 15, at + 1
         else:
             number, type, at = _field(data, at, header, number)
-        name, wanted = _STATISTICS.get(number, ("", 0))
+        name, kind = _STATISTICS.get(number, ("", 0))
         value: Any = None
-        if type == wanted == _BINARY:
+        if type == kind == _BINARY:
             length = data[at]
             if length < 128:
                 at += 1
@@ -178,9 +178,9 @@ def _statistics(data: bytes, at: int, chunk: Chunk) -> int:
                 length, at = _varint(data, at)
             value = data[at : at + length]
             at += length
-        elif type == wanted == _I64:
+        elif type == kind == _I64:
             value, at = _integer(data, at)
-        elif wanted == _TRUE and type in (_TRUE, _FALSE):
+        elif kind == _TRUE and type in (_TRUE, _FALSE):
             value = type == _TRUE
         else:
             at = _skip(data, at, type)
@@ -191,15 +191,15 @@ def _statistics(data: bytes, at: int, chunk: Chunk) -> int:
 
 def _pair(data: bytes, at: int) -> tuple[bytes, bytes, int]:
     """Key and value of a piece of metadata."""
-    found = {1: b"", 2: b""}
+    values = {1: b"", 2: b""}
     number = 0
     while header := data[at]:
         number, type, at = _field(data, at, header, number)
-        if number in found and type == _BINARY:
-            found[number], at = _bytes(data, at)
+        if number in values and type == _BINARY:
+            values[number], at = _bytes(data, at)
         else:
             at = _skip(data, at, type)
-    return found[1], found[2], at + 1
+    return values[1], values[2], at + 1
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
@@ -211,12 +211,12 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 def _union(data: bytes, at: int) -> tuple[int, int]:
     """The number of the field that a union has."""
-    found = number = 0
+    variant = number = 0
     while header := data[at]:
         number, type, at = _field(data, at, header, number)
-        found = number
+        variant = number
         at = _skip(data, at, type)
-    return found, at + 1
+    return variant, at + 1
 
 
 # Compact thrift.

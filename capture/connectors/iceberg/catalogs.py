@@ -120,8 +120,8 @@ def open_tables(config: ConnectorConfig) -> Tables:
 
 def _checked(options: Mapping[str, str]) -> dict[str, str]:
     for name in options:
-        known = name in OWN_OPTIONS or name in _PROPERTIES or name.partition(".")[0] in _PREFIXES
-        if known or is_storage_option(name):
+        is_known = name in OWN_OPTIONS or name in _PROPERTIES or name.partition(".")[0] in _PREFIXES
+        if is_known or is_storage_option(name):
             continue
         raise InvalidArgument(
             f'options: format iceberg has no option "{name}"; it takes {", ".join(OWN_OPTIONS)} and properties of '
@@ -188,10 +188,10 @@ def _newest(name: str, names: Container[str]) -> str:
     """The last of the files `v<n>` that follow one another: a writer adds the next one, then moves the hint on."""
     while (match := _VERSION.fullmatch(name)) is not None:
         following = (f"v{int(match['number']) + 1}{ending}" for ending in _ENDINGS)
-        found = next((other for other in following if other in names), None)
-        if found is None:
+        newest = next((other for other in following if other in names), None)
+        if newest is None:
             break
-        name = found
+        name = newest
     return name
 
 
@@ -362,12 +362,12 @@ def retried(call: Callable[..., Any], *args: Any) -> Any:
     return again(lambda: call(*args), _may_recover)
 
 
-def _may_recover(trouble: Exception) -> bool:
+def _may_recover(error: Exception) -> bool:
     from requests.exceptions import ReadTimeout
 
-    if isinstance(trouble, ServerError | ServiceUnavailableError | TooManyRequestsError):
+    if isinstance(error, ServerError | ServiceUnavailableError | TooManyRequestsError):
         return True
-    return isinstance(trouble, _connection_errors()) and not isinstance(trouble, TimeoutError | ReadTimeout)
+    return isinstance(error, _connection_errors()) and not isinstance(error, TimeoutError | ReadTimeout)
 
 
 @contextmanager

@@ -66,17 +66,17 @@ class IcebergConnector(SnapshotLister):
         with self.reading(namespace, name):
             metadata = self.load(namespace, name).metadata
             schemas: dict[int | None, Schema] = {}
-            found, ordinal = [], 0
-            for held in sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0):
+            snapshots, ordinal = [], 0
+            for snapshot in sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0):
                 # A clock may step back, history does not.
-                ordinal = max(held.timestamp_ms * 1000, ordinal + 1)
-                if held.snapshot_id not in wanted:
+                ordinal = max(snapshot.timestamp_ms * 1000, ordinal + 1)
+                if snapshot.snapshot_id not in wanted:
                     continue
-                if held.schema_id not in schemas:
-                    schemas[held.schema_id] = to_schema(schema_of(metadata, held))
-                found.append(_snapshot(held, ordinal, schemas[held.schema_id]))
-            live = frozenset(held.snapshot_id for held in metadata.snapshots)
-            return SnapshotListing(tuple(found), live, metadata.current_snapshot_id)
+                if snapshot.schema_id not in schemas:
+                    schemas[snapshot.schema_id] = to_schema(schema_of(metadata, snapshot))
+                snapshots.append(_snapshot(snapshot, ordinal, schemas[snapshot.schema_id]))
+            live = frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots)
+            return SnapshotListing(tuple(snapshots), live, metadata.current_snapshot_id)
 
     def capture_snapshot_target_stats(
         self,
@@ -113,13 +113,13 @@ class IcebergConnector(SnapshotLister):
         return upstream(f'table "{namespace}.{name}"', self._config.options)
 
 
-def _snapshot(held: IcebergSnapshot, ordinal: int, schema: Schema) -> Snapshot:
+def _snapshot(snapshot: IcebergSnapshot, ordinal: int, schema: Schema) -> Snapshot:
     return Snapshot(
-        held.snapshot_id,
+        snapshot.snapshot_id,
         ordinal,
         schema,
-        held.parent_snapshot_id,
-        held.sequence_number,
-        _EPOCH + timedelta(milliseconds=held.timestamp_ms),
-        held.summary.operation.value if held.summary else None,
+        snapshot.parent_snapshot_id,
+        snapshot.sequence_number,
+        _EPOCH + timedelta(milliseconds=snapshot.timestamp_ms),
+        snapshot.summary.operation.value if snapshot.summary else None,
     )

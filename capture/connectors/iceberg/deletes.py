@@ -76,9 +76,9 @@ class DeleteIndex:
         vectors = [v for v in self._vectors.get(data.location, ()) if v.sequence >= data.sequence]
         if vectors:
             return [max(vectors, key=lambda vector: vector.sequence)]
-        found = [d for d in self._by_path.get(data.location, ()) if d.sequence >= data.sequence]
+        deletes = [d for d in self._by_path.get(data.location, ()) if d.sequence >= data.sequence]
         scoped = self._by_scope.get(data.scope, ())
-        return found + [d for d in scoped if d.sequence >= data.sequence and _may_name(d, data.path)]
+        return deletes + [d for d in scoped if d.sequence >= data.sequence and _may_name(d, data.path)]
 
     def equality(self, data: Entry) -> list[Entry]:
         """The equality delete files that apply to a data file."""
@@ -107,10 +107,10 @@ class DeleteIndex:
 
     def _read_positions(self, delete: Entry) -> dict[str, Rows]:
         """Data file → positions, of one position delete file."""
-        with open_parquet(self._io, delete) as held:
-            paths = FileLayout.of(held.schema_arrow, self._metadata).paths
+        with open_parquet(self._io, delete) as file:
+            paths = FileLayout.of(file.schema_arrow, self._metadata).paths
             names = [paths.get(PATH_ID, "file_path"), paths.get(POSITION_ID, "pos")]
-            table = held.read(columns=names)
+            table = file.read(columns=names)
         encoded = table[names[0]].combine_chunks().cast(pa.string()).dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         order = np.argsort(codes, kind="stable")
@@ -122,8 +122,8 @@ class DeleteIndex:
     def layout(self, delete: Entry) -> FileLayout:
         """Paths of the columns in an equality delete file."""
         if delete.location not in self._layouts:
-            with open_parquet(self._io, delete) as held:
-                self._layouts[delete.location] = FileLayout.of(held.schema_arrow, self._metadata)
+            with open_parquet(self._io, delete) as file:
+                self._layouts[delete.location] = FileLayout.of(file.schema_arrow, self._metadata)
         return self._layouts[delete.location]
 
 
@@ -147,12 +147,12 @@ class EqualityCounter:
         for field_ids, deletes in groups.items():
             keys = [self._leaf_of(field_id) for field_id in field_ids]
             sets.append((columns_of(keys), self._key_values(keys, deletes)))
-        wanted = sorted({column.path for columns, _ in sets for column in columns if column.path})
+        paths = sorted({column.path for columns, _ in sets for column in columns if column.path})
         positions = np.empty(0, np.int64) if gone is None else gone.to_numpy()
         removed, start = 0, 0
-        with open_parquet(self._io, data) as held:
+        with open_parquet(self._io, data) as file:
             # Where the file has none of the key columns, every row has the same key.
-            batches = held.iter_batches(BATCH_ROWS, columns=list(map(dotted_name, wanted))) if wanted else [None]
+            batches = file.iter_batches(BATCH_ROWS, columns=list(map(dotted_name, paths))) if paths else [None]
             for batch in batches:
                 length = batch.num_rows if batch is not None else data.rows
                 hit: npt.NDArray[np.bool_] = np.zeros(length, np.bool_)
@@ -167,39 +167,39 @@ class EqualityCounter:
     def _key_values(self, keys: list[Leaf], deletes: list[Entry]) -> list[pa.Array]:
         """The deleted keys, one array per key column."""
         name = tuple(sorted(delete.location for delete in deletes))
-        found = self._keys.get(name)
-        if found is None:
+        values = self._keys.get(name)
+        if values is None:
             parts = [self._read_keys(keys, delete) for delete in deletes]
-            found = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(keys))]
-            self._keys.put(name, found)
-        return found
+            values = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(keys))]
+            self._keys.put(name, values)
+        return values
 
     def _read_keys(self, keys: list[Leaf], delete: Entry) -> list[pa.Array]:
         paths = self._index.layout(delete).paths
         missing = [key.name for key in keys if key.field_id not in paths]
         if missing or not keys:
             raise Unreadable(f"an equality delete file without its key column {', '.join(missing) or 'ids'}")
-        with open_parquet(self._io, delete) as held:
-            table = held.read(columns=[dotted_name(paths[key.field_id]) for key in keys])
+        with open_parquet(self._io, delete) as file:
+            table = file.read(columns=[dotted_name(paths[key.field_id]) for key in keys])
         return [_typed(_column(table, paths[key.field_id]), to_arrow(key.logical)) for key in keys]
 
 
 def matching(keys: Sequence[pa.Array], deleted: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
     """Mask of the rows of `keys` that are among the rows of `deleted`; a null equals a null, as a NaN does a NaN."""
     rows: Rows = np.zeros(len(keys[0]), np.int64)
-    found: npt.NDArray[np.bool_] = np.ones(len(keys[0]), np.bool_)
+    matches: npt.NDArray[np.bool_] = np.ones(len(keys[0]), np.bool_)
     gone: Rows = np.zeros(len(deleted[0]), np.int64)
     for key, values in zip(keys, deleted, strict=True):
         distinct = values.unique()
         code = pc.index_in(key, value_set=distinct).fill_null(-1).to_numpy(zero_copy_only=False)
         gone_code = pc.index_in(values, value_set=distinct).to_numpy(zero_copy_only=False)
-        found &= code >= 0
+        matches &= code >= 0
         # Pairs of codes become codes again, so that no number of columns overflows.
-        known, gone = np.unique(gone * len(distinct) + gone_code, return_inverse=True)
+        distinct_gone, gone = np.unique(gone * len(distinct) + gone_code, return_inverse=True)
         pair = rows * len(distinct) + code
-        rows = np.minimum(np.searchsorted(known, pair), max(len(known) - 1, 0)).astype(np.int64)
-        found &= known[rows] == pair if len(known) else False
-    return found
+        rows = np.minimum(np.searchsorted(distinct_gone, pair), max(len(distinct_gone) - 1, 0)).astype(np.int64)
+        matches &= distinct_gone[rows] == pair if len(distinct_gone) else False
+    return matches
 
 
 def _values(column: ScanColumn, batch: pa.RecordBatch | None, length: int) -> pa.Array:

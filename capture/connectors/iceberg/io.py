@@ -73,22 +73,24 @@ class LakeIO(FileIO):
 
     def new_input_here(self, location: str) -> InputFile:
         """An input whose location is taken as it is, for what was found by listing."""
-        found = self._file_io(location).new_input(location)
-        return _MetadataInput(found) if location.endswith(_SUFFIXES) else found
+        file = self._file_io(location).new_input(location)
+        return _MetadataInput(file) if location.endswith(_SUFFIXES) else file
 
     def lost_on_commit(self, location: str) -> list[str]:
         """Contents of a metadata file that pyiceberg's model leaves out, so that a commit by it would lose them."""
         content = self._read(location)
         document = json.loads(content)
-        blobs = [blob for held in document.get("statistics") or () for blob in held.get("blob-metadata") or ()]
+        blobs = [
+            blob for statistics in document.get("statistics") or () for blob in statistics.get("blob-metadata") or ()
+        ]
         lost = {f"statistics of type {blob.get('type')}" for blob in blobs if blob.get("type") not in _KNOWN_BLOBS}
         lost |= {"columns of type variant"} if _VARIANT in content else set()
         return sorted(lost | ({"defaults of structs"} if _STRUCT_DEFAULT.search(content) else set()))
 
     def read_document(self, location: str) -> dict[str, Any]:
         """A metadata file as it is, with what pyiceberg's model does not know."""
-        found: dict[str, Any] = json.loads(self._read(location))
-        return found
+        document: dict[str, Any] = json.loads(self._read(location))
+        return document
 
     def _read(self, location: str) -> bytes:
         location = self.resolve(location)

@@ -179,26 +179,26 @@ class Manifests:
 
     def files(self, manifest: ManifestFile) -> tuple[Files, ...]:
         """The live data files of a data manifest, in blocks."""
-        found: tuple[Files, ...] | None = FILES.get(self.key(manifest))
-        return self._decode(manifest)[0] if found is None else found
+        files: tuple[Files, ...] | None = FILES.get(self.key(manifest))
+        return self._decode(manifest)[0] if files is None else files
 
     def columns(self, manifest: ManifestFile) -> tuple[Columns, ...]:
         """Metrics of the columns of a data manifest, block by block as in `files`."""
         key = self.key(manifest)
-        found: tuple[Columns, ...] | None = self._columns.get(key) or COLUMNS.get(key)
-        return self._decode(manifest)[1] if found is None else found
+        columns: tuple[Columns, ...] | None = self._columns.get(key) or COLUMNS.get(key)
+        return self._decode(manifest)[1] if columns is None else columns
 
     def deletes(self) -> list[Entry]:
         """The live delete files."""
-        found: list[Entry] = []
+        deletes: list[Entry] = []
         for manifest in self._deletes:
             key = self.key(manifest)
-            held: tuple[Entry, ...] | None = FILES.get(key)
-            if held is None:
-                held = tuple(_delete_entries(self._io, manifest))
-                FILES.put(key, held, 1000 * len(held))
-            found += held
-        return found
+            cached: tuple[Entry, ...] | None = FILES.get(key)
+            if cached is None:
+                cached = tuple(_delete_entries(self._io, manifest))
+                FILES.put(key, cached, 1000 * len(cached))
+            deletes += cached
+        return deletes
 
     def _decode(self, manifest: ManifestFile) -> tuple[tuple[Files, ...], tuple[Columns, ...]]:
         key = self.key(manifest)
@@ -262,14 +262,14 @@ def _values(partition: Any) -> tuple[Any, ...]:
 
 
 def _blocks(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[Files, Columns]]:
-    held = _Block()
+    block = _Block()
     for file, sequence, known_ids in _records(io, manifest):
-        held.add(file, sequence, known_ids)
-        if len(held.paths) == BLOCK:
-            yield held.files(io, manifest.partition_spec_id), held.columns()
-            held = _Block()
-    if held.paths:
-        yield held.files(io, manifest.partition_spec_id), held.columns()
+        block.add(file, sequence, known_ids)
+        if len(block.paths) == BLOCK:
+            yield block.files(io, manifest.partition_spec_id), block.columns()
+            block = _Block()
+    if block.paths:
+        yield block.files(io, manifest.partition_spec_id), block.columns()
 
 
 @dataclass(slots=True)
@@ -285,9 +285,9 @@ class _Block:
     def add(self, file: list[Any], sequence: int, known_ids: frozenset[int]) -> None:
         self.known_ids = known_ids
         partition = self.partitions.setdefault(_values(file[_PARTITION]), len(self.partitions))
-        for held, at in zip(self.maps, (_NULLS, _NANS, _LOWER, _UPPER, _VALUES), strict=True):
+        for maps, at in zip(self.maps, (_NULLS, _NANS, _LOWER, _UPPER, _VALUES), strict=True):
             if (entries := file[at]) is not None:
-                held.add(len(self.paths), entries)
+                maps.add(len(self.paths), entries)
         self.paths.append(file[_PATH])
         self.facts.append((file[_ROWS], file[_SIZE], sequence, file[_FORMAT], partition))
 
@@ -310,33 +310,33 @@ class _Block:
 
     def columns(self) -> Columns:
         count = len(self.paths)
-        nulls, nans, lower, upper, values = (held.arrays(count) for held in self.maps)
-        found = {}
+        nulls, nans, lower, upper, values = (metrics.arrays(count) for metrics in self.maps)
+        columns = {}
         for field_id in sorted({*nulls, *nans, *lower, *upper, *values}):
             none, no_bytes = pa.nulls(count, pa.int64()), pa.nulls(count, pa.binary())
             low, high = lower.get(field_id), upper.get(field_id)
-            held = Metrics(
+            metrics = Metrics(
                 pa.array(_any(count, [kind.get(field_id) for kind in (values, nulls, lower, upper)])),
                 none if field_id not in nulls else pa.array(nulls[field_id], pa.int64()),
                 none if field_id not in nans else pa.array(nans[field_id], pa.int64()),
                 no_bytes if low is None else pa.array(low, pa.binary()),
                 no_bytes if high is None else pa.array(high, pa.binary()),
             )
-            found[field_id] = held
-        return found
+            columns[field_id] = metrics
+        return columns
 
 
 def _any(count: int, kinds: Sequence[Sequence[Any] | None]) -> Any:
     """Mask of the rows in which any of some columns has a value."""
-    known: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
+    is_known: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
     for values in kinds:
         if values is None:
             continue
         if None not in values:
-            known[:] = True
+            is_known[:] = True
             break
-        known |= np.fromiter((value is not None for value in values), np.bool_, count)
-    return known
+        is_known |= np.fromiter((value is not None for value in values), np.bool_, count)
+    return is_known
 
 
 class _Maps:
@@ -359,29 +359,29 @@ class _Maps:
 
     def arrays(self, count: int) -> dict[int, Sequence[Any]]:
         """Field id → its value in each of `count` files, None where there is none."""
-        found: dict[int, Any] = {}
+        arrays: dict[int, Any] = {}
         for keys, (rows, values) in self._groups.items():
             for field_id, column in zip(keys, zip(*values, strict=True), strict=True):
                 if len(rows) == count:
-                    found[field_id] = column
+                    arrays[field_id] = column
                     continue
-                sparse = found.setdefault(field_id, [None] * count)
+                sparse = arrays.setdefault(field_id, [None] * count)
                 for row, value in zip(rows, column, strict=True):
                     sparse[row] = value
-        return found
+        return arrays
 
 
 @lru_cache(maxsize=64)
 def _field_ids(schema: str) -> frozenset[int]:
     """Every field id of the schema a manifest was written under: a file of it cannot hold any other."""
-    found: set[int] = set()
+    ids: set[int] = set()
 
     def note(item: dict[str, Any]) -> dict[str, Any]:
-        found.update(item[key] for key in ("id", "element-id", "key-id", "value-id") if isinstance(item.get(key), int))
+        ids.update(item[key] for key in ("id", "element-id", "key-id", "value-id") if isinstance(item.get(key), int))
         return item
 
     try:
         json.loads(schema, object_hook=note)
     except ValueError:
         return frozenset()
-    return frozenset(found)
+    return frozenset(ids)

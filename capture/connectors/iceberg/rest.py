@@ -61,40 +61,40 @@ def structured_options(options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     Raises:
         InvalidArgument: One is not an object, or `auth` has parts that its type does not know.
     """
-    found = {}
+    options_of = {}
     for name, example in _STRUCTURED.items():
         dotted = {key.partition(".")[2]: value for key, value in options.items() if key.startswith(f"{name}.")}
         if name not in options and not dotted:
             continue
-        held = _parsed(name, options[name], example) if name in options else {}
+        parsed = _parsed(name, options[name], example) if name in options else {}
         for path, value in dotted.items():
-            _put(held, path.split("."), value, f"{name}.{path}")
-        found[name] = held
-    if "auth" in found:
-        _check_auth(found["auth"])
-    return found
+            _put(parsed, path.split("."), value, f"{name}.{path}")
+        options_of[name] = parsed
+    if "auth" in options_of:
+        _check_auth(options_of["auth"])
+    return options_of
 
 
 def _parsed(name: str, text: str, example: str) -> dict[str, Any]:
     try:
-        held = json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        held = None
-    if not isinstance(held, dict):
+        value = None
+    if not isinstance(value, dict):
         raise InvalidArgument(
             f"option {name}: must be a JSON object such as {example}, or dotted options such as {name}.type=…",
             params={"field": f"options.{name}"},
         )
-    return held
+    return value
 
 
-def _put(held: dict[str, Any], path: list[str], value: str, option: str) -> None:
+def _put(into: dict[str, Any], path: list[str], value: str, option: str) -> None:
     *parents, last = path
     for part in parents:
-        held = held.setdefault(part, {})
-        if not isinstance(held, dict):
+        into = into.setdefault(part, {})
+        if not isinstance(into, dict):
             raise InvalidArgument(f"option {option}: {part} is a text elsewhere", params={"field": f"options.{option}"})
-    held[last] = value
+    into[last] = value
 
 
 def _check_auth(auth: dict[str, Any]) -> None:
@@ -107,8 +107,8 @@ def _check_auth(auth: dict[str, Any]) -> None:
             params={"field": "options.auth"},
         )
     parts = auth.setdefault(kind, {})
-    known = {"type", "impl", kind} if kind == "custom" else {"type", kind}
-    if not isinstance(parts, dict) or (wrong := sorted(auth.keys() - known)):
+    keys = {"type", "impl", kind} if kind == "custom" else {"type", kind}
+    if not isinstance(parts, dict) or (wrong := sorted(auth.keys() - keys)):
         named = f"has no part {wrong[0]}" if isinstance(parts, dict) else f"{kind} must be an object"
         raise InvalidArgument(f"option auth of type {kind}: {named}", params={"field": "options.auth"})
     if kind == "custom" and not auth.get("impl"):

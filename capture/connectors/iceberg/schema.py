@@ -130,19 +130,19 @@ def to_schema(schema: IcebergSchema) -> Schema:
     return Schema(tuple(column for column, _, _ in _walk(schema.fields)))
 
 
-def leaves(schema: IcebergSchema, wanted: frozenset[str] | None = None) -> list[Leaf]:
+def leaves(schema: IcebergSchema, column_names: frozenset[str] | None = None) -> list[Leaf]:
     """The leaf columns of a schema, of all or those named."""
     return [
         Leaf(nested.field_id, column, nested.field_type, parse(column.logical_type), nested.initial_default, parents)
         for column, nested, parents in _walk(schema.fields)
-        if column.is_leaf and (wanted is None or column.is_among(wanted))
+        if column.is_leaf and (column_names is None or column.is_among(column_names))
     ]
 
 
 def schema_of(metadata: TableMetadata, snapshot: Snapshot) -> IcebergSchema:
     """The schema at a snapshot; the current one where it names none, as in v1 tables."""
-    found = None if snapshot.schema_id is None else metadata.schema_by_id(snapshot.schema_id)
-    return found or metadata.schema()
+    schema = None if snapshot.schema_id is None else metadata.schema_by_id(snapshot.schema_id)
+    return schema or metadata.schema()
 
 
 def leaf_of(metadata: TableMetadata, schema: IcebergSchema, field_id: int) -> Leaf | None:
@@ -171,14 +171,14 @@ def _walk(
 
 def constraints(schema: IcebergSchema, table: str) -> tuple[Constraint, ...]:
     """NOT NULL of every required column, and the primary key that the identifier fields are."""
-    found = [
+    constraints = [
         Constraint("CHECK", f"{table}_{nested.name}_not_null", (nested.name,), f"{nested.name} IS NOT NULL")
         for nested in schema.fields
         if nested.required
     ]
     if names := tuple(schema.find_column_name(i) or str(i) for i in schema.identifier_field_ids):
-        found.insert(0, Constraint("PRIMARY KEY", f"{table}_pkey", names))
-    return tuple(found)
+        constraints.insert(0, Constraint("PRIMARY KEY", f"{table}_pkey", names))
+    return tuple(constraints)
 
 
 def partition_keys(spec: PartitionSpec, schema: IcebergSchema) -> tuple[str, ...]:
@@ -265,25 +265,25 @@ class FileLayout:
             return cls(paths)
         if mapping := metadata.name_mapping():
             return cls(dict(_by_name(schema, mapping.root, ())))
-        return cls({number: column_key([held.name]) for number, held in enumerate(schema, 1)})
+        return cls({number: column_key([column.name]) for number, column in enumerate(schema, 1)})
 
 
 def _by_field_id(fields: Any, parents: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    for held in fields:
-        path = (*parents, held.name)
-        if field_id := (held.metadata or {}).get(_FIELD_ID):
+    for column in fields:
+        path = (*parents, column.name)
+        if field_id := (column.metadata or {}).get(_FIELD_ID):
             yield int(field_id), column_key(path)
-        if pa.types.is_struct(held.type):
-            yield from _by_field_id(held.type.fields, path)
+        if pa.types.is_struct(column.type):
+            yield from _by_field_id(column.type.fields, path)
 
 
 def _by_name(fields: Any, mapping: Any, parents: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    known = {name: mapped for mapped in mapping for name in mapped.names}
-    for held in fields:
-        path = (*parents, held.name)
-        mapped = known.get(held.name)
+    by_name = {name: mapped for mapped in mapping for name in mapped.names}
+    for column in fields:
+        path = (*parents, column.name)
+        mapped = by_name.get(column.name)
         if mapped is not None:  # one without inner fields is falsy
             if mapped.field_id is not None:
                 yield mapped.field_id, column_key(path)
-            if pa.types.is_struct(held.type):
-                yield from _by_name(held.type.fields, mapped.fields, path)
+            if pa.types.is_struct(column.type):
+                yield from _by_name(column.type.fields, mapped.fields, path)

@@ -32,7 +32,7 @@ class SourceStatistics:
     def __init__(self, io: LakeIO, metadata: TableMetadata, snapshot_id: int, leaves: Sequence[Leaf]):
         self._io, self._snapshot_id = io, snapshot_id
         self._leaves = {leaf.field_id: leaf for leaf in leaves}
-        self._files = [held for held in metadata.statistics if held.snapshot_id == snapshot_id]
+        self._files = [file for file in metadata.statistics if file.snapshot_id == snapshot_id]
 
     @property
     def sketches(self) -> list[Sketch]:
@@ -50,32 +50,32 @@ class SourceStatistics:
         Returns:
             Rows of COLUMN_SCHEMA; None where no column has an NDV.
         """
-        found: dict[int, dict[str, Any]] = {}
-        for held in self._files:
-            for blob in held.blob_metadata:
+        columns: dict[int, dict[str, Any]] = {}
+        for file in self._files:
+            for blob in file.blob_metadata:
                 if self._is_ours(blob) and (ndv := _number(blob.properties)) is not None:
-                    found[blob.fields[0]] = {"ndv": ndv, "ndv_exact": False}
+                    columns[blob.fields[0]] = {"ndv": ndv, "ndv_exact": False}
         for column_id, (_, counted) in self._estimated.items():
-            found[column_id] = {
+            columns[column_id] = {
                 "ndv": counted.ndv, "ndv_exact": counted.exact, "ndv_lower": counted.lower, "ndv_upper": counted.upper,
             }  # fmt: skip
         rows = [
             {"column_id": i, "column_name": self._leaves[i].name, "logical_type": self._leaves[i].logical.text,
-             "row_count": row_count} | ndv for i, ndv in sorted(found.items())
+             "row_count": row_count} | ndv for i, ndv in sorted(columns.items())
         ]  # fmt: skip
         return pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None
 
     @cached_property
     def _estimated(self) -> dict[int, tuple[Blob, Estimate]]:
         """Column id → its sketch and what the sketch estimates. One of another seed, or damaged, is left out."""
-        found = {}
-        for held in self._files:
-            if any(self._is_ours(blob) for blob in held.blob_metadata):
-                for blob in read_if_any(self._io, held.statistics_path):
+        estimates = {}
+        for file in self._files:
+            if any(self._is_ours(blob) for blob in file.blob_metadata):
+                for blob in read_if_any(self._io, file.statistics_path):
                     if self._is_ours(blob):
                         with suppress(StatflightError):
-                            found[blob.fields[0]] = blob, estimate(blob.data)
-        return found
+                            estimates[blob.fields[0]] = blob, estimate(blob.data)
+        return estimates
 
     def _is_ours(self, blob: Any) -> bool:
         return (

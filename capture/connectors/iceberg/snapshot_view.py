@@ -216,11 +216,11 @@ class SnapshotView:
         """Live rows of a file; what deletes take away is counted once for a file and the deletes that apply to it."""
         about = tuple(sorted((delete.location, delete.size, delete.blob or ()) for delete in deletes))
         key = ("live", self._scope, entry.location, entry.size, about)
-        held: int | None = FILES.get(key)
-        if held is None:
-            held = self._count_live(entry)
-            FILES.put(key, held, 100 + 100 * len(about))
-        return held
+        cached: int | None = FILES.get(key)
+        if cached is None:
+            cached = self._count_live(entry)
+            FILES.put(key, cached, 100 + 100 * len(about))
+        return cached
 
     def _count_live(self, entry: Entry) -> int:
         gone = self._index.deleted_rows(entry)
@@ -272,8 +272,8 @@ class SnapshotView:
         name: bytes | None = FILES.get(key)
         schema: pa.Schema | None = None if name is None else FILES.get(("schema", name))
         if name is None or schema is None:
-            with open_parquet(self._io, entry) as held:
-                schema = held.schema_arrow.remove_metadata()
+            with open_parquet(self._io, entry) as file:
+                schema = file.schema_arrow.remove_metadata()
             name = hashlib.sha256(schema.serialize()).digest()
             FILES.put(key, name, 200)
             FILES.put(("schema", name), schema, 1000 * (1 + len(schema)))
@@ -283,11 +283,11 @@ class SnapshotView:
             self._layouts[name] = FileLayout.of(schema, self._metadata)
         return self._layouts[name]
 
-    def _scan_columns(self, entry: Entry, layout: FileLayout, wanted: Sequence[Leaf]) -> tuple[ScanColumn, ...]:
+    def _scan_columns(self, entry: Entry, layout: FileLayout, leaves: Sequence[Leaf]) -> tuple[ScanColumn, ...]:
         """Sources of columns: the file, else its partition, else the default, else null."""
         identity = identity_values(self._specs[entry.spec_id], entry.partition)
         columns = []
-        for leaf in wanted:
+        for leaf in leaves:
             path, value, within = layout.paths.get(leaf.field_id), None, None
             if path is None:
                 value, within = leaf.value_where_missing(layout.paths)

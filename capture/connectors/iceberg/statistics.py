@@ -62,27 +62,27 @@ class ColumnStatistics:
         footers: _Footers,
     ) -> pa.Table:
         """One column in each file of a block."""
-        known = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
+        of_column = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
         cut = cut_length(self._properties, leaf.name)
-        facts = None if live else _plainly(leaf, cut, known, rows)
-        if facts is None:
-            facts = self._closely(leaf, cut, block, known, rows)
+        statistics = None if live else _plainly(leaf, cut, of_column, rows)
+        if statistics is None:
+            statistics = self._closely(leaf, cut, block, of_column, rows)
             lacking = self._lacking(leaf, block, metrics) if footers else None
             if lacking is not None:
-                facts = _completed(facts, _of_footers(leaf, block, rows, footers), lacking)
-        return column_rows(block.locations, leaf.column, {leaf.column.key: leaf.field_id}, rows, **facts)
+                statistics = _completed(statistics, _of_footers(leaf, block, rows, footers), lacking)
+        return column_rows(block.locations, leaf.column, {leaf.column.key: leaf.field_id}, rows, **statistics)
 
     def _closely(self, leaf: Leaf, cut: int, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:
         """The facts about a column, file by file."""
         low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
         parts: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
-        held = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
-        columns = [*(values.to_pylist() for values in held), block.partition_of.to_pylist()]
+        arrays = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
+        columns = [*(values.to_pylist() for values in arrays), block.partition_of.to_pylist()]
         only = [self._only_value(leaf, block, partition) for partition in block.partitions]
-        for known, nulls, nans, lower, upper, count, left, partition in zip(*columns, strict=True):
+        for has_metrics, nulls, nans, lower, upper, count, left, partition in zip(*columns, strict=True):
             low, low_exact = low_of(lower)
             high, high_exact = high_of(upper)
-            if not known and (value := only[partition]) is not None:
+            if not has_metrics and (value := only[partition]) is not None:
                 low = high = value.value
                 nulls, nans = (count, 0) if low is None else (0 if value.everywhere else None, 0)
                 low_exact = high_exact = value.everywhere
@@ -118,10 +118,10 @@ class ColumnStatistics:
 
     def _lacking(self, leaf: Leaf, block: Files, metrics: Columns) -> pa.Array | None:
         """Mask of the files where neither the manifest nor the schema says anything of a column; None for none."""
-        known = metrics.get(leaf.field_id)
-        if known is not None and pc.all(known.known).as_py():
+        of_column = metrics.get(leaf.field_id)
+        if of_column is not None and pc.all(of_column.known).as_py():
             return None
-        missing = pa.repeat(True, len(block)) if known is None else pc.invert(known.known)
+        missing = pa.repeat(True, len(block)) if of_column is None else pc.invert(of_column.known)
         only = [self._only_value(leaf, block, partition) is None for partition in block.partitions]
         mask = pc.and_(pc.and_(missing, pa.array(only, pa.bool_()).take(block.partition_of)), _is_parquet(block))
         return mask if pc.any(mask).as_py() else None
@@ -138,14 +138,14 @@ class ColumnStatistics:
         if count > self._footers_left:
             return []
         self._footers_left -= count
-        wanted = lacking.to_pylist()
+        of_file = lacking.to_pylist()
         listed = [
             ListedFile(self._open_place(location), size)
-            for location, size, lacks in zip(block.locations.to_pylist(), block.sizes.to_pylist(), wanted, strict=True)
+            for location, size, lacks in zip(block.locations.to_pylist(), block.sizes.to_pylist(), of_file, strict=True)
             if lacks
         ]
-        found = iter(self._read(listed))
-        return [next(found) if lacks else None for lacks in wanted]
+        footers = iter(self._read(listed))
+        return [next(footers) if lacks else None for lacks in of_file]
 
     def _read(self, files: Sequence[ListedFile]) -> _Footers:
         """Footers with statistics; None for a file that is damaged or gone: a scan will say so."""
@@ -193,15 +193,15 @@ def _is_parquet(block: Files) -> pa.Array:
 
 def _of_footers(leaf: Leaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:
     """The facts about a column from footers, whose leaves are found by field id."""
-    known = [held if held is not None and _is_sure(held[0], leaf) else None for held in footers]
-    facts = footer_facts(known, lambda footer: _position(footer, leaf.field_id), leaf.logical)
+    sure = [held if held is not None and _is_sure(held[0], leaf) else None for held in footers]
+    statistics = footer_facts(sure, lambda footer: _position(footer, leaf.field_id), leaf.logical)
     whole = pc.equal(rows, block.rows)
-    counts = zip(facts["null_count"].to_pylist(), block.rows.to_pylist(), rows.to_pylist(), strict=True)
-    facts["null_count"] = pa.array([_after_deletes(count, of, left) for count, of, left in counts], pa.int64())
-    facts["nan_count"] = pc.if_else(whole, facts["nan_count"], pa.scalar(None, pa.int64()))
+    counts = zip(statistics["null_count"].to_pylist(), block.rows.to_pylist(), rows.to_pylist(), strict=True)
+    statistics["null_count"] = pa.array([_after_deletes(count, of, left) for count, of, left in counts], pa.int64())
+    statistics["nan_count"] = pc.if_else(whole, statistics["nan_count"], pa.scalar(None, pa.int64()))
     for side in ("lower_exact", "upper_exact"):
-        facts[side] = pc.and_(facts[side], whole)
-    return facts
+        statistics[side] = pc.and_(statistics[side], whole)
+    return statistics
 
 
 def _is_sure(footer: Footer, leaf: Leaf) -> bool:
@@ -215,11 +215,11 @@ def _position(footer: Footer, field_id: int) -> int | None:
     return next((i for i, leaf in enumerate(footer.leaves) if leaf.is_leaf and leaf.field_id == field_id), None)
 
 
-def _completed(facts: dict[str, Any], others: dict[str, Any], lacking: pa.Array) -> dict[str, Any]:
+def _completed(statistics: dict[str, Any], others: dict[str, Any], lacking: pa.Array) -> dict[str, Any]:
     """Facts with those of some files replaced."""
     return {
         name: values if values is None or others[name] is None else pc.if_else(lacking, others[name], values)
-        for name, values in facts.items()
+        for name, values in statistics.items()
     }
 
 

@@ -30,14 +30,14 @@ def outermost(values: pa.Array, groups: Sequence[tuple[int, int]], filled: pa.Ar
     """
     if pa.types.is_float16(values.type):
         values = values.cast(pa.float32())
-    found = []
+    bounds = []
     for start, end in groups:
         some = values.slice(start, end - start).filter(filled.slice(start, end - start))
         unsure = (
             not len(some) or some.null_count or (pa.types.is_floating(some.type) and pc.any(pc.is_nan(some)).as_py())
         )
-        found.append(pa.scalar(None, values.type) if unsure else pc.min_max(some)["max" if upper else "min"])
-    return pa.array(found, values.type) if found else values.slice(0, 0)
+        bounds.append(pa.scalar(None, values.type) if unsure else pc.min_max(some)["max" if upper else "min"])
+    return pa.array(bounds, values.type) if bounds else values.slice(0, 0)
 
 
 def enclosing(values: pa.Array, kind: LogicalType, *, upper: bool) -> tuple[pa.Array, pa.Array]:
@@ -53,9 +53,9 @@ def enclosing(values: pa.Array, kind: LogicalType, *, upper: bool) -> tuple[pa.A
         )
     if getattr(values.type, "unit", "") == "ns":
         ticks = values.cast(pa.int64())
-        known = ticks.is_valid().to_numpy(zero_copy_only=False)
+        is_known = ticks.is_valid().to_numpy(zero_copy_only=False)
         whole, rest = np.divmod(ticks.fill_null(0).to_numpy(), 1000)
-        values = pa.array(whole + (rest > 0) if upper else whole, mask=~known)
+        values = pa.array(whole + (rest > 0) if upper else whole, mask=~is_known)
         exact = pc.and_(exact, pa.array(rest == 0))
     try:
         return values.cast(type), exact

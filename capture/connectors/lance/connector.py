@@ -65,10 +65,12 @@ class LanceConnector(SnapshotLister):
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         with self._reading(namespace, name):
             dataset = self._open(namespace, name)
-            versions = sorted(dataset.versions(), key=lambda held: held["version"])
-            live = frozenset(int(held["version"]) for held in versions)
-            found = tuple(self._snapshot(dataset, held, live) for held in versions if int(held["version"]) in wanted)
-            return SnapshotListing(found, live, max(live, default=None))
+            versions = sorted(dataset.versions(), key=lambda version: version["version"])
+            live = frozenset(int(version["version"]) for version in versions)
+            snapshots = tuple(
+                self._snapshot(dataset, version, live) for version in versions if int(version["version"]) in wanted
+            )
+            return SnapshotListing(snapshots, live, max(live, default=None))
 
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
@@ -76,18 +78,18 @@ class LanceConnector(SnapshotLister):
         with self._reading(namespace, name):
             dataset = self._open(namespace, name, snapshot_id)
             schema = to_schema(dataset.schema)
-            wanted = schema.leaves(column_names)
-            fragments = [_Fragment(dataset, held) for held in dataset.get_fragments()]
+            leaves = schema.leaves(column_names)
+            fragments = [_Fragment(dataset, fragment) for fragment in dataset.get_fragments()]
             rows = int(dataset.count_rows())
             files = pa.Table.from_pylist([row for f in fragments for row in f.rows()], FILE_SCHEMA)
             deletes = any(f.deleted for f in fragments)
-            analyzed = _analyzed(dataset, wanted, ids)
+            analyzed = _analyzed(dataset, leaves, ids)
             return NativeStats(
                 rows,
                 files.num_rows,
                 sum(files["size_bytes"].to_pylist()),
                 files,
-                self._zone_maps(dataset, fragments, wanted, ids, lambda: self._reading(namespace, name)),
+                self._zone_maps(dataset, fragments, leaves, ids, lambda: self._reading(namespace, name)),
                 analyzed.columns if analyzed and analyzed.snapshot_id == snapshot_id else None,
                 row_deletes=deletes,
                 earlier=[analyzed] if analyzed and analyzed.snapshot_id < snapshot_id else (),
@@ -103,8 +105,8 @@ class LanceConnector(SnapshotLister):
                 for column in to_schema(dataset.schema).leaves(column_names)
                 if (column_id := column.id_in(ids)) is not None
             )
-            for held in dataset.get_fragments():
-                fragment = _Fragment(dataset, held)
+            for lance_fragment in dataset.get_fragments():
+                fragment = _Fragment(dataset, lance_fragment)
                 yield ScanTask(
                     "lance",
                     fragment.paths[0],
@@ -141,9 +143,9 @@ class LanceConnector(SnapshotLister):
         except (ValueError, OSError):
             raise unknown_snapshot(namespace, name, version) from None
 
-    def _snapshot(self, dataset: Any, held: Mapping[str, Any], live: frozenset[int]) -> Snapshot:
-        version = int(held["version"])
-        at: datetime = held["timestamp"]
+    def _snapshot(self, dataset: Any, listed: Mapping[str, Any], live: frozenset[int]) -> Snapshot:
+        version = int(listed["version"])
+        at: datetime = listed["timestamp"]
         schema = (dataset if version == dataset.version else dataset.checkout_version(version)).schema
         return Snapshot(
             version,
@@ -156,13 +158,13 @@ class LanceConnector(SnapshotLister):
 
     @staticmethod
     def _zone_maps(
-        dataset: Any, fragments: list[_Fragment], wanted: list[Column], ids: ColumnIds, reading: Callable[[], Any]
+        dataset: Any, fragments: list[_Fragment], leaves: list[Column], ids: ColumnIds, reading: Callable[[], Any]
     ) -> Callable[[], Iterator[pa.Table]]:
         by_id = {f.id: Fragment(f.paths[0], f.live, f.deleted) for f in fragments}
 
         def file_columns() -> Iterator[pa.Table]:
             with reading():
-                yield from zone_map_rows(dataset, by_id, wanted, ids)
+                yield from zone_map_rows(dataset, by_id, leaves, ids)
 
         return file_columns
 
@@ -185,16 +187,16 @@ class LanceConnector(SnapshotLister):
 class _Fragment:
     """A fragment: its files by absolute name, its live rows, and a fingerprint of both."""
 
-    def __init__(self, dataset: Any, held: Any):
-        self.id = int(held.fragment_id)
-        self.live = int(held.count_rows())
-        self.deleted = int(held.num_deletions)
-        files = held.data_files()
+    def __init__(self, dataset: Any, fragment: Any):
+        self.id = int(fragment.fragment_id)
+        self.live = int(fragment.count_rows())
+        self.deleted = int(fragment.num_deletions)
+        files = fragment.data_files()
         home = str(dataset.uri).rstrip("/")
         bases = {base.id: base.path.rstrip("/") for base in _bases(dataset)}
         self.paths = [f"{bases.get(getattr(f, 'base_id', None), home)}/data/{f.path}" for f in files]
         self.sizes = [int(f.file_size_bytes or 0) for f in files]
-        deletion = held.deletion_file()
+        deletion = fragment.deletion_file()
         self.delete_files = [delete_file(f"{home}/{deletion}")] if deletion else []
         parts = [str(deletion or ""), str(self.live)]
         parts += [f"{path}\0{f.fields}" for path, f in zip(self.paths, files, strict=True)]
@@ -212,18 +214,18 @@ class _Fragment:
             }
 
 
-def _analyzed(dataset: Any, wanted: list[Column], ids: ColumnIds) -> EarlierColumns | None:
+def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds) -> EarlierColumns | None:
     """The statistics in a version's config, labelled by the version they were computed at: a config lives on."""
     config = dataset.config()
     version = analyzed_version(config)
     if version is None or version > dataset.version:
         return None
     try:
-        made = dataset if version == dataset.version else dataset.checkout_version(version)
+        at_version = dataset if version == dataset.version else dataset.checkout_version(version)
     except (ValueError, OSError):
         return None  # it was cleaned up
-    columns = analyzed_columns(config, int(made.count_rows()), made.schema, wanted, ids)
-    return columns and EarlierColumns(version, to_schema(made.schema).hash, columns)
+    columns = analyzed_columns(config, int(at_version.count_rows()), at_version.schema, leaves, ids)
+    return columns and EarlierColumns(version, to_schema(at_version.schema).hash, columns)
 
 
 def _bases(dataset: Any) -> list[Any]:

@@ -44,17 +44,17 @@ _ZONE = ("fragment_id", "min", "max", "null_count", "nan_count", "zone_length")
 
 
 def zone_map_rows(
-    dataset: Any, fragments: Mapping[int, Fragment], wanted: Sequence[Column], ids: ColumnIds
+    dataset: Any, fragments: Mapping[int, Fragment], leaves: Sequence[Column], ids: ColumnIds
 ) -> Iterator[pa.Table]:
     """Rows of `stats.file_columns`, one table per column that has a zone map.
 
     Args:
         dataset: The dataset, at the version asked for.
         fragments: The live fragments by their id.
-        wanted: The leaf columns.
+        leaves: The leaf columns.
         ids: Column ids.
     """
-    by_name = {column.name: column for column in wanted if column.id_in(ids) is not None}
+    by_name = {column.name: column for column in leaves if column.id_in(ids) is not None}
     describe = getattr(dataset, "describe_indices", list)  # older releases tell less
     for index in describe():
         column = by_name.get(index.field_names[0]) if len(index.field_names) == 1 else None
@@ -88,7 +88,7 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
     whose = zones["fragment_id"].to_numpy()
     starts = np.flatnonzero(np.diff(whose, prepend=-1)).tolist() if len(whose) else []
     groups = list(zip(starts, [*starts[1:], len(whose)], strict=True))
-    held = [fragments[int(whose[start])] for start, _ in groups]
+    fragments_of = [fragments[int(whose[start])] for start, _ in groups]
     has_nan = kind.kind in _FLOATS
     nulls, nans, lengths = (zones[name].to_numpy() for name in ("null_count", "nan_count", "zone_length"))
     filled = pa.array(nulls + nans < lengths)
@@ -96,14 +96,14 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
     for side, upper in (("min", False), ("max", True)):
         bound = outermost(zones[side].combine_chunks(), groups, filled, upper=upper)
         sides[side] = enclosing(bound, kind, upper=upper)
-    intact = pa.array([not f.deleted for f in held], pa.bool_())
+    intact = pa.array([not f.deleted for f in fragments_of], pa.bool_())
     return column_rows(
-        pa.array([f.path for f in held], pa.string()),
+        pa.array([f.path for f in fragments_of], pa.string()),
         column,
         ids,
-        pa.array([f.live for f in held], pa.int64()),
-        null_count=_counts(held, [int(nulls[start:end].sum()) for start, end in groups]),
-        nan_count=_counts(held, [int(nans[start:end].sum()) for start, end in groups]) if has_nan else None,
+        pa.array([f.live for f in fragments_of], pa.int64()),
+        null_count=_counts(fragments_of, [int(nulls[start:end].sum()) for start, end in groups]),
+        nan_count=_counts(fragments_of, [int(nans[start:end].sum()) for start, end in groups]) if has_nan else None,
         lower=sides["min"][0],
         upper=sides["max"][0],
         lower_exact=pc.and_(sides["min"][1], intact),
@@ -113,8 +113,8 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
 
 def _counts(fragments: Sequence[Fragment], counts: Sequence[int]) -> pa.Array:
     """Counts over all rows of each fragment; where rows are gone only none is still known to be none."""
-    known = [count if not f.deleted or not count else None for f, count in zip(fragments, counts, strict=True)]
-    return pa.array(known, pa.int64())
+    exact = [count if not f.deleted or not count else None for f, count in zip(fragments, counts, strict=True)]
+    return pa.array(exact, pa.int64())
 
 
 # ANALYZE of lance-spark.
@@ -129,7 +129,7 @@ def analyzed_version(config: Mapping[str, str]) -> int | None:
 
 
 def analyzed_columns(
-    config: Mapping[str, str], rows: int, schema: pa.Schema, wanted: Sequence[Column], ids: ColumnIds
+    config: Mapping[str, str], rows: int, schema: pa.Schema, leaves: Sequence[Column], ids: ColumnIds
 ) -> pa.Table | None:
     """Column statistics that Spark's ANALYZE left, as records of the version it computed them at.
 
@@ -137,7 +137,7 @@ def analyzed_columns(
         config: The config of a version that is no older; `analyzed_version` finds statistics in it.
         rows: Live rows of the version they were computed at.
         schema: Its schema.
-        wanted: The leaf columns.
+        leaves: The leaf columns.
         ids: Column ids.
 
     Returns:
@@ -146,8 +146,8 @@ def analyzed_columns(
     entries = _entries(config)
     if entries.get("numRows", str(rows)) != str(rows) or entries["schemaHash"] != schema_hash(schema):
         return None
-    found = [row for column in wanted if (row := _analyzed(entries, column, rows, ids)) is not None]
-    return pa.Table.from_pylist(found, COLUMN_SCHEMA) if found else None
+    rows_found = [row for column in leaves if (row := _analyzed(entries, column, rows, ids)) is not None]
+    return pa.Table.from_pylist(rows_found, COLUMN_SCHEMA) if rows_found else None
 
 
 def _entries(config: Mapping[str, str]) -> dict[str, str]:

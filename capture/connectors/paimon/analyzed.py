@@ -37,15 +37,15 @@ def parse_analyzed(text: str) -> Analyzed:
     Raises:
         ValueError: It is not a statistics file.
     """
-    held = json.loads(text)
-    if not isinstance(held, dict):
+    document = json.loads(text)
+    if not isinstance(document, dict):
         raise ValueError("a statistics file holds a JSON object")
-    columns = held.get("colStats")
+    columns = document.get("colStats")
     return Analyzed(
-        _whole(held.get("snapshotId")),
-        _whole(held.get("schemaId")),
-        _count(held.get("mergedRecordCount")),
-        _count(held.get("mergedRecordSize")),
+        _whole(document.get("snapshotId")),
+        _whole(document.get("schemaId")),
+        _count(document.get("mergedRecordCount")),
+        _count(document.get("mergedRecordSize")),
         {str(n): c for n, c in columns.items() if isinstance(c, dict)} if isinstance(columns, dict) else {},
     )
 
@@ -62,8 +62,8 @@ def analyzed_rows(analyzed: Analyzed, columns: Sequence[Column], ids: ColumnIds,
     Returns:
         Rows of COLUMN_SCHEMA; None where it says nothing.
     """
-    found = [row for c in columns if (row := _row(analyzed, c, ids, rows)) is not None]
-    return pa.Table.from_pylist(found, COLUMN_SCHEMA) if found else None
+    analyzed_columns = [row for c in columns if (row := _row(analyzed, c, ids, rows)) is not None]
+    return pa.Table.from_pylist(analyzed_columns, COLUMN_SCHEMA) if analyzed_columns else None
 
 
 def _row(analyzed: Analyzed, column: Column, ids: ColumnIds, rows: int | None) -> dict[str, Any] | None:
@@ -138,5 +138,5 @@ def _whole(value: Any) -> int | None:
 
 
 def _count(value: Any) -> int | None:
-    found = _whole(value)
-    return found if found is not None and 0 <= found < 2**63 else None
+    count = _whole(value)
+    return count if count is not None and 0 <= count < 2**63 else None

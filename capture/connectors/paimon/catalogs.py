@@ -40,7 +40,7 @@ class Catalog(Protocol):
             NotFound: There is no such table.
         """
 
-    def reason(self, trouble: BaseException, place: Place | None = None) -> str:
+    def reason(self, error: BaseException, place: Place | None = None) -> str:
         """The message of an error without secrets and without the table's path."""
 
 
@@ -84,9 +84,9 @@ class JdbcCatalog(Catalog):
         return sorted(str(row[0]) for row in self._rows(sql, self._key, namespace))
 
     def find(self, namespace: str, name: str) -> Place:
-        known = self.names(namespace)
-        if name not in known:
-            raise unknown_table(namespace, name, known)
+        names = self.names(namespace)
+        if name not in names:
+            raise unknown_table(namespace, name, names)
         sql = (
             "SELECT property_value FROM paimon_database_properties"
             " WHERE catalog_key = ? AND database_name = ? AND property_key = 'location'"
@@ -95,12 +95,15 @@ class JdbcCatalog(Catalog):
         base = str(rows[0][0]).rstrip("/") if rows else f"{self._warehouse}/{namespace}{DATABASE_SUFFIX}"
         return open_place(f"{base}/{name}", storage_options(self.options))
 
-    def reason(self, trouble: BaseException, place: Place | None = None) -> str:
-        return reason(trouble, self.options, *([place.path, place.name] if place else []), str(self._file))
+    def reason(self, error: BaseException, place: Place | None = None) -> str:
+        return reason(error, self.options, *([place.path, place.name] if place else []), str(self._file))
 
     def _rows(self, sql: str, *values: str) -> list[Any]:
-        with self._reading(), closing(sqlite3.connect(f"{self._file.absolute().as_uri()}?mode=ro", uri=True)) as held:
-            return held.execute(sql, values).fetchall()
+        with (
+            self._reading(),
+            closing(sqlite3.connect(f"{self._file.absolute().as_uri()}?mode=ro", uri=True)) as connection,
+        ):
+            return connection.execute(sql, values).fetchall()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -108,7 +111,7 @@ class JdbcCatalog(Catalog):
             raise NotFound(f'uri "{self.uri}" does not exist', params={"field": "uri"})
         try:
             yield
-        except sqlite3.Error as trouble:
-            if "no such table" in str(trouble):
+        except sqlite3.Error as error:
+            if "no such table" in str(error):
                 raise NotFound(f'uri "{self.uri}" has no Paimon catalog', params={"field": "uri"}) from None
-            raise UpstreamError(f'uri "{self.uri}" cannot be read ({self.reason(trouble)})') from None
+            raise UpstreamError(f'uri "{self.uri}" cannot be read ({self.reason(error)})') from None

@@ -67,17 +67,17 @@ class PaimonConnector(SnapshotLister):
     def describe(self, namespace: str, name: str) -> TableDescriptor:
         with self._opened(namespace, name) as (table, place):
             latest = table.snapshot_manager().get_latest_snapshot()
-            held = table.table_schema if latest is None else table.schema_manager.get_schema(latest.schema_id)
-            schema = to_schema(held.fields)
+            table_schema = table.table_schema if latest is None else table.schema_manager.get_schema(latest.schema_id)
+            schema = to_schema(table_schema.fields)
             return TableDescriptor(
                 namespace,
                 name,
                 table.catalog_environment.uuid or None,
                 place.name,
                 schema,
-                tuple(held.partition_keys),
-                mask({str(key): str(value) for key, value in held.options.items()}),
-                constraints(name, held),
+                tuple(table_schema.partition_keys),
+                mask({str(key): str(value) for key, value in table_schema.options.items()}),
+                constraints(name, table_schema),
             )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
@@ -86,16 +86,16 @@ class PaimonConnector(SnapshotLister):
             live = frozenset(snapshot_ids(table)) | tagged.keys()
             new = sorted(snapshot_id for snapshot_id in live if snapshot_id in wanted)
             schemas: dict[int, Schema] = {}
-            found = []
-            for snapshot_id, held in sorted(table.snapshot_manager().get_snapshots_batch(new).items()):
-                held = held or (tagged[snapshot_id].snapshot if snapshot_id in tagged else None)
-                if held is None:  # it expired just now
+            snapshots = []
+            for snapshot_id, snapshot in sorted(table.snapshot_manager().get_snapshots_batch(new).items()):
+                snapshot = snapshot or (tagged[snapshot_id].snapshot if snapshot_id in tagged else None)
+                if snapshot is None:  # it expired just now
                     live -= {snapshot_id}
                     continue
-                if held.schema_id not in schemas:
-                    schemas[held.schema_id] = to_schema(table.schema_manager.get_schema(held.schema_id).fields)
-                found.append(_snapshot(held, schemas[held.schema_id], live))
-            return SnapshotListing(tuple(found), live, max(live, default=None))
+                if snapshot.schema_id not in schemas:
+                    schemas[snapshot.schema_id] = to_schema(table.schema_manager.get_schema(snapshot.schema_id).fields)
+                snapshots.append(_snapshot(snapshot, schemas[snapshot.schema_id], live))
+            return SnapshotListing(tuple(snapshots), live, max(live, default=None))
 
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
@@ -112,12 +112,12 @@ class PaimonConnector(SnapshotLister):
             if rows is None:
                 rows = view.merged_rows()
             schema = to_schema(view.table.fields)
-            wanted = schema.leaves(column_names)
+            leaves = schema.leaves(column_names)
             files = pa.Table.from_pylist([f.row() for f in view.files], FILE_SCHEMA)
 
             def file_columns() -> Iterator[pa.Table]:
                 with self._translated(namespace, name, place):
-                    yield from ColumnStatistics(view, self._footers).tables(wanted, ids)
+                    yield from ColumnStatistics(view, self._footers).tables(leaves, ids)
 
             return NativeStats(
                 rows,
@@ -125,10 +125,10 @@ class PaimonConnector(SnapshotLister):
                 sum(files["size_bytes"].to_pylist()),
                 files,
                 file_columns,
-                analyzed_rows(current, wanted, ids, rows) if current else None,
+                analyzed_rows(current, leaves, ids, rows) if current else None,
                 merged_size_bytes=current.size if current else None,
                 row_deletes=any(f.live != f.meta.row_count for f in view.files),
-                earlier=_earlier(offer, view, schema, wanted, ids),
+                earlier=_earlier(offer, view, schema, leaves, ids),
             )
 
     def plan_files(
@@ -166,8 +166,8 @@ class PaimonConnector(SnapshotLister):
     @staticmethod
     def _view(table: Any, place: Place, namespace: str, name: str, snapshot_id: int) -> SnapshotView:
         """The table at a snapshot, or at the tag that keeps a snapshot which has expired."""
-        if (held := table.snapshot_manager().get_snapshot_by_id(snapshot_id)) is not None:
-            return SnapshotView(table.copy({"scan.snapshot-id": str(snapshot_id)}), place, held)
+        if (snapshot := table.snapshot_manager().get_snapshot_by_id(snapshot_id)) is not None:
+            return SnapshotView(table.copy({"scan.snapshot-id": str(snapshot_id)}), place, snapshot)
         if (tag := _tagged(table).get(snapshot_id)) is not None:
             return SnapshotView(table.copy({"scan.tag-name": tag.name}), place, tag.snapshot)
         raise unknown_snapshot(namespace, name, snapshot_id)
@@ -192,12 +192,12 @@ class PaimonConnector(SnapshotLister):
 
 
 def _earlier(
-    offer: Offer | None, view: SnapshotView, schema: Schema, wanted: Sequence[Column], ids: ColumnIds
+    offer: Offer | None, view: SnapshotView, schema: Schema, leaves: Sequence[Column], ids: ColumnIds
 ) -> list[EarlierColumns]:
     """The statistics file as records of the snapshot it was gathered for, where that is an earlier one."""
     if offer is None or offer.snapshot is view.snapshot:
         return []
-    columns = analyzed_rows(offer.analyzed, wanted, ids, offer.analyzed.rows)
+    columns = analyzed_rows(offer.analyzed, leaves, ids, offer.analyzed.rows)
     return [] if columns is None else [EarlierColumns(offer.snapshot.id, schema.hash, columns)]
 
 
@@ -212,16 +212,16 @@ def _tagged(table: Any) -> dict[int, _Tag]:
     if not table.file_io.exists(manager.tag_directory()):
         return {}
     names = sorted(str(name) for name in manager.list_tags())
-    tags = (_Tag(name, held) for name in names if (held := manager.get(name)) is not None)
+    tags = (_Tag(name, snapshot) for name in names if (snapshot := manager.get(name)) is not None)
     return {int(tag.snapshot.id): tag for tag in tags}
 
 
-def _snapshot(held: Any, schema: Schema, live: frozenset[int]) -> Snapshot:
+def _snapshot(snapshot: Any, schema: Schema, live: frozenset[int]) -> Snapshot:
     return Snapshot(
-        held.id,
-        held.id,
+        snapshot.id,
+        snapshot.id,
         schema,
-        held.id - 1 if held.id - 1 in live else None,
-        committed_at=datetime.fromtimestamp(held.time_millis / 1000, UTC),
-        operation=str(held.commit_kind).lower(),
+        snapshot.id - 1 if snapshot.id - 1 in live else None,
+        committed_at=datetime.fromtimestamp(snapshot.time_millis / 1000, UTC),
+        operation=str(snapshot.commit_kind).lower(),
     )

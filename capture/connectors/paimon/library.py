@@ -37,12 +37,12 @@ def open_table(place: Place) -> Any:
     nowhere = {"fs.s3.endpoint": "localhost", "fs.s3.region": "none", "fs.s3.accessKeyId": "-"}
     file_io = _FileIO("s3://none/", Options(nowhere | {"fs.s3.accessKeySecret": "-"}))
     file_io.filesystem = place.file_system
-    held = SchemaManager(file_io, place.name).latest()
-    if held is None:
+    schema = SchemaManager(file_io, place.name).latest()
+    if schema is None:
         raise Unreadable("it has no schema")
     from pypaimon.common.identifier import Identifier
 
-    return FileStoreTable(file_io, Identifier("default", "table"), place.name, held)
+    return FileStoreTable(file_io, Identifier("default", "table"), place.name, schema)
 
 
 @contextmanager
@@ -59,5 +59,5 @@ def snapshot_ids(table: Any) -> list[int]:
     manager = table.snapshot_manager()
     if not table.file_io.exists(manager.snapshot_dir):
         return []
-    names = (str(held.path).rpartition("/")[2] for held in table.file_io.list_status(manager.snapshot_dir) or ())
-    return [int(found[1]) for name in names if (found := re.fullmatch(r"snapshot-(\d{1,18})", name))]
+    names = (str(file.path).rpartition("/")[2] for file in table.file_io.list_status(manager.snapshot_dir) or ())
+    return [int(match[1]) for name in names if (match := re.fullmatch(r"snapshot-(\d{1,18})", name))]

@@ -46,23 +46,23 @@ def _walk(fields: Sequence[DataField], above: tuple[str, ...], optional: bool) -
             yield from _walk(item.type.fields, path, nullable)
 
 
-def _logical_type(held: Any) -> str:
-    if isinstance(held, AtomicType) and held.type.upper() == "VARIANT":
+def _logical_type(type_: Any) -> str:
+    if isinstance(type_, AtomicType) and type_.type.upper() == "VARIANT":
         return "VARIANT"  # which the library calls a struct of bytes
     try:
-        kind = from_arrow(PyarrowFieldParser.from_paimon_type(held))
+        kind = from_arrow(PyarrowFieldParser.from_paimon_type(type_))
     except (ValueError, TypeError, NotImplementedError):
         kind = None
     return kind.text if kind else "VARIANT"
 
 
-def constraints(table: str, held: Any) -> tuple[Constraint, ...]:
+def constraints(table: str, schema: Any) -> tuple[Constraint, ...]:
     """The primary key of a table and its NOT NULL checks."""
-    found = [
+    constraints = [
         Constraint("CHECK", f"{table}_{f.name}_not_null", (f.name,), f"{f.name} IS NOT NULL")
-        for f in held.fields
+        for f in schema.fields
         if not f.type.nullable
     ]
-    if held.primary_keys:
-        found.insert(0, Constraint("PRIMARY KEY", f"{table}_pkey", tuple(held.primary_keys)))
-    return tuple(found)
+    if schema.primary_keys:
+        constraints.insert(0, Constraint("PRIMARY KEY", f"{table}_pkey", tuple(schema.primary_keys)))
+    return tuple(constraints)

@@ -81,20 +81,20 @@ class SnapshotView:
     @cached_property
     def units(self) -> list[list[File]]:
         """Files that must be read together: one each, but for buckets that are merged."""
-        found = []
+        units = []
         with quiet():
             splits = self.table.new_read_builder().new_scan().plan().splits()
         evolving = self.table.options.data_evolution_enabled()
         for split in splits:
             if not split.raw_convertible or evolving:
                 whole = [self._file(split, meta, None) for meta in split.files]
-                found.append(whole)
+                units.append(whole)
                 continue
             for at, meta in enumerate(split.files):
                 deletion = split.data_deletion_files[at] if split.data_deletion_files else None
                 own = split.filter_file(lambda f, name=meta.file_name: f.file_name == name)
-                found.append([self._file(own, meta, deletion, raw=True)])
-        return found
+                units.append([self._file(own, meta, deletion, raw=True)])
+        return units
 
     @cached_property
     def files(self) -> list[File]:
@@ -150,45 +150,45 @@ class SnapshotView:
 
     def _named(self) -> Offer | None:
         """The statistics that this snapshot, or the newest before it that has any, names."""
-        for held in self._back():
-            if held.schema_id != self.snapshot.schema_id:
+        for snapshot in self._back():
+            if snapshot.schema_id != self.snapshot.schema_id:
                 return None
-            if held.statistics:
-                found = self._read_analyzed(held.statistics)
-                if found is None or found.snapshot_id is None or found.snapshot_id > self.snapshot.id:
+            if snapshot.statistics:
+                analyzed = self._read_analyzed(snapshot.statistics)
+                if analyzed is None or analyzed.snapshot_id is None or analyzed.snapshot_id > self.snapshot.id:
                     return None
-                return self._labelled(found)
+                return self._labelled(analyzed)
         return None
 
     def _analyzed_next(self) -> Offer | None:
         """Statistics of the ANALYZE commits that follow this snapshot, where they are about it."""
         manager = self.table.snapshot_manager()
         for later in range(self.snapshot.id + 1, self.snapshot.id + _LOOK_BACK):
-            held = manager.get_snapshot_by_id(later)
-            if held is None or held.commit_kind != _SAME_ROWS or held.schema_id != self.snapshot.schema_id:
+            snapshot = manager.get_snapshot_by_id(later)
+            if snapshot is None or snapshot.commit_kind != _SAME_ROWS or snapshot.schema_id != self.snapshot.schema_id:
                 return None
-            found = self._read_analyzed(held.statistics) if held.statistics else None
-            if found is not None and found.snapshot_id == self.snapshot.id:
-                return Offer(found, self.snapshot)
+            analyzed = self._read_analyzed(snapshot.statistics) if snapshot.statistics else None
+            if analyzed is not None and analyzed.snapshot_id == self.snapshot.id:
+                return Offer(analyzed, self.snapshot)
         return None
 
-    def _labelled(self, found: Analyzed) -> Offer | None:
-        assert found.snapshot_id is not None
-        if found.snapshot_id == self.snapshot.id:
-            return Offer(found, self.snapshot)
-        manager, since = self.table.snapshot_manager(), range(found.snapshot_id, self.snapshot.id)
+    def _labelled(self, analyzed: Analyzed) -> Offer | None:
+        assert analyzed.snapshot_id is not None
+        if analyzed.snapshot_id == self.snapshot.id:
+            return Offer(analyzed, self.snapshot)
+        manager, since = self.table.snapshot_manager(), range(analyzed.snapshot_id, self.snapshot.id)
         between: dict[int, Any] = {}
         if len(since) <= _LOOK_BACK:
             between = manager.get_snapshots_batch(list(since))
         later = [*(between.get(i) for i in since[1:]), self.snapshot]
         if len(since) <= _LOOK_BACK and all(s is not None and s.commit_kind == _SAME_ROWS for s in later):
-            return Offer(found, self.snapshot)
-        gathered = between.get(found.snapshot_id) or manager.get_snapshot_by_id(found.snapshot_id)
+            return Offer(analyzed, self.snapshot)
+        gathered = between.get(analyzed.snapshot_id) or manager.get_snapshot_by_id(analyzed.snapshot_id)
         if gathered is None or gathered.schema_id != self.snapshot.schema_id:
             return None
-        if found.rows is not None and found.rows > gathered.total_record_count:
+        if analyzed.rows is not None and analyzed.rows > gathered.total_record_count:
             return None  # it contradicts the snapshot
-        return Offer(found, gathered)
+        return Offer(analyzed, gathered)
 
     def _back(self) -> Iterator[Any]:
         """This snapshot and those before it, newest first, down to the oldest that is left."""
@@ -196,15 +196,15 @@ class SnapshotView:
         manager = self.table.snapshot_manager()
         older = sorted((i for i in snapshot_ids(self.table) if i < self.snapshot.id), reverse=True)
         for start in range(0, len(older), _LOOK_BACK):
-            held = manager.get_snapshots_batch(older[start : start + _LOOK_BACK])
-            yield from (held[i] for i in sorted(held, reverse=True) if held[i] is not None)
+            snapshots = manager.get_snapshots_batch(older[start : start + _LOOK_BACK])
+            yield from (snapshots[i] for i in sorted(snapshots, reverse=True) if snapshots[i] is not None)
 
     def _read_analyzed(self, name: str) -> Analyzed | None:
         """None where the file is gone or holds something else: statistics are an offer, never a reason to fail."""
         try:
             text = self.table.file_io.read_file_utf8(f"{self.table.table_path.rstrip('/')}/statistics/{name}")
-            found = parse_analyzed(text)
-            return found if found.schema_id in (None, self.snapshot.schema_id) else None
+            analyzed = parse_analyzed(text)
+            return analyzed if analyzed.schema_id in (None, self.snapshot.schema_id) else None
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError):

@@ -67,13 +67,13 @@ class ColumnStatistics:
         self._view, self._table, self._footers = view, view.table, footers
         self._footers_left = MAX_FOOTERS
 
-    def tables(self, wanted: Sequence[Column], ids: ColumnIds) -> Iterator[pa.Table]:
+    def tables(self, leaves: Sequence[Column], ids: ColumnIds) -> Iterator[pa.Table]:
         """Tables of FILE_COLUMN_SCHEMA. A column of which nothing is known in a file has no row there."""
         files = self._view.files
         if self._table.options.data_evolution_enabled() or not files:
             return  # a file has some of the columns, and later files replace what it has
-        of_columns = [(column, fields) for column in wanted if (fields := self._fields.get(column.key))]
-        step = max(1, ROWS_PER_TABLE // max(len(wanted), 1))
+        of_columns = [(column, fields) for column in leaves if (fields := self._fields.get(column.key))]
+        step = max(1, ROWS_PER_TABLE // max(len(leaves), 1))
         for start in range(0, len(files), step):
             if tables := list(self._rows(files[start : start + step], of_columns, ids)):
                 yield pa.concat_tables(tables)
@@ -81,20 +81,20 @@ class ColumnStatistics:
     def _rows(
         self, files: Sequence[File], of_columns: Sequence[tuple[Column, Fields]], ids: ColumnIds
     ) -> Iterator[pa.Table]:
-        known = [[self._known(fields, file) for file in files] for _, fields in of_columns]
+        from_manifests = [[self._known(fields, file) for file in files] for _, fields in of_columns]
         unknown = {
             file.path: file
-            for held, (_, fields) in zip(known, of_columns, strict=True)
-            for file, facts in zip(files, held, strict=True)
+            for of_column, (_, fields) in zip(from_manifests, of_columns, strict=True)
+            for file, facts in zip(files, of_column, strict=True)
             if not facts and file.path.endswith(".parquet") and self._is_kept(fields, file)
         }
         footers = self._read(list(unknown.values()))
-        for held, (column, fields) in zip(known, of_columns, strict=True):
-            usable = [(file, facts) for file, facts in zip(files, held, strict=True) if facts]
+        for of_column, (column, fields) in zip(from_manifests, of_columns, strict=True):
+            usable = [(file, facts) for file, facts in zip(files, of_column, strict=True) if facts]
             if usable:
                 yield self._from_manifests(column, fields, [f for f, _ in usable], [k for _, k in usable], ids)
             rest = [
-                (file, footers[file.path]) for file, facts in zip(files, held, strict=True)
+                (file, footers[file.path]) for file, facts in zip(files, of_column, strict=True)
                 if not facts and file.path in footers and self._is_kept(fields, file)
             ]  # fmt: skip
             if rest:
@@ -173,14 +173,14 @@ class ColumnStatistics:
 
     def _read_some(self, files: Sequence[File], listed: Sequence[ListedFile]) -> dict[str, tuple[Footer, FileStats]]:
         try:
-            return {f.path: held for f, held in zip(files, self._footers.statistics(listed), strict=True)}
+            return {f.path: footer for f, footer in zip(files, self._footers.statistics(listed), strict=True)}
         except Unreadable:  # one is damaged or gone, which a scan will say
             if len(files) == 1:
                 return {}
-            found: dict[str, tuple[Footer, FileStats]] = {}
+            footers: dict[str, tuple[Footer, FileStats]] = {}
             for file, place in zip(files, listed, strict=True):
-                found |= self._read_some([file], [place])
-            return found
+                footers |= self._read_some([file], [place])
+            return footers
 
     def _from_footers(
         self,
@@ -192,27 +192,29 @@ class ColumnStatistics:
     ) -> pa.Table:
         kind = parse(column.logical_type)
         places = [self._place_in(file.meta.schema_id, fields) for file in files]
-        known = [
+        footers_used = [
             None if place is not None and place.key not in footer[0].positions else footer
             for place, footer in zip(places, footers, strict=True)
         ]
-        keys = iter([None if p is None else p.key for p, held in zip(places, known, strict=True) if held is not None])
-        facts = footer_facts(known, lambda footer: footer.positions.get(next(keys) or ""), kind)
+        keys = iter(
+            [None if p is None else p.key for p, used in zip(places, footers_used, strict=True) if used is not None]
+        )
+        statistics = footer_facts(footers_used, lambda footer: footer.positions.get(next(keys) or ""), kind)
         whole = pa.array([f.is_whole for f in files], pa.bool_())
         reads = pa.array([place is None or place.reads for place in places], pa.bool_())
-        nulls = [_nulls(n, f) for n, f in zip(facts["null_count"].to_pylist(), files, strict=True)]
-        facts["null_count"] = pa.array(nulls, pa.int64())
-        facts["nan_count"] = pc.if_else(whole, facts["nan_count"], pa.scalar(None, pa.int64()))
+        nulls = [_nulls(n, f) for n, f in zip(statistics["null_count"].to_pylist(), files, strict=True)]
+        statistics["null_count"] = pa.array(nulls, pa.int64())
+        statistics["nan_count"] = pc.if_else(whole, statistics["nan_count"], pa.scalar(None, pa.int64()))
         for side in ("lower", "upper"):
-            if facts[side] is not None:
-                facts[side] = pc.if_else(reads, facts[side], pa.scalar(None, facts[side].type))
-            facts[f"{side}_exact"] = pc.and_(facts[f"{side}_exact"], whole)
+            if statistics[side] is not None:
+                statistics[side] = pc.if_else(reads, statistics[side], pa.scalar(None, statistics[side].type))
+            statistics[f"{side}_exact"] = pc.and_(statistics[f"{side}_exact"], whole)
         return column_rows(
             pa.array([f.path for f in files], pa.string()),
             column,
             ids,
             pa.array([f.live for f in files], pa.int64()),
-            **facts,
+            **statistics,
         )
 
     def _place_in(self, schema_id: int, fields: Fields) -> _InFile | None:

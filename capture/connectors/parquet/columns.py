@@ -89,8 +89,8 @@ def footer_rows(
     footers: list[tuple[Footer, FileStats]], paths: pa.Array, rows: pa.Array, column: Column, ids: ColumnIds
 ) -> pa.Table:
     """Rows of FILE_COLUMN_SCHEMA of one column, from footers."""
-    facts = footer_facts(footers, lambda footer: footer.positions.get(column.key), parse(column.logical_type))
-    return column_rows(paths, column, ids, rows, **facts)
+    statistics = footer_facts(footers, lambda footer: footer.positions.get(column.key), parse(column.logical_type))
+    return column_rows(paths, column, ids, rows, **statistics)
 
 
 def partition_rows(

@@ -204,14 +204,14 @@ class ParquetConnector(SnapshotLister):
         ids: ColumnIds,
         column_names: frozenset[str] | None,
     ) -> Iterator[pa.Table]:
-        wanted = layout.schema.leaves(column_names)
-        for files in batched(listed, max(1, min(1000, ROWS_PER_TABLE // max(1, len(wanted))))):
+        leaves = layout.schema.leaves(column_names)
+        for files in batched(listed, max(1, min(1000, ROWS_PER_TABLE // max(1, len(leaves))))):
             with _of_table(namespace, name):
                 footers = self._footers.statistics(files)
             paths = pa.array([file.place.name for file in files], pa.string())
             rows = pa.array([footer.row_count for footer, _ in footers], pa.int64())
             parts = []
-            for column in wanted:
+            for column in leaves:
                 if layout.is_partition(column):
                     parts.append(partition_rows(files, paths, rows, column, layout.partitions[column.name], ids))
                 else:
@@ -223,11 +223,11 @@ class ParquetConnector(SnapshotLister):
     ) -> Iterator[ScanTask]:
         listing = self._at(namespace, name, snapshot_id)
         layout = self._layout(namespace, name, listing)
-        wanted = [column for column in layout.schema.leaves(column_names) if column.id_in(ids) is not None]
+        leaves = [column for column in layout.schema.leaves(column_names) if column.id_in(ids) is not None]
         for file, footer in zip(listing.files, self._read(namespace, name, listing.files), strict=True):
             values = dict(file.partition)
             columns = []
-            for column in wanted:
+            for column in leaves:
                 leaf = footer.leaf(column.key)
                 path = constant = None
                 if layout.is_partition(column):
@@ -300,8 +300,8 @@ class ParquetConnector(SnapshotLister):
                 )
                 for info in infos:
                     base, relative = info.base_name, f"{prefix}{info.base_name}"
-                    wanted = pattern.fullmatch(relative) if pattern else is_data(base)
-                    if wanted and info.size:
+                    is_wanted = pattern.fullmatch(relative) if pattern else is_data(base)
+                    if is_wanted and info.size:
                         place, partition = folder.below(base), self._partition(prefix)
                         yield DataFile(place, relative, info.size, info.mtime_ns or 0, partition)
 
@@ -319,11 +319,11 @@ class ParquetConnector(SnapshotLister):
 
     def _layout(self, namespace: str, name: str, listing: FileListing) -> Layout:
         key = (namespace, name)
-        held = self._layouts.get(key)
-        if held is None or held[0] != listing.snapshot_id:
-            held = listing.snapshot_id, self._unified(namespace, name, listing)
-            self._layouts[key] = held
-        return held[1]
+        cached = self._layouts.get(key)
+        if cached is None or cached[0] != listing.snapshot_id:
+            cached = listing.snapshot_id, self._unified(namespace, name, listing)
+            self._layouts[key] = cached
+        return cached[1]
 
     def _unified(self, namespace: str, name: str, listing: FileListing) -> Layout:
         merged: dict[str, Merged] = {}
@@ -342,16 +342,16 @@ class ParquetConnector(SnapshotLister):
                 else:
                     merged[leaf.key] = Merged(leaf)
         columns = [
-            Column(known.leaf.name, known.type.text, known.nullable or known.files < files, None, known.leaf.parts)
-            for known in merged.values()
+            Column(column.leaf.name, column.type.text, column.nullable or column.files < files, None, column.leaf.parts)
+            for column in merged.values()
         ]
         types = self._partition_types(namespace, name, listing)
-        partitions = {key: found for key, found in types.items() if column_key([key]) not in merged}
+        partitions = {key: type_ for key, type_ in types.items() if column_key([key]) not in merged}
         columns = structs_first(columns)
         for key, (kind, nullable) in partitions.items():
             columns.append(Column(key, kind.text, nullable, None, (key,)))
-        ints = {key: known.widths for key, known in merged.items() if known.type.kind is Kind.INT}
-        widths = {key: max(held) for key, held in ints.items() if len(held) > 1}
+        ints = {key: column.widths for key, column in merged.items() if column.type.kind is Kind.INT}
+        widths = {key: max(widths_seen) for key, widths_seen in ints.items() if len(widths_seen) > 1}
         return Layout(Schema(tuple(columns)), {key: kind for key, (kind, _) in partitions.items()}, widths)
 
     def _partition_types(self, namespace: str, name: str, listing: FileListing) -> dict[str, tuple[LogicalType, bool]]:
@@ -371,7 +371,7 @@ class ParquetConnector(SnapshotLister):
         for file in listing.files:
             for key, value in file.partition:
                 values[key].add(value)
-        return {key: (partition_type(held - {None}), None in held) for key, held in values.items()}  # type: ignore[arg-type]
+        return {key: (partition_type(seen - {None}), None in seen) for key, seen in values.items()}  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -379,6 +379,6 @@ def _of_table(namespace: str, name: str) -> Iterator[None]:
     """Puts the table's name before what went wrong with a file."""
     try:
         yield
-    except UpstreamError as trouble:
-        message = f'table "{namespace}.{name}": {trouble.message}'
-        raise type(trouble)(message, hint=trouble.hint, params=trouble.params) from None
+    except UpstreamError as error:
+        message = f'table "{namespace}.{name}": {error.message}'
+        raise type(error)(message, hint=error.hint, params=error.params) from None

@@ -66,11 +66,11 @@ def is_data(name: str) -> bool:
 
 def partition_of(folder: str) -> tuple[str, str | None] | None:
     """Key and value of a `key=value` directory; an empty or Hive's default value is null."""
-    found = _PARTITION.fullmatch(folder)
-    if found is None or folder.startswith((".", "_")):
+    match = _PARTITION.fullmatch(folder)
+    if match is None or folder.startswith((".", "_")):
         return None
-    value = unquote(found[2])
-    return unquote(found[1]), None if value in ("", HIVE_NULL) else value
+    value = unquote(match[2])
+    return unquote(match[1]), None if value in ("", HIVE_NULL) else value
 
 
 def partition_type(values: set[str]) -> LogicalType:
@@ -101,13 +101,13 @@ def partition_values(values: list[str | None], kind: LogicalType) -> pa.Array:
 
 def partition_json(file: DataFile, types: Mapping[str, LogicalType]) -> str | None:
     """The file's partition as `stats.files` shows it, a JSON object; None for a table without partitions."""
-    held: dict[str, Any] = {key: value for key, value in file.partition if key in types}
-    if not held:
+    partition: dict[str, Any] = {key: value for key, value in file.partition if key in types}
+    if not partition:
         return None
-    for key, value in held.items():
+    for key, value in partition.items():
         if value is not None and types[key].kind is Kind.INT:
-            held[key] = int(value)
-    return json.dumps(held, ensure_ascii=False)
+            partition[key] = int(value)
+    return json.dumps(partition, ensure_ascii=False)
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:

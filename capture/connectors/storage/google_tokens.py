@@ -39,17 +39,17 @@ def parse_key(text: str) -> Mapping[str, Any]:
         InvalidArgument: It is neither; never repeats it.
     """
     try:
-        held = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as trouble:
+        key = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise InvalidArgument(
-            f"options: the key of a Google service account cannot be read ({type(trouble).__name__})",
+            f"options: the key of a Google service account cannot be read ({type(error).__name__})",
             params={"field": "options"},
         ) from None
-    if not isinstance(held, dict) or not (held.get("disable_oauth") or held.get("private_key")):
+    if not isinstance(key, dict) or not (key.get("disable_oauth") or key.get("private_key")):
         raise InvalidArgument(
             "options: not the key of a Google service account: it has no private_key", params={"field": "options"}
         )
-    return held
+    return key
 
 
 def access_token(key: Mapping[str, Any], timeout: float) -> Token:
@@ -71,13 +71,13 @@ def access_token(key: Mapping[str, Any], timeout: float) -> Token:
                 raise InvalidArgument("options: the key's token_uri must be a web address", params={"field": "options"})
             try:
                 token = _held[name] = retried(lambda: _asked(key, timeout), _may_recover)
-            except (HttpError, ValueError, KeyError, TypeError) as trouble:
-                raise _refused(trouble) from None
+            except (HttpError, ValueError, KeyError, TypeError) as error:
+                raise _refused(error) from None
         return token
 
 
-def _may_recover(trouble: Exception) -> bool:
-    return isinstance(trouble, Refused) and trouble.may_pass
+def _may_recover(error: Exception) -> bool:
+    return isinstance(error, Refused) and error.may_pass
 
 
 def _asked(key: Mapping[str, Any], timeout: float) -> Token:
@@ -88,10 +88,10 @@ def _asked(key: Mapping[str, Any], timeout: float) -> Token:
     return str(answer["access_token"]), datetime.fromtimestamp(time.time() + int(answer["expires_in"]), UTC)
 
 
-def _refused(trouble: Exception) -> InvalidArgument | UpstreamError:
-    reason = str(trouble.status) if isinstance(trouble, Refused) else type(trouble).__name__
+def _refused(error: Exception) -> InvalidArgument | UpstreamError:
+    reason = str(error.status) if isinstance(error, Refused) else type(error).__name__
     message = f"Google gives no token for the service account's key ({reason})"
-    if isinstance(trouble, Refused) and not trouble.may_pass:
+    if isinstance(error, Refused) and not error.may_pass:
         return InvalidArgument(f"options: {message}", params={"field": "options"})
     return UpstreamError(message)
 
@@ -108,8 +108,8 @@ def _assertion(key: Mapping[str, Any], home: str) -> str:
     claims = {"iss": key.get("client_email"), "scope": SCOPE, "aud": home, "iat": now, "exp": now + _LIFE}
     try:
         return jwt.encode(claims, key["private_key"], "RS256", {"kid": key.get("private_key_id", "")})
-    except (jwt.PyJWTError, ValueError, TypeError, NotImplementedError) as trouble:
+    except (jwt.PyJWTError, ValueError, TypeError, NotImplementedError) as error:
         raise InvalidArgument(
-            f"options: the private key of the Google service account cannot sign ({type(trouble).__name__})",
+            f"options: the private key of the Google service account cannot sign ({type(error).__name__})",
             params={"field": "options"},
         ) from None

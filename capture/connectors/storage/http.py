@@ -84,10 +84,10 @@ def ask_json(
     except HTTPError as refusal:
         with refusal:
             raise Refused(refusal.code) from None
-    except (URLError, OSError) as trouble:
-        cause = getattr(trouble, "reason", None)
-        timed_out = isinstance(trouble, TimeoutError) or isinstance(cause, TimeoutError)
-        raise Unanswered(str(trouble), timed_out=timed_out) from None
+    except (URLError, OSError) as error:
+        cause = getattr(error, "reason", None)
+        timed_out = isinstance(error, TimeoutError) or isinstance(cause, TimeoutError)
+        raise Unanswered(str(error), timed_out=timed_out) from None
     except ValueError:
         raise NotJson("the answer is not JSON") from None
     if not isinstance(answer, Mapping):

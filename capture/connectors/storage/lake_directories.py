@@ -50,8 +50,8 @@ class _GcsFolders(AbstractSet[str]):
     def __contains__(self, name: object) -> bool:
         if self._all is None:
             path = f"{self._place.path.rstrip('/')}/{name}"
-            found = self._place.file_system.get_file_info(path)
-            return bool(found.type == pafs.FileType.Directory)
+            info = self._place.file_system.get_file_info(path)
+            return bool(info.type == pafs.FileType.Directory)
         return name in self._all
 
     def __iter__(self) -> Iterator[str]:
@@ -130,9 +130,9 @@ class Lake:
             if (place := self._direct(namespace, name)) is not None:
                 return place
         self._found = self._walked()
-        if (found := self._found.get((namespace, name))) is None:
+        if (known_place := self._found.get((namespace, name))) is None:
             raise unknown_table(namespace, name, self.names(namespace))
-        return found
+        return known_place
 
     def _direct(self, namespace: str, name: str) -> Place | None:
         """A table without a look at all others: a large lake far away takes long to list."""
@@ -186,29 +186,29 @@ class Lake:
             raise self.not_there()
         if self._holds_table(top):
             return {(DEFAULT_SCHEMA, self.root.stem): self.root}
-        found: dict[TableName, Place] = {}
+        tables: dict[TableName, Place] = {}
         pending: list[tuple[Place, tuple[str, ...], Folder]] = [(self.root, (), top)]
         looked = 0  # directories
         while pending:
             place, parents, folder = pending.pop()
             names = [name for name in sorted(folder.folders) if not name.startswith((".", "_"))]
             inside = [place.below(name) for name in names]
-            for name, inner, held in zip(names, inside, self._looks(inside), strict=True):
-                report(f"{looked} directories, {len(found)} tables found")
+            for name, inner, is_table in zip(names, inside, self._looks(inside), strict=True):
+                report(f"{looked} directories, {len(tables)} tables found")
                 looked += 1
-                if held is None:
+                if is_table is None:
                     continue
-                if self._holds_table(held):
+                if self._holds_table(is_table):
                     schema = ".".join(parent.removesuffix(self._suffix) for parent in parents)
-                    found.setdefault((schema or DEFAULT_SCHEMA, name), inner)
+                    tables.setdefault((schema or DEFAULT_SCHEMA, name), inner)
                 elif len(parents) < MAX_DEPTH:
-                    pending.append((inner, (*parents, name), held))
-        if not found:
+                    pending.append((inner, (*parents, name), is_table))
+        if not tables:
             raise NotFound(
                 f'uri "{self.uri}" holds no {self.format} table, and neither does a directory below it',
                 params={"field": "uri"},
             )
-        return found
+        return tables
 
     def storage_of(self, place: Place) -> dict[str, str]:  # noqa: ARG002  a catalog may tell them apart
         """The storage options that a table is read with."""
@@ -228,14 +228,14 @@ class Lake:
             raise
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"{subject} does not exist", params={"field": "uri"}) from None
-        except PermissionError as trouble:
-            raise Unreadable(f"{subject} may not be read ({self.reason(trouble)})") from None
-        except (OSError, pa.ArrowException) as trouble:
-            if isinstance(trouble, OSError) and trouble.errno in (20, 40, 36):  # no directory, link loop, name too long
+        except PermissionError as error:
+            raise Unreadable(f"{subject} may not be read ({self.reason(error)})") from None
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno in (20, 40, 36):  # no directory, link loop, name too long
                 raise NotFound(f"{subject} does not exist", params={"field": "uri"}) from None
-            raise UpstreamError(f"{subject} cannot be reached ({self.reason(trouble)})") from None
+            raise UpstreamError(f"{subject} cannot be reached ({self.reason(error)})") from None
 
-    def reason(self, trouble: BaseException, place: Place | None = None) -> str:
+    def reason(self, error: BaseException, place: Place | None = None) -> str:
         """A library's message without secrets and without this machine's paths."""
         paths = [self.root.path, self.root.name] + ([place.path, place.name] if place else [])
-        return reason(trouble, self.options, *(path for path in paths if len(path) > 1))
+        return reason(error, self.options, *(path for path in paths if len(path) > 1))

@@ -84,17 +84,17 @@ def open_place(uri: str, options: Mapping[str, str]) -> Place:
     """
     if not isinstance(uri, str) or not uri.strip():
         raise InvalidArgument("uri: is empty", hint="expected a path or a URI", params={"field": "uri"})
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", uri)
-    if found is None:
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", uri)
+    if match is None:
         path = _absolute(uri)
         return Place(pafs.LocalFileSystem(), path, path)
-    scheme = ALIASES.get(found[1].lower(), found[1].lower())
+    scheme = ALIASES.get(match[1].lower(), match[1].lower())
     if scheme == "file":
         path = _absolute(unquote(re.sub(r"(?i)^file:(//(localhost)?(?=/))?", "", uri)) or "/")
         return Place(pafs.LocalFileSystem(), path, path)
     if scheme not in SCHEMES:
         raise InvalidArgument(
-            f'uri: scheme "{found[1]}" is not one of a local path, {", ".join(f"{s}://" for s in SCHEMES)}',
+            f'uri: scheme "{match[1]}" is not one of a local path, {", ".join(f"{s}://" for s in SCHEMES)}',
             params={"field": "uri", "actual": mask_uri(uri)},
         )
     # Not urlsplit: a `?` or `#` in an object's name is not a query.
@@ -110,9 +110,9 @@ def open_place(uri: str, options: Mapping[str, str]) -> Place:
         container, _, server = host.rpartition("@")
         account = server.partition(".")[0] if container else ""
         return Place(azure(storage, account), f"{container or server}/{path}".rstrip("/"), uri.rstrip("/"))
-    except (ValueError, TypeError, OSError, pa.ArrowException) as trouble:
+    except (ValueError, TypeError, OSError, pa.ArrowException) as error:
         raise InvalidArgument(
-            f"options: storage for {scheme}:// refused ({redact(first_line(trouble), options)})",
+            f"options: storage for {scheme}:// refused ({redact(first_line(error), options)})",
             params={"field": "options"},
         ) from None
 
@@ -121,15 +121,15 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path)  # noqa: PTH100  links stay: a path is told as it was sent
 
 
-def first_line(trouble: BaseException, limit: int = 300) -> str:
+def first_line(error: BaseException, limit: int = 300) -> str:
     """A library's message in one line of reasonable length."""
-    line = next((part.strip() for part in str(trouble).splitlines() if part.strip()), type(trouble).__name__)
+    line = next((part.strip() for part in str(error).splitlines() if part.strip()), type(error).__name__)
     return line if len(line) <= limit else f"{line[:limit]}…"
 
 
-def reason(trouble: BaseException, options: Mapping[str, str], *paths: str) -> str:
+def reason(error: BaseException, options: Mapping[str, str], *paths: str) -> str:
     """A library's message fit for strangers: one line, no secret, and none of these paths."""
-    text = redact(first_line(trouble), options)
+    text = redact(first_line(error), options)
     for path in sorted(filter(None, paths), key=len, reverse=True):
         for shown in (f"file://{path.rstrip('/')}", path.rstrip("/")):
             text = text.replace(f"{shown}/", "").replace(shown, "the table")
