@@ -10,7 +10,7 @@ from typing import Final
 from store.names import join_name, matcher
 
 
-class Scope(StrEnum):
+class Permission(StrEnum):
     """Permissions of a token."""
 
     READ = "stats.read"
@@ -19,7 +19,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-ALL_SCOPES: Final = frozenset(map(str, Scope))
+ALL_SCOPES: Final = frozenset(map(str, Permission))
 EVERYTHING: Final = ("*",)
 
 
@@ -29,7 +29,7 @@ class Principal:
 
     Attributes:
         name: For logs.
-        scopes: Of `Scope`.
+        scopes: Of `Permission`.
         tables: Patterns of full table names as they are written (`lake.sales.orders`, `lake.sales."a.b"`); `*` is any
             run of characters, dots too.
     """

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from flight_server.auth.oidc import Oidc
-from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, EVERYTHING, Principal, Scope
+from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, EVERYTHING, Permission, Principal
 from flight_server.config import check_keys, read_toml
 from store.errors import InvalidArgument, InvalidField, Unauthenticated
 
@@ -182,7 +182,7 @@ def _entry(entry: Mapping[str, Any], number: int) -> tuple[bytes, Principal]:
     scopes = _texts(entry.get("scopes"), "scopes", where)
     for scope in scopes:
         if scope not in ALL_SCOPES:
-            raise InvalidField("scopes", "unknown scope", expected=" | ".join(Scope), actual=scope, where=where)
+            raise InvalidField("scopes", "unknown scope", expected=" | ".join(Permission), actual=scope, where=where)
     tables = _texts(entry.get("tables", list(EVERYTHING)), "tables", where)
     return bytes.fromhex(digest), Principal(name.strip(), frozenset(scopes), tuple(tables))
 

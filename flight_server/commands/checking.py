@@ -25,7 +25,7 @@ from flight_server.commands.common import (
 )
 from flight_server.commands.output import misuse, say, tell
 from flight_server.present import check_results
-from flight_server.present.check_results import Form
+from flight_server.present.check_results import ResultFormat
 from store.errors import InvalidArgument
 
 
@@ -42,7 +42,9 @@ def check(
     suggest: Annotated[
         bool, typer.Option("--suggest", help="Print rules that hold for the captured statistics.")
     ] = False,
-    format: Annotated[Form, typer.Option("--format", "-f", help="How results are written.")] = Form.TABLE,
+    format: Annotated[
+        ResultFormat, typer.Option("--format", "-f", help="How results are written.")
+    ] = ResultFormat.TABLE,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -74,9 +76,9 @@ def check(
             results.extend(evaluate(client, name, rules_given, at))
 
         failed += for_each(names, work, errors)
-    if format is Form.JSON:
+    if format is ResultFormat.JSON:
         tell(check_results.to_json(results, errors))
-    elif format is Form.JUNIT:
+    elif format is ResultFormat.JUNIT:
         tell(check_results.to_junit(results, errors))
     elif results:
         check_results.write_table(results)

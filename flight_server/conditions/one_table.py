@@ -17,7 +17,7 @@ NAMES: Final = ("table_catalog", "table_schema", "table_name")
 
 
 @dataclass(frozen=True)
-class Plan:
+class TableCondition:
     """A condition taken apart.
 
     Attributes:
@@ -35,11 +35,11 @@ class Plan:
     kept: Callable[[pa.RecordBatch], pa.Array] | None = field(default=None, compare=False)
 
 
-def plan(node: Node | None, schema: pa.Schema) -> Plan:
+def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
     """Takes a condition on a flight's rows apart; a name of None says that it is not about exactly one table."""
     columns = set(schema.names)
     if not columns.issuperset(NAMES):
-        return Plan(None)
+        return TableCondition(None)
     names: dict[str, set[str]] = {}
     column, values, rest = None, (), []  # type: str | None, tuple[Any, ...], list[Node]
     unnamed: list[Node] = []
@@ -60,11 +60,11 @@ def plan(node: Node | None, schema: pa.Schema) -> Plan:
     # a name may be fixed by what remains: by an Or of equal names, say
     parts = [names[name] if name in names else tree.equal_values(node, name) for name in NAMES]
     if not all(part is not None and len(part) == 1 for part in parts):
-        return Plan(None)
+        return TableCondition(None)
     left = _all(rest)
     remaining = None if left is None else to_arrow(left, schema)
     name = tuple(next(iter(part or ())) for part in parts)
-    return Plan(name, column, values, _all(unnamed), remaining)  # type: ignore[arg-type]
+    return TableCondition(name, column, values, _all(unnamed), remaining)  # type: ignore[arg-type]
 
 
 def _all(parts: Sequence[Node]) -> Node | None:

@@ -11,7 +11,7 @@ from flight_server.checks.evaluate import Result, State
 from flight_server.present import render, text
 
 
-class Form(StrEnum):
+class ResultFormat(StrEnum):
     """Forms of a check's results."""
 
     TABLE = "table"

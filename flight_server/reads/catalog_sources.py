@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from flight_server.reads.scope import Scope, Source, limited_to
+from flight_server.reads.scope import FlightSource, ReadScope, limited_to
 from flight_server.reads.stats_sources import TABLE_COLUMNS
 from store.schemas import FLIGHTS
 
@@ -20,17 +20,17 @@ _NAMES: Final = {name: f"t.{name}" for name in ("table_catalog", "table_schema",
 _CONSTRAINTS: Final = "table_constraints s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}"
 
 
-def _plain(sql: str, columns: Mapping[str, str], order: str = "") -> Callable[[Scope], Source]:
+def _plain(sql: str, columns: Mapping[str, str], order: str = "") -> Callable[[ReadScope], FlightSource]:
     """A source that names `{scope}`, the condition on table keys, once."""
 
-    def source(scope: Scope) -> Source:
+    def source(scope: ReadScope) -> FlightSource:
         parameters: list[Any] = []
-        return Source(sql.replace("{scope}", limited_to("t", scope, parameters)), parameters, columns, order)
+        return FlightSource(sql.replace("{scope}", limited_to("t", scope, parameters)), parameters, columns, order)
 
     return source
 
 
-def _snapshots(scope: Scope) -> Source:
+def _snapshots(scope: ReadScope) -> FlightSource:
     parameters: list[Any] = []
     captured = " UNION ".join(
         f"SELECT table_key, snapshot_id FROM {table} c WHERE {limited_to('c', scope, parameters)}"
@@ -46,19 +46,19 @@ def _snapshots(scope: Scope) -> Source:
     columns["is_current"] = "(s.snapshot_id = t.current_snapshot_id)"
     columns["captured"] = "(c.snapshot_id IS NOT NULL)"
     where = f"{condition} AND (s.is_live OR c.snapshot_id IS NOT NULL)"
-    return Source(sql, parameters, columns, "s.table_key, s.ordinal", where)
+    return FlightSource(sql, parameters, columns, "s.table_key, s.ordinal", where)
 
 
-def _tables(scope: Scope) -> Source:
+def _tables(scope: ReadScope) -> FlightSource:
     parameters: list[Any] = []
     columns = _NAMES | {name: f"t.{name}" for name in FLIGHTS["sys.tables"].schema.names}
     columns["snapshot_id"] = "t.current_snapshot_id"
-    return Source(
+    return FlightSource(
         "tables t", parameters, columns, "t.table_key", f"NOT t.dropped AND {limited_to('t', scope, parameters)}"
     )
 
 
-def _publications(scope: Scope) -> Source:
+def _publications(scope: ReadScope) -> FlightSource:
     """The newest publications; STALE once the table is at another snapshot than theirs or the one that they made."""
     parameters: list[Any] = []
     columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.publications"].schema.names
@@ -70,22 +70,22 @@ def _publications(scope: Scope) -> Source:
     )
     among = limited_to("t", scope, parameters)
     sql = f"publications s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {among}"
-    return Source(sql, parameters, columns, "s.table_key, s.home")
+    return FlightSource(sql, parameters, columns, "s.table_key, s.home")
 
 
-def _checks(scope: Scope) -> Source:
+def _checks(scope: ReadScope) -> FlightSource:
     parameters: list[Any] = []
     columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.checks"].schema.names
                                if name not in TABLE_COLUMNS}  # fmt: skip
     among = limited_to("t", scope, parameters)
     sql = f"checks s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {among}"
-    return Source(sql, parameters, columns, "s.table_key, s.checked_at, s.rule, s.column_name")
+    return FlightSource(sql, parameters, columns, "s.table_key, s.checked_at, s.rule, s.column_name")
 
 
 _COUNTED: Final = ("row_count", "data_file_count", "total_size_bytes")
 
 
-def _changes(scope: Scope) -> Source:
+def _changes(scope: ReadScope) -> FlightSource:
     """Each snapshot against the one before it: captured ones by volume, all by schema and by the time between them."""
     parameters: list[Any] = []
     among = limited_to("t", scope, parameters)
@@ -117,33 +117,33 @@ def _changes(scope: Scope) -> Source:
         " AND (kind = 'SCHEMA' OR (kind = 'FRESHNESS' AND after IS NOT NULL) OR before <> after)) s"
         f" JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {among}"
     )
-    return Source(sql, parameters, columns, "s.table_key, s.ordinal, s.kind, s.statistic")
+    return FlightSource(sql, parameters, columns, "s.table_key, s.ordinal, s.kind, s.statistic")
 
 
-def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[Scope], Source]:
+def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[ReadScope], FlightSource]:
     """A flight whose columns are those of a table of the same shape, that names its table in columns of its own."""
     columns = {name: f's."{name}"' for name in FLIGHTS[flight].schema.names} | changed
     keyed = "table_name" in columns
 
-    def source(scope: Scope) -> Source:
+    def source(scope: ReadScope) -> FlightSource:
         parameters: list[Any] = []
         condition = limited_to("s", scope, parameters) if keyed else "true"
-        return Source(f"{table} s", parameters, columns, order, condition)
+        return FlightSource(f"{table} s", parameters, columns, order, condition)
 
     return source
 
 
-def _connectors(scope: Scope) -> Source:
+def _connectors(scope: ReadScope) -> FlightSource:
     """The connectors of the scope's tables; all where it is not limited, those without tables too."""
     parameters: list[Any] = []
     condition = "true"
     if scope.keys is not None:
         condition = f"s.catalog IN (SELECT t.table_catalog FROM tables t WHERE {limited_to('t', scope, parameters)})"
     columns = {name: f's."{name}"' for name in FLIGHTS["sys.connectors"].schema.names}
-    return Source("connectors s", parameters, columns, "s.catalog", condition)
+    return FlightSource("connectors s", parameters, columns, "s.catalog", condition)
 
 
-SOURCES: Final[dict[str, Callable[[Scope], Source]]] = {
+SOURCES: Final[dict[str, Callable[[ReadScope], FlightSource]]] = {
     "information_schema.schemata": _plain(
         "(SELECT DISTINCT t.table_catalog, t.table_schema FROM tables t WHERE NOT t.dropped AND {scope}) s",
         {"catalog_name": "s.table_catalog", "schema_name": "s.table_schema"},

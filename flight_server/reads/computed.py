@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flight_server.reads.catalog_sources import SOURCES
 from flight_server.reads.query import Queries
-from flight_server.reads.scope import Scope, Source
+from flight_server.reads.scope import FlightSource, ReadScope
 from flight_server.reads.stats_sources import stats_source
 from store import bounds, logical_types, sketches
 from store.database import Database
@@ -56,7 +56,7 @@ def _table(flight: str, rows: Rows) -> pa.Table:
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
 
-def _jobs(scope: Scope, live: Callable[[], Rows]) -> Source:
+def _jobs(scope: ReadScope, live: Callable[[], Rows]) -> FlightSource:
     """Stored jobs and those of memory. Memory is read first: work that ends in between is stored by then."""
     held = [row for row in live() if scope.keys is None or row["table_key"] in scope.keys]
     stored, names = SOURCES["sys.capture_jobs"](scope), FLIGHTS["sys.capture_jobs"].schema.names
@@ -67,10 +67,10 @@ def _jobs(scope: Scope, live: Callable[[], Rows]) -> Source:
     )
     columns = {name: f's."{name}"' for name in names}
     arrow = {"live_jobs": _table("sys.capture_jobs", held)}
-    return Source(sql, stored.parameters, columns, "s.queued_at, s.job_id", arrow=arrow)
+    return FlightSource(sql, stored.parameters, columns, "s.queued_at, s.job_id", arrow=arrow)
 
 
-def _flights(queries: Queries, scope: Scope) -> Iterator[dict[str, Any]]:
+def _flights(queries: Queries, scope: ReadScope) -> Iterator[dict[str, Any]]:
     """Each flight; the estimate counts the rows of all tables, so a limited scope gets none."""
     for flight in FLIGHTS.values():
         estimate = queries.estimate(flight.name) if flight.name in STORED and scope.keys is None else None
@@ -83,7 +83,7 @@ def _flights(queries: Queries, scope: Scope) -> Iterator[dict[str, Any]]:
 
 def _expanded(
     database: Database,
-    scope: Scope,
+    scope: ReadScope,
     flight: str,
     role: str,
     rows_of: Callable[[Mapping[str, Any]], list[dict[str, Any]]],

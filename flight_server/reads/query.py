@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.reads.catalog_sources import SOURCES
-from flight_server.reads.scope import Scope, Source
+from flight_server.reads.scope import FlightSource, ReadScope
 from flight_server.reads.stats_sources import lacking_sql, stats_source
 from flight_server.wire.scan_request import Part, ScanRequest
 from store.database import Connection, Database
@@ -28,7 +28,7 @@ _LARGE: Final = {"stats.sketches": 64}
 _FEW_TABLES: Final = 1000  # that a query lists one by one
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read comes as it is stored, clustered by table
 
-ArrowSource: TypeAlias = Callable[[Scope], pa.Table | Source]
+ArrowSource: TypeAlias = Callable[[ReadScope], pa.Table | FlightSource]
 
 
 class Queries:
@@ -40,7 +40,7 @@ class Queries:
         self._inheriting: LruCache[tuple[str, int], tuple[int, tuple[int, ...] | None]] = LruCache(256)
         self._estimates: tuple[int, dict[str, int]] = (-1, {})  # rows by physical table, as of an epoch
 
-    def start(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
+    def start(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
         """The batches; what they are of is fixed once this returns."""
         if scope.epoch is not None:  # what is asked for is current: that is a plain filter
             batches = self._query(cursor, request, replace(scope, pins=None, snapshot=None, current=True))
@@ -61,13 +61,13 @@ class Queries:
         """The tables that may inherit records at a snapshot, as of an epoch; None where they are many."""
         found = self._inheriting.get((flight, snapshot))
         if found is None or found[0] != epoch:
-            sql = lacking_sql(flight, Scope(snapshot=snapshot), "", f"r.snapshot_id = {int(snapshot)}")
+            sql = lacking_sql(flight, ReadScope(snapshot=snapshot), "", f"r.snapshot_id = {int(snapshot)}")
             keys = tuple(key for (key,) in self.database.rows(f"{sql} LIMIT {_FEW_TABLES + 1}"))
             found = (epoch, keys if len(keys) <= _FEW_TABLES else None)
             self._inheriting.put((flight, snapshot), found)
         return found[1]
 
-    def _query(self, cursor: Connection, request: ScanRequest, scope: Scope) -> Iterable[pa.RecordBatch]:
+    def _query(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
         source = self._source(request, scope)
         sql, parameters = self._sql(request, source, scope)
         for name, table in source.arrow.items():
@@ -78,20 +78,20 @@ class Queries:
             return (batch.select([]) for batch in reader)
         return reader if reader.schema.equals(request.schema) else reader.cast(request.schema)
 
-    def _source(self, request: ScanRequest, scope: Scope) -> Source:
+    def _source(self, request: ScanRequest, scope: ReadScope) -> FlightSource:
         name = request.flight.name
         if made := self.arrow_sources.get(name):
             answer = made(scope)
-            if isinstance(answer, Source):
+            if isinstance(answer, FlightSource):
                 return answer
             columns = {column: f'source."{column}"' for column in request.flight.schema.names}
-            return Source("source", [], columns, arrow={"source": answer})
+            return FlightSource("source", [], columns, arrow={"source": answer})
         if known := SOURCES.get(name):
             return known(scope)
         used = {*request.names, *(column.strip().lower() for column in tree.columns_of(request.node))}
         return stats_source(request.flight, scope, used)
 
-    def _sql(self, request: ScanRequest, source: Source, scope: Scope) -> tuple[str, list[Any]]:
+    def _sql(self, request: ScanRequest, source: FlightSource, scope: ReadScope) -> tuple[str, list[Any]]:
         parameters = list(source.parameters)
         schema = request.flight.schema
         chosen = ", ".join(f'{source.columns[name]} AS "{name}"' for name in request.names) or "1"
@@ -117,12 +117,12 @@ class Queries:
             sql = f"SELECT {chosen} FROM {source.sql} WHERE {where}{order}{limit}"
         return _with_names(sql, parameters, source.names) if source.names else (sql, parameters)
 
-    def _names_tables(self, request: ScanRequest, source: Source) -> bool:
+    def _names_tables(self, request: ScanRequest, source: FlightSource) -> bool:
         """True if a condition is on a column of the row's table."""
         used = (column.strip().lower() for column in tree.columns_of(request.node))
         return any("t." in source.columns.get(column, "") for column in used)
 
-    def _small(self, request: ScanRequest, scope: Scope) -> bool:
+    def _small(self, request: ScanRequest, scope: ReadScope) -> bool:
         name = request.flight.name
         if scope.keys is not None or not name.startswith("stats."):
             return True
@@ -144,7 +144,7 @@ class Queries:
         return sum(self._estimates[1].get(table, 0) for table in (tables[:1] if only_current else tables))
 
 
-def sort_keys(request: ScanRequest, scope: Scope) -> tuple[str, ...]:
+def sort_keys(request: ScanRequest, scope: ReadScope) -> tuple[str, ...]:
     """The columns by which a small answer about one table is put in order once it is there: DuckDB takes longer for
     the sorting of a few wide rows than for all the rest, and a large answer should not wait for its last row."""
     identity = IDENTITY.get(request.flight.name)
@@ -181,7 +181,7 @@ def _with_names(sql: str, parameters: list[Any], names: tuple[str, ...]) -> tupl
     return re.sub(r":t([0-3])|\?", mark, sql), merged
 
 
-def _part_sql(part: Part, source: Source) -> str:
+def _part_sql(part: Part, source: FlightSource) -> str:
     conditions = [f"s.table_key >= {int(part.low)}"] if part.low is not None else []
     if part.high is not None:
         conditions.append(f"s.table_key < {int(part.high)}")

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-from flight_server.conditions.one_table import Plan
+from flight_server.conditions.one_table import TableCondition
 from flight_server.reads.scanner import Scanner
 from flight_server.reads.slice_cache import Derived, Slice, SliceCache
 from flight_server.wire.status import to_json
@@ -99,7 +99,7 @@ class RecordFinder:
 def _of_slice(slice_: Slice, targets: Sequence[Target]) -> dict[str, Mapping[str, Any]]:
     """Rows of table or column targets by storage id, those of exactly the slice's snapshot."""
     ids = tuple(target.column_id for target in targets if target.column_id is not None)
-    rows = slice_.select(Plan(None, "column_id", ids) if ids else Plan(None)).to_pylist()
+    rows = slice_.select(TableCondition(None, "column_id", ids) if ids else TableCondition(None)).to_pylist()
     exact = (row for row in rows if row["freshness"] == "EXACT")
     return {Target.column(row["column_id"]).storage_id if ids else targets[0].storage_id: row for row in exact}
 

@@ -17,7 +17,7 @@ from flight_server.auth.principal import Principal
 from flight_server.conditions.one_table import NAMES
 from flight_server.reads import adbc_statistics
 from flight_server.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
-from flight_server.reads.scope import Scope
+from flight_server.reads.scope import ReadScope
 from flight_server.reads.slice_cache import Derived, Slice, SliceCache, mark_of, one_batch
 from flight_server.reads.streams import Stream, Streams, fits, never
 from flight_server.wire.scan_request import CURRENT, Part, ScanRequest
@@ -61,12 +61,12 @@ class Scanner:
             return replace(request, pins=dict(self.catalog.current_snapshots()))
         return replace(request, pins=_current(tables))
 
-    def scope(self, request: ScanRequest, principal: Principal) -> Scope:
+    def scope(self, request: ScanRequest, principal: Principal) -> ReadScope:
         """The tables of a request, and the snapshot of each."""
         epoch = self.versions.steady()
         tables = self._tables(request, principal)
         only = tables[0] if tables is not None and len(tables) == 1 else None
-        scope = Scope(
+        scope = ReadScope(
             None if tables is None else [table.table_key for table in tables],
             allow_stale=request.allow_stale, only=only, any_dropped=self.catalog.any_dropped(),
         )  # fmt: skip
@@ -236,7 +236,7 @@ class Scanner:
         keys = {table.name: table.table_key for table in tables}
         whole = ScanRequest(flight)
         with self.database.reading() as cursor:
-            batches = list(self.queries.start(cursor, whole, Scope(list(pins), current=True)))
+            batches = list(self.queries.start(cursor, whole, ReadScope(list(pins), current=True)))
         if not (found := pa.Table.from_batches(batches, whole.schema)).num_rows:
             return
         batch = one_batch(found)  # table by table: a read of known tables is in order
@@ -255,7 +255,7 @@ class Scanner:
         whole = ScanRequest(flight)
         epoch = self.versions.steady()
         is_current = self.catalog.current_snapshots().get(table.table_key) == snapshot
-        scope = Scope(
+        scope = ReadScope(
             [table.table_key], allow_stale=allow_stale, only=table, snapshot=snapshot,
             epoch=epoch if is_current else None,
         )  # fmt: skip
@@ -281,7 +281,7 @@ class Scanner:
         )
         return adbc_statistics.answer(request, tables, columns)
 
-    def _run(self, request: ScanRequest, scope: Scope, is_cancelled: Callable[[], bool]) -> Answer:
+    def _run(self, request: ScanRequest, scope: ReadScope, is_cancelled: Callable[[], bool]) -> Answer:
         cursor = self.database.read()
         keys = sort_keys(request, scope)
         hidden = [key for key in keys if key not in request.names]

@@ -12,7 +12,7 @@ from store.catalog_store import TableEntry
 
 
 @dataclass(frozen=True)
-class Scope:
+class ReadScope:
     """The tables and snapshots of a read.
 
     Attributes:
@@ -45,7 +45,7 @@ class Scope:
 
 
 @dataclass
-class Source:
+class FlightSource:
     """Something to select from.
 
     Attributes:
@@ -71,7 +71,7 @@ class Source:
     join: str = ""
 
 
-def limited_to(alias: str, scope: Scope, parameters: list[Any]) -> str:
+def limited_to(alias: str, scope: ReadScope, parameters: list[Any]) -> str:
     """A condition on table keys; an integer list where they are few, so that DuckDB skips row groups by it.
 
     Long lists become a parameter, the keys of pins are those of the Arrow table `pins` (`pins_of`).
@@ -89,7 +89,7 @@ def limited_to(alias: str, scope: Scope, parameters: list[Any]) -> str:
     return f"{alias}.table_key IN (SELECT unnest(?::BIGINT[]))"
 
 
-def pins_of(scope: Scope) -> dict[str, pa.Table]:
+def pins_of(scope: ReadScope) -> dict[str, pa.Table]:
     """The pins as an Arrow table for the SQL to name."""
     if scope.pins is None:
         return {}

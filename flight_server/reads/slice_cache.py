@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flight_server.conditions.one_table import Plan
+from flight_server.conditions.one_table import TableCondition
 from store.lru import LruCache
 
 INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a filter
@@ -73,7 +73,7 @@ class Slice:
             index = self._rows_by[column] = built
         return index
 
-    def select(self, wanted: Plan, limit: int | None = None) -> pa.RecordBatch:
+    def select(self, wanted: TableCondition, limit: int | None = None) -> pa.RecordBatch:
         """Filters by a plan; all columns are returned."""
         batch = self.batch
         if wanted.column is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any, Final
 
-from flight_server.reads.scope import Scope, Source, limited_to, pins_of
+from flight_server.reads.scope import FlightSource, ReadScope, limited_to, pins_of
 from store.freshness import freshness_sql, rank_sql, stored_freshness_sql, usable_for_sql
 from store.layout import BY_SNAPSHOT, BY_SPAN, PARTED, STORED, parts, stored_columns
 from store.schemas import Flight
@@ -18,7 +18,7 @@ from store.stats_store import IDENTITY
 TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
 
 
-def stats_source(flight: Flight, scope: Scope, used: Set[str] | None = None) -> Source:
+def stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None = None) -> FlightSource:
     """The rows of a stored `stats.*` flight, each with its freshness for what the scope asks.
 
     Args:
@@ -44,7 +44,7 @@ def _order(name: str, with_snapshot: str) -> str:
     return ", ".join(["s.table_key", f"{with_snapshot}.snapshot_id", *(f's."{column}"' for column in IDENTITY[name])])
 
 
-def _plain(flight: Flight, scope: Scope, used: Set[str] | None, base: str, *, labelled: bool) -> Source:
+def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None, base: str, *, labelled: bool) -> FlightSource:
     """Rows that need no choice: all stored ones, or those that answer for the current snapshots (`labelled` where they
     have their labels with them). No subquery, and no more joins than the columns need."""
     parameters: list[Any] = []
@@ -79,24 +79,24 @@ def _plain(flight: Flight, scope: Scope, used: Set[str] | None, base: str, *, la
     plain_base = base if at == "s" else ""
     where = " AND ".join(condition for condition in conditions if condition != "true") or "true"
     order = _order(flight.name, at)
-    return Source(base + join, parameters, columns, order, where, names=names, base=plain_base, join=join)
+    return FlightSource(base + join, parameters, columns, order, where, names=names, base=plain_base, join=join)
 
 
-def _named(flight: Flight, inner: str, parameters: list[Any], scope: Scope) -> Source:
+def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) -> FlightSource:
     """The rows `s` of a subquery with the names of their tables."""
     columns = {name: f's."{name}"' for name in flight.schema.names}
     if (only := scope.only) is None:
         sql = f"({inner}) s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped"
-        return Source(sql, parameters, columns | TABLE_COLUMNS, arrow=pins_of(scope))
+        return FlightSource(sql, parameters, columns | TABLE_COLUMNS, arrow=pins_of(scope))
     names = ", ".join(f'?::VARCHAR AS "{name}"' for name in TABLE_COLUMNS)
     values = [only.table_catalog, only.table_schema, only.table_name, only.table_id]
-    return Source(f"(SELECT *, {names} FROM ({inner})) s", values + parameters, columns, arrow=pins_of(scope))
+    return FlightSource(f"(SELECT *, {names} FROM ({inner})) s", values + parameters, columns, arrow=pins_of(scope))
 
 
 # A choice among versions: pinned snapshots, and sketches.
 
 
-def _asked(scope: Scope) -> str:
+def _asked(scope: ReadScope) -> str:
     """Subquery: table_key, snapshot_id, ordinal, schema_hash of the snapshot asked for of each table."""
     columns = "n.table_key, n.snapshot_id, n.ordinal, n.schema_hash"
     if scope.current:
@@ -110,7 +110,7 @@ def _asked(scope: Scope) -> str:
     return f"(SELECT {columns} FROM pins p JOIN snapshots n ON {joined})"
 
 
-def _choice(row: str, hash_: str, scope: Scope) -> tuple[str, str, str]:
+def _choice(row: str, hash_: str, scope: ReadScope) -> tuple[str, str, str]:
     """SQL of the freshness, of whether the row may answer, and of the order with the best first."""
     label = freshness_sql(row, hash_, "n.ordinal", "a")
     valid = f"({label}) IS NOT NULL" if scope.allow_stale else f"({label}) <> 'STALE'"
@@ -121,7 +121,7 @@ def _hash(name: str, row: str) -> str:
     return f"coalesce({row}.schema_hash, n.schema_hash)" if "schema_hash" in stored_columns(name) else "n.schema_hash"
 
 
-def _best_rows(name: str, scope: Scope, condition: str) -> str:
+def _best_rows(name: str, scope: ReadScope, condition: str) -> str:
     """SQL for the row that answers for each target of the tables in the condition (on `r`), with its freshness."""
     label, valid, best = _choice("r", _hash(name, "r"), scope)
     identity = "".join(f', r."{column}"' for column in IDENTITY[name])
@@ -133,7 +133,7 @@ def _best_rows(name: str, scope: Scope, condition: str) -> str:
     )
 
 
-def _by_snapshot(name: str, scope: Scope) -> tuple[str, list[Any]]:
+def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
     """Rows of pinned snapshots. Of a table that has a record of every target at the very snapshot, these are a plain
     filter; a choice is made among the versions of the others alone."""
     parameters: list[Any] = []
@@ -163,7 +163,7 @@ def _by_snapshot(name: str, scope: Scope) -> tuple[str, list[Any]]:
     )
 
 
-def lacking_sql(name: str, scope: Scope, asked: str, exact: str) -> str:
+def lacking_sql(name: str, scope: ReadScope, asked: str, exact: str) -> str:
     """The keys of tables that may inherit records. One with a record of each target that answers for its current
     snapshot has nothing to inherit at an older one.
 
@@ -184,7 +184,7 @@ def lacking_sql(name: str, scope: Scope, asked: str, exact: str) -> str:
     )
 
 
-def _by_span(name: str, scope: Scope) -> tuple[str, list[Any]]:
+def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
     """Rows of files: of every listing, or of the one listing that answers for the snapshot asked for."""
     parameters: list[Any] = []
     listings = f"SELECT f.table_key, f.snapshot_id, f.pos FROM file_snapshots f WHERE f.family = '{name}'"
@@ -213,7 +213,7 @@ def _by_span(name: str, scope: Scope) -> tuple[str, list[Any]]:
     )
 
 
-def _sketches(flight: Flight, scope: Scope) -> Source:
+def _sketches(flight: Flight, scope: ReadScope) -> FlightSource:
     """Sketches of columns, expressions and groups, and those of files, as one."""
     names = ", ".join(f'"{name}"' for name in stored_columns("stats.sketches"))
     selects, parameters = [], []  # type: list[str], list[Any]

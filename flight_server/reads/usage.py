@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from flight_server.conditions.one_table import Plan
+from flight_server.conditions.one_table import TableCondition
 from store.catalog_store import Catalog
 from store.database import Connection, Database, insert_rows
 
@@ -27,12 +27,12 @@ class Usage:
 
     def __init__(self, database: Database, catalog: Catalog):
         self._database, self._catalog = database, catalog
-        self._reads: deque[Plan] = deque()  # not counted yet
+        self._reads: deque[TableCondition] = deque()  # not counted yet
         self._held: dict[Key, list[float]] = {}  # reads, time of the last
         self._lock = threading.Lock()
         self._flushed = time.monotonic()
 
-    def read(self, plan: Plan) -> None:
+    def read(self, plan: TableCondition) -> None:
         """A read of what the plan is about."""
         self._reads.append(plan)
         if len(self._reads) >= COUNTED_TOGETHER:

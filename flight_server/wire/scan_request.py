@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from flight_server.conditions.one_table import Plan
+from flight_server.conditions.one_table import TableCondition
 from flight_server.conditions.one_table import plan as plan_of
 from store.errors import InvalidArgument, InvalidField, NotFound, nearest
 from store.lru import LruCache
@@ -85,7 +85,7 @@ class ScanRequest:
         return _stream_of(self.flight.name, self.columns, self.rows)[1]
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> TableCondition:
         """The condition taken apart: the one table it is about, and what is asked of it."""
         return plan_of(self.node, self.flight.schema)
 

@@ -35,8 +35,8 @@ from capture.connectors.delta.log_files import (
     TEXTS,
     TIGHT,
     VECTOR,
+    LogFile,
     NotSliced,
-    Source,
     adds_of,
     checkpoint_heads,
     line_heads,
@@ -89,7 +89,7 @@ class _Read:
 
 
 @dataclass(frozen=True)
-class Slice:
+class LogSlice:
     """Some live files. `files` is what `get_add_actions(flatten=False)` gives, without statistics but row counts.
 
     `vectors` are the descriptors of their deletion vectors; equal keys mean equal rows and statistics.
@@ -112,16 +112,16 @@ class Slice:
         return statistics
 
 
-_Where: TypeAlias = tuple[Source, int, pa.Array | None]
+_Where: TypeAlias = tuple[LogFile, int, pa.Array | None]
 """A slice: a source, the number of its slice, and which adds of that are live (None: all)."""
 
 
 class LargeLog:
     """The log of one version of a table."""
 
-    def __init__(self, sources: Sequence[Source], scope: str):
+    def __init__(self, sources: Sequence[LogFile], scope: str):
         self._sources, self._scope = sources, scope  # newest first
-        self._reading: tuple[Source, int, Iterator[pa.StructArray]] | None = None
+        self._reading: tuple[LogFile, int, Iterator[pa.StructArray]] | None = None
         self._order: list[_Where] = []  # of the slices
         self._asked = -2  # the slice whose statistics were asked for last
         self._ahead: tuple[int, Future[pa.Table]] | None = None  # what is read before it is asked for
@@ -155,16 +155,16 @@ class LargeLog:
             NotSliced: Only deltalake can replay it.
         """
         log = table.below("_delta_log")
-        commits: dict[int, Source] = {}
-        parts: dict[tuple[int, int], list[Source]] = {}
+        commits: dict[int, LogFile] = {}
+        parts: dict[tuple[int, int], list[LogFile]] = {}
         for info in entries:
             file = log.below(info.base_name)
             if match := _COMMIT.fullmatch(info.base_name):
-                commits[int(match[1])] = Source(file, info.size, True)
+                commits[int(match[1])] = LogFile(file, info.size, True)
             elif match := _CHECKPOINT.fullmatch(info.base_name):
-                parts.setdefault((int(match[1]), int(match[3] or 1)), []).append(Source(file, info.size, False))
+                parts.setdefault((int(match[1]), int(match[3] or 1)), []).append(LogFile(file, info.size, False))
             elif match := _NAMED.fullmatch(info.base_name):
-                parts[int(match[1]), 1] = [Source(file, info.size, False)]
+                parts[int(match[1]), 1] = [LogFile(file, info.size, False)]
         whole = sorted(key for key, files in parts.items() if len(files) == key[1] and key[0] <= version)
         choices = [whole[-1]] if whole else [(-1, 0)]
         choices += [key for key in reversed(whole[:-1]) if version - key[0] <= MAX_COMMITS]
@@ -187,7 +187,7 @@ class LargeLog:
         with TemporaryDirectory(prefix="statflight-") as folder:
             return self._table(folder, None)
 
-    def slices(self) -> Iterator[Slice]:
+    def slices(self) -> Iterator[LogSlice]:
         """The live files.
 
         Raises:
@@ -209,16 +209,16 @@ class LargeLog:
                 vectors = brief.vectors if live is None else brief.vectors.filter(live)
                 if len(files):
                     self._order.append((source, number, live))
-                    yield Slice(key.hexdigest(), files, vectors, self, len(self._order) - 1)
+                    yield LogSlice(key.hexdigest(), files, vectors, self, len(self._order) - 1)
             if source.is_commit:  # newer than what follows
                 seen.append(read.paths)
 
     # Reading.
 
-    def _key(self, source: Source) -> tuple[Any, ...]:
+    def _key(self, source: LogFile) -> tuple[Any, ...]:
         return (*_source_key(source, self._scope), self._head_digest)
 
-    def _read(self, source: Source) -> _Read:
+    def _read(self, source: LogFile) -> _Read:
         cached: _Read | None = FILES.get(self._key(source))
         if cached is not None:
             return cached
@@ -255,7 +255,7 @@ class LargeLog:
         adds = self._adds(source, number)
         return self.statistics_of(adds if live is None else adds.filter(live))
 
-    def _adds(self, source: Source, number: int) -> pa.StructArray:
+    def _adds(self, source: LogFile, number: int) -> pa.StructArray:
         """One slice of a source as it stands there. Slices that are asked for in order are read at one go."""
         at = self._reading
         if at is None or at[0] != source or at[1] > number:
@@ -341,11 +341,11 @@ def _tight(statistics: pa.Array) -> pa.Array:
     return pc.invert(pc.match_substring_regex(statistics, _WIDE))
 
 
-def _source_key(source: Source, scope: str) -> tuple[Any, ...]:
+def _source_key(source: LogFile, scope: str) -> tuple[Any, ...]:
     return "delta", scope, source.place.path, source.size
 
 
-def _known(source: Source, scope: str) -> bool:
+def _known(source: LogFile, scope: str) -> bool:
     return FILES.get(_source_key(source, scope)) is not None
 
 

@@ -37,7 +37,7 @@ class NotSliced(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogFile:
     """A commit, or one file of a checkpoint."""
 
     place: Place
@@ -56,7 +56,7 @@ def with_field(adds: pa.StructArray, field: str, values: pa.Array) -> pa.StructA
     return pa.StructArray.from_arrays(columns, fields=list(ADD))
 
 
-def adds_of(source: Source, paths: list[pa.Array], *, brief: bool = False) -> Iterator[pa.StructArray]:
+def adds_of(source: LogFile, paths: list[pa.Array], *, brief: bool = False) -> Iterator[pa.StructArray]:
     """The adds of a source, so many at a time; `paths` takes the paths of all it adds or removes.
 
     `brief` leaves of the statistics but the row count.
@@ -78,7 +78,7 @@ def _briefly(adds: pa.StructArray) -> pa.StructArray:
     return with_field(adds, "stats", pc.binary_join_element_wise('{"numRecords":', rows, "}", ""))
 
 
-def _line_adds(source: Source, paths: list[pa.Array]) -> Iterator[pa.StructArray]:
+def _line_adds(source: LogFile, paths: list[pa.Array]) -> Iterator[pa.StructArray]:
     for lines in batched(_lines(source), _ROWS):
         adds, named = [], []
         for action in map(json.loads, lines):
@@ -93,7 +93,7 @@ def _line_adds(source: Source, paths: list[pa.Array]) -> Iterator[pa.StructArray
             yield pa.array(adds, ADD)
 
 
-def _lines(source: Source) -> Iterator[bytes]:
+def _lines(source: LogFile) -> Iterator[bytes]:
     with source.place.file_system.open_input_stream(source.place.path) as stream:
         rest = b""
         while chunk := stream.read(4 << 20):
@@ -103,14 +103,14 @@ def _lines(source: Source) -> Iterator[bytes]:
             yield rest
 
 
-def line_heads(source: Source) -> Iterator[Mapping[str, Any]]:
+def line_heads(source: LogFile) -> Iterator[Mapping[str, Any]]:
     """The `protocol` and `metaData` actions of a commit file, in its order."""
     for line in _lines(source):
         if b'"protocol"' in line[:64] or b'"metaData"' in line[:64]:
             yield json.loads(line)
 
 
-def checkpoint_heads(source: Source) -> Iterator[Mapping[str, Any]]:
+def checkpoint_heads(source: LogFile) -> Iterator[Mapping[str, Any]]:
     """The `protocol` and `metaData` actions of a Parquet checkpoint."""
     with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
         names = [name for name in ("protocol", "metaData") if name in parquet.schema_arrow.names]
@@ -134,7 +134,7 @@ def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def sidecars(source: Source, log: Place) -> list[Source]:
+def sidecars(source: LogFile, log: Place) -> list[LogFile]:
     """The files that a checkpoint of the second version keeps its adds in."""
     if source.is_lines:
         entries = [action["sidecar"] for action in map(json.loads, _lines(source)) if action.get("sidecar")]
@@ -149,11 +149,11 @@ def sidecars(source: Source, log: Place) -> list[Source]:
         path = plain_path(str(sidecar["path"]))
         if "/" in path:  # none that we know of is not beside the others
             raise NotSliced("a sidecar is somewhere else")
-        files.append(Source(log.below(f"_sidecars/{path}"), int(sidecar["sizeInBytes"]), False))
+        files.append(LogFile(log.below(f"_sidecars/{path}"), int(sidecar["sizeInBytes"]), False))
     return files
 
 
-def _checkpoint_adds(source: Source) -> Iterator[pa.StructArray]:
+def _checkpoint_adds(source: LogFile) -> Iterator[pa.StructArray]:
     with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
         schema = parquet.schema_arrow
         if "add" not in schema.names:

@@ -18,13 +18,13 @@ from deltalake import DeltaTable
 from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows, identity
 from capture.connectors.delta.extended_statistics import extended_columns
 from capture.connectors.delta.lake_table import LakeTable, Schemas
-from capture.connectors.delta.large_log import LargeLog, Slice
+from capture.connectors.delta.large_log import LargeLog, LogSlice
 from capture.connectors.delta.log import DeltaColumn, log_entries, log_files
 from capture.connectors.delta.log_files import NotSliced
 from capture.connectors.delta.statistics import MAX_FOOTERS, ColumnStatistics
 from capture.connectors.delta.table_version import (
     DELETES,
-    Version,
+    TableVersion,
     file_rows,
     named_in_statistics,
     one_array,
@@ -51,9 +51,9 @@ class _Piece:
         part: The slice, None where deltalake replayed the log.
     """
 
-    version: Version
-    with_statistics: Callable[[], Version]
-    part: Slice | None = None
+    version: TableVersion
+    with_statistics: Callable[[], TableVersion]
+    part: LogSlice | None = None
 
 
 class SnapshotView:
@@ -150,15 +150,15 @@ class SnapshotView:
             unknown += counts.null_count
             rows = self._live_rows(part, counts) if unknown <= MAX_FOOTERS else counts
             gone = delete_files(part.vectors, self._table.place, self._table.file)
-            version = Version(schema, storage, partitions, part.files, paths, rows, {}, part.vectors, gone)
+            version = TableVersion(schema, storage, partitions, part.files, paths, rows, {}, part.vectors, gone)
 
-            def with_statistics(part: Slice = part, version: Version = version) -> Version:
+            def with_statistics(part: LogSlice = part, version: TableVersion = version) -> TableVersion:
                 with self._table.reading(self._version):
                     return replace(version, actions=part.statistics())
 
             yield _Piece(version, with_statistics, part)
 
-    def _live_rows(self, part: Slice, counts: pa.Array) -> pa.Array:
+    def _live_rows(self, part: LogSlice, counts: pa.Array) -> pa.Array:
         """Live rows of each file of a slice."""
         if counts.null_count:
             counts = self._count_rows(part.files, counts.to_pylist())
@@ -167,7 +167,7 @@ class SnapshotView:
         lost = pc.fill_null(pc.struct_field(part.vectors, ["cardinality"]), 0)
         return pc.max_element_wise(pc.subtract(counts, lost), 0, skip_nulls=False)
 
-    def _whole(self, table: DeltaTable) -> Version:
+    def _whole(self, table: DeltaTable) -> TableVersion:
         """All files as deltalake has them."""
         has_vectors = _VECTORS in (table.protocol().reader_features or ())
         with self._table.reading(self._version):
@@ -176,7 +176,7 @@ class SnapshotView:
                 actions = actions.combine_chunks()
             logged = one_array(actions["path"])
             counts = one_array(actions["num_records"]) if "num_records" in actions.column_names else None
-            version = Version(
+            version = TableVersion(
                 self._schemas.of(table),
                 self._table.storage,
                 tuple(table.metadata().partition_columns or ()),
@@ -199,7 +199,7 @@ class SnapshotView:
         groups_of: list[list[Any] | None] = [None if i in version.deleted else [] for i in range(len(version))]
         return replace(version, rows=rows, delete_files=pa.array(groups_of, DELETES))
 
-    def _read_vectors(self, version: Version, table: DeltaTable) -> None:
+    def _read_vectors(self, version: TableVersion, table: DeltaTable) -> None:
         """Puts the rows that deletion vectors take away into `version.deleted`, as deltalake reads them."""
         numbers = {_real(path): i for i, path in enumerate(version.paths.to_pylist())}
         for batch in table.deletion_vectors():
@@ -224,7 +224,7 @@ class SnapshotView:
 
     # Tasks.
 
-    def _tasks(self, version: Version, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
+    def _tasks(self, version: TableVersion, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
         leaves = [leaf for leaf in wanted_columns(version.schema, column_names) if leaf.column.id_in(ids) is not None]
         constants = {
             leaf.column.key: _constants(version.partition(leaf), parse(leaf.column.logical_type), len(version))
@@ -290,7 +290,7 @@ def _real(path: str) -> str:
     return os.path.realpath(path) if path.startswith("/") else path
 
 
-def _marks(part: Slice) -> pa.Array:
+def _marks(part: LogSlice) -> pa.Array:
     """A text for each file of a slice that changes with its content."""
     times = one_array(part.files["modification_time"]).cast(pa.string())
     if part.vectors.null_count == len(part.vectors):

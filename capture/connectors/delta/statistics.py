@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from capture.connectors.delta.bounds import of_live_rows, of_log, of_partition
 from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn
-from capture.connectors.delta.table_version import Version, named_in_statistics, position_in, wanted_columns
+from capture.connectors.delta.table_version import TableVersion, named_in_statistics, position_in, wanted_columns
 from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
@@ -40,7 +40,7 @@ class ColumnStatistics:
     def __init__(self, table: LakeTable, footers: FooterCache, ids: ColumnIds, names: frozenset[str] | None):
         self._table, self._footers, self._ids, self._names = table, footers, ids, names
 
-    def rows(self, load: Callable[[], Version]) -> Iterator[pa.Table]:
+    def rows(self, load: Callable[[], TableVersion]) -> Iterator[pa.Table]:
         """Tables of FILE_COLUMN_SCHEMA of the files that `load` gives, with their statistics."""
         version = load()
         leaves = wanted_columns(version.schema, self._names)
@@ -52,13 +52,15 @@ class ColumnStatistics:
         for positions in batched(lacking, _FOOTERS):
             yield from self._of_footers(version, leaves, positions)
 
-    def _lacking(self, version: Version, leaves: Sequence[DeltaColumn]) -> list[int]:
+    def _lacking(self, version: TableVersion, leaves: Sequence[DeltaColumn]) -> list[int]:
         """Files whose footers have what the log lacks; none where they are too many to be read."""
         logged = [leaf for leaf in leaves if not version.is_partition(leaf)]
         lacking = [i for i, is_named in enumerate(named_in_statistics(version, logged)) if not is_named]
         return lacking if len(lacking) <= MAX_FOOTERS else []
 
-    def _logged(self, version: Version, leaves: Sequence[DeltaColumn], lacking: frozenset[int]) -> Iterator[pa.Table]:
+    def _logged(
+        self, version: TableVersion, leaves: Sequence[DeltaColumn], lacking: frozenset[int]
+    ) -> Iterator[pa.Table]:
         """Rows from the log, without those that the footers of the files `lacking` complete."""
         files = len(version)
         tight, step = version.has_tight_statistics, min(files, ROWS_PER_TABLE)
@@ -98,7 +100,7 @@ class ColumnStatistics:
                 yield pa.concat_tables(tables)
 
     def _of_footers(
-        self, version: Version, leaves: Sequence[DeltaColumn], positions: Sequence[int]
+        self, version: TableVersion, leaves: Sequence[DeltaColumn], positions: Sequence[int]
     ) -> Iterator[pa.Table]:
         """Rows from the footers of some files, of the columns that the log lacks there."""
         at = pa.array(positions, pa.int64())

@@ -22,7 +22,7 @@ DELETES: Final = FILE_SCHEMA.field("delete_files").type
 
 
 @dataclass(slots=True)
-class Version:
+class TableVersion:
     """Live data files of a table at one version, side by side: arrays of one value per file.
 
     Attributes:
@@ -93,7 +93,7 @@ class Version:
         return None
 
 
-def file_rows(version: Version) -> pa.Table:
+def file_rows(version: TableVersion) -> pa.Table:
     """The files as rows of FILE_SCHEMA."""
     files = len(version)
     columns = {
@@ -120,7 +120,7 @@ def wanted_columns(schema: DeltaSchema, names: frozenset[str] | None) -> list[De
     return [k for k in schema.columns if k.column.is_leaf and (names is None or k.column.is_among(names))]
 
 
-def named_in_statistics(version: Version, columns: list[DeltaColumn]) -> list[bool]:
+def named_in_statistics(version: TableVersion, columns: list[DeltaColumn]) -> list[bool]:
     """Files whose statistics name every column: only of the others one must look whether a column is there."""
     sure: Any = np.ones(len(version), dtype=bool)
     for leaf in columns:
@@ -150,7 +150,7 @@ def position_in(column: DeltaColumn, footer: Footer) -> int | None:
     return next((i for i, leaf in leaves if number is not None and leaf.is_leaf and leaf.field_id == number), None)
 
 
-def _partition_json(version: Version) -> pa.Array:
+def _partition_json(version: TableVersion) -> pa.Array:
     values = version.column("partition")
     if values is None or not version.partitions:
         return pa.nulls(len(version), pa.string())

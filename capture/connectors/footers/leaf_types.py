@@ -30,7 +30,7 @@ Bound = tuple[Any, Any, bool]  # rounded down, rounded up, whether that changed 
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class FooterLeaf:
     """A column of a file: `index` is its leaf in the footer, None for a container. `kind` None = a null column."""
 
     parts: tuple[str, ...]
@@ -63,17 +63,17 @@ class Leaf:
         return column_key(self.parts)
 
 
-def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[Leaf, ...]:
+def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[FooterLeaf, ...]:
     """The columns of a file, structs before their leaves. Arrow's tree and the footer's leaves come in one order."""
     columns = metadata.schema
-    leaves: list[Leaf] = []
+    leaves: list[FooterLeaf] = []
     position = 0
 
     def walk(field: pa.Field, above: tuple[str, ...], nullable: bool) -> None:
         nonlocal position
         parts, nullable = (*above, field.name), nullable or field.nullable
         if pa.types.is_struct(field.type):
-            leaves.append(Leaf(parts, LogicalType(Kind.STRUCT), nullable, None))
+            leaves.append(FooterLeaf(parts, LogicalType(Kind.STRUCT), nullable, None))
             for i in range(field.type.num_fields):
                 walk(field.type.field(i), parts, nullable)
             return
@@ -84,7 +84,7 @@ def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[Leaf, ...]:
         else:
             container = kind if kind is not None and kind.kind is Kind.MAP else LogicalType(Kind.ARRAY)
             is_variant = kind is not None and kind.kind is Kind.VARIANT
-            leaves.append(Leaf(parts, LogicalType(Kind.VARIANT) if is_variant else container, nullable, None))
+            leaves.append(FooterLeaf(parts, LogicalType(Kind.VARIANT) if is_variant else container, nullable, None))
         position += width
 
     for top in schema:
@@ -105,7 +105,7 @@ def _width(type: pa.DataType) -> int:
     return sum(_width(type.field(i).type) for i in range(type.num_fields))
 
 
-def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, column: pq.ColumnSchema) -> Leaf:
+def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, column: pq.ColumnSchema) -> FooterLeaf:
     type, number = field.type, (field.metadata or {}).get(b"PARQUET:field_id")
     logical, physical = column.logical_type, column.physical_type
     annotation = str(logical.type).upper() if logical is not None else "NONE"
@@ -121,7 +121,7 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
     untyped = pa.types.is_null(type) or annotation in ("UNDEFINED", "NULL")
     if kind.orderable and not untyped and physical != "INT96":
         read = _reading(kind, str(logical), unsigned, column, type)
-    return Leaf(
+    return FooterLeaf(
         parts,
         kind,
         nullable,
@@ -199,7 +199,7 @@ def _nanoseconds(raw: int) -> tuple[int, int, bool]:
     return raw // 1000, -(-raw // 1000), raw % 1000 != 0
 
 
-def bound(leaf: Leaf, data: bytes) -> Bound | None:
+def bound(leaf: FooterLeaf, data: bytes) -> Bound | None:
     """A bound of a footer, decoded.
 
     Args:

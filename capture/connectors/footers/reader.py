@@ -23,7 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capture.connectors.footers.leaf_types import Bound, Leaf, bound, leaves_of
+from capture.connectors.footers.leaf_types import Bound, FooterLeaf, bound, leaves_of
 from capture.connectors.footers.thrift import Chunk, Chunks, read_chunks
 from capture.connectors.storage.places import Place, Unreadable, first_line
 from store.errors import UpstreamError
@@ -50,18 +50,18 @@ class Footer:
 
     place: Place
     row_count: int
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[FooterLeaf, ...]
     size: int
     whole_bytes: bool | None
     groups: list[list[Chunk]] = field(repr=False)
     positions: Mapping[str, int] = field(repr=False)  # of leaves, by key
 
-    def leaf(self, key: str) -> Leaf | None:
+    def leaf(self, key: str) -> FooterLeaf | None:
         """The column with this key (names joined by dots); None where the file lacks it."""
         position = self.positions.get(key)
         return None if position is None else self.leaves[position]
 
-    def stats(self, leaf: Leaf) -> LeafStats:
+    def stats(self, leaf: FooterLeaf) -> LeafStats:
         """The statistics of a leaf, row groups rolled up."""
         return _rolled_up(self, leaf)
 
@@ -107,7 +107,7 @@ def read_footer(place: Place) -> Footer:
 class _Alike:
     """Properties shared by files of one schema and writer: pyarrow is asked about the first of them only."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[FooterLeaf, ...]
     physical: list[str]
     whole_bytes: bool | None
     positions: Mapping[str, int]
@@ -185,7 +185,7 @@ def _whole_bytes(created_by: str | None) -> bool | None:
     return True if match["name"] != "parquet-mr" or match["version"] == "1.10" else None
 
 
-def _rolled_up(footer: Footer, leaf: Leaf) -> LeafStats:
+def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:
     assert leaf.index is not None
     statistics = LeafStats()
     nulls: int | None = 0
@@ -222,7 +222,7 @@ def _rolled_up(footer: Footer, leaf: Leaf) -> LeafStats:
     return statistics
 
 
-def _bounds_of(leaf: Leaf, chunk: Chunk) -> tuple[Bound | None, Bound | None]:
+def _bounds_of(leaf: FooterLeaf, chunk: Chunk) -> tuple[Bound | None, Bound | None]:
     if chunk.ordered and chunk.min_value is not None and chunk.max_value is not None:
         low, high = chunk.min_value, chunk.max_value
     elif leaf.old_bounds and chunk.old_min is not None and chunk.old_max is not None:
@@ -232,7 +232,7 @@ def _bounds_of(leaf: Leaf, chunk: Chunk) -> tuple[Bound | None, Bound | None]:
     return bound(leaf, low), bound(leaf, high)
 
 
-def _exact(leaf: Leaf, footer: Footer, flag: bool | None, cut: bool) -> bool | None:
+def _exact(leaf: FooterLeaf, footer: Footer, flag: bool | None, cut: bool) -> bool | None:
     if cut or flag is False:
         return False
     return True if flag or not leaf.is_bytes else footer.whole_bytes

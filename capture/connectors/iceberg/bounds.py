@@ -25,7 +25,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from capture.connectors.iceberg.schema import Leaf
+from capture.connectors.iceberg.schema import IcebergLeaf
 from store.logical_types import to_arrow
 
 TRUNCATED = 16
@@ -43,7 +43,7 @@ _INT, _LONG = struct.Struct("<i"), struct.Struct("<q")
 Decoder = Callable[[bytes | None], tuple[Any, bool]]
 
 
-def decoder(leaf: Leaf, cut: int, *, upper: bool) -> Decoder:
+def decoder(leaf: IcebergLeaf, cut: int, *, upper: bool) -> Decoder:
     """Makes a decoder of bounds: from bytes to a value as pyiceberg has it, and whether it is exact.
 
     Args:
@@ -63,7 +63,7 @@ def decoder(leaf: Leaf, cut: int, *, upper: bool) -> Decoder:
     return decoded
 
 
-def _decoded(raw: bytes, leaf: Leaf, cut: int, upper: bool) -> tuple[Any, bool]:
+def _decoded(raw: bytes, leaf: IcebergLeaf, cut: int, upper: bool) -> tuple[Any, bool]:
     type = leaf.type
     try:
         if isinstance(type, StringType):
@@ -89,7 +89,7 @@ def _decoded(raw: bytes, leaf: Leaf, cut: int, upper: bool) -> tuple[Any, bool]:
         return None, False
 
 
-def decode_all(raw: pa.Array, leaf: Leaf, cut: int) -> tuple[pa.Array, pa.Array] | None:
+def decode_all(raw: pa.Array, leaf: IcebergLeaf, cut: int) -> tuple[pa.Array, pa.Array] | None:
     """Bounds of one column in many files, and which are exact; None for types and values that need a closer look."""
     if isinstance(leaf.type, StringType):
         try:

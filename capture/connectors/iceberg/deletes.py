@@ -23,7 +23,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.iceberg.manifests import PATH_ID, POSITION_ID, Entry
-from capture.connectors.iceberg.schema import FileLayout, Leaf
+from capture.connectors.iceberg.schema import FileLayout, IcebergLeaf
 from capture.connectors.spi import ScanColumn
 from capture.connectors.storage.places import Unreadable
 from store.logical_types import parse, to_arrow
@@ -130,12 +130,12 @@ class DeleteIndex:
 class EqualityCounter:
     """Counts the rows of a data file that equality deletes take away, reading just the key columns."""
 
-    def __init__(self, io: LakeIO, index: DeleteIndex, leaf_of: Callable[[int], Leaf]):
+    def __init__(self, io: LakeIO, index: DeleteIndex, leaf_of: Callable[[int], IcebergLeaf]):
         self._io, self._index, self._leaf_of = io, index, leaf_of
         self._keys: LruCache[tuple[str, ...], list[pa.Array]] = LruCache(CACHED_KEYS)
 
     def count(
-        self, data: Entry, columns_of: Callable[[Sequence[Leaf]], tuple[ScanColumn, ...]], gone: pa.Array | None
+        self, data: Entry, columns_of: Callable[[Sequence[IcebergLeaf]], tuple[ScanColumn, ...]], gone: pa.Array | None
     ) -> int:
         """Rows taken away besides those at the positions `gone`."""
         groups: dict[tuple[int, ...], list[Entry]] = defaultdict(list)
@@ -164,7 +164,7 @@ class EqualityCounter:
                 start += length
         return removed
 
-    def _key_values(self, keys: list[Leaf], deletes: list[Entry]) -> list[pa.Array]:
+    def _key_values(self, keys: list[IcebergLeaf], deletes: list[Entry]) -> list[pa.Array]:
         """The deleted keys, one array per key column."""
         name = tuple(sorted(delete.location for delete in deletes))
         values = self._keys.get(name)
@@ -174,7 +174,7 @@ class EqualityCounter:
             self._keys.put(name, values)
         return values
 
-    def _read_keys(self, keys: list[Leaf], delete: Entry) -> list[pa.Array]:
+    def _read_keys(self, keys: list[IcebergLeaf], delete: Entry) -> list[pa.Array]:
         paths = self._index.layout(delete).paths
         missing = [key.name for key in keys if key.field_id not in paths]
         if missing or not keys:

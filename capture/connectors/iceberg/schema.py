@@ -80,7 +80,7 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class IcebergLeaf:
     """A column with values: what the schema says of it, and how to find it in a file."""
 
     field_id: int
@@ -130,10 +130,12 @@ def to_schema(schema: IcebergSchema) -> Schema:
     return Schema(tuple(column for column, _, _ in _walk(schema.fields)))
 
 
-def leaves(schema: IcebergSchema, column_names: frozenset[str] | None = None) -> list[Leaf]:
+def leaves(schema: IcebergSchema, column_names: frozenset[str] | None = None) -> list[IcebergLeaf]:
     """The leaf columns of a schema, of all or those named."""
     return [
-        Leaf(nested.field_id, column, nested.field_type, parse(column.logical_type), nested.initial_default, parents)
+        IcebergLeaf(
+            nested.field_id, column, nested.field_type, parse(column.logical_type), nested.initial_default, parents
+        )
         for column, nested, parents in _walk(schema.fields)
         if column.is_leaf and (column_names is None or column.is_among(column_names))
     ]
@@ -145,7 +147,7 @@ def schema_of(metadata: TableMetadata, snapshot: Snapshot) -> IcebergSchema:
     return schema or metadata.schema()
 
 
-def leaf_of(metadata: TableMetadata, schema: IcebergSchema, field_id: int) -> Leaf | None:
+def leaf_of(metadata: TableMetadata, schema: IcebergSchema, field_id: int) -> IcebergLeaf | None:
     """A leaf by its field id, looked for in the schema and then in the table's other schemas, newest first."""
     for candidate in (schema, *sorted(metadata.schemas, key=lambda s: -s.schema_id)):
         for leaf in leaves(candidate):

@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.iceberg.puffin import Blob, read_if_any
-from capture.connectors.iceberg.schema import Leaf
+from capture.connectors.iceberg.schema import IcebergLeaf
 from capture.connectors.spi import COLUMN_SCHEMA
 from store.errors import StatflightError
 from store.schemas import THETA
@@ -29,7 +29,7 @@ class SourceStatistics:
     rows and are left out.
     """
 
-    def __init__(self, io: LakeIO, metadata: TableMetadata, snapshot_id: int, leaves: Sequence[Leaf]):
+    def __init__(self, io: LakeIO, metadata: TableMetadata, snapshot_id: int, leaves: Sequence[IcebergLeaf]):
         self._io, self._snapshot_id = io, snapshot_id
         self._leaves = {leaf.field_id: leaf for leaf in leaves}
         self._files = [file for file in metadata.statistics if file.snapshot_id == snapshot_id]

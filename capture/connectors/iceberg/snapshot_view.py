@@ -18,7 +18,7 @@ from capture.connectors.iceberg.deletes import DeleteIndex, EqualityCounter, ope
 from capture.connectors.iceberg.manifests import Entry, Files, Manifests
 from capture.connectors.iceberg.schema import (
     FileLayout,
-    Leaf,
+    IcebergLeaf,
     constant,
     identity_values,
     leaf_of,
@@ -92,7 +92,7 @@ class SnapshotView:
         self._layouts: dict[bytes, FileLayout] = {}
         self._statistics = ColumnStatistics(table.metadata, self._leaves, FooterCache(scope), self._io.place)
 
-    def _key(self, field_id: int) -> Leaf:
+    def _key(self, field_id: int) -> IcebergLeaf:
         leaf = leaf_of(self._metadata, self._schema, field_id)
         if leaf is None:
             raise Unreadable(f"an equality delete names field {field_id}, which no schema of the table has")
@@ -283,7 +283,7 @@ class SnapshotView:
             self._layouts[name] = FileLayout.of(schema, self._metadata)
         return self._layouts[name]
 
-    def _scan_columns(self, entry: Entry, layout: FileLayout, leaves: Sequence[Leaf]) -> tuple[ScanColumn, ...]:
+    def _scan_columns(self, entry: Entry, layout: FileLayout, leaves: Sequence[IcebergLeaf]) -> tuple[ScanColumn, ...]:
         """Sources of columns: the file, else its partition, else the default, else null."""
         identity = identity_values(self._specs[entry.spec_id], entry.partition)
         columns = []

@@ -17,7 +17,7 @@ from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
 from capture.connectors.iceberg.bounds import cut_length, decode_all, decoder
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
-from capture.connectors.iceberg.schema import Leaf, identity_values, typed_array
+from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, typed_array
 from capture.connectors.storage.places import Place, Unreadable
 
 BATCH_ROWS: Final = 60_000
@@ -40,7 +40,9 @@ class ColumnStatistics:
         open_place: Finds a file whose footer is read.
     """
 
-    def __init__(self, metadata: TableMetadata, leaves: Sequence[Leaf], footers: FooterCache, open_place: OpenPlace):
+    def __init__(
+        self, metadata: TableMetadata, leaves: Sequence[IcebergLeaf], footers: FooterCache, open_place: OpenPlace
+    ):
         self._properties, self._specs, self._leaves = metadata.properties, metadata.specs(), leaves
         self._footers, self._open_place = footers, open_place
         self._footers_left = MAX_FOOTERS
@@ -54,7 +56,7 @@ class ColumnStatistics:
 
     def _column(
         self,
-        leaf: Leaf,
+        leaf: IcebergLeaf,
         block: Files,
         metrics: Columns,
         rows: pa.Array,
@@ -64,15 +66,17 @@ class ColumnStatistics:
         """One column in each file of a block."""
         of_column = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
         cut = cut_length(self._properties, leaf.name)
-        statistics = None if live else _plainly(leaf, cut, of_column, rows)
+        statistics = None if live else _vectorized(leaf, cut, of_column, rows)
         if statistics is None:
-            statistics = self._closely(leaf, cut, block, of_column, rows)
+            statistics = self._per_file(leaf, cut, block, of_column, rows)
             lacking = self._lacking(leaf, block, metrics) if footers else None
             if lacking is not None:
                 statistics = _completed(statistics, _of_footers(leaf, block, rows, footers), lacking)
         return column_rows(block.locations, leaf.column, {leaf.column.key: leaf.field_id}, rows, **statistics)
 
-    def _closely(self, leaf: Leaf, cut: int, block: Files, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array]:
+    def _per_file(
+        self, leaf: IcebergLeaf, cut: int, block: Files, metrics: Metrics, rows: pa.Array
+    ) -> dict[str, pa.Array]:
         """The facts about a column, file by file."""
         low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
         parts: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
@@ -104,7 +108,7 @@ class ColumnStatistics:
             "upper_exact": pa.array(high_flags, pa.bool_()),
         }
 
-    def _only_value(self, leaf: Leaf, block: Files, partition: tuple[Any, ...]) -> _OnlyValue | None:
+    def _only_value(self, leaf: IcebergLeaf, block: Files, partition: tuple[Any, ...]) -> _OnlyValue | None:
         """The one value of a column in files that cannot have the column, None where they may; without metrics."""
         identity = identity_values(self._specs[block.spec_id], partition)
         if leaf.field_id in identity:
@@ -116,7 +120,7 @@ class ColumnStatistics:
 
     # Footers.
 
-    def _lacking(self, leaf: Leaf, block: Files, metrics: Columns) -> pa.Array | None:
+    def _lacking(self, leaf: IcebergLeaf, block: Files, metrics: Columns) -> pa.Array | None:
         """Mask of the files where neither the manifest nor the schema says anything of a column; None for none."""
         of_column = metrics.get(leaf.field_id)
         if of_column is not None and pc.all(of_column.known).as_py():
@@ -170,7 +174,7 @@ def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
     return pa.array(rows)
 
 
-def _plainly(leaf: Leaf, cut: int, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array] | None:
+def _vectorized(leaf: IcebergLeaf, cut: int, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array] | None:
     """The facts about a column at no loop, where each file has its counts and no file lost a row; else None."""
     if metrics.nulls.null_count or not len(rows) or pc.min(rows).as_py() == 0:
         return None
@@ -191,7 +195,7 @@ def _is_parquet(block: Files) -> pa.Array:
     return pc.equal(block.formats, "PARQUET")
 
 
-def _of_footers(leaf: Leaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:
+def _of_footers(leaf: IcebergLeaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:
     """The facts about a column from footers, whose leaves are found by field id."""
     sure = [held if held is not None and _is_sure(held[0], leaf) else None for held in footers]
     statistics = footer_facts(sure, lambda footer: _position(footer, leaf.field_id), leaf.logical)
@@ -204,7 +208,7 @@ def _of_footers(leaf: Leaf, block: Files, rows: pa.Array, footers: _Footers) -> 
     return statistics
 
 
-def _is_sure(footer: Footer, leaf: Leaf) -> bool:
+def _is_sure(footer: Footer, leaf: IcebergLeaf) -> bool:
     """True if a file has the column, or reads as null where it has not; without field ids nobody knows."""
     if not any(other.field_id is not None for other in footer.leaves):
         return False

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.file_columns import column_rows
-from capture.connectors.footers.leaf_types import Leaf, promoted
+from capture.connectors.footers.leaf_types import FooterLeaf, promoted
 from capture.connectors.footers.reader import Footer
 from capture.connectors.footers.statistics import FileStats, footer_facts
 from capture.connectors.parquet.files import DataFile, partition_values
@@ -33,12 +33,12 @@ class Layout:
 class Merged:
     """One column over the files: the first type, promoted by the others."""
 
-    def __init__(self, leaf: Leaf):
+    def __init__(self, leaf: FooterLeaf):
         self.leaf, self.type, self.nullable = leaf, leaf.logical_type, leaf.nullable
         self.files, self.untyped = 1, leaf.untyped
         self.widths = {leaf.width_bytes} if leaf.width_bytes else set()
 
-    def add(self, leaf: Leaf, footer: Footer, table: str) -> None:
+    def add(self, leaf: FooterLeaf, footer: Footer, table: str) -> None:
         """Takes in the column of one more file.
 
         Raises:
@@ -61,7 +61,7 @@ class Merged:
         self.type = both
 
 
-def same_columns(some: tuple[Leaf, ...], others: tuple[Leaf, ...]) -> bool:
+def same_columns(some: tuple[FooterLeaf, ...], others: tuple[FooterLeaf, ...]) -> bool:
     """True when two footers have the same columns, statistics aside."""
     if some is others:
         return True

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from capture.connectors.file_columns import ROWS_PER_TABLE, absent
-from capture.connectors.footers.leaf_types import Leaf
+from capture.connectors.footers.leaf_types import FooterLeaf
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.options import check_choice, check_options
@@ -328,7 +328,7 @@ class ParquetConnector(SnapshotLister):
     def _unified(self, namespace: str, name: str, listing: FileListing) -> Layout:
         merged: dict[str, Merged] = {}
         files = 0
-        last: tuple[Leaf, ...] | None = None
+        last: tuple[FooterLeaf, ...] | None = None
         for footer in self._read(namespace, name, listing.files):
             files += 1
             if last is not None and same_columns(footer.leaves, last):

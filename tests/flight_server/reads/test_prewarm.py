@@ -10,7 +10,7 @@ import pytest
 from flight_server.app import App
 from flight_server.reads import prewarm as readiness
 from flight_server.reads import scanner
-from flight_server.reads.scope import Scope
+from flight_server.reads.scope import ReadScope
 from flight_server.wire import tickets
 from flight_server.wire.scan_request import ScanRequest
 from store.database import Connection, Database
@@ -137,7 +137,7 @@ def no_rows_are_read(patched: pytest.MonkeyPatch, app: App, *flights: str) -> No
     """Refuses to read rows, of all flights or of these."""
     query = app.scanner.queries._query
 
-    def refuse(cursor: Connection, request: ScanRequest, scope: Scope) -> object:
+    def refuse(cursor: Connection, request: ScanRequest, scope: ReadScope) -> object:
         if not flights or request.flight.name in flights:
             raise AssertionError("rows were read")
         return query(cursor, request, scope)
