@@ -257,7 +257,7 @@ def test_a_store_that_hangs_is_given_up(hanging):
     started = time.monotonic()
     with pytest.raises(UpstreamError) as refused:
         open_connector(ConnectorConfig("c", "parquet", "s3://bucket/lake", options)).list_namespaces()
-    assert refused.value.retryable and time.monotonic() - started < 15
+    assert refused.value.retryable and time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("format", ["delta", "lance"])
@@ -269,4 +269,4 @@ def test_a_library_with_a_store_of_its_own_gives_up_too(hanging, format):
     with pytest.raises((OSError, ValueError)):
         opened = library.DeltaTable if format == "delta" else library.dataset
         opened("s3://bucket/lake", storage_options=patient(storage, {"timeout": "0.5"}))
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60

@@ -60,9 +60,9 @@ def test_patterns_mean_what_like_means(pattern, name):
     "pattern", ["%a" * 5000, "_" * 10_000, "%" * 10_000 + "!", "%_" * 31 + "x", "(" * 64, "%a%a%a%a%a%b" * 8]
 )
 def test_no_pattern_takes_long(pattern):
-    begun = time.monotonic()
+    begun = time.thread_time()
     assert ask("CommandGetTables", (3, pattern.encode())).num_rows == 0
-    assert time.monotonic() - begun < 2
+    assert time.thread_time() - begun < 2
 
 
 def test_infos():
