@@ -9,10 +9,10 @@ import pytest
 
 from capture.engines.compute.engine import SparkEngine
 from capture.spi import Outcome
-from tests.capture import test_engine_inline
-from tests.capture.test_engine_inline import MemorySink, column
+from tests.capture.engines.compute import test_engine
+from tests.capture.engines.compute.test_engine import MemorySink, column
 
-lake, table = test_engine_inline.lake, test_engine_inline.table  # fixtures
+lake, table = test_engine.lake, test_engine.table  # fixtures
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Actions on stored records: sketches of samples are not merged unless asked for."""
+"""Actions on stored records: `expire`, dry first, `delete_stats`, and `merge_sketches`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from flight_server.actions import ACTIONS, Call
 from flight_server.auth.principal import ALL_SCOPES, Principal
 from store import schemas, sketches
-from store.errors import InvalidArgument
+from store.errors import InvalidArgument, NotFound
 from store.sketches import murmur3
 from store.targets import Target
-from tests.flight_server.serving import app_in, put
+from tests.flight_server.serving import app_in, command, put, read, rows
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
 
@@ -53,3 +53,83 @@ def test_sketches_of_files_go_before_the_sketch_of_a_sample(app):
     put(app, [sketch(Target.column(1), range(200), completeness="PARTIAL")], "stats.sketches")
     put(app, [sketch(Target.file(f"f{n}"), range(n * 500, n * 500 + 500)) for n in range(2)], "stats.sketches")
     assert merge(app)[0]["ndv"] == 1000
+
+
+# Deleting.
+
+NAME = "lake.s.t"
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """An Iceberg table that once had the snapshots 1 to 4 and still has 3 and 4; columns of each, files of 1 and 3."""
+    with app_in(tmp_path) as made:
+        found = {
+            "schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
+            "schemas": {"h": [["c1", "INT", True, 1], ["c2", "INT", True, 2]]}, "current_snapshot_id": 4,
+            "snapshots": [{"snapshot_id": s, "ordinal": s, "parent_snapshot_id": None, "sequence_number": s,
+                           "committed_at": None, "operation": None, "schema_hash": "h"} for s in (1, 2, 3, 4)],
+        }  # fmt: skip
+        for live in ([1, 2, 3, 4], [3, 4]):
+            told = found | {"live_snapshot_ids": live}
+            made.database.write(
+                lambda connection, told=told: made.catalog.discovery.store(connection, "lake", "iceberg", told, ())
+            )
+        for snapshot in (1, 2, 3, 4):
+            put(made, rows("t", snapshot, [1, 2]))
+        key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
+        for snapshot, paths in ((1, "ab"), (3, "bc")):
+            put(made, [key | {"snapshot_id": snapshot, "file_path": path} for path in paths], "stats.files")
+        yield made
+
+
+def act(app, name: str, **body: Any) -> list[Any]:
+    call = Call(app, Principal("admin", ALL_SCOPES), "", lambda: False)
+    return list(ACTIONS[name].run(call, json.dumps(body).encode()))
+
+
+def left(app, flight: str = "stats.columns", target: str = "column_id") -> set[tuple[int, Any]]:
+    # answers are remembered by command, and this process has an app for each test
+    found = read(app, command("t", flight, query_id=str(app.settings.db.parent))).to_pylist()
+    return {(row["snapshot_id"], row[target]) for row in found}
+
+
+def test_expire_tells_first_and_deletes_when_told_to(lake):
+    before = left(lake)
+    for body in ({}, {"table": NAME}, {"table": NAME, "dry_run": True}):
+        assert act(lake, "expire", **body) == [{"table": NAME, "snapshots": [1, 2], "dry_run": True}]
+    assert left(lake) == before and len(before) == 8
+    assert act(lake, "expire", dry_run=False) == [{"table": NAME, "snapshots": [1, 2], "dry_run": False}]
+    assert left(lake) == {(s, c) for s in (3, 4) for c in (1, 2)}
+    assert left(lake, "stats.files", "file_path") == {(3, "b"), (3, "c")}
+    assert act(lake, "expire", dry_run=False) == [{"table": NAME, "snapshots": [], "dry_run": False}]
+
+
+def test_expire_leaves_tables_of_puts_alone(lake):
+    put(lake, rows("external", 1, [1]))
+    put(lake, rows("external", 2, [1]))
+    assert act(lake, "expire", table="lake.s.external") == [
+        {"table": "lake.s.external", "snapshots": [], "dry_run": True}
+    ]
+
+
+def test_delete_stats_of_a_target_of_a_snapshot_and_of_all(lake):
+    column = {"kind": "COLUMN", "column_id": 1}
+    assert act(lake, "delete_stats", table=NAME, snapshot=2, target=column) == [{"deleted": 1}]
+    assert (2, 1) not in left(lake) and len(left(lake)) == 7
+    assert act(lake, "delete_stats", table=NAME, target=column) == [{"deleted": 3}]
+    assert {c for _, c in left(lake)} == {2}
+    assert act(lake, "delete_stats", table=NAME, snapshot="current") == [{"deleted": 1}]
+    file = {"kind": "FILE", "file_path": "b"}
+    assert act(lake, "delete_stats", table=NAME, snapshot=3, target=file) == [{"deleted": 1}]
+    assert left(lake, "stats.files", "file_path") == {(1, "a"), (1, "b"), (3, "c")}
+    assert act(lake, "delete_stats", table=NAME) == [{"deleted": 6}]
+    assert left(lake) == set() == left(lake, "stats.files", "file_path")
+    assert act(lake, "delete_stats", table=NAME) == [{"deleted": 0}]
+
+
+def test_delete_stats_of_what_is_not_there(lake):
+    with pytest.raises(NotFound, match="no snapshot 77"):
+        act(lake, "delete_stats", table=NAME, snapshot=77)
+    with pytest.raises(NotFound, match="no table"):
+        act(lake, "delete_stats", table="lake.s.none")

