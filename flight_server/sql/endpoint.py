@@ -35,7 +35,7 @@ from store.predicates.tree import And, Leaf, Op
 if TYPE_CHECKING:
     from flight_server.app import App
 
-MAX_SOURCE_BYTES: Final = 256 << 20  # of the rows of one flight that a statement reads
+MAX_SOURCE_BYTES: Final = 256 << 20  # of the rows of all flights that a statement reads
 SMALL_ROWS: Final = 16_384  # of an answer that is made of whole columns
 MAX_PARAMETER_BYTES: Final = 1 << 20
 _PLANS_BYTES: Final = 16 << 20
@@ -191,7 +191,7 @@ class SqlEndpoint:
             if isinstance(answer, pa.Table):
                 return pa.Table.from_batches([_shown(batch, schema) for batch in answer.to_batches()], schema)
             return (_shown(batch, schema) for batch in answer)
-        tables = {source.label: self._rows(source, values, caller, is_cancelled) for source in parsed.sources}
+        tables = self._tables(parsed.sources, values, caller, is_cancelled)
         cursor = self._sandbox.cursor()
         given = [_for_duckdb(value) for value in values]
         if parsed.now:
@@ -242,17 +242,35 @@ class SqlEndpoint:
         whole = replace(request, node=None)
         return self._whole.get(key, lambda most: self._read(whole, source, caller, is_cancelled, most))
 
+    def _tables(
+        self, sources: Sequence[Source], values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
+    ) -> dict[str, pa.Table]:
+        """The rows of the flights that a statement reads, by label; equal readings of a flight are read once."""
+        tables: dict[str, pa.Table] = {}
+        read: list[tuple[Source, pa.Table]] = []
+        left = MAX_SOURCE_BYTES
+        for source in sources:
+            same = (table for other, table in read if replace(other, label=source.label) == source)
+            rows = next(same, None)
+            if rows is None:
+                request = self._narrowed(_request(source, values, None))
+                rows = self._whole_columns(request, source, caller, is_cancelled)
+                if rows is None:
+                    rows = self._rows(request, source, caller, is_cancelled, left)
+                    left -= rows.nbytes
+                read.append((source, rows))
+            tables[source.label] = rows
+        return tables
+
     def _rows(
-        self, source: Source, values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
+        self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool], most: int
     ) -> pa.Table:
         """The rows of a flight that a statement reads, with naive instants."""
-        request = self._narrowed(_request(source, values, None))
-        if (kept := self._whole_columns(request, source, caller, is_cancelled)) is not None:
-            return kept
-        found = self._read(request, source, caller, is_cancelled, MAX_SOURCE_BYTES)
+        found = self._read(request, source, caller, is_cancelled, most)
         if found is None:
             raise ResourceExhausted(
-                f"the statement reads more than {MAX_SOURCE_BYTES >> 20} MiB of {source.table.flight.name}",
+                f"the statement reads more than {MAX_SOURCE_BYTES >> 20} MiB, the last of it from "
+                f"{source.table.flight.name}",
                 hint="narrow it by WHERE, or read the flight itself",
             )
         return found

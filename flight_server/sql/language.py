@@ -1,4 +1,4 @@
-"""The SQL that is taken: one SELECT whose every node and function is on a list. What is not on it is refused by name.
+"""The SQL that is taken: one query whose every node and function is on a list. A part that is not is refused by name.
 
 Statements are parsed by sqlglot. What runs later is written anew from the tree that was checked here, so that nothing
 can be read in one way and run in another.
@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-import sqlglot
-from sqlglot import exp
+from sqlglot import Dialect, exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
 from store.errors import InvalidArgument
 
 DIALECT: Final = "duckdb"
+_DIALECT: Final = Dialect.get_or_raise(DIALECT)
 MAX_BYTES: Final = 64 * 1024  # of a statement
 MAX_TOKENS: Final = 10_000
 MAX_DEPTH: Final = 128  # of the tree; chains of AND and OR are one level
 MAX_PARAMETERS: Final = 1000
 _KIND: Final = "one SELECT over flights is taken"
+
+Query: TypeAlias = exp.Select | exp.SetOperation | exp.Subquery
+"""A SELECT, several combined by UNION, EXCEPT or INTERSECT, or one of these in parentheses."""
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it logs statements that it does not know
 
@@ -40,14 +44,21 @@ _NODES: Final = frozenset({
     exp.ILike, exp.Escape, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Exists,
     exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.DPipe,
     exp.Case, exp.If, exp.Cast, exp.TryCast, exp.DataType, exp.DataTypeParam, exp.Interval, exp.Var, exp.Extract,
-    exp.WithinGroup,
+    exp.WithinGroup, exp.Union, exp.Except, exp.Intersect, exp.Values, exp.Qualify,
+    exp.Window, exp.WindowSpec, exp.IgnoreNulls, exp.RespectNulls,
 })  # fmt: skip
+_SET: Final = frozenset({"this", "expression", "distinct", "by_name", "order", "limit", "offset", "with_", "with"})
 _PARTS: Final[dict[type[exp.Expression], frozenset[str]]] = {
     # what these may hold: an option that is not known here must not be dropped in silence
-    exp.Select: frozenset({"expressions", "from_", "from", "joins", "where", "group", "having", "order", "limit",
-                           "offset", "distinct", "with_", "with"}),
+    exp.Select: frozenset({"expressions", "from_", "from", "joins", "where", "group", "having", "windows", "qualify",
+                           "order", "limit", "offset", "distinct", "with_", "with"}),
+    exp.Union: _SET,
+    exp.Except: _SET,
+    exp.Intersect: _SET,
+    exp.Values: frozenset({"expressions", "alias"}),
+    exp.Window: frozenset({"this", "partition_by", "order", "spec", "alias", "over"}),
     exp.Table: frozenset({"this", "db", "catalog", "alias"}),
-    exp.Subquery: frozenset({"this", "alias", "with_", "with"}),
+    exp.Subquery: frozenset({"this", "alias", "order", "limit", "offset", "with_", "with"}),
     exp.CTE: frozenset({"this", "alias"}),
     exp.With: frozenset({"expressions"}),
     exp.Join: frozenset({"this", "on", "using", "side", "kind", "method"}),
@@ -69,7 +80,10 @@ FUNCTIONS: Final = frozenset(
     starts_with startswith str_position strlen strpos substr substring trim upper
     abs cbrt ceil ceiling exp floor greatest isfinite isinf isnan is_nan is_inf least ln log log10 log2 mod pow power
     round sign sqrt trunc
+    acos asin atan atan2 cos cot degrees pi radians sin tan
     coalesce if ifnull iff nullif nvl
+    cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
+    date_bin dayname monthname time_bucket
     current_date current_timestamp date date_add date_diff datediff date_from_parts date_part date_sub date_trunc
     timestamp_trunc day dayofmonth dayofweek day_of_month day_of_week day_of_year dayofyear epoch epoch_ms epoch_us
     hour last_day localtimestamp make_date make_timestamp minute month now quarter second strftime strptime str_to_time
@@ -84,21 +98,22 @@ _NO_CALLS: Final = frozenset(
     _words("""
     all and any as between by case cast char decimal distinct else end escape except exists extract filter from group
     having ilike in interval is join like limit not offset on or over select then time timestamp try_cast using
-    varchar when where with within order set exclude
+    varchar when where with within order set exclude union intersect over by values qualify partition rows range
+    preceding following
 """)
 )
 
 
-def parse(sql: str) -> exp.Select:
+def parse(sql: str) -> Query:
     """The statement as a tree that holds nothing but what is allowed, its parameters numbered from 1.
 
     Raises:
-        InvalidArgument: It is too large, malformed, not one SELECT, or has a part that is not taken.
+        InvalidArgument: It is too large, malformed, not one query, or has a part that is not taken.
     """
     if len(sql) > MAX_BYTES or len(sql.encode("utf-8", "replace")) > MAX_BYTES:
         raise refusal(f"the statement is longer than {MAX_BYTES} bytes")
     try:
-        tokens = sqlglot.tokenize(sql, dialect=DIALECT)
+        tokens = _DIALECT.tokenize(sql)
         statement = _statement(sql, tokens)
         _check(statement)
         return statement
@@ -116,13 +131,17 @@ def write(statement: exp.Expression) -> str:
     """
     try:
         sql = statement.sql(dialect=DIALECT, comments=False, copy=False)
-        tokens = sqlglot.tokenize(sql, dialect=DIALECT)
+        tokens = _DIALECT.tokenize(sql)
     except RecursionError:
         raise refusal("the statement is nested too deep") from None
+    named = Counter(alias.name.lower() for alias in statement.find_all(exp.TableAlias) if alias.args.get("columns"))
     for token, following in itertools.pairwise(tokens):
         called = following.token_type is TokenType.L_PAREN and token.text.isidentifier()
-        if called and token.token_type is not TokenType.STRING and token.text.lower() not in FUNCTIONS | _NO_CALLS:
-            raise refusal(f'the function "{token.text.lower()[:100]}" is not allowed')
+        name = token.text.lower()
+        if called and token.token_type is not TokenType.STRING and name not in FUNCTIONS | _NO_CALLS:
+            named[name] -= 1  # `t(x, y)` names the columns of a table, each as often as the tree does
+            if named[name] < 0:
+                raise refusal(f'the function "{name[:100]}" is not allowed')
     return sql
 
 
@@ -130,7 +149,7 @@ def refusal(message: str, hint: str = "") -> InvalidArgument:
     return InvalidArgument(message, code="BAD_SQL", hint=hint)
 
 
-def _statement(sql: str, tokens: list[Token]) -> exp.Select:
+def _statement(sql: str, tokens: list[Token]) -> Query:
     if not tokens:
         raise refusal("the statement is empty", hint=_KIND)
     if len(tokens) > MAX_TOKENS:
@@ -146,19 +165,17 @@ def _statement(sql: str, tokens: list[Token]) -> exp.Select:
             numbered += [sql[at : mark.start], f"${number}"]
             at = mark.end + 1
         sql = "".join([*numbered, sql[at:]])
-        tokens = sqlglot.tokenize(sql, dialect=DIALECT)
-    parser = sqlglot.Dialect.get_or_raise(DIALECT).parser()
-    parsed = [each for each in parser.parse(tokens, sql) if each is not None]
+        tokens = _DIALECT.tokenize(sql)
+    parsed = [each for each in _DIALECT.parser().parse(tokens, sql) if each is not None]
     if len(parsed) != 1:
         raise refusal(f"{len(parsed)} statements were sent", hint=_KIND)
-    if not isinstance(parsed[0], exp.Select):
-        kind = type(parsed[0]).__name__.upper() if isinstance(parsed[0], exp.SetOperation) else tokens[0].text.upper()
-        raise refusal(f"{kind[:50]} is not allowed", hint=_KIND)
+    if not isinstance(parsed[0], exp.Select | exp.SetOperation | exp.Subquery):
+        raise refusal(f"{tokens[0].text.upper()[:50]} is not allowed", hint=_KIND)
     return parsed[0]
 
 
-def _check(statement: exp.Select) -> None:
-    for node, depth in _nodes(statement):
+def _check(statement: Query) -> None:
+    for node, depth in nodes(statement):
         if depth > MAX_DEPTH:
             raise refusal(f"the statement is nested deeper than {MAX_DEPTH} levels")
         kind = type(node)
@@ -175,15 +192,15 @@ def _check(statement: exp.Select) -> None:
             raise refusal(f"the type {str(node.sql(dialect=DIALECT))[:50]} is not allowed")
 
 
-def _nodes(root: exp.Expression) -> Iterator[tuple[exp.Expression, int]]:
+def nodes(root: exp.Expression) -> Iterator[tuple[exp.Expression, int]]:
     """Every node with its depth, without recursion; a chain of one connector is one level deep."""
     open_: list[tuple[exp.Expression, int]] = [(root, 0)]
     while open_:
         node, depth = open_.pop()
         yield node, depth
-        for child in node.iter_expressions():
-            chained = type(child) is type(node) and isinstance(child, exp.And | exp.Or)
-            open_.append((child, depth if chained else depth + 1))
+        kind = type(node) if isinstance(node, exp.Connector) else None
+        children = [(child, depth if type(child) is kind else depth + 1) for child in node.iter_expressions()]
+        open_ += children[::-1]
 
 
 def _is_allowed_function(node: exp.Expression) -> bool:

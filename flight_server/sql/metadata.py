@@ -153,7 +153,8 @@ _INFO: Final[dict[int, Any]] = {
     505: 1,  # SQL_QUOTED_IDENTIFIER_CASE: insensitive
     506: False,  # SQL_ALL_TABLES_ARE_SELECTABLE: rows of hidden tables are left out
     507: 1,  # SQL_NULL_ORDERING: at the end
-    508: ["SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "DISTINCT", "JOIN", "WITH"],
+    508: ["SELECT", "FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "ORDER", "LIMIT", "OFFSET", "DISTINCT", "JOIN",
+          "WITH", "UNION", "OVER"],
     509: ["abs", "ceil", "floor", "round", "sqrt", "ln", "log", "pow", "mod", "sign"],  # SQL_NUMERIC_FUNCTIONS
     510: ["upper", "lower", "length", "trim", "substring", "replace", "concat", "strpos"],  # SQL_STRING_FUNCTIONS
     511: [],  # SQL_SYSTEM_FUNCTIONS

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import pyarrow as pa
 from sqlglot import exp
 
 from flight_server.sql import language, pushdown
+from flight_server.sql.language import Query
 from flight_server.sql.pushdown import Slot
 from store.errors import NotFound, nearest
 from store.predicates.tree import Node
@@ -24,6 +26,7 @@ log = logging.getLogger("statflight.server")
 
 CATALOG: Final = "statflight"
 STORED_SCHEMA: Final = "stats_all"  # every stored row, where `stats` has the current ones
+MAX_TABLES: Final = 64  # that a statement names
 NAIVE: Final = pa.timestamp("us")  # UTC without saying so: drivers cannot read zoned instants
 _TYPES: Final = {
     "BOOLEAN": pa.bool_(), "TINYINT": pa.int64(), "SMALLINT": pa.int64(), "INT": pa.int64(), "BIGINT": pa.int64(),
@@ -56,6 +59,16 @@ def _tables() -> Iterator[Table]:
 
 
 TABLES: Final = {f"{table.schema}.{table.name}": table for table in _tables()}
+
+
+@cache
+def _fields(flight: str) -> Mapping[str, pa.Field]:
+    return pushdown.fields_of(FLIGHTS[flight].schema)
+
+
+def _fields_of(table: Table) -> Mapping[str, pa.Field]:
+    """The fields of a table by name in lower case."""
+    return _fields(table.flight.name)
 
 
 @dataclass(frozen=True)
@@ -112,10 +125,16 @@ def make(sql: str) -> Plan:
         raise language.refusal("the statement cannot be read") from None
 
 
-def _make(statement: exp.Select) -> Plan:
-    common = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
-    found = [(node, table) for node in statement.find_all(exp.Table) if (table := _table(node, common)) is not None]
-    wanted, star = _names(statement)
+def _make(statement: Query) -> Plan:
+    nodes: dict[type, list[Any]] = {}
+    for node, _ in language.nodes(statement):
+        nodes.setdefault(type(node), []).append(node)
+    common = {cte.alias.lower() for cte in nodes.get(exp.CTE, [])}
+    found = [(node, table) for node in nodes.get(exp.Table, []) if (table := _table(node, common)) is not None]
+    if len(found) > MAX_TABLES:
+        raise language.refusal(f"the statement reads more than {MAX_TABLES} tables")
+    wanted = {node.name.lower() for node in nodes.get(exp.Identifier, [])}
+    star = any(not isinstance(node.parent, exp.Count) for node in nodes.get(exp.Star, []))
     sources: list[Source] = []
     exact = True
     for number, (node, table) in enumerate(found, 1):
@@ -123,7 +142,7 @@ def _make(statement: exp.Select) -> Plan:
         tree, whole = _pushed(node, table, common)
         exact = exact and whole
         sources.append(Source(table, f"{table.schema}.{table.name} {number}", columns, tree))
-    parameters = _parameter_types(statement, [table for _, table in found])
+    parameters = _parameter_types(nodes.get(exp.Placeholder, []), [table for _, table in found])
     direct = _direct(statement, sources[0], found[0][0]) if len(found) == 1 and exact else None
     if direct is not None:
         (source,) = sources
@@ -158,13 +177,6 @@ def _table(node: exp.Table, common: set[str]) -> Table | None:
     raise NotFound(f'no table "{shown}"', code="UNKNOWN_TABLE", hint=hint or "sys.flights lists them all")
 
 
-def _names(statement: exp.Select) -> tuple[set[str], bool]:
-    """All identifiers of a statement in lower case, and whether it asks for all columns anywhere."""
-    names = {node.name.lower() for node in statement.find_all(exp.Identifier)}
-    star = any(not isinstance(node.parent, exp.Count) for node in statement.find_all(exp.Star))
-    return names, star
-
-
 def _narrowest(flight: Flight) -> str:
     """The column that is read where only the number of rows is wanted."""
     fixed = [field.name for field in flight.schema if pa.types.is_integer(field.type)]
@@ -186,7 +198,7 @@ def _pushed(node: exp.Table, table: Table, common: set[str]) -> tuple[Node | Non
     )
     if joins and not inner and not (isinstance(node.parent, exp.From) and _preserves_first(joins)):
         return None, False
-    fields = pushdown.fields_of(table.flight.schema)
+    fields = _fields_of(table)
     alias = (node.alias or node.name).lower()
     others = _other_names(select, node, common)
 
@@ -227,13 +239,13 @@ def _other_names(select: exp.Select, node: exp.Table, common: set[str]) -> set[s
 # Statements that need no DuckDB.
 
 
-def _direct(statement: exp.Select, source: Source, node: exp.Table) -> tuple[tuple[str, ...], Direct] | None:
+def _direct(statement: Query, source: Source, node: exp.Table) -> tuple[tuple[str, ...], Direct] | None:
     """The flight's columns and the direct read, where the statement is one."""
     args = {name for name, value in statement.args.items() if value}
     from_ = statement.args.get("from_") or statement.args.get("from")
     if not args <= {"expressions", "from_", "from", "where", "limit"} or from_ is None or from_.this is not node:
         return None
-    fields, alias = pushdown.fields_of(source.table.flight.schema), (node.alias or node.name).lower()
+    fields, alias = _fields_of(source.table), (node.alias or node.name).lower()
     columns: list[str] = []
     names: list[str] = []
     for item in statement.expressions:
@@ -266,13 +278,15 @@ def _direct(statement: exp.Select, source: Source, node: exp.Table) -> tuple[tup
 # Parameters.
 
 
-def _parameter_types(statement: exp.Select, tables: list[Table]) -> list[pa.DataType]:
+def _parameter_types(placeholders: list[exp.Placeholder], tables: list[Table]) -> list[pa.DataType]:
     """The type of each parameter, that of the column it is compared with; text where nothing tells."""
+    if not placeholders:
+        return []
     types: dict[str, pa.DataType] = {}
     for table in tables:
         for field in naive(table.flight.schema):
             types.setdefault(field.name.lower(), field.type)
-    found = {int(node.name): _parameter_type(node, types) for node in statement.find_all(exp.Placeholder)}
+    found = {int(node.name): _parameter_type(node, types) for node in placeholders}
     return [found.get(number, pa.string()) for number in range(1, max(found, default=0) + 1)]
 
 
@@ -306,7 +320,7 @@ def _sql_type(type_: pa.DataType) -> str:
 # What DuckDB is given.
 
 
-def _rewrite(statement: exp.Select, tables: list[tuple[exp.Table, str]], next_parameter: int) -> bool:
+def _rewrite(statement: Query, tables: list[tuple[exp.Table, str]], next_parameter: int) -> bool:
     """Names tables as they are registered, takes schemas off columns and zones off types; whether it asks for `now`."""
     for node, label in tables:
         if not node.args.get("alias"):

@@ -26,6 +26,15 @@ TAKEN = [
     "SELECT * EXCLUDE (ndv) FROM stats.columns WHERE EXISTS (SELECT 1 FROM stats.tables)", "SELECT now(), current_date",
     "SELECT date_trunc('day', captured_at) + INTERVAL 1 DAY FROM stats.columns WHERE captured_at > TIMESTAMPTZ '2026-01-01 00:00:00+01'",
     "SELECT column_name || '!' FROM stats.columns WHERE column_name ILIKE 'a%' ESCAPE '!' AND ndv IS DISTINCT FROM 3",
+    "SELECT 1 UNION SELECT 2", "(SELECT ndv FROM stats.columns) EXCEPT SELECT 2 ORDER BY 1 LIMIT 3", "SELECT 1 INTERSECT ALL SELECT 1", "(SELECT 1)",
+    "SELECT table_name FROM (SELECT table_name FROM stats.columns UNION ALL BY NAME SELECT table_name FROM stats.tables) t GROUP BY 1",
+    "SELECT table_name, row_number() OVER (PARTITION BY table_name ORDER BY ndv DESC) AS r FROM stats.columns QUALIFY r = 1",
+    "SELECT sum(ndv) OVER w, lag(ndv, 1, 0) IGNORE NULLS OVER (ORDER BY column_id) FROM stats.columns WINDOW w AS (ORDER BY ndv ROWS 2 PRECEDING)",
+    "SELECT avg(ndv) OVER (ORDER BY captured_at RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW EXCLUDE TIES) FROM stats.columns",
+    "WITH x(a, b) AS (SELECT table_name, ndv FROM stats.columns) SELECT a FROM x UNION ALL SELECT y FROM (VALUES (1, 'a'), (2, 'b')) AS t(x, y)",
+    "SELECT date_bin(interval '60 second', captured_at, timestamp '1970-01-01T00:00:00Z') AS t, count(*) FROM stats_all.tables GROUP BY 1",  # Grafana
+    'select "_"."a0" from (select sum("ndv") as "a0" from "statflight"."stats"."columns" "$Table" where "ndv" > 1) "_" limit 1001',  # Power BI
+    'SELECT SUM(1) AS "cnt:columns:ok" FROM "stats"."columns" "columns" HAVING (COUNT(1) > 0)',  # Tableau
     "SELECT strftime(captured_at, '%Y'), length(column_name), round(ndv, 1), string_agg(column_name, ',') FROM stats.columns GROUP BY 1, 2, 3",
 ]  # fmt: skip
 
@@ -52,14 +61,15 @@ def test_taken(sandbox, sql):
 REFUSED = {
     "": "empty", " ; ": "0 statements", "SELECT 1; SELECT 2": "2 statements", "SELEC 1": "cannot be read", "SELECT 'x": "quote",
     "INSERT INTO stats.columns VALUES (1)": "INSERT", "EXPLAIN SELECT 1": "EXPLAIN", "VALUES (1)": "VALUES", "SHOW TABLES": "SHOW",
-    "SELECT 1 UNION SELECT 2": "UNION", "(SELECT 1) EXCEPT SELECT 2": "EXCEPT", "PRAGMA version": "PRAGMA", "SET x = 1": "SET",
+    "WITH RECURSIVE x AS (SELECT 1 UNION ALL SELECT 1 FROM x) SELECT * FROM x": "RECURSIVE", "PRAGMA version": "PRAGMA", "SET x = 1": "SET",
     "WITH x AS (DELETE FROM stats.columns RETURNING *) SELECT * FROM x": "DELETE",
-    "WITH RECURSIVE x AS (SELECT 1) SELECT * FROM x": "RECURSIVE", "SELECT 1 INTO x": "INTO",
+    "WITH x AS (SELECT 1 UNION ALL SELECT 1 FROM x) SELECT * FROM x": "circular", "SELECT 1 INTO x": "INTO",
     "SELECT * FROM read_csv('/etc/passwd')": "read_csv", "SELECT read_text('/etc/passwd')": "read_text",
     'SELECT "read_text"(\'x\')': "read_text", "SELECT getenv('HOME')": "getenv", "SELECT * FROM range(9)": "generate_series",
-    "SELECT unnest([1, 2])": "", "SELECT row_number() OVER () FROM stats.columns": "WINDOW", "SELECT query('SELECT 1')": "query",
+    "SELECT unnest([1, 2])": "", "SELECT read_text('x') OVER () FROM stats.columns": "read_text", "SELECT query('SELECT 1')": "query",
     "SELECT current_setting('x')": "current_setting", "SELECT repeat('x', 1000000000)": "repeat", "SELECT COLUMNS('x')": "columns",
-    "SELECT * FROM stats.columns TABLESAMPLE 1%": "SAMPLE", "SELECT * FROM stats.columns QUALIFY 1": "QUALIFY",
+    "SELECT * FROM stats.columns TABLESAMPLE 1%": "SAMPLE", "SELECT 1 UNION SELECT * FROM read_csv('x')": "read_csv",
+    "SELECT * FROM (VALUES (read_text('x'))) t": "read_text", "WITH read_text(a) AS (SELECT 1) SELECT read_text(a) FROM read_text": "read_text",
     "SELECT * FROM stats.columns, LATERAL (SELECT 1)": "LATERAL", "SELECT x -> x + 1": "", "SELECT {'a': 1}": "",
     "SELECT CAST(1 AS JSON)": "type", "SELECT $1": '"?"', "SELECT * FROM (PIVOT stats.columns ON ndv)": "",
     "SELECT 1 FROM duckdb_settings()": "duckdb_settings", "SELECT md5(random()::VARCHAR)": "md5",
@@ -73,6 +83,8 @@ HUGE = {
     "subqueries": "SELECT 1 FROM " + "(SELECT * FROM " * 5000 + "stats.columns" + ")" * 5000, "CASE": "SELECT " + "CASE WHEN " * 5000,
     "calls": "SELECT " + "abs(" * 10_000 + "1" + ")" * 10_000, "brackets": "SELECT " + "[" * 10_000, "dots": "SELECT a" + ".a" * 10_000,
     "unions": "SELECT 1 " + "UNION SELECT 1 " * 5000, "joins": "SELECT 1 FROM stats.columns" + " JOIN stats.columns" * 2000,
+    "tables": "SELECT 1 FROM sys.flights" + ", sys.flights" * 64,
+    "a long union": "SELECT 1" + " UNION SELECT 1" * 200, "windows": "SELECT " + "sum(" * 3000 + "1" + ") OVER ()" * 3000,
     "ten megabytes": "SELECT '" + "x" * 10_000_000 + "'", "parameters": "SELECT " + "?, " * 5000 + "1",
     "words": "SELECT " + "1, " * 20_000 + "1", "or of and": "SELECT " + "(1 = 1 AND (1 = 1 OR " * 2000 + "TRUE" + "))" * 2000,
 }  # fmt: skip
@@ -138,6 +150,8 @@ def test_conditions_of_one_flight_go_to_it():
     ]
     assert pushed("WITH x AS (SELECT * FROM stats.columns WHERE ndv > 1) SELECT * FROM x WHERE ndv < 9") == [one]
     assert pushed("SELECT (SELECT max(ndv) FROM stats.columns WHERE 1 < ndv)") == [one]
+    assert pushed("SELECT row_number() OVER () FROM stats.columns WHERE ndv > 1 QUALIFY ndv < 9") == [one]
+    assert pushed("SELECT 1 FROM stats.columns WHERE ndv > 1 UNION SELECT ndv FROM stats.columns") == [one, None]
 
 
 def test_conditions_that_must_not():

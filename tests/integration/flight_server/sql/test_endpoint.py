@@ -132,6 +132,20 @@ def test_a_table_by_its_name_alone(live_client):
             assert query(live_client, direct).num_rows == number
 
 
+def test_unions_and_windows(live_client):
+    """What dashboards send: combined SELECTs, and ranks among rows."""
+    rows = f"FROM stats.columns WHERE table_catalog = '{CATALOG}' AND table_name = 't'"
+    both = query(live_client, f"SELECT max(ndv) AS n {rows} UNION ALL SELECT count(*) {rows} ORDER BY n")
+    assert both.to_pylist() == [{"n": 500.0}, {"n": 750.0}]
+    first = f"SELECT column_id, rank() OVER (ORDER BY ndv DESC) AS r {rows} QUALIFY r <= 2 ORDER BY r"
+    assert query(live_client, first).to_pylist() == [{"column_id": 500, "r": 1}, {"column_id": 499, "r": 2}]
+    binned = f"SELECT date_bin(interval '1 day', captured_at, timestamp '1970-01-01T00:00:00Z') AS t, count(*) AS n {rows} GROUP BY 1"
+    assert query(live_client, binned)["n"].to_pylist() == [500]
+    prepared = prepare(live_client, f"SELECT column_id {rows} AND column_id = ? UNION SELECT CAST(? AS BIGINT)")
+    bind(live_client, prepared, one(a=3, b=9))
+    assert sorted(live_client.get(of(prepared))["column_id"].to_pylist()) == [3, 9]
+
+
 def test_mistakes_are_told_in_one_line(live_client):
     for sql, code, mention in (
         ("SELECT nvd FROM stats.columns", "UNKNOWN_COLUMN", 'did you mean "ndv"'), ("SELECT 1 FROM stats.colums", "UNKNOWN_TABLE", "stats.columns"),
