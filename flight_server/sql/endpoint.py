@@ -29,7 +29,7 @@ from flight_server.wire.scan_request import ScanRequest
 from store.errors import InvalidArgument, NotFound, ResourceExhausted
 from store.lru import LruCache
 from store.predicates import tree
-from store.predicates.arrow import to_arrow
+from store.predicates.arrow import to_mask
 from store.predicates.tree import And, Leaf, Op
 
 if TYPE_CHECKING:
@@ -225,12 +225,14 @@ class SqlEndpoint:
         whole = self._whole_columns(replace(request, columns=wide.columns, limit=None), wide, caller, is_cancelled)
         if whole is None:
             return None
-        kept = to_arrow(request.node, request.flight.schema)
-        rows = [pa.Table.from_batches([batch.take(kept(batch))]) for batch in whole.to_batches()]
-        found = pa.concat_tables([whole.schema.empty_table(), *rows]).slice(0, request.limit)
-        if found.num_rows > SMALL_ROWS:
+        kept = to_mask(request.node, request.flight.schema)
+        batches = [batch.filter(kept(batch)) for batch in whole.to_batches()]
+        if sum(batch.num_rows for batch in batches) > SMALL_ROWS:
             return None
-        return found.select(list(source.columns)).cast(plan.naive(_schema_of(source)))
+        schema = plan.naive(_schema_of(source))
+        shown = [pa.RecordBatch.from_arrays([_decoded(batch[name]) for name in schema.names], schema=schema)
+                 for batch in batches]  # fmt: skip
+        return pa.Table.from_batches(shown, schema).slice(0, request.limit)
 
     def _whole_columns(
         self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool]
@@ -366,6 +368,10 @@ def _is_plain(request: ScanRequest, name: str) -> bool:
 def _is_of_tables(request: ScanRequest) -> bool:
     """True if the request names tables: then a scan reads only their rows."""
     return any(tree.equal_values(request.node, name) is not None for name in _NAMES)
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _limit(limit: int | Slot | None, values: Sequence[Any]) -> int | None:

@@ -57,7 +57,9 @@ class WholeColumns:
         if table is None:
             self._too_large.put(key, time.monotonic())
             return None
-        encoded = pa.table([_encoded(column) for column in table.columns], names=table.column_names)
+        columns = [_encoded(column) for column in table.columns]
+        # one chunk: an answer taken from it is one message, and each message costs as much as thousands of rows
+        encoded = pa.table(columns, names=table.column_names).combine_chunks()
         if self._epoch() == epoch:
             self._kept.put(key, (epoch, encoded), encoded.nbytes)
         return encoded

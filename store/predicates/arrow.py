@@ -34,13 +34,19 @@ def to_arrow(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Arr
     Returns:
         A function from a batch to the ascending indices of the rows that are kept (uint64).
     """
+    mask = to_mask(node, schema)
+    return lambda batch: pc.indices_nonzero(mask(batch))
+
+
+def to_mask(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
+    """The condition as a function from a batch of a schema to one boolean per row, null where it is unknown."""
     mask = _mask(node, fields_of(schema))
 
-    def kept(batch: pa.RecordBatch) -> pa.Array:
-        truth = mask(batch)
-        return pc.indices_nonzero(pa.repeat(truth, batch.num_rows) if isinstance(truth, pa.Scalar) else truth)
+    def truth(batch: pa.RecordBatch) -> pa.Array:
+        found = mask(batch)
+        return pa.repeat(found, batch.num_rows) if isinstance(found, pa.Scalar) else found
 
-    return kept
+    return truth
 
 
 def _mask(node: Node, fields: Mapping[str, pa.Field]) -> Mask:
