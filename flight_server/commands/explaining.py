@@ -9,6 +9,7 @@ import typer
 
 from flight_server.commands.common import SERVER, Server, TlsRoots, Token, certificates, check_server, own_certificate
 from flight_server.commands.output import CommandError, misuse, say, tell
+from store.units import bytes_text
 
 if TYPE_CHECKING:
     from capture.spark.plans import Operator, Plan, UsedTable
@@ -78,7 +79,7 @@ def _lines(operators: Sequence[Operator], true: Mapping[int, int]) -> list[str]:
     head = ["rows", "size"] + (["true rows", "off by"] if true else [])
     rows = []
     for at, operator in enumerate(operators):
-        cells = ["?" if operator.rows is None else f"{operator.rows:,}", _bytes(operator.size_bytes)]
+        cells = ["?" if operator.rows is None else f"{operator.rows:,}", bytes_text(operator.size_bytes)]
         if true:
             counted = true.get(at)
             cells += ["" if counted is None else f"{counted:,}", _off_by(operator.rows, counted)]
@@ -96,15 +97,6 @@ def _off_by(estimated: int | None, true: int | None) -> str:
         return ""
     high, low = max(estimated, true, 1), max(min(estimated, true), 1)
     return f"{high / low:,.1f}×"
-
-
-def _bytes(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.3g} EiB"
 
 
 def _about(table: UsedTable, registered: Sequence[str]) -> list[str]:
@@ -129,8 +121,8 @@ def _broadcasts(without: Plan, plan: Plan, threshold: int) -> list[str]:
         ):
             side = "above" if operator.size_bytes > threshold else "below"
             notes.append(
-                f"{operator.text}: {_bytes(operator.size_bytes)} instead of {_bytes(size)}: {side} the broadcast "
-                f"threshold of {_bytes(threshold)}"
+                f"{operator.text}: {bytes_text(operator.size_bytes)} instead of {bytes_text(size)}: {side} the "
+                f"broadcast threshold of {bytes_text(threshold)}"
             )
     return notes
 

@@ -1,4 +1,4 @@
-"""Progress on a terminal: captures of several tables at once (tables done, rate, time left), and looks at a lake."""
+"""Progress on a terminal: captures (tables, files and bytes done, rate, time left), and looks at a lake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow.flight as flight
 
@@ -106,32 +106,34 @@ def _bar(client: StatsClient, names: Sequence[str]) -> Iterator[Callable[[str], 
         yield lambda _name: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
+    details = Column(no_wrap=True, overflow="ellipsis")
     words = (
-        TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[rate]}", markup=False), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False, table_column=details), BarColumn(20),
+        TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn(), TextColumn("left"),
+        TextColumn("{task.fields[details]}", markup=False, table_column=details),
     )  # fmt: skip
-    left, ended = dict.fromkeys(names, 0.0), threading.Event()
+    left, ended = dict.fromkeys(names, Running(0.0, "")), threading.Event()
     started = time.monotonic()
     with Progress(*words, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(_described(names, left), total=len(names), rate="")
+        task = progress.add_task("", total=len(names), details="")
 
         def show() -> None:
-            done = len(names) - len(left) + sum(left.values())
-            rate = (len(names) - len(left)) / max(time.monotonic() - started, 1e-6) * 60
-            words = f"{rate:.3g} tables/min" if rate else ""
-            progress.update(task, completed=done, description=_described(names, left), rate=words)
+            done, description, details = described(names, left, time.monotonic() - started)
+            progress.update(task, completed=done, description=description, details=details)
 
         def poll() -> None:
             while not ended.wait(POLL_SECONDS):
-                left.update({name: share for name, share in _shares(client).items() if name in left})
+                left.update({name: running for name, running in _progress_of(client).items() if name in left})
                 show()
 
         def done(name: str) -> None:
             left.pop(name, None)
             show()
 
+        show()
         thread = threading.Thread(target=poll, daemon=True)
         thread.start()
         try:
@@ -141,9 +143,32 @@ def _bar(client: StatsClient, names: Sequence[str]) -> Iterator[Callable[[str], 
             thread.join()
 
 
-def _described(names: Sequence[str], left: Mapping[str, float]) -> str:
-    first = next(iter(left), "")
-    return f"{len(names) - len(left)} of {len(names)}  {first}" if len(names) > 1 else first
+class Running(NamedTuple):
+    """Progress of a table's capture: its share from 0 to 1, and the worker's words."""
+
+    share: float
+    message: str
+
+
+def described(names: Sequence[str], left: Mapping[str, Running], seconds: float) -> tuple[float, str, str]:
+    """The words of the bar.
+
+    Args:
+        names: All tables of the command.
+        left: Those that are not done.
+        seconds: Since the command began.
+
+    Returns:
+        Tables done, with the shares of those under way; how many those are, and their rate, or the name of the only
+        one; files, bytes and rate of one that is under way.
+    """
+    ended = len(names) - len(left)
+    done = ended + sum(running.share for running in left.values())
+    name, running = next(((n, r) for n, r in left.items() if r.message), ("", Running(0.0, "")))
+    if len(names) == 1:
+        return done, names[0], running.message
+    rate = f", {ended / seconds * 60:.3g}/min" if ended and seconds > 0 else ""
+    return done, f"{ended:,} of {len(names):,} tables{rate}", f"{name}: {running.message}" if name else ""
 
 
 def while_looking(client: StatsClient, catalog: str, work: Callable[[], T]) -> T:
@@ -190,14 +215,14 @@ def _show_look(client: StatsClient, catalog: str, thread: threading.Thread) -> N
                     status.update(escape(f"{catalog}: {job['message']}"))
 
 
-def _shares(client: StatsClient) -> dict[str, float]:
-    """The progress of running jobs by table."""
+def _progress_of(client: StatsClient) -> dict[str, Running]:
+    """The progress of running captures by table."""
     from flight_server.client import full_name
 
     return {
-        full_name(job): job["progress"]
+        full_name(job): Running(job["progress"] or 0.0, job["message"] or "")
         for job in _running(client)
-        if job["progress"] is not None and job["mode"] != "LOOK"
+        if job["mode"] != "LOOK"
     }
 
 

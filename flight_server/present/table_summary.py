@@ -12,6 +12,7 @@ import pyarrow as pa
 from flight_server.client import full_name
 from flight_server.present import shapes
 from flight_server.present.reader import Leaf, Reader, optional, read_table
+from store.units import bytes_text
 
 Row = dict[str, Any]
 
@@ -141,13 +142,7 @@ def bound(text: str | None, exact: bool | None, sign: str, longest: int = 28) ->
 
 def size(value: float | None) -> str:
     """Bytes, in the unit that leaves one to four digits."""
-    if value is None:
-        return ""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    return "" if value is None else bytes_text(value)
 
 
 def freshness(row: Row) -> str:

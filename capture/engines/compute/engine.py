@@ -21,6 +21,7 @@ from capture.compute.partial import HASHED
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.cost import Cost
+from capture.engines.compute.scan_progress import ScanProgress
 from capture.engines.compute.table_scan import SAMPLE_SHARE, Key, TableScan, sketches_of
 from capture.engines.native.rollup import known_scalars
 from capture.spark import expressions, job
@@ -148,18 +149,15 @@ class SparkEngine:
         new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
 
         rows = Rows(table, LOCAL, requests[0].mode)
-        seen = len(reused)
-
-        def tell() -> None:
-            progress(0.9 * seen / max(len(tasks), 1), f"{seen} of {len(tasks)} files")
-
+        scanned = ScanProgress(progress)
+        scanned.start(tasks, reused)
         expected = draw.rows_at_most if draw else sum(task.row_count for _, task in new)
         cells = expected * max(len(scan.all_ids), 1)
         how = self._chosen(cells, notes)
         if draw and seconds is not None:
-            waves = self._timed(draw, tasks, scan.work, tell, begun + seconds, how is _SPARK)
+            waves = self._timed(draw, tasks, scan.work, scanned.tell, begun + seconds, how is _SPARK)
         else:
-            waves = self._waves(new, scan.work, tell, how, notes)
+            waves = self._waves(new, scan.work, scanned.tell, how, notes)
         started = time.monotonic()
         for flight, found in known.tables(
             (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
@@ -172,11 +170,11 @@ class SparkEngine:
                 if answer.engine_id == SPARK:
                     rows.engine_id = SPARK
                 held.setdefault(answer.task, []).append(answer)
-            seen = len(reused) + len(held.keys() - reused.keys())
+            scanned.done(held)
             scan.take(held, tasks, rows)
             if rows.pending >= _FLUSH_ROWS:
                 _flush(rows, sink)
-            tell()
+            scanned.tell()
         scan.take(held, tasks, rows)
         assert not held, "a task without an answer"
         if not requests[0].partitions:  # no record of the whole is made of a part

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server.commands import progress as module
-from flight_server.commands.progress import TOGETHER, Requests, capture_each
+from flight_server.commands.progress import TOGETHER, Requests, Running, capture_each, described
 
 
 class Lake:
@@ -75,3 +75,14 @@ def test_a_call_holds_a_limit_of_requests(monkeypatch):
     lake = Lake()
     lake.run(names(5))
     assert [len(call) for call in lake.calls] == [4, 4, 2]
+
+
+def test_the_words_of_the_bar():
+    waiting = Running(0.0, "")
+    words = "3 of 12 files, 1.0 GiB of 4.0 GiB, 200.0 MiB/s"
+    assert described(["a"], {"a": Running(0.25, words)}, 9.0) == (0.25, "a", words)
+    assert described(["a", "b", "c"], {"b": waiting, "c": Running(0.5, words)}, 30.0) == (
+        1.5, "1 of 3 tables, 2/min", f"c: {words}",
+    )  # fmt: skip
+    assert described(["a", "b"], {"a": waiting, "b": waiting}, 1.0) == (0.0, "0 of 2 tables", "")
+    assert described(["a"], {}, 1.0) == (1.0, "a", "")

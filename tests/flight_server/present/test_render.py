@@ -159,7 +159,7 @@ def test_a_bound_tells_when_it_is_not_exact():
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**50, "1024.0 TiB"), (None, "")]
+    ("number", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**50, "1.0 PiB"), (None, "")]
 )
 def test_size(number, words):
     assert table_summary.size(number) == words

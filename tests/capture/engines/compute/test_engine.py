@@ -27,6 +27,7 @@ from capture.spi import CaptureRequest, Mode, Outcome, Sampling, TableHandle
 from store import logical_types, records, schemas, sketches
 from store.errors import Cancelled, UpstreamError
 from store.targets import Target
+from store.units import bytes_text
 
 
 class MemorySink:
@@ -34,7 +35,7 @@ class MemorySink:
 
     def __init__(self, cancel_after=None):
         self.rows = {}
-        self.shares = []
+        self.shares, self.messages = [], []
         self.cancel_after = cancel_after
 
     def put(self, flight, rows, *, extra=False):
@@ -51,6 +52,7 @@ class MemorySink:
 
     def progress(self, share, message=""):
         self.shares.append(share)
+        self.messages.append(message)
         if self.cancel_after is not None and len(self.shares) > self.cancel_after:
             raise Cancelled("cancelled")
 
@@ -189,6 +191,15 @@ def test_only_the_columns_asked_for_are_planned_and_kept(engine, table):
     engine.capture_batch([column(table, "id", kinds=kinds)], sink)
     assert set(sink.columns()) == {"id"}
     assert {row["role"] for row in sink.get("stats.sketches")} == {"NDV"}
+
+
+def test_progress_counts_files_and_bytes(engine, table, lake):
+    sink = MemorySink()
+    engine.capture_batch(all_columns(table), sink)
+    files = [words.split(",")[0] for words in sink.messages if "file" in words]
+    assert list(dict.fromkeys(files)) == ["0 of 2 files", "1 of 2 files", "2 of 2 files"]
+    total = bytes_text(sum(file.stat().st_size for file in lake.path.glob("*.parquet")))
+    assert f"{total} of {total}" in sink.messages[-1]
 
 
 def test_a_second_capture_is_the_same(engine, table):
