@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final
 
 from flight_server.checks import drift
-from flight_server.checks.rules import AGAINST, Level, Rule
+from flight_server.checks.rules import AGAINST, PREVIOUS, Level, Rule
 from flight_server.present import history, table_summary
 from flight_server.present.reader import Reader, equal, read_table
 from flight_server.present.table_summary import Row
 from store.errors import InvalidArgument
 
-PREVIOUS: Final = "previous"
 _NUMBERS: Final = frozenset({"INT", "FLOAT", "DOUBLE", "DECIMAL"})
 _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"})  # types without a number line
 
@@ -78,16 +78,19 @@ def check(
         reader: Of the server.
         table: Full name.
         rules: Those about other tables are left out.
-        against: Snapshot to compare with: an id, or "previous" for the captured one before the current.
+        against: Snapshot to compare with, for rules that name none: an id, or "previous" for the captured one before
+            the current. Without one before it, rules that compare with it have no result.
         now: Stands in for the clock.
 
     Raises:
-        InvalidArgument: A rule compares snapshots, and `against` is None.
+        InvalidArgument: A rule compares snapshots and names none, and `against` is None.
         pa.ArrowKeyError: The table, or the snapshot to compare with, does not exist.
     """
     mine = [rule for rule in rules if rule.is_about(table)]
-    if against is None and (comparing := [rule for rule in mine if rule.measure in AGAINST]):
-        raise InvalidArgument(f"the rule {comparing[0].text!r} compares snapshots", hint="say --against previous or ID")
+    if against is None and (comparing := [rule for rule in mine if rule.needs_snapshot]):
+        raise InvalidArgument(
+            f"the rule {comparing[0].text!r} compares snapshots", hint="say --against previous, or --against ID"
+        )
     if not mine:
         return []
     subject = _Subject(reader, table, against, now or datetime.now(UTC))
@@ -100,10 +103,14 @@ class _Subject:
     def __init__(self, reader: Reader, table: str, against: int | str | None, now: datetime):
         self._reader, self._table, self._now = reader, table, now
         self._facts = table_summary.gather(reader, table, "current")
-        self._against = self._snapshot(against)
+        self._against = against
+        if against is not None and against != PREVIOUS:
+            table_summary.require(reader, table, against)
         self._sketches: dict[int | str, dict[int, bytes]] = {}
 
     def results(self, rule: Rule) -> Iterator[Result]:
+        if rule.measure in AGAINST and self._against_of(rule) == PREVIOUS and self._previous is None:
+            return  # a first snapshot cannot differ from one before it
         if rule.is_of_table:
             yield self._result(rule, None)
             return
@@ -124,7 +131,7 @@ class _Subject:
         column = None if row is None else row["column_name"]
         snapshot_id = None if about is None else about["snapshot_id"]
         try:
-            value, detail = self._of_table(rule.measure) if row is None else self._of_column(rule.measure, row)
+            value, detail = self._of_table(rule) if row is None else self._of_column(rule, row)
         except _UnknownValue as why:
             return self._judged(rule, column, None, snapshot_id, str(why))
         if about is not None and about["freshness"] == "INHERITED":
@@ -143,9 +150,10 @@ class _Subject:
 
     # Measures.
 
-    def _of_table(self, measure: str) -> tuple[float | Fraction, str]:
+    def _of_table(self, rule: Rule) -> tuple[float | Fraction, str]:
+        measure = rule.measure
         if measure == "schema_changes":
-            return self._schema_changes()
+            return self._schema_changes(self._compared(rule))
         if measure == "age_seconds":
             return self._age()
         table = self._facts.table
@@ -168,10 +176,11 @@ class _Subject:
             raise _UnknownValue("neither committed nor captured")
         return (self._now - captured).total_seconds(), "since the capture"
 
-    def _schema_changes(self) -> tuple[Fraction, str]:
-        older = table_summary.gather(self._reader, self._table, self._against)
+    def _schema_changes(self, against: int) -> tuple[Fraction, str]:
+        older = table_summary.gather(self._reader, self._table, against)
         if not older.rows or not self._facts.rows:
-            raise _UnknownValue(f"no columns captured at {self._against if not older.rows else 'the current snapshot'}")
+            at = "the current snapshot" if older.rows else f"snapshot {against}"
+            raise _UnknownValue(f"no columns captured at {at}")
         before, after = (
             {row["column_id"]: (row["column_name"], row["logical_type"]) for row in summary.rows}
             for summary in (older, self._facts)
@@ -180,7 +189,8 @@ class _Subject:
         names = sorted((after.get(key) or before[key])[0] or f"#{key}" for key in changed)
         return Fraction(len(changed)), ", ".join(names)
 
-    def _of_column(self, measure: str, row: Row) -> tuple[float | Fraction, str]:
+    def _of_column(self, rule: Rule, row: Row) -> tuple[float | Fraction, str]:
+        measure = rule.measure
         kind = (row["logical_type"] or "").partition("(")[0]
         if measure in ("min", "max"):
             return self._bound(measure, row, kind)
@@ -189,7 +199,7 @@ class _Subject:
                 raise _DoesNotApply(f"a {kind} has no {measure}")
             return float(_known(row, measure)), ""
         if measure == "drift":
-            return self._drift(row, kind)
+            return self._drift(rule, row, kind)
         if measure == "null_fraction":
             rows, nulls = _known(row, "row_count"), _known(row, "null_count")
             return (Fraction(nulls, rows) if rows else Fraction(0)), ""
@@ -215,21 +225,23 @@ class _Subject:
             raise _UnknownValue(f"{text!r} is not a number") from None
         return (Fraction(number) if number.is_finite() and kind in ("INT", "DECIMAL") else float(number)), detail
 
-    def _drift(self, row: Row, kind: str) -> tuple[float, str]:
+    def _drift(self, rule: Rule, row: Row, kind: str) -> tuple[float, str]:
         if not kind or kind in _NOT_DRIFTING:
-            raise _DoesNotApply(f"a {kind or 'column without a type'} has no distribution over numbers")
-        after = self._sketch("current", row["column_id"])
-        before = self._sketch(self._against, row["column_id"])
-        if before is None or after is None:
-            raise _UnknownValue(
-                f"no quantile sketch at {self._against if before is None else 'the current snapshot'};"
-                " capture the kind HISTOGRAM"
+            raise _DoesNotApply(
+                f"drift compares distributions of numbers, dates and times, and a {kind or 'column without a type'} "
+                "has none; use ndv, distinct_fraction, null_fraction or avg_width_bytes"
             )
+        against = self._compared(rule)
+        after = self._sketch("current", row["column_id"])
+        before = self._sketch(against, row["column_id"])
+        if before is None or after is None:
+            at = "the current snapshot" if before else f"snapshot {against}"
+            raise _UnknownValue(f"no quantile sketch at {at}; capture the kind HISTOGRAM there")
         distance = drift.distance(before, after)
         if distance is None:
             raise _UnknownValue("no values")
         gap, error = distance
-        return gap, f"against {self._against}" + (f", ±{error:.3g}" if error else "")
+        return gap, f"against {against}" + (f", ±{error:.3g}" if error else "")
 
     def _sketch(self, snapshot: int | str, column_id: int) -> bytes | None:
         if snapshot not in self._sketches:
@@ -245,17 +257,24 @@ class _Subject:
     def _snapshots(self) -> list[Row]:
         return read_table(self._reader, "sys.snapshots", self._table).to_pylist()
 
-    def _snapshot(self, against: int | str | None) -> int:
-        """The id of the snapshot to compare with; -1 where there is none to be."""
-        if against is None:
-            return -1
-        if against != PREVIOUS:
-            table_summary.require(self._reader, self._table, against)
-            return int(against)
+    def _against_of(self, rule: Rule) -> int | str | None:
+        return self._against if rule.against is None else rule.against
+
+    def _compared(self, rule: Rule) -> int:
+        """The id of the snapshot that a rule compares with."""
+        against = self._previous if self._against_of(rule) == PREVIOUS else self._against_of(rule)
+        assert against is not None, "check() refuses such a rule, and results() leaves it out"
+        if int(against) not in [row["snapshot_id"] for row in self._snapshots()]:
+            raise _UnknownValue(f"snapshot {against} does not exist")
+        return int(against)
+
+    @cached_property
+    def _previous(self) -> int | None:
+        """The captured snapshot before the current one."""
         captured = history.table_rows(self._reader, self._table)
         current = [row["snapshot_id"] for row in self._snapshots() if row["is_current"]]
         older = [row["snapshot_id"] for row in captured if row["snapshot_id"] not in current]
-        return older[-1] if older else -1
+        return older[-1] if older else None
 
 
 def _known(row: Row, name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
@@ -29,7 +29,8 @@ _RULE: Final = re.compile(
     r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*",
     re.DOTALL,
 )
-_KEYS: Final = ("table", "columns", "expect", "level")
+_KEYS: Final = ("table", "columns", "expect", "level", "against")
+PREVIOUS: Final = "previous"  # the captured snapshot before the current one
 
 
 class Level(StrEnum):
@@ -51,6 +52,8 @@ class Rule:
         columns: Patterns of column names; none for all columns, and for measures of the table.
         tables: Patterns of full table names.
         level: Whether a miss fails or warns.
+        against: The snapshot that a measure of `AGAINST` compares with: an id or "previous"; None leaves it to whoever
+            checks.
     """
 
     text: str
@@ -60,11 +63,17 @@ class Rule:
     columns: tuple[str, ...] = ()
     tables: tuple[str, ...] = ("*",)
     level: Level = Level.FAIL
+    against: int | str | None = None
 
     @property
     def is_of_table(self) -> bool:
         """True for measures of a whole table, which name no column."""
         return self.measure in OF_TABLE
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """True if the rule compares with a snapshot, and names none itself."""
+        return self.measure in AGAINST and self.against is None
 
     def is_about(self, table: str) -> bool:
         """True if the rule applies to a table, by its full name."""
@@ -138,7 +147,22 @@ def _of_entry(entry: Any) -> Rule:
         level = Level(entry.get("level", Level.FAIL))
     except ValueError:
         raise InvalidArgument(f'"level" is {entry["level"]!r}; must be fail or warn') from None
-    return parse(entry["expect"], level, _patterns(entry, "table") or ("*",), _patterns(entry, "columns"))
+    rule = parse(entry["expect"], level, _patterns(entry, "table") or ("*",), _patterns(entry, "columns"))
+    if "against" not in entry:
+        return rule
+    if rule.measure not in AGAINST:
+        raise InvalidArgument(f'"against" is for {" and ".join(sorted(AGAINST))}, and {rule.measure} compares nothing')
+    against = _snapshot(entry["against"])
+    # Its own text, for two rules may differ in the snapshot alone.
+    return replace(rule, text=f"{rule.text} against {against}", against=against)
+
+
+def _snapshot(given: Any) -> int | str:
+    if given == PREVIOUS or (isinstance(given, int) and not isinstance(given, bool)):
+        return given
+    if isinstance(given, str) and re.fullmatch(r"-?\d{1,19}", given):
+        return int(given)
+    raise InvalidArgument(f'"against" is {given!r}; must be the id of a snapshot, or "{PREVIOUS}"')
 
 
 def _patterns(entry: Mapping[str, Any], key: str) -> tuple[str, ...]:

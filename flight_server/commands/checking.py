@@ -9,7 +9,7 @@ import typer
 
 from flight_server.checks import rules as grammar
 from flight_server.checks import suggest as suggestions
-from flight_server.checks.evaluate import PREVIOUS, Result, State
+from flight_server.checks.evaluate import Result, State
 from flight_server.checks.evaluate import check as evaluate
 from flight_server.commands.common import (
     SERVER,
@@ -37,7 +37,7 @@ def check(
     ] = None,
     rules: Annotated[list[Path] | None, typer.Option(metavar="FILE.toml", help="[[rule]] tables. Repeatable.")] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="SNAPSHOT", help="Snapshot for drift: an id, or 'previous'.")
+        str | None, typer.Option(metavar="SNAPSHOT", help="Snapshot to compare with: an id, or 'previous'.")
     ] = None,
     suggest: Annotated[
         bool, typer.Option("--suggest", help="Print rules that hold for the captured statistics.")
@@ -51,7 +51,7 @@ def check(
 ) -> None:
     """Hold rules against each table that the targets stand for."""
     targets = check_targets(tables)
-    at = None if against is None else snapshot_of(against, PREVIOUS)
+    at = None if against is None else snapshot_of(against, grammar.PREVIOUS)
     rules_given = _rules(rule or [], rules or [])
     if suggest:
         with connect(server, token, tls_roots) as client:
@@ -65,15 +65,20 @@ def check(
         if missing:  # an unknown table is the first thing to say
             raise typer.Exit(1)
         misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
-    if at is None and (comparing := [one for one in rules_given if one.measure in grammar.AGAINST]):
-        misuse(f"the rule {comparing[0].text!r} compares snapshots; say --against previous, or an id")
+    if at is None and (comparing := [one for one in rules_given if one.needs_snapshot]):
+        misuse(f"the rule {comparing[0].text!r} compares snapshots; say --against previous, or --against ID")
     results: list[Result] = []
     errors: dict[str, str] = {}
     with connect(server, token, tls_roots) as client:
         names, failed = expand(client, targets)
 
         def work(name: str) -> None:
-            results.extend(evaluate(client, name, rules_given, at))
+            mine = evaluate(client, name, rules_given, at)
+            results.extend(mine)
+            judged = {result.rule for result in mine}
+            for one in rules_given:
+                if one.measure in grammar.AGAINST and one.is_about(name) and one.text not in judged:
+                    say(f"{name}: {one.text}: not checked, for there is nothing to compare")
 
         failed += for_each(names, work, errors)
     if format is ResultFormat.JSON:
@@ -83,7 +88,7 @@ def check(
     elif results:
         check_results.write_table(results)
     if names and not results and not errors:
-        say("no rule is about these tables")
+        say("no rule applies to these tables")
     if failed or any(result.state is State.FAILED for result in results):
         raise typer.Exit(1)
 

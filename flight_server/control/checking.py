@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.checks import rules as grammar
-from flight_server.checks.evaluate import PREVIOUS, Result, State, check
+from flight_server.checks.evaluate import Result, State, check
 from flight_server.control.webhook import Webhook
 from flight_server.reads.local_reader import LocalReader
 from flight_server.reads.scanner import Scanner
@@ -94,7 +94,7 @@ class Checking:
         return len(ready)
 
     def _check(self, table: TableEntry) -> None:
-        results = check(self._reader, table.full_name, self._rules, PREVIOUS)
+        results = check(self._reader, table.full_name, self._rules, grammar.PREVIOUS)
         self.results[table.full_name] = results
         if table.current_snapshot_id is None or not results:
             return

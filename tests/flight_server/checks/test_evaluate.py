@@ -112,6 +112,35 @@ def test_drift_is_against_a_snapshot(reader):
         results(reader, "drift <= 0.4")
 
 
+def test_each_rule_may_name_its_snapshot(reader, tmp_path):
+    (tmp_path / "rules.toml").write_text(
+        '[[rule]]\nexpect = "id: drift <= 0.4"\nagainst = 2\n'
+        '[[rule]]\nexpect = "id: drift <= 0.4"\nagainst = "1"\n'
+        '[[rule]]\nexpect = "id: drift <= 0.4"\nagainst = "previous"\n'
+        '[[rule]]\nexpect = "schema_changes = 0"\nagainst = 99\n'
+    )
+    found = check(reader, NAME, rules.load(tmp_path / "rules.toml"))
+    assert [(result.rule, result.state, result.value) for result in found] == [
+        ("id: drift <= 0.4 against 2", PASSED, 0), ("id: drift <= 0.4 against 1", FAILED, 0.5),
+        ("id: drift <= 0.4 against previous", FAILED, 0.5), ("schema_changes = 0 against 99", FAILED, None),
+    ]  # fmt: skip
+    assert found[3].detail == "snapshot 99 does not exist"
+
+
+def test_a_text_does_not_drift_and_the_detail_says_what_to_use(reader):
+    (result,) = results(reader, "name: drift <= 0.4", against="previous")
+    assert result.state is FAILED and "STRING has none; use ndv, " in result.detail
+
+
+def test_a_first_snapshot_is_compared_with_none(tmp_path):
+    with app_in(tmp_path) as app:
+        put(app, [KEY | {"snapshot_id": 1, "row_count": 100}], "stats.tables")
+        put(app, [KEY | {"snapshot_id": 1, "row_count": 100} | COLUMNS[0]])
+        texts = ("drift <= 0.1", "schema_changes = 0", "row_count = 100")
+        found = results(LocalReader(app.scanner, ANONYMOUS), *texts, against="previous")
+    assert [(result.rule, result.state) for result in found] == [("row_count = 100", PASSED)]
+
+
 def test_a_schema_that_stays_has_no_changes(reader):
     assert results(reader, "schema_changes = 0", against="previous")[0].state is PASSED
 

@@ -80,6 +80,8 @@ def test_a_file_of_rules(tmp_path):
         ('[[rule]]\nexpect = "row_count > 1"\nlevle = "warn"', "level"),
         ('[[rule]]\nexpect = "row_count > 1"\nlevel = "panic"', "must be fail or warn"),
         ('[[rule]]\nexpect = "row_count > 1"\ntable = 5', "must be a pattern"),
+        ('[[rule]]\nexpect = "row_count > 1"\nagainst = 1', "compares nothing"),
+        ('[[rule]]\nexpect = "drift < 1"\nagainst = "then"', "must be the id of a snapshot"),
         ('[[rules]]\nexpect = "row_count > 1"', 'unknown key "rules"'),
         ("not toml", "TOML"),
     ],

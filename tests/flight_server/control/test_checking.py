@@ -8,6 +8,7 @@ import pytest
 
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.control.checking import SETTLE_SECONDS, Checking
+from flight_server.present.reader import equal
 from flight_server.process.metrics import Metrics
 from flight_server.reads.local_reader import LocalReader
 from store.errors import InvalidArgument
@@ -70,6 +71,18 @@ def test_results_are_stored_for_each_snapshot_and_changes_are_told(checked):
     ]
     snapshot(3, 50)
     assert len(told) == 2  # no news
+
+
+def test_rules_that_compare_take_the_snapshot_before_or_the_one_they_name(checked):
+    app, path, _, snapshot = checked
+    path.write_text('[[rule]]\nexpect = "schema_changes = 0"\n[[rule]]\nexpect = "schema_changes = 0"\nagainst = 1\n')
+    snapshot(1, 0)
+    assert [row[2] for row in rows(app)] == ["PASSED"]  # nothing is before it, and it equals itself
+    snapshot(2, 0)
+    found = LocalReader(app.scanner, ANONYMOUS).read("sys.checks", where=[equal("snapshot_id", 2)]).to_pylist()
+    assert {(row["rule"], row["state"]) for row in found} == {
+        ("schema_changes = 0", "PASSED"), ("schema_changes = 0 against 1", "PASSED"),
+    }  # fmt: skip
 
 
 def test_a_changed_file_is_taken_and_a_bad_one_is_not(checked):
