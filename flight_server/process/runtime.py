@@ -72,3 +72,14 @@ def die_with_parent() -> None:
     if not _kept("parent"):
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def allow_open_files() -> None:
+    """Raises the limit of open files to what the system allows (`files`): each connection is one, and the usual limit
+    of 1024 leaves none for the database when so many callers are there."""
+    if not _kept("files"):
+        with contextlib.suppress(ImportError, OSError, ValueError):
+            import resource
+
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

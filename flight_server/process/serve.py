@@ -22,7 +22,13 @@ from flight_server.process.certificates import with_tls
 from flight_server.process.housekeeping import Housekeeping
 from flight_server.process.listener import Listener, tls_options
 from flight_server.process.log import configure
-from flight_server.process.runtime import freeze_garbage, hush_tracebacks, leave_pandas_out, realign_buffers
+from flight_server.process.runtime import (
+    allow_open_files,
+    freeze_garbage,
+    hush_tracebacks,
+    leave_pandas_out,
+    realign_buffers,
+)
 from flight_server.process.signals import Signals
 from flight_server.process.workers import OwnWorkers, WorkersEndpoint
 from flight_server.sql.lazy import LazyEndpoint
@@ -41,6 +47,7 @@ def serve(settings: Settings) -> int:
     hush_tracebacks()
     realign_buffers()
     leave_pandas_out()
+    allow_open_files()
     internal = secrets.token_urlsafe(32)
     guard = Guard(settings.auth, internal)
     _check_ports(settings)  # taken ports and bad files are reported before anything is made

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("statflight.server")
 
 STOPPED_WITHIN = 5.0  # seconds for answers under way
-CONNECTIONS = 2_000  # beyond these, callers are told to come back
+CONNECTIONS = 2_000  # beyond these, callers are told to come back; fewer where the process may open few files
 IDLE_SECONDS = 15  # until a connection that asks nothing is closed
 
 
@@ -40,7 +40,7 @@ class Pages:
         config = uvicorn.Config(
             site.asgi, log_config=None, access_log=False, lifespan="off",
             server_header=False, proxy_headers=False, ws="none", http="h11", loop="asyncio",
-            limit_concurrency=CONNECTIONS, timeout_keep_alive=IDLE_SECONDS,
+            limit_concurrency=_connections(), timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=int(STOPPED_WITHIN), ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key,
         )  # fmt: skip
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -54,7 +54,7 @@ class Pages:
             ) from None  # fmt: skip
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.uri = f"http{'s' if secure else ''}://{host}:{self._socket.getsockname()[1]}/"
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start messages are noise
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # neither its start nor each caller that it refuses
         self._tls, self._files = config.ssl, (settings.tls_cert, settings.tls_key)
         self._seen = self._stamp()
         self._server = uvicorn.Server(config)
@@ -93,6 +93,16 @@ def _names(settings: Settings) -> frozenset[str]:
         return frozenset()
     host = settings.host.strip("[]").lower()
     return frozenset({"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host})
+
+
+def _connections() -> int:
+    """The most connections: half of the files that the process may have open, for the other half is Flight's."""
+    try:
+        import resource
+    except ImportError:  # not of this system
+        return CONNECTIONS
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS if files == resource.RLIM_INFINITY else min(CONNECTIONS, files // 2)
 
 
 def start(settings: Settings, app: App, guard: Guard, metrics: Metrics | None) -> Pages | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
 import pyarrow as pa
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -19,7 +20,7 @@ from flight_server.web import data, render
 from flight_server.web.data import Asked
 from flight_server.web.sessions import COOKIE, SECONDS, Sessions
 from flight_server.web.urls import LiveUrls
-from store.errors import NotFound, PermissionDenied, StatflightError, Unauthenticated
+from store.errors import NotFound, PermissionDenied, ResourceExhausted, StatflightError, Unauthenticated
 
 if TYPE_CHECKING:
     from flight_server.app import App
@@ -39,6 +40,9 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+PAGES_AT_ONCE: Final = 4  # threads that make pages; the rest of the server keeps the other cores
+PAGES_WAITING: Final = 256  # pages under way, those that wait included; beyond these callers get 503
+RETRY_SECONDS: Final = 5  # when such a caller may come back
 LOGIN_BYTES: Final = 16 << 10  # of the body of a login
 LONGEST: Final = 2_000  # characters of a parameter
 _STATUS: Final = {
@@ -61,11 +65,14 @@ class Site:
     def __init__(self, app: App, guard: Guard, metrics: Metrics, secure: bool, hosts: frozenset[str] = frozenset()):
         self._app, self._guard, self._metrics, self._secure = app, guard, metrics, secure
         self._sessions = Sessions()
+        self._threads: CapacityLimiter | None = None  # made in the loop that it limits
+        self._under_way = 0
+        catalog, table, column = map(self._limited, (self._catalog, self._table, self._column))
         self.asgi = Starlette(
             routes=[
-                Route("/", self._catalog), Route("/index.json", self._catalog),
-                Route("/table", self._table), Route("/table.json", self._table),
-                Route("/column", self._column), Route("/column.json", self._column),
+                Route("/", catalog), Route("/index.json", catalog),
+                Route("/table", table), Route("/table.json", table),
+                Route("/column", column), Route("/column.json", column),
                 Route("/login", self._login_page, methods=["GET"]), Route("/login", self._login, methods=["POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/style.css", self._style), Route("/icon.svg", self._icon),
@@ -76,6 +83,21 @@ class Site:
         self.asgi.add_middleware(_Confined, hosts=hosts)
 
     # Pages.
+
+    def _limited(self, make: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """A page that is made in a thread, a few at once; 503 where too many wait already."""
+
+        async def answer(request: Request) -> Response:
+            if self._under_way >= PAGES_WAITING:
+                return _busy(request.url.path.endswith(".json"))
+            self._threads = self._threads or CapacityLimiter(PAGES_AT_ONCE)
+            self._under_way += 1  # in the loop's only thread
+            try:
+                return await to_thread.run_sync(make, request, limiter=self._threads)
+            finally:
+                self._under_way -= 1
+
+        return answer
 
     def _catalog(self, request: Request) -> Response:
         asked = _asked(request, data.TABLE_ORDERS)
@@ -187,7 +209,8 @@ class Site:
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
         return Response(body, status, {**headers, "Content-Type": kind})
 
-    def _health(self, _request: Request) -> Response:
+    async def _health(self, _request: Request) -> Response:
+        """In no thread: however many pages wait, a server that works says so."""
         status, body = self._metrics.health()
         return Response(body, status, media_type="application/json")
 
@@ -259,6 +282,13 @@ def _trouble(error: Exception, as_json: bool, status: int | None = None) -> Resp
         return Response(json.dumps({"error": code, "message": str(error)}), status, media_type="application/json")
     title = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Busy"}.get(status, "Wrong address")
     return _message(status, title, str(error))
+
+
+def _busy(as_json: bool) -> Response:
+    busy = ResourceExhausted(f"{PAGES_WAITING} pages are under way already; try again in {RETRY_SECONDS} s")
+    response = _trouble(busy, as_json, 503)
+    response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return response
 
 
 def _message(status: int, title: str, message: str) -> Response:

@@ -12,6 +12,7 @@ import pytest
 
 from flight_server.auth.tokens import Guard
 from flight_server.process.metrics import Metrics
+from flight_server.web import listener
 from flight_server.web.listener import Pages
 from store.errors import InvalidArgument
 from tests.flight_server import certificates
@@ -58,3 +59,10 @@ def test_a_port_that_is_taken_is_told(tmp_path):
         pytest.raises(InvalidArgument, match="http-port"),
     ):
         open_pages(app, http_port=taken.getsockname()[1])
+
+
+def test_half_of_the_open_files_are_for_others(monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
+    assert listener._connections() == 512
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1_000_000, 1_000_000))
+    assert listener._connections() == listener.CONNECTIONS

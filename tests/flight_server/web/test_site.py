@@ -7,13 +7,16 @@ import html
 import json
 import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from threading import Event, Semaphore
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 
+from flight_server.web import site
 from flight_server.web.site import HEADERS
 from store.check_store import CheckRow, CheckStore
 from store.sketches import kll
@@ -258,7 +261,7 @@ def test_a_huge_login_is_refused(guarded):
 # Size and load.
 
 
-def test_a_thousand_open_connections_leave_the_pages_there(browser):
+def test_connections_that_ask_nothing_leave_the_pages_there(browser):
     address = (re.search(r"//([^:/]+)", browser.base)[1], int(re.search(r":(\d+)/", browser.base)[1]))
     held = []
     try:
@@ -268,6 +271,31 @@ def test_a_thousand_open_connections_leave_the_pages_there(browser):
     finally:
         for connection in held:
             connection.close()
+
+
+def test_pages_beyond_the_limit_are_refused_and_health_is_not(app, monkeypatch):
+    monkeypatch.setattr(site, "PAGES_WAITING", 2)
+    begun, go_on = Semaphore(0), Event()
+
+    def slow(*_):
+        begun.release()
+        assert go_on.wait(30)
+        return {"catalogs": [], "tables": [], "matching": 0, "total": 0, "page": 1, "pages": 1, "columns": []}
+
+    monkeypatch.setattr(site.data, "catalog", slow)
+    with pages_of(app) as base, ThreadPoolExecutor(2) as pool:
+        try:
+            waiting = [pool.submit(Browser(base).get) for _ in range(2)]
+            assert all(begun.acquire(timeout=30) for _ in waiting)
+            refused = [Browser(base).get(url) for url in ("/", "/table.json?name=lake.s.t")]
+            assert Browser(base).get("/health").status == 200
+        finally:
+            go_on.set()
+        assert [answer.result(30).status for answer in waiting] == [200, 200]
+        assert Browser(base).get("/table?name=lake.s.t").status == 200  # their places are free again
+    assert [(answer.status, answer.headers["Retry-After"]) for answer in refused] == [(503, "5")] * 2
+    assert "2 pages are under way" in refused[0].text
+    assert json.loads(refused[1].text)["error"] == "UNAVAILABLE"
 
 
 TABLES = 1000
