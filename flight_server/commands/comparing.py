@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import math
+from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
@@ -11,7 +12,7 @@ import typer
 from flight_server.commands.common import SERVER, Server, TableName, TlsRoots, Token, connect, snapshot_of, table_name
 from flight_server.commands.output import CommandError, misuse, say, tell, warn
 from flight_server.commands.reading import FormatOption
-from flight_server.present import render, table_summary
+from flight_server.present import render, table_summary, text
 from flight_server.present.comparison import Change, changes, parse_gate
 from flight_server.present.render import Format
 
@@ -50,27 +51,48 @@ def diff(
     if format is Format.JSON:
         rows = (render.plain(change.to_json()) for change in differences)
         tell("[" + ",".join("\n" + json.dumps(row, ensure_ascii=False) for row in rows) + "\n]")
+    elif format is Format.TABLE:
+        headers = ("of", "statistic", "before", "after", "change", "%")
+        lines = [[change.of, change.statistic, *_worded(change)] for change in differences]
+        if differences:
+            text.write_text(headers, lines, right=[False, False, True, True, True, True], whole=("statistic",))
     else:
-        schema = pa.schema([(word, pa.string()) for word in ("of", "statistic", "before", "after", "change", "%")])
-        render.write(pa.Table.from_pylist(list(map(_worded, differences)), schema), format)
+        render.write(pa.Table.from_pylist(list(map(_row, differences)), _SCHEMA), format)
     caught = [(gate, change) for gate in gates for change in gate.caught(differences)]
     for gate, change in caught:
-        line = _worded(change)
-        by = line["%"] or line["change"]
-        warn(f"statflight: {change.of}: {gate.text}: {line['before']} → {line['after']} ({by})")
+        was, now, difference, percent = _worded(change)
+        warn(f"statflight: {change.of}: {gate.text}: {was} → {now} ({percent or difference})")
     if caught:
         raise typer.Exit(1)
 
 
-def _worded(change: Change) -> dict[str, str]:
-    return {
-        "of": change.of,
-        "statistic": change.statistic,
-        "before": render.text_of(change.before),
-        "after": render.text_of(change.after),
-        "change": "" if change.change is None else f"{change.change:+,.10g}",
-        "%": "" if change.change_percent is None else f"{change.change_percent:+.3g}%",
-    }
+_SCHEMA = pa.schema({
+    "of": pa.string(), "statistic": pa.string(), "before": pa.string(), "after": pa.string(), "change": pa.float64(),
+    "change_percent": pa.float64(),
+})  # fmt: skip
+
+
+def _row(change: Change) -> dict[str, Any]:
+    """A change with its values as the flights have them, in text."""
+    row = change.to_json()
+    values = {name: str(render.plain(row[name])) for name in ("before", "after") if row[name] is not None}
+    return row | values
+
+
+def _worded(change: Change) -> tuple[str, str, str, str]:
+    """Before, after, difference and percentage for people."""
+    difference = "" if change.change is None else _number(change.change, "+")
+    share = change.change_percent
+    percent = "" if share is None else f"{share:+,.0f}%" if abs(share) >= 1000 else f"{share:+.3g}%"
+    return _number(change.before), _number(change.after), difference, percent
+
+
+def _number(value: Any, sign: str = "") -> str:
+    """A value with separators, and with six digits where it is not whole."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return render.text_of(value)
+    whole = value == int(value) or abs(value) >= 1e6
+    return f"{value:{sign},.0f}" if whole else f"{value:{sign},.6g}"
 
 
 def _tell_inherited(at: str | int, summary: table_summary.TableSummary) -> None:

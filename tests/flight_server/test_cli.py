@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import sys
 from datetime import UTC, datetime
@@ -123,6 +125,10 @@ def test_diff_tells_what_changed(server, run, monkeypatch):
     }
     status, out, _ = run("diff", NAME, 0, 2)
     assert status == 0 and "+20%" in out and "+20 " in out
+    status, out, _ = run("diff", NAME, 0, 2, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert rows[0] == {"of": "table", "statistic": "row_count", "before": "100", "after": "120", "change": "20.0",
+                       "change_percent": "20.0"}  # fmt: skip
     assert run("diff", NAME, 0, 2, "--fail-on", "row_count < -10%", "--fail-on", "gone: ndv > 5")[0] == 0
     status, _, err = run("diff", NAME, 0, 2, "--fail-on", "id: ndv > 10%")
     assert status == 1 and "id: ndv > 10%: 100 → 120 (+20%)" in err

@@ -1,0 +1,26 @@
+"""Differences in words."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from flight_server.commands.comparing import _worded
+from flight_server.present.comparison import Change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            Change("t", "row_count", 9999, 1_010_000, 1_000_001, 10_001.0),
+            ("9,999", "1,010,000", "+1,000,001", "+10,001%"),
+        ),
+        (Change("c", "mean", 2.0, 1.987654321, -0.012345679, -0.617), ("2", "1.98765", "-0.0123457", "-0.617%")),
+        (Change("c", "max", "a", None), ("a", "", "", "")),
+        (Change("c", "stddev", 1.0, math.nan), ("1", "NaN", "", "")),
+    ],
+)
+def test_a_change_in_words(change, words):
+    assert _worded(change) == words
