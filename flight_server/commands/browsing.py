@@ -111,7 +111,7 @@ def history(
     for statistic in histories.NUMBERS:
         values = [row.get(statistic) for row in rows]
         numbers = [value for value in values if value is not None]
-        if len(rows) > 1 and numbers and any(numbers):
+        if len(set(numbers)) > 1:
             say(f"{statistic:<15} {shapes.sparkline(values)}  {numbers[0]:,.6g} → {numbers[-1]:,.6g}")
 
 
