@@ -1,7 +1,7 @@
 """A Delta log, a slice at a time: of a large one deltalake itself would hold all, ten kilobytes for every file.
 
-Logs with deletion vectors are read so too, whatever their size: deltalake shows neither the descriptors of the vectors
-nor whether bounds are tight.
+Logs with deletion vectors or wide bounds are read so too, whatever their size: deltalake shows neither the descriptors
+of the vectors nor whether bounds are tight.
 
 The log is replayed here as far as names go: which adds are live. What an add says is then read by deltalake, from a log
 of a few thousand adds that is written to a temporary directory. So values are the same, and memory is bounded.
@@ -41,6 +41,7 @@ from capture.connectors.delta.log_files import (
     checkpoint_heads,
     line_heads,
     sidecars,
+    speaks_of_wide_bounds,
     with_field,
 )
 from capture.connectors.delta.table_version import one_array
@@ -51,6 +52,7 @@ LARGE: Final = 16 << 20
 """From so many bytes of log on it is read in slices."""
 
 MAX_COMMITS: Final = 500  # read upon a known checkpoint, instead of a newer one
+_READ_AT_ONCE: Final = 8  # small files of a log
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
@@ -131,6 +133,19 @@ class LargeLog:
     def is_large(self) -> bool:
         """True when the log is large enough (`LARGE` bytes) to be replayed in slices."""
         return sum(source.size for source in self._sources) >= LARGE
+
+    @property
+    def speaks_of_wide_bounds(self) -> bool:
+        """True if statistics may say `tightBounds: false`. Writers leave that behind, whatever the protocol says."""
+        unknown = [source for source in self._sources if FILES.get(self._wide_key(source)) is None]
+        if unknown:
+            with ThreadPoolExecutor(min(_READ_AT_ONCE, len(unknown)), "delta-log") as pool:
+                for source, found in zip(unknown, pool.map(speaks_of_wide_bounds, unknown), strict=True):
+                    FILES.put(self._wide_key(source), found, 0)
+        return any(FILES.get(self._wide_key(source)) is not False for source in self._sources)
+
+    def _wide_key(self, source: LogFile) -> tuple[Any, ...]:
+        return (*_source_key(source, self._scope), "wide")
 
     @property
     def features(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,6 +30,7 @@ FIELDS: Final = {
 ADD = pa.struct(list(FIELDS.items()))
 TIGHT: Final = "tight_bounds"
 """The column beside the statistics that says whether a file's bounds are attained and its null counts true."""
+_WIDE_TEXT: Final = re.compile(rb'tightBounds\\*"\s*:\s*false')  # within the text of an action, quotes escaped
 _NUMBER = r'"numRecords"\s*:\s*(?P<rows>\d+)'
 
 
@@ -132,6 +134,25 @@ def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
             value = {"provider": value.get("provider"), "options": dict(value.get("options") or ())}
         plain[name] = value
     return plain
+
+
+def speaks_of_wide_bounds(source: LogFile) -> bool:
+    """True if a file's statistics may say `tightBounds: false`; a column of that name may be taken for it."""
+    if source.is_lines:
+        with source.place.file_system.open_input_stream(source.place.path) as stream:
+            return _WIDE_TEXT.search(stream.read()) is not None
+    with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
+        leaves = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
+        told = [leaf for leaf in ("add.stats", "add.stats_parsed.tightBounds") if leaf in leaves]
+        for batch in parquet.iter_batches(_ROWS, columns=told, use_threads=False) if told else ():
+            adds = batch.column("add").flatten()
+            for values in adds:
+                if pa.types.is_struct(values.type):
+                    if pc.any(pc.equal(values.flatten()[0], False)).as_py():
+                        return True
+                elif pc.any(pc.match_substring(values, "tightBounds")).as_py():
+                    return True
+    return False
 
 
 def sidecars(source: LogFile, log: Place) -> list[LogFile]:

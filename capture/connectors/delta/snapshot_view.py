@@ -117,7 +117,7 @@ class SnapshotView:
     # Files.
 
     def _pieces(self) -> list[_Piece]:
-        """The live files, in slices where the log is large or has deletion vectors."""
+        """The live files, in slices where the log is large, or has deletion vectors or wide bounds."""
         with self._table.reading(self._version):
             entries = log_entries(self._table.place)
             if self._version not in log_files(entries).live():
@@ -125,18 +125,19 @@ class SnapshotView:
             log = None
             with suppress(NotSliced):
                 log = LargeLog.of(self._table.place, entries, self._version, self._scope)
+            is_wide = log is None or (not log.is_large and log.speaks_of_wide_bounds)
         opened = None
         if log is None or not log.is_large:
             with suppress(Unreadable):  # what deltalake refuses, later commits may have replaced
                 opened = self._table.open(self._version)
-                if _VECTORS not in (opened.protocol().reader_features or ()):
+                if not is_wide and _VECTORS not in (opened.protocol().reader_features or ()):
                     log = None
         if log is not None:
             unreadable = (NotSliced,) if opened is not None else (NotSliced, Unreadable)
             with suppress(*unreadable), self._table.reading(self._version):
                 if pieces := list(self._slices(log)):
                     return pieces
-        whole = self._whole(opened or self._table.open(self._version))
+        whole = self._whole(opened or self._table.open(self._version), is_wide)
         return [_Piece(whole, lambda: whole)]
 
     def _slices(self, log: LargeLog) -> Iterator[_Piece]:
@@ -167,8 +168,8 @@ class SnapshotView:
         lost = pc.fill_null(pc.struct_field(part.vectors, ["cardinality"]), 0)
         return pc.max_element_wise(pc.subtract(counts, lost), 0, skip_nulls=False)
 
-    def _whole(self, table: DeltaTable) -> TableVersion:
-        """All files as deltalake has them."""
+    def _whole(self, table: DeltaTable, is_wide: bool) -> TableVersion:
+        """All files as deltalake has them; `is_wide`: nobody knows which of them have tight bounds."""
         has_vectors = _VECTORS in (table.protocol().reader_features or ())
         with self._table.reading(self._version):
             actions = pa.table(table.get_add_actions(flatten=False))
@@ -183,7 +184,7 @@ class SnapshotView:
                 actions,
                 self._table.paths(logged),
                 pa.nulls(len(actions), pa.int64()) if counts is None else counts,
-                may_be_wide=has_vectors,
+                may_be_wide=is_wide or has_vectors,
             )
             if has_vectors and len(version):
                 self._read_vectors(version, table)

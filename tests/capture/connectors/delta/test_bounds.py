@@ -109,12 +109,14 @@ def add(path: str, **stats) -> dict:
                     "stats": json.dumps(stats)}}  # fmt: skip
 
 
-def test_wide_bounds_enclose_and_are_never_exact(tmp_path):
+@pytest.mark.parametrize("features", [("deletionVectors",), ()], ids=["vectors", "no vectors"])
+def test_wide_bounds_enclose_and_are_never_exact(tmp_path, features):
+    """They stay behind where the feature was dropped, or a writer never asked for it."""
     common = {"numRecords": 9, "minValues": {"a": 1, "tightBounds": 1}, "maxValues": {"a": 5, "tightBounds": 3}}
     counts = {"nullCount": {"a": 2, "tightBounds": 0}}
     written(
         tmp_path / "t",
-        protocol("deletionVectors"),
+        protocol(*features),
         metadata(a="long", tightBounds="long"),
         add("wide.parquet", **common, **counts, tightBounds=False),
         add("tight.parquet", **common, **counts, tightBounds=True),
@@ -128,6 +130,18 @@ def test_wide_bounds_enclose_and_are_never_exact(tmp_path):
     exact = {name: (row["min_is_exact"], row["max_is_exact"], row["null_count"]) for name, row in told.items()}
     assert exact == {"wide": (False, False, None), "tight": (True, True, 2), "untold": (True, True, 2)}
     assert {row["null_count"] for row in rows["tightBounds"]} == {0}
+
+
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_wide_bounds_in_a_checkpoint_are_never_exact(tmp_path, is_wide):
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"a": [1, 5]}))
+    log = tmp_path / "t/_delta_log" / f"{0:020}.json"
+    if is_wide:
+        log.write_text(log.read_text().replace('{\\"numRecords', '{\\"tightBounds\\":false,\\"numRecords'))
+    deltalake.DeltaTable(tmp_path / "t").create_checkpoint()
+    log.unlink()
+    (row,) = captured(connector(tmp_path), "t", 0)[1]["a"]
+    assert (row["min"], row["max"], row["min_is_exact"], row["max_is_exact"]) == ("1", "5", not is_wide, not is_wide)
 
 
 def test_a_feature_that_nobody_reads_is_named(tmp_path):
