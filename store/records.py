@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from store import bounds, logical_types, schemas, target_ids, targets
 from store.casts import cast, castable, first_line, json_object, like, lists, other_type, shown, trimmed
 from store.errors import InvalidArgument, InvalidField, nearest
+from store.impossible import first_impossible
 from store.logical_types import Kind, LogicalType
 from store.schemas import Flight
 
@@ -156,6 +157,8 @@ class _Batch:
         if self.flight.name == "stats.files":
             self._check_deletes()
         self._check_types_and_bounds()
+        if found := first_impossible(self.columns, within_bounds=not self.clamp):
+            raise self._refuse(found.row, found.field, found.reason, found.expected)
         return pa.RecordBatch.from_arrays(list(self.columns.values()), schema=self.schema)
 
     def _known(self, name: str) -> pa.Array | None:
@@ -293,7 +296,9 @@ class _Batch:
             return
         parts = dict(zip(schemas.DELETE_FILE.names, deletes.flatten().flatten(), strict=True))
         path = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(parts["file_path"])), 0)
-        self._hold_each(deletes, path, "delete_files", "has no file_path", "the path of a delete file")
+        in_log = pc.and_(pc.is_null(path), pc.equal(parts["file_content"], "DELETION_VECTOR").fill_null(False))
+        self._hold_each(deletes, pc.or_(path.fill_null(False), in_log), "delete_files", "has no file_path",
+                        "the path of a delete file; null for a deletion vector within the table's log")  # fmt: skip
         known = pc.is_in(parts["file_content"], pa.array([*schemas.DELETE_CONTENTS, None], pa.string()))
         self._hold_each(deletes, known, "delete_files", "has an unknown file_content",
                         " | ".join(schemas.DELETE_CONTENTS))  # fmt: skip

@@ -14,7 +14,7 @@ from store.errors import InvalidArgument, NotFound
 from store.sketches import is_partial
 
 _NAME = ("table_catalog", "table_schema", "table_name")
-_COPIED = (
+COPIED = (
     "logical_type", "row_count", "null_count", "nan_count", "ndv", "min", "max", "min_is_exact", "max_is_exact",
     "avg_width_bytes", "max_width_bytes",
 )  # fmt: skip
@@ -66,7 +66,7 @@ def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozens
         if reason := _refusal(row, payload["allow_inherited"]):
             left_out[row["column_name"]] = reason
         else:
-            columns[row["column_id"]] = {name: row[name] for name in _COPIED} | {"name": row["column_name"]}
+            columns[row["column_id"]] = {name: row[name] for name in COPIED} | {"name": row["column_name"]}
     where = f'"{table["full_name"]}" at snapshot {snapshot_id}'
     if not columns:
         if not left_out:

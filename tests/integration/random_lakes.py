@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class Lake:
     Attributes:
         key: Name of the table's column by which it is partitioned.
         counts_deleted: The source's statistics count rows that are deleted, and so do sketches of its files.
+        append: Appends random rows; gives all live ones afterwards. Called once.
     """
 
     format: str
@@ -36,7 +38,7 @@ class Lake:
     options: dict[str, str] = field(default_factory=dict)
     key: str | None = None
     counts_deleted: bool = False
-    change: Callable[[], None] | None = None  # makes the next version
+    append: Callable[[], pa.Table] | None = None
 
     def handles(self) -> list[TableHandle]:
         """The table at each of the versions, which are the newest of its snapshots."""
@@ -98,14 +100,22 @@ def delta(rng: random.Random, root: Path, rows: int) -> Lake:
                                   partition_by=["side"] if partitioned else None)  # fmt: skip
         held = part if held is None else _united([held, part])
         versions.append(held)
+    key = "side" if partitioned else None
     if rng.random() < 0.6:
         limit = rng.randint(0, 5000)
         deltalake.DeltaTable(place).delete(f"id < {limit}")
         if (gone := pa.compute.sum(pa.compute.less(versions[-1]["id"], limit)).as_py()) and gone < rows:
             versions.append(versions[-1].filter(pa.compute.greater_equal(versions[-1]["id"], limit)))
         else:
-            return Lake("delta", str(root), ("default", "t"), [versions[-1].slice(0, 0) if gone else versions[-1]])
-    return Lake("delta", str(root), ("default", "t"), versions, key="side" if partitioned else None)
+            versions, key = [versions[-1].slice(0, 0) if gone else versions[-1]], None
+
+    def append() -> pa.Table:
+        more = table(rng, of, 30).append_column("side", pa.array([rng.choice("ab") for _ in range(30)]))
+        deltalake.write_deltalake(place, more, mode="append", schema_mode="merge",
+                                  partition_by=["side"] if partitioned else None)  # fmt: skip
+        return _united([versions[-1], more])
+
+    return Lake("delta", str(root), ("default", "t"), versions, key=key, append=append)
 
 
 def iceberg(rng: random.Random, root: Path, rows: int) -> Lake:
@@ -150,13 +160,22 @@ def iceberg(rng: random.Random, root: Path, rows: int) -> Lake:
             if len(newest) != len(versions):  # a delete may take more than one snapshot
                 versions = [versions[-1]]
     options = {"type": "sql", "warehouse": f"file://{root / 'warehouse'}", "name": "lake"}
-    return Lake("iceberg", f"sqlite:///{root / 'catalog.db'}", ("n", "t"), versions, options)
+
+    def append() -> pa.Table:
+        more = table(rng, of, 30)
+        more = _united([more.rename_columns([name.replace("st.x", "do.t") for name in more.column_names])],
+                       versions[-1].schema)  # fmt: skip
+        catalog.load_table("n.t").append(more)
+        return pa.concat_tables([versions[-1], more])
+
+    return Lake("iceberg", f"sqlite:///{root / 'catalog.db'}", ("n", "t"), versions, options, append=append)
 
 
-def lance(rng: random.Random, root: Path, rows: int) -> Lake:
+def lance(rng: random.Random, root: Path, rows: int, *, of_spark: bool = False) -> Lake:
+    """`of_spark`: of types alone that Spark has, too."""
     import lance as library
 
-    of = {n: t for n, t in types().items() if n not in ("decimal60_7", "float16") or n == "float16"}
+    of = {name: type for name, type in types().items() if name in _PLAIN or not (of_spark or name == "decimal60_7")}
     whole = table(rng, of, rows, nested=False)
     half = max(rows // 2, 1)
     place = str(root / "t.lance")
@@ -174,7 +193,13 @@ def lance(rng: random.Random, root: Path, rows: int) -> Lake:
     for name in mapped:  # each is a version of its own, with the same rows
         library.dataset(place).create_scalar_index(name, index_type="ZONEMAP")
         versions.append(versions[-1])
-    return Lake("lance", str(root), ("default", "t"), versions[-3:])
+
+    def append() -> pa.Table:
+        more = table(rng, of, 30, nested=False)
+        library.write_dataset(more, place, mode="append")
+        return pa.concat_tables([versions[-1], more])
+
+    return Lake("lance", str(root), ("default", "t"), versions[-3:], append=append)
 
 
 def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
@@ -191,8 +216,8 @@ def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
     options = {"metadata.stats-mode": rng.choice(["full", "none"])} | ({"bucket": "1"} if keyed else {})
     catalog.create_table("sales.t", pypaimon.Schema.from_pyarrow_schema(schema, options=options, **keys), False)
     versions: list[pa.Table] = []
-    half = max(rows // 2, 1)
-    for part in filter(len, (_rows(whole, 0, half), _rows(whole, half, rows))):
+
+    def written(part: pa.Table) -> pa.Table:
         held = catalog.get_table("sales.t")
         builder = held.new_batch_write_builder()
         writer = builder.new_write()
@@ -203,8 +228,13 @@ def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
         if keyed:  # the last row of a key is the row
             last = {key: at for at, key in enumerate(every["id"].to_pylist())}
             every = every.take(pa.array(sorted(last.values())))
-        versions.append(every)
-    return Lake("paimon", str(root), ("sales", "t"), versions, counts_deleted=keyed)
+        return every
+
+    half = max(rows // 2, 1)
+    for part in filter(len, (_rows(whole, 0, half), _rows(whole, half, rows))):
+        versions.append(written(part))
+    return Lake("paimon", str(root), ("sales", "t"), versions, counts_deleted=keyed,
+                append=lambda: written(table(rng, of, 30).drop_columns("st.x").cast(schema)))  # fmt: skip
 
 
 def iceberg_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
@@ -258,9 +288,71 @@ def iceberg_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
     return Lake("iceberg", place, ("default", "t"), [left])
 
 
+def delta_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
+    """Files that lose rows by deletion vectors, beside the log and within it, one commit after another."""
+    import deltalake
+
+    from tests.capture.connectors.iceberg_tables import vector_blob
+
+    of = {name: type for name, type in types(far=False).items() if name in _PLAIN}
+    place = root / "t"
+    whole = table(rng, of, rows)
+    cut = sorted(rng.sample(range(rows + 1), 2))
+    for part in (_rows(whole, 0, cut[0]), _rows(whole, *cut), _rows(whole, cut[1], rows)):
+        if len(part):
+            deltalake.write_deltalake(place, part, mode="append")
+    log = place / "_delta_log"
+    actions = [json.loads(line) for commit in sorted(log.glob("*.json")) for line in commit.read_text().splitlines()]
+    adds = {action["add"]["path"]: action["add"] for action in actions if "add" in action}
+    parts = {path: pq.read_table(place / path) for path in adds}
+    known = next(action["protocol"] for action in actions if "protocol" in action)
+    features = {
+        name: sorted({*known.get(name, old), "deletionVectors"})
+        for name, old in (("readerFeatures", ()), ("writerFeatures", ("appendOnly", "invariants")))
+    }
+    gone: dict[str, set[int]] = {path: set() for path in parts}
+    versions = [pa.concat_tables(parts.values())]
+    for number in range(rng.randint(1, 3)):
+        commit: list[dict[str, Any]] = [{"commitInfo": {"operation": "DELETE", "timestamp": 1}}]
+        if not number:
+            commit.append({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features})
+        for path, part in parts.items():
+            more = set(rng.sample(range(len(part)), rng.randint(0, len(part) // 3))) - gone[path]
+            if not more:
+                continue
+            gone[path] |= more
+            blob = vector_blob(sorted(gone[path]))
+            vector = {"cardinality": len(gone[path]), "sizeInBytes": len(blob) - 8}
+            if rng.random() < 0.5:
+                file = place / f"vector-{number}-{len(commit)}.bin"
+                file.write_bytes(b"\1" + blob)
+                vector |= {"storageType": "p", "pathOrInlineDv": file.as_uri(), "offset": 1}
+            else:
+                vector |= {"storageType": "i", "pathOrInlineDv": _z85(blob[4:-4])}
+            commit.append({"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}})
+            if old := adds[path].get("deletionVector"):
+                commit[-1]["remove"]["deletionVector"] = old
+            told = json.loads(adds[path]["stats"]) | {"tightBounds": False}
+            adds[path] = {**adds[path], "deletionVector": vector, "stats": json.dumps(told)}
+            commit.append({"add": adds[path]})
+        name = f"{len(list(log.glob('*.json'))):020}.json"
+        (log / name).write_text("\n".join(map(json.dumps, commit)))
+        versions.append(pa.concat_tables(
+            [part.take(pa.array(sorted(set(range(len(part))) - gone[path]), pa.int64()))
+             for path, part in parts.items()]
+        ))  # fmt: skip
+    return Lake("delta", str(root), ("default", "t"), versions)
+
+
+def _z85(data: bytes) -> str:
+    letters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    words = (int.from_bytes(data[i : i + 4].ljust(4, b"\0"), "big") for i in range(0, len(data), 4))
+    return "".join(letters[word // 85**power % 85] for word in words for power in range(4, -1, -1))
+
+
 FORMATS: dict[str, Callable[[random.Random, Path, int], Lake]] = {
-    "parquet": parquet, "delta": delta, "iceberg": iceberg, "iceberg deletes": iceberg_deletes, "lance": lance,
-    "paimon": paimon,
+    "parquet": parquet, "delta": delta, "delta deletes": delta_deletes, "iceberg": iceberg,
+    "iceberg deletes": iceberg_deletes, "lance": lance, "paimon": paimon,
 }  # fmt: skip
 
 

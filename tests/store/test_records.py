@@ -198,6 +198,18 @@ BAD_COLUMNS = [
     ({"avg_width_bytes": 8.5, "max_width_bytes": 8}, ["avg_width_bytes", "max_width_bytes", "8.5"]),
     ({"mean": math.nan}, ["mean", "nan"]),
     ({"stddev": -0.5}, ["stddev", "-0.5"]),
+    ({"min": "1", "max": "9", "mean": 9.5}, ["mean", "min to max", "9.5"]),
+    ({"max": "9", "mean": 9.5}, ["mean", "min to max", "9.5"]),
+    ({"min": "1", "max": "9", "mean": 0.5}, ["mean", "min to max", "0.5"]),
+    ({"logical_type": "FLOAT", "min": "3.4", "max": "3.4", "mean": 3.4}, ["mean", "min to max"]),  # 3.4000000953…
+    ({"logical_type": "DOUBLE", "min": "-Infinity", "max": "5.0", "mean": math.inf}, ["mean", "inf"]),
+    ({"logical_type": "DECIMAL(9,2)", "min": "0.5", "max": "0.75", "mean": 0.8}, ["mean", "0.8"]),
+    ({"min": "1", "max": "9", "stddev": 6.0}, ["stddev", "(max - min)", "6.0"]),
+    ({"min": "5", "max": "5", "stddev": 0.1}, ["stddev", "0.1"]),
+    *(({"logical_type": type, name: 1.5}, [name, type, "DECIMAL"])
+      for type in ("STRING", "BINARY", "BOOLEAN", "DATE", "TIMESTAMP", "UUID") for name in ("mean", "stddev")),
+    *(({"logical_type": type, "nan_count": 1}, ["nan_count", type, "0 or null"])
+      for type in ("INT", "DECIMAL(9,2)", "STRING")),
     ({"logical_type": "INT96"}, ["logical_type", "INT96"]),
     ({"min": "abc"}, ["min", "abc", "INT"]),
     ({"max": "1.0"}, ["max", "1.0"]),
@@ -242,6 +254,7 @@ BAD_TARGETS = [
     ("stats.files", {"file_path": "a", "equality_field_ids": [1, 0]}, ["equality_field_ids", "positive", "0"]),
     *(("stats.files", {"file_path": "a", "delete_files": [deletes(), deletes(**wrong)]}, ["delete_files", *mentions])
       for wrong, mentions in (({"file_path": " "}, ["file_path"]), ({"file_path": None}, ["file_path"]),
+                              ({"file_path": "", "file_content": "DELETION_VECTOR"}, ["file_path"]),
                               ({"file_content": "DATA"}, ["file_content", "DELETION_VECTOR"]),
                               ({"content_offset": -1}, ["content_offset"]), ({"content_size": -1}, ["content_size"]))),
     ("stats.tables", {"row_count": -1}, ["row_count", "-1"]),
@@ -277,6 +290,27 @@ def test_the_limits_themselves_are_fine():
         })  # fmt: skip
 
 
+@pytest.mark.parametrize("row", [
+    {"mean": 5.0, "min": "5", "max": "5", "stddev": 0.0}, {"mean": 1e300, "stddev": 1e300}, {"mean": 4.0, "max": "5"},
+    {"logical_type": None, "mean": 5.0, "min": "x", "max": "y", "nan_count": 3}, {"nan_count": 0},
+    {"logical_type": "FLOAT", "min": "3.4", "max": "3.4", "mean": 3.4000000953674316},
+    {"logical_type": "DOUBLE", "min": "0.1", "max": "0.1", "mean": 0.09999999999999999, "stddev": 1.4e-17},
+    {"logical_type": "DOUBLE", "min": "1.0", "max": "NaN", "mean": 7.0, "nan_count": 2},
+    {"logical_type": "DOUBLE", "min": "-Infinity", "max": "Infinity", "mean": math.inf},
+    {"logical_type": "DOUBLE", "min": "Infinity", "max": "Infinity", "mean": math.inf},
+    {"logical_type": "DECIMAL(38,0)", "min": "9" * 38, "max": "9" * 38, "mean": 1e38},
+    {"min": str(2**63 - 1), "max": str(2**63 - 1), "mean": 2.0**63}, {"min": "0", "max": "2", "stddev": 2**0.5},
+    {"logical_type": "STRING", "min": "a", "max": "b"},
+])  # fmt: skip
+def test_moments_that_can_be_are_taken(row):
+    put("stats.columns", GOOD | row, GOOD | {"column_id": 9, "logical_type": "BINARY", "max": "AA=="})
+
+
+def test_moments_of_a_capture_may_be_rounded():
+    row = GOOD | {"min": "5", "max": "5", "mean": 5.1}
+    assert prepare(FLIGHTS["stats.columns"], rows("stats.columns", row), clamp=True)["mean"].to_pylist() == [5.1]
+
+
 def test_counts_beyond_doubles_are_compared():
     most = 2**63 - 1
     put("stats.columns", GOOD | {"row_count": most, "null_count": 0, "nan_count": 0, "ndv": 1.0,
@@ -287,6 +321,12 @@ def test_estimates_of_a_capture_are_clamped():
     row = GOOD | {"null_count": 4, "ndv": 7.5, "ndv_lower": 5.0, "ndv_upper": 9.0}
     (kept,) = prepare(FLIGHTS["stats.columns"], rows("stats.columns", row), clamp=True).to_pylist()
     assert (kept["ndv"], kept["ndv_lower"], kept["ndv_upper"]) == (6.0, 5.0, 6.0)
+
+
+def test_a_deletion_vector_within_a_log_has_no_path():
+    vector = deletes(file_path=None, file_content="DELETION_VECTOR", content_size=52)
+    (kept,) = put("stats.files", {"file_path": "a", "delete_files": [deletes(), vector]})
+    assert kept["delete_files"] == [deletes(), vector]
 
 
 def test_delete_files_are_cast_and_kept():

@@ -1,0 +1,93 @@
+"""Numbers that the type and the bounds of a record rule out (`store/SEMANTICS.md` §2), found by vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store.logical_types import Kind, parse
+
+_FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
+_MEASURED: Final = _FLOATING | {Kind.INT, Kind.DECIMAL}
+_SPARE: Final = 1e-9  # of a bound: what rounding may leave of a mean
+_MOMENTS: Final = ("mean", "stddev")
+
+
+class Impossible(NamedTuple):
+    """The first row of a batch whose field cannot be: its number, the field, the reason and what would be right."""
+
+    row: int
+    field: str
+    reason: str
+    expected: str
+
+
+def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) -> Impossible | None:
+    """Looks for a nan_count, mean or stddev that its record's type does not have, or that its bounds rule out.
+
+    Args:
+        columns: Of a batch of scalar records, by name; types and bounds in canonical form.
+        within_bounds: Hold mean and stddev to the bounds.
+
+    Returns:
+        The first row of the first field with such a value; None where all can be. Records without a type can.
+    """
+    given = [name for name in _MOMENTS if name in columns and columns[name].null_count < len(columns[name])]
+    nans = columns.get("nan_count")
+    has_nans = nans is not None and (pc.max(nans).as_py() or 0) > 0
+    types = columns.get("logical_type")
+    if types is None or not (given or has_nans):
+        return None
+    coded = types.dictionary_encode()
+    kinds = [parse(name).kind for name in coded.dictionary.to_pylist()]
+
+    def are(among: frozenset[Kind]) -> pa.Array:
+        return pa.array([kind in among for kind in kinds], pa.bool_()).take(coded.indices)
+
+    def checks() -> Iterator[tuple[pa.Array, str, Callable[[int], str], str]]:
+        def of_kind(index: int) -> str:
+            return f"is of numbers alone, the column is {types[index]}"
+
+        if has_nans:
+            wrong = pc.and_(pc.greater(nans, 0), pc.invert(are(_FLOATING)))
+            yield wrong, "nan_count", lambda i: f"is above 0, and {types[i]} has no NaN", "0 or null"
+        if not given:
+            return
+        measured = are(_MEASURED)
+        for name in given:
+            wrong = pc.and_(columns[name].is_valid(), pc.invert(measured))
+            yield wrong, name, of_kind, "null, or a type among INT, FLOAT, DOUBLE and DECIMAL"
+        if not within_bounds:
+            return
+        singles = are(frozenset({Kind.FLOAT}))
+        sides = {side: _widened(columns[side], measured, singles, up) for side, up in (("min", False), ("max", True))
+                 if side in columns}  # fmt: skip
+        if "mean" in given:
+            for side, beyond in (("min", pc.less), ("max", pc.greater)):
+                if side in sides:
+                    wrong = beyond(columns["mean"], sides[side])
+                    yield wrong, "mean", lambda _, side=side: f"is beyond {side}", "a number from min to max"
+        if "stddev" in given and len(sides) == 2:
+            most = pc.multiply(pc.subtract(sides["max"], sides["min"]), math.sqrt(0.5))  # two values, one at each end
+            wrong = pc.greater(columns["stddev"], most)
+            yield wrong, "stddev", lambda _: "is larger than min and max allow", "at most (max - min) / √2"
+
+    for wrong, field, reason, expected in checks():
+        if pc.any(wrong, min_count=0).as_py():
+            index = pc.index(wrong, True).as_py()
+            return Impossible(index, field, reason(index), expected)
+    return None
+
+
+def _widened(texts: pa.Array, measured: pa.Array, singles: pa.Array, upper: bool) -> pa.Array:
+    """Bounds as doubles, moved outwards by `_SPARE`; null where the type is no number. NaN rules nothing out."""
+    texts = pc.if_else(measured, texts, pa.scalar(None, pa.string()))
+    numbers = texts.cast(pa.float64())
+    if pc.any(singles, min_count=0).as_py():  # what the float is, not its text
+        numbers = pc.if_else(singles, texts.cast(pa.float32()).cast(pa.float64()), numbers)
+    spare = pc.multiply(pc.if_else(pc.is_finite(numbers), pc.abs(numbers), 0.0), _SPARE)
+    return pc.add(numbers, spare) if upper else pc.subtract(numbers, spare)
