@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -48,19 +48,16 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
     def are(among: frozenset[Kind]) -> pa.Array:
         return pa.array([kind in among for kind in kinds], pa.bool_()).take(coded.indices)
 
-    def checks() -> Iterator[tuple[pa.Array, str, Callable[[int], str], str]]:
-        def of_kind(index: int) -> str:
-            return f"is of numbers alone, the column is {types[index]}"
-
+    def checks() -> Iterator[tuple[pa.Array, str, str, str]]:
         if has_nans:
             wrong = pc.and_(pc.greater(nans, 0), pc.invert(are(_FLOATING)))
-            yield wrong, "nan_count", lambda i: f"is above 0, and {types[i]} has no NaN", "0 or null"
+            yield wrong, "nan_count", "is above 0, and {type} has no NaN", "0 or null"
         if not given:
             return
         measured = are(_MEASURED)
         for name in given:
             wrong = pc.and_(columns[name].is_valid(), pc.invert(measured))
-            yield wrong, name, of_kind, "null, or a type among INT, FLOAT, DOUBLE and DECIMAL"
+            yield wrong, name, "is of numbers alone, not of {type}", "null, or an INT, FLOAT, DOUBLE or DECIMAL column"
         if not within_bounds:
             return
         singles = are(frozenset({Kind.FLOAT}))
@@ -70,16 +67,16 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
             for side, beyond in (("min", pc.less), ("max", pc.greater)):
                 if side in sides:
                     wrong = beyond(columns["mean"], sides[side])
-                    yield wrong, "mean", lambda _, side=side: f"is beyond {side}", "a number from min to max"
+                    yield wrong, "mean", f"is beyond {side}", "a number from min to max"
         if "stddev" in given and len(sides) == 2:
             most = pc.multiply(pc.subtract(sides["max"], sides["min"]), math.sqrt(0.5))  # two values, one at each end
             wrong = pc.greater(columns["stddev"], most)
-            yield wrong, "stddev", lambda _: "is larger than min and max allow", "at most (max - min) / √2"
+            yield wrong, "stddev", "is larger than min and max allow", "at most (max - min) / √2"
 
     for wrong, field, reason, expected in checks():
         if pc.any(wrong, min_count=0).as_py():
             index = pc.index(wrong, True).as_py()
-            return Impossible(index, field, reason(index), expected)
+            return Impossible(index, field, reason.format(type=types[index]), expected)
     return None
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flight_server.reads.catalog_sources import SOURCES
 from flight_server.reads.query import Queries
@@ -14,6 +16,7 @@ from flight_server.reads.scope import FlightSource, ReadScope
 from flight_server.reads.stats_sources import stats_source
 from store import bounds, logical_types, sketches
 from store.database import Database
+from store.errors import InvalidArgument
 from store.layout import STORED
 from store.schemas import FLIGHTS, KEY, PROVENANCE
 
@@ -109,7 +112,8 @@ def _expanded(
         if record["logical_type"] is None:
             continue
         common = {name: record[name] for name in (*KEY, *PROVENANCE, "column_id", "column_name")}
-        rows += [common | row for row in rows_of(record)]
+        with suppress(InvalidArgument):  # a sketch that is none of ours, put before puts were checked
+            rows += [common | row for row in rows_of(record)]
     return _table(flight, rows)
 
 
@@ -175,7 +179,21 @@ def _quantiles(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     values = [_text(value, type) for value in _ranked(record["data"])]
     if values:
         values[0], values[-1] = record["min"] or values[0], record["max"] or values[-1]
+        values = _within(values, type)
     return [{"quantile": rank, "value": value} for rank, value in zip(RANKS, values, strict=False)]
+
+
+def _within(values: list[str | None], type: logical_types.LogicalType) -> list[str | None]:
+    """The values with those beyond the first or last, which the doubles of a sketch may be, brought back to it."""
+    first, last = values[0], values[-1]
+    if first is None or last is None:
+        return values
+    keys = bounds.sort_keys(pa.array(values, pa.string()), type)
+    low, high = keys[0], keys[-1]
+    below, above = pc.less(keys, low).fill_null(False).to_pylist(), pc.greater(keys, high).fill_null(False).to_pylist()
+    return [
+        first if under else last if over else value for value, under, over in zip(values, below, above, strict=True)
+    ]
 
 
 def _common(record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from store.bounds import ZonePolicy
 from store.errors import Cancelled, InvalidArgument, InvalidField, PermissionDenied
 from store.names import join_name
 from store.schemas import Flight
+from store.sketches.readable import first_unreadable
 from store.spill import SpillBuffer
 from store.stats_store import Put, PutMode
 
@@ -94,6 +95,8 @@ def read_rows(
     def check(batch: pa.RecordBatch, first_row: int) -> pa.Table:
         clamp = request.draft is not None  # a capture estimates, anybody else claims
         part = records.prepare(request.flight, batch, policy, first_row=first_row, clamp=clamp)
+        if request.flight.name == "stats.sketches" and request.draft is None:
+            _check_sketches(part, first_row)
         _check_permission(part, principal, request)
         return part
 
@@ -122,6 +125,15 @@ def read_rows(
         raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")
     rows = buffer.table()
     return target_ids.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
+
+
+def _check_sketches(rows: pa.Table, first_row: int) -> None:
+    """Refuses sketches that nobody could read: they would make the answers that are computed from them fail."""
+    if found := first_unreadable(rows["sketch_type"], rows["data"]):
+        row, reason = found
+        type, data = rows["sketch_type"][row].as_py(), rows["data"][row].as_py()
+        raise InvalidField("data", reason, expected=f"the bytes of an {type}", actual=f"{len(data)} bytes",
+                           where=f"row {first_row + row + 1}")  # fmt: skip
 
 
 def _whole(read: Callable[[], Any]) -> Any:

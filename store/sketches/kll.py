@@ -100,6 +100,8 @@ def _parse_kll(data: bytes) -> _Levels | None:
         raise no_sketch("KLL", "levels out of order")
     if (total := sum(size << level for level, size in enumerate(sizes))) != count:
         raise no_sketch("KLL", f"weights of {total} for {count} values")
+    if not (len(values) and low <= float(values.min()) and float(values.max()) <= high):
+        raise no_sketch("KLL", f"values that are not between its own ends, {low} and {high}")
     return _Levels(values, sizes, low, high)
 
 

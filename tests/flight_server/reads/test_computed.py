@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flight_server.reads.computed import RANKS
+from flight_server.reads.computed import RANKS, _quantiles
 from store import sketches
 from store.schemas import KLL
 from tests.flight_server.serving import app_in, command, put, read, rows
@@ -15,11 +15,11 @@ def app(tmp_path_factory):
         yield made
 
 
-def put_column(app, table, logical_type, values, **more):
+def put_column(app, table, logical_type, values, data=None, **more):
     (row,) = rows(table, 1, [1], logical_type=logical_type, **more)
     put(app, [row])
     key = {name: row[name] for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")}
-    data = sketches.kll(np.sort(np.asarray(values, np.float64)))
+    data = data or sketches.kll(np.sort(np.asarray(values, np.float64)))
     sketch = {"target_kind": "COLUMN", "storage_id": "column-" + "1".zfill(19), "column_id": 1, "role": "QUANTILES",
               "sketch_type": KLL, "data": data}  # fmt: skip
     put(app, [key | sketch], "stats.sketches")
@@ -46,3 +46,24 @@ def test_quantiles_are_of_the_columns_type(app):
 def test_a_column_without_a_sketch_has_no_quantiles(app):
     put(app, rows("none", 1, [1], logical_type="INT"))
     assert quantiles(app, "none") == []
+
+
+def test_quantiles_are_in_order_where_doubles_are_not():
+    """The nearest double to a bound lies beyond it."""
+    most = 2**53 + 1
+    record = {
+        "logical_type": "INT",
+        "min": str(most),
+        "max": str(most + 2),
+        "data": sketches.kll(np.array([most - 1.0, most + 3.0])),
+    }
+    values = [int(row["value"]) for row in _quantiles(record)]
+    assert values == sorted(values) and {values[0], values[-1]} == {most, most + 2}
+
+
+def test_a_sketch_that_cannot_be_read_hides_no_other(app):
+    put_column(app, "fine", "INT", [1, 2])
+    put_column(app, "broken", "INT", [], data=b"garbage")
+    assert len(quantiles(app, "fine")) == len(RANKS) and quantiles(app, "broken") == []
+    assert read(app, command(flight="stats.quantiles")).num_rows >= len(RANKS)
+    assert read(app, command("broken", "stats.histograms")).num_rows == 0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from flight_server.auth.principal import ANONYMOUS
 from flight_server.writes.ingest import PutRequest, read_rows
+from store import sketches
 from store.bounds import REFUSE
 from store.errors import Cancelled, InvalidField
-from store.schemas import FLIGHTS
+from store.schemas import FLIGHTS, FREQUENT_ITEMS, KLL, THETA
 
 SIZES = (10_000, 7, 5000, 4096, 1, 20_000, 4095, 6000)
 
@@ -59,3 +62,30 @@ def test_the_first_mistake_is_told(rows):
 def test_a_stream_that_was_cancelled_is_no_put():
     with pytest.raises(Cancelled):
         read(batches(), lambda: True)
+
+
+GOOD = {THETA: sketches.theta(np.array([1, 2], np.uint64)), KLL: sketches.kll(np.array([1.0, 2.0])),
+        FREQUENT_ITEMS: sketches.frequent(["a"], [2], 2, 0)}  # fmt: skip
+UPSIDE_DOWN = sketches.kll(np.array([1.0, 2.0]))[:-32] + struct.pack("<dddd", 9.0, 8.0, 1.0, 2.0)  # its ends first
+
+
+def put_sketches(*given: tuple[str, bytes]) -> pa.Table:
+    key = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "target_kind": "COLUMN"}
+    rows = [key | {"column_id": i, "role": "NDV", "sketch_type": t, "data": d} for i, (t, d) in enumerate(given, 1)]
+    schema = pa.schema([FLIGHTS["stats.sketches"].schema.field(name) for name in rows[0]])
+    batch = pa.RecordBatch.from_pylist(rows, schema)
+    return read_rows(PutRequest(FLIGHTS["stats.sketches"]), Stream([batch]), ANONYMOUS, REFUSE, lambda: False)
+
+
+@pytest.mark.parametrize(("type", "data", "reason"), [
+    *((type, data, "sketch") for type in GOOD for data in (b"", b"garbage", GOOD[type][:-1])),
+    (KLL, UPSIDE_DOWN, "between its own ends"), (THETA, GOOD[KLL], "theta"),
+])  # fmt: skip
+def test_a_sketch_that_is_none_is_refused(type, data, reason):
+    with pytest.raises(InvalidField, match=rf"(?s)data.*{reason}.*row 5") as refusal:
+        put_sketches(*GOOD.items(), ("of another library", b"garbage"), (type, data))
+    assert type in str(refusal.value)
+
+
+def test_sketches_that_can_be_read_are_taken():
+    assert put_sketches(*GOOD.items(), ("of another library", b"garbage")).num_rows == 4
