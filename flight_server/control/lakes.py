@@ -6,6 +6,7 @@ the task and stores the findings, in one transaction each.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -159,8 +160,13 @@ class Lakes:
             NotFound: The connector or the table does not exist.
             UpstreamError: The lake cannot be reached.
         """
+        return self._look(catalog, [_within(catalog, table)] if table else None, full_rescan, is_cancelled)
+
+    def _look(
+        self, catalog: str, only: Sequence[Sequence[str]] | None, full_rescan: bool, is_cancelled: Callable[[], bool]
+    ) -> list[dict[str, Any]]:
+        """`discover` of some tables (schema, name), or of all."""
         config = self.config(catalog)
-        only = _within(catalog, table) if table else None
         try:
             found = self.inspect("discover", config, is_cancelled, **self._scope(catalog, only, full_rescan))
         except StatflightError as error:
@@ -199,24 +205,34 @@ class Lakes:
         self._discovered(catalog, found)
         return results
 
-    def note(self, catalog: str, only: Sequence[str] | None, reason: str) -> None:
-        """Records that a lake, or one table of it (schema, name), cannot be read."""
+    def note(self, catalog: str, only: Sequence[Sequence[str]] | None, reason: str) -> None:
+        """Records that a lake, or some tables of it (schema, name), cannot be read."""
 
         def run(connection: Connection) -> None:
             if only is None:
                 self._catalog.note_connector(connection, catalog, reason)
-            elif (entry := self._catalog.find((catalog, only[0], only[1]))) is not None:
-                self._catalog.discovery.note_tables(connection, [entry.table_key], {entry.table_key: reason})
+                return
+            entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
+            keys = [entry.table_key for entry in entries if entry is not None]
+            if keys:
+                self._catalog.discovery.note_tables(connection, keys, dict.fromkeys(keys, reason))
 
         self._database.write(run)
 
-    def _scope(self, catalog: str | None, only: Sequence[str] | None = None, full: bool = False) -> dict[str, Any]:
+    def _scope(
+        self, catalog: str | None, only: Sequence[Sequence[str]] | None = None, full: bool = False
+    ) -> dict[str, Any]:
         """Arguments of a `discover` task: known snapshots, which need not be listed again."""
-        rows = [] if full or catalog is None else self._database.rows(
-            "SELECT t.table_schema, t.table_name, list(s.snapshot_id) FROM tables t JOIN snapshots s"
-            " ON s.table_key = t.table_key WHERE t.table_catalog = ? AND NOT t.dropped GROUP BY ALL", catalog,
-        )  # fmt: skip
-        known = {f"{schema}\0{name}": ids for schema, name, ids in rows if only in (None, [schema, name])}
+        known: dict[str, list[int]] = {}
+        if catalog is not None and not full:
+            entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, *n)) for n in only)
+            keys = {t.table_key: f"{t.table_schema}\0{t.table_name}"
+                    for t in entries if t is not None and t.table_catalog == catalog}  # fmt: skip
+            rows = self._database.rows(
+                "SELECT table_key, list(snapshot_id) FROM snapshots WHERE table_key IN (SELECT unnest(?::BIGINT[]))"
+                " GROUP BY ALL", list(keys),
+            )  # fmt: skip
+            known = {keys[key]: ids for key, ids in rows}
         return {"only": only, "full_rescan": full, "known": known}
 
     def _store_found(
@@ -252,23 +268,26 @@ class Lakes:
         return results
 
     def _discovered(self, catalog: str, found: Mapping[str, Any]) -> None:
-        names = {(catalog, table["schema"], table["name"]) for table in found["tables"]}
+        tables = (self._catalog.find((catalog, table["schema"], table["name"])) for table in found["tables"])
         try:
-            self.on_discovered(catalog, [table for table in self._catalog.tables() if table.name in names])
+            self.on_discovered(catalog, [table for table in tables if table is not None])
         except StatflightError as error:  # a policy's trouble is not the discovery's
             log.warning("auto-analyze of %s: %s", catalog, error)
 
     # Captures.
 
     def refresh(self, tables: Sequence[TableEntry], is_cancelled: Callable[[], bool]) -> None:
-        """Finds the current snapshots of tables before they are captured; a lake in trouble keeps what is known, and
-        the capture itself reports the trouble."""
-        for table in {table.table_key: table for table in tables}.values():
+        """Finds the current snapshots of tables before they are captured, with one look at each lake.
+
+        A lake in trouble keeps what is known, and the capture itself reports the trouble.
+        """
+        names: dict[str, dict[tuple[str, str], None]] = {}
+        for table in tables:
             if table.format != EXTERNAL:
-                try:
-                    self.discover(table.table_catalog, table.full_name, False, is_cancelled)
-                except (UpstreamError, NotFound, InvalidArgument, Conflict):
-                    continue
+                names.setdefault(table.table_catalog, {})[table.table_schema, table.table_name] = None
+        for catalog, only in names.items():
+            with contextlib.suppress(UpstreamError, NotFound, InvalidArgument, Conflict):
+                self._look(catalog, list(map(list, only)), False, is_cancelled)
 
 
 def look_task(kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Task:

@@ -39,12 +39,15 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
 
 
 def _discover(connector: Connector, payload: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Tables with their new snapshots; one that cannot be read is an error of its own, the others go on."""
+    """Tables with their new snapshots: those of `only`, pairs of namespace and name, or all.
+
+    One that cannot be read is an error of its own and the others go on; of a look at one table it is raised.
+    """
     tables: list[dict[str, Any]] = []
     errors: list[dict[str, Any]] = []
     only = payload["only"]
-    namespaces = [] if only else connector.list_namespaces()
-    names: list[tuple[str, str]] = [tuple(only)] if only else []
+    namespaces = connector.list_namespaces() if only is None else []
+    names: list[tuple[str, str]] = [(namespace, name) for namespace, name in only or ()]
     for namespace in namespaces:
         with _troubles_of(namespace, None, errors):
             names += [(namespace, name) for name in connector.list_tables(namespace)]
@@ -55,7 +58,7 @@ def _discover(connector: Connector, payload: Mapping[str, Any], progress: Progre
 
     for done, (of, found) in enumerate(zip(names, _inspections(connector, inspect_table, names), strict=True)):
         progress(done / len(names), f"{done} of {len(names)} tables")
-        if only:
+        if only is not None and len(only) == 1:
             tables.append(found())
             continue
         with _troubles_of(*of, errors):

@@ -196,3 +196,21 @@ def test_looks_are_in_the_job_list_with_their_progress(house):
     assert (job["table_catalog"], job["mode"], job["state"]) == ("c", "LOOK", "RUNNING")
     assert job["message"] == "40 directories, 3 tables found"
     assert house.tasks.live_jobs() == []
+
+
+def test_tables_of_one_request_are_looked_at_together(house):
+    house.found["tables"] = [table("t"), table("u"), table("gone")]
+    house.register(discover=True)
+    house.asked.clear()
+    house.found["tables"] = [table("t", snapshots=(1, 2)), table("u")]
+    house.found["errors"] = [{"schema": "s", "name": "gone", "reason": "no table"}]
+    house.lakes.refresh(house.catalog.tables() * 2, lambda: False)
+    (asked,) = house.asked
+    assert sorted(asked["only"]) == [["s", "gone"], ["s", "t"], ["s", "u"]]
+    assert asked["known"] == {"s\0gone": [1], "s\0t": [1], "s\0u": [1]}
+    assert house.catalog.get("c.s.t").current_snapshot_id == 2
+    assert {name: error for name, (_, error) in house.states().items()} == {"gone": "no table", "t": None, "u": None}
+
+    house.trouble = UpstreamError("the lake is away")
+    house.lakes.refresh(house.catalog.tables(), lambda: False)
+    assert {error for _, error in house.states().values()} == {"the lake is away"}

@@ -69,7 +69,13 @@ def test_a_namespace_that_cannot_be_listed_stops_no_other():
 
 def test_trouble_with_the_one_table_asked_for_is_the_answer():
     with pytest.raises(NotFound):
-        look(Lake(a=NotFound("no table")), only=["s", "a"])
+        look(Lake(a=NotFound("no table")), only=[["s", "a"]])
+
+
+def test_trouble_with_one_of_the_tables_asked_for_stops_no_other():
+    found = look(Lake(a=NotFound("no table"), b=None, c=None), only=[["s", "a"], ["s", "b"]])
+    assert [table["name"] for table in found["tables"]] == ["b"]
+    assert found["errors"] == [{"schema": "s", "name": "a", "reason": "no table"}]
 
 
 def test_progress_is_told_and_may_stop_the_look():
