@@ -21,11 +21,26 @@ _WORD_VALUES: Final = 2.0 ** (64 * np.arange(4))
 
 
 def is_wide(lt: LogicalType) -> bool:
+    """True if decimals of the type need more than 128 bits.
+
+    Args:
+        lt: A DECIMAL type.
+
+    Returns:
+        True from 39 digits on.
+    """
     return (lt.precision or 0) > MAX_DECIMAL128
 
 
 def words(values: pa.ChunkedArray, lt: LogicalType) -> Words:
-    """The words of values without nulls.
+    """The words of decimals.
+
+    Args:
+        values: Decimals of any width, without nulls.
+        lt: The column's type, of which the words are.
+
+    Returns:
+        Shape (values, 4).
 
     Raises:
         pyarrow.ArrowInvalid: A value has other digits than the type.
@@ -35,30 +50,61 @@ def words(values: pa.ChunkedArray, lt: LogicalType) -> Words:
     return np.concatenate(parts) if parts else np.empty((0, 4), np.uint64)
 
 
-def count(found: Words) -> tuple[Words, Longs]:
-    """The distinct values, ascending, and how often each occurs."""
-    order = np.lexsort((found[:, 0], found[:, 1], found[:, 2], found[:, 3].view(np.int64)))
-    found = found[order]
-    first = np.flatnonzero(np.concatenate([[True], (found[1:] != found[:-1]).any(axis=1)])[: len(found)])
-    return found[first], np.diff(np.append(first, len(found)))
+def count(values: Words) -> tuple[Words, Longs]:
+    """Counts the distinct values.
+
+    Args:
+        values: Shape (n, 4).
+
+    Returns:
+        The distinct values, ascending, shape (d, 4), and how often each occurs, shape (d,).
+    """
+    order = np.lexsort((values[:, 0], values[:, 1], values[:, 2], values[:, 3].view(np.int64)))
+    values = values[order]
+    first = np.flatnonzero(np.concatenate([[True], (values[1:] != values[:-1]).any(axis=1)])[: len(values)])
+    return values[first], np.diff(np.append(first, len(values)))
 
 
-def to_arrow(found: Words, lt: LogicalType) -> pa.Array:
-    data = pa.py_buffer(np.ascontiguousarray(found))
-    return pa.Array.from_buffers(logical_types.to_arrow(lt), len(found), [None, data])
+def to_arrow(values: Words, lt: LogicalType) -> pa.Array:
+    """Decimals of their words.
+
+    Args:
+        values: Shape (n, 4).
+        lt: The type of which the words are.
+
+    Returns:
+        An Arrow array of the type, of n values.
+    """
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(logical_types.to_arrow(lt), len(values), [None, data])
 
 
-def doubles(found: Words, lt: LogicalType) -> npt.NDArray[np.float64]:
-    """The values as doubles, which is what quantiles are of."""
+def doubles(values: Words, lt: LogicalType) -> npt.NDArray[np.float64]:
+    """The values as doubles, for quantiles and moments.
+
+    Args:
+        values: Shape (n, 4).
+        lt: The type, whose scale is applied.
+
+    Returns:
+        Shape (n,).
+    """
     # Of the magnitude: the words of a small negative value are large ones that nearly cancel.
-    negative = found[:, 3].view(np.int64) < 0
-    magnitude = np.where(negative[:, None], ~found, found).astype(np.float64) @ _WORD_VALUES
+    negative = values[:, 3].view(np.int64) < 0
+    magnitude = np.where(negative[:, None], ~values, values).astype(np.float64) @ _WORD_VALUES
     return np.where(negative, -magnitude - 1, magnitude) / 10.0 ** (lt.scale or 0)
 
 
-def hashes(found: Words) -> Hashes:
-    """The unscaled value in the fewest big-endian two's complement bytes: Iceberg's form."""
-    octets: npt.NDArray[np.uint8] = found[:, ::-1].astype(">u8").view(np.uint8).reshape(-1, _BYTES)
+def hashes(values: Words) -> Hashes:
+    """Hashes of the unscaled values in the fewest big-endian two's complement bytes: Iceberg's form.
+
+    Args:
+        values: Shape (n, 4).
+
+    Returns:
+        Shape (n,).
+    """
+    octets: npt.NDArray[np.uint8] = values[:, ::-1].astype(">u8").view(np.uint8).reshape(-1, _BYTES)
     sign = np.where(octets[:, 0] >= 128, 255, 0).astype(np.uint8)
     differs = octets != sign[:, None]
     first = np.where(differs.any(axis=1), differs.argmax(axis=1), _BYTES - 1)

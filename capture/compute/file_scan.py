@@ -63,7 +63,17 @@ class Answer:
 
 
 def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
-    """The statistics of one task; never raises for trouble with the file or one of its columns."""
+    """Computes the statistics of one task.
+
+    Args:
+        number: Of the task in its job; every answer carries it.
+        task: The file, with the columns that the work names.
+        work: What to compute.
+
+    Returns:
+        One answer per column and group of the work, and one per member of each group. Trouble with the file or with one
+        of its columns is the `error` of an answer and is never raised.
+    """
     asked = [*((i, ()) for i in work.column_ids), *((None, group) for group in work.groups)]
     try:
         reader = tasks.open_task(task, work.share)
@@ -80,7 +90,14 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
 
 
 def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
-    """Answers as a batch of PARTIAL_SCHEMA."""
+    """Encodes answers.
+
+    Args:
+        answers: Of any tasks.
+
+    Returns:
+        One row per answer, of PARTIAL_SCHEMA.
+    """
     rows: dict[str, list[Any]] = {name: [] for name in PARTIAL_SCHEMA.names}
     for answer in answers:
         for name in ("task", "column_id", "size_bytes", "row_groups"):
@@ -93,7 +110,15 @@ def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
 
 
 def from_batch(batch: pa.RecordBatch | pa.Table, engine_id: str = LOCAL) -> list[Answer]:
-    """The inverse of `to_batch`; `engine_id` says who computed the answers."""
+    """Decodes answers: the inverse of `to_batch`.
+
+    Args:
+        batch: Rows of PARTIAL_SCHEMA.
+        engine_id: The engine that computed them.
+
+    Returns:
+        One answer per row, in their order.
+    """
     answers = []
     for row in batch.to_pylist():
         partial = None if row["error"] else Partial(**{name: row[name] for name in _MEASURES})

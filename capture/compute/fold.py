@@ -50,13 +50,23 @@ class Fold:
         self._no_theta = False
 
     def unite(self, theta: bytes) -> None:
-        """Takes the theta sketch of parts that are added as `counted`; the order does not matter."""
+        """Takes the theta sketch of parts that are added as `counted`; the order does not matter.
+
+        Args:
+            theta: A compact sketch.
+        """
         self._thetas.append(theta)
         if len(self._thetas) >= _THETA_FAN_IN:
             self._thetas = [sketches.union(self._thetas)]
 
     def add(self, part: Partial, size_bytes: int = 0, counted: bool = False) -> None:
-        """Adds a part; of a `counted` one the theta sketch is in the union already."""
+        """Adds the next part.
+
+        Args:
+            part: Statistics of one file.
+            size_bytes: Bytes of the file that hold the column.
+            counted: The part's theta sketch is in the union already.
+        """
         self.parts += 1
         self.size_bytes += size_bytes
         if counted:
@@ -68,7 +78,11 @@ class Fold:
         self._push(0, part if part.theta is None else replace(part, theta=None))
 
     def result(self) -> Partial:
-        """The statistics of all parts so far; of none, those of no rows."""
+        """Merges what was added.
+
+        Returns:
+            The statistics of all parts so far; without a part, those of no rows.
+        """
         parts = [part for level in reversed(self._levels) for part in level]
         if not parts and self.lt.kind is Kind.STRUCT:  # tuples of columns
             return Partial(0, 0, theta=sketches.union([]))
@@ -104,13 +118,27 @@ class Known:
     _sketch_rows: dict[_Place, dict[str, int]] = field(default_factory=dict)
 
     def theta(self, place: _Place) -> bytes:
-        """The theta sketch of one of `parts`, which come without theirs: they are large."""
+        """The theta sketch of one of `parts`, which come without theirs: they are large.
+
+        Args:
+            place: File path and column id, a key of `parts`.
+
+        Returns:
+            The compact sketch.
+        """
         assert self._sketches is not None
         data: bytes = self._sketches["data"][self._sketch_rows[place]["NDV"]].as_py()
         return data
 
     def tables(self, places: Iterable[_Place]) -> dict[str, pa.Table]:
-        """The stored rows of some of `parts` and of their sketches, by flight."""
+        """The stored rows of some of `parts` and of their sketches.
+
+        Args:
+            places: File paths and column ids, keys of `parts`.
+
+        Returns:
+            Rows by flight: `stats.file_columns` and `stats.sketches`; nothing where nothing is known.
+        """
         if self._columns is None or self._sketches is None:
             return {}
         places = list(places)
@@ -128,7 +156,20 @@ def known(
     column_ids: Sequence[int],
     wanted: SketchSelection,
 ) -> Known:
-    """Stored results of exactly these files and columns, computed in full by one of these engines."""
+    """Reads the stored results of exactly these files and columns, computed in full by one of these engines.
+
+    Args:
+        sink: Has what was captured before.
+        table: At the snapshot that is captured.
+        engine_ids: Engines whose results equal a new scan's.
+        tasks: The live files; only results of the same fingerprint count.
+        types: Type by column id.
+        column_ids: The columns.
+        wanted: The sketches that a result has to have.
+
+    Returns:
+        What need not be scanned again.
+    """
     sketches = sink.stored("stats.sketches", table)
     if not sketches.num_rows:
         return Known()
@@ -181,7 +222,14 @@ def _has_moments(part: Partial, lt: LogicalType) -> bool:
 
 
 def listing(tasks: Iterable[ScanTask]) -> str:
-    """A digest of which files in which state a statistic is of."""
+    """A digest of which files in which state a statistic is of.
+
+    Args:
+        tasks: The files, in any order.
+
+    Returns:
+        SHA-256 in hex, of their paths and fingerprints.
+    """
     digest = hashlib.sha256()
     for line in sorted(json.dumps([task.file_path, task.fingerprint]) for task in tasks):
         digest.update(f"{line}\n".encode())
@@ -237,10 +285,19 @@ def _taken(table: pa.Table, rows: list[int]) -> pa.Table:
 
 
 def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> str:
-    """The JSON of a sketch's parameters.
+    """The parameters of a sketch.
 
     NDV: k, seed and how values were hashed; QUANTILES: k and the unit of the doubles; MCV: the items kept of exact
-    counts. `fingerprint` is that of the file scanned, `files` that of all files of the table.
+    counts.
+
+    Args:
+        role: NDV, TUPLE_NDV, QUANTILES or MCV.
+        lt: The type of the values.
+        fingerprint: Of the file scanned; empty for a sketch of a whole column.
+        more: Further parameters; `files` is the digest of all files of the table.
+
+    Returns:
+        A JSON object as text, its keys sorted.
     """
     text = _params(role, lt, fingerprint)
     return json.dumps(json.loads(text) | more, sort_keys=True) if more else text

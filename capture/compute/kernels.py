@@ -41,13 +41,16 @@ PIECE_ROWS: Final = 1 << 22  # rows summarised at once; bounds the memory of a c
 
 
 def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection = ALL, times: int = 1) -> Partial:
-    """The statistics of a column.
+    """Computes the statistics of a column.
 
     Args:
         values: Of any Arrow type that carries the kind, dictionaries included.
         lt: The column's logical type.
-        wanted: Which sketches beyond theta.
+        wanted: The sketches beyond theta.
         times: How often all the values occur: a constant column is one value and its number of rows.
+
+    Returns:
+        Statistics of `len(values) * times` rows.
 
     Raises:
         pyarrow.ArrowException: The values do not convert to the type.
@@ -81,7 +84,15 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection 
 
 
 def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
-    """The statistics over all rows of all parts; a sketch that one part lacks is lacking."""
+    """Merges the statistics of disjoint rows.
+
+    Args:
+        parts: At least one.
+        lt: The column's logical type, whose order the bounds follow.
+
+    Returns:
+        Statistics of all rows of all parts; a sketch or bound that one part lacks is lacking.
+    """
     if len(parts) == 1:
         return parts[0]
     nans = [part.nan_count for part in parts if part.nan_count is not None]
@@ -112,7 +123,14 @@ def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
 
 
 def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.NDArray[np.bool_] | None]:
-    """One hash per row, and which rows are null (None when none is; their hashes mean nothing).
+    """Hashes each row of a column, for tuples of columns.
+
+    Args:
+        values: Shape (n,), of any Arrow type that carries the kind.
+        lt: The column's logical type.
+
+    Returns:
+        Hashes, shape (n,), and which rows are null, shape (n,): None when none is. Hashes of null rows mean nothing.
 
     Raises:
         ValueError: Values of this type are not hashed.
@@ -148,14 +166,29 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
 
 
 def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:
-    """The function that hashes integers in the storage form of a type."""
+    """The hash of integers in the storage form of a type.
+
+    Args:
+        lt: INT, DATE or a type kept as 64-bit integers.
+
+    Returns:
+        A function of integers, shape (n,), to hashes, shape (n,).
+    """
     if lt.kind is Kind.DATE:
         return murmur3.hash_ints
     return lambda values: murmur3.hash_longs(values if values.dtype.itemsize == 8 else values.astype(np.int64))
 
 
 def hash_instants(micros: Longs, beyond: Longs | None) -> Hashes:
-    """Hashes of instants as `numbers.instants` gives them: of whole microseconds alike from columns of any unit."""
+    """Hashes instants as `numbers.instants` gives them: those of whole microseconds alike from columns of any unit.
+
+    Args:
+        micros: Microseconds, shape (n,).
+        beyond: What is beyond them, shape (n,); None where nothing is.
+
+    Returns:
+        Shape (n,).
+    """
     hashes = murmur3.hash_longs(micros)
     if beyond is not None:
         rows = np.flatnonzero(beyond)
@@ -165,6 +198,14 @@ def hash_instants(micros: Longs, beyond: Longs | None) -> Hashes:
 
 
 def hash_floats(lt: LogicalType) -> Callable[[Any], Hashes]:
+    """The hash of floating-point numbers.
+
+    Args:
+        lt: FLOAT or DOUBLE.
+
+    Returns:
+        A function of floats of that precision, shape (n,), to hashes, shape (n,).
+    """
     return murmur3.hash_floats if lt.kind is Kind.FLOAT else murmur3.hash_doubles
 
 

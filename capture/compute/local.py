@@ -37,6 +37,9 @@ def computed(
         poll: Called between tasks and a few times a second; what it raises ends the work.
         threads: How many tasks, or parts of one, are computed at once.
         few: There are not enough tasks for all threads: large ones are divided by columns.
+
+    Yields:
+        The answers of one task.
     """
     if threads < 2:
         for number, task in tasks:

@@ -27,6 +27,9 @@ def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
     Args:
         values: Shape (n,), no NaN.
         counts: Shape (n,), positive.
+
+    Returns:
+        Mean and sample standard deviation, each None where it is unknown.
     """
     if not len(values):
         return _NONE
@@ -46,27 +49,34 @@ def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
 
 
 def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
-    """The moments over parts, each given by its number of values, mean and standard deviation."""
-    held = [part for part in parts if part[0]]
-    means = [mean for _, mean, _ in held if mean is not None]
-    if not held or len(means) < len(held):
+    """The moments over parts.
+
+    Args:
+        parts: Of each its number of values, mean and standard deviation.
+
+    Returns:
+        Mean and sample standard deviation, each None where it is unknown.
+    """
+    filled = [part for part in parts if part[0]]
+    means = [mean for _, mean, _ in filled if mean is not None]
+    if not filled or len(means) < len(filled):
         return _NONE
-    if len(held) == 1:
-        return held[0][1:]
-    count, first = sum(n for n, _, _ in held), means[0]
+    if len(filled) == 1:
+        return filled[0][1:]
+    count, first = sum(n for n, _, _ in filled), means[0]
     if not all(map(math.isfinite, means)):
         return _known(sum(mean for mean in means if not math.isfinite(mean))), None
-    largest = max(max(abs(mean or 0.0), deviation or 0.0) for _, mean, deviation in held)
+    largest = max(max(abs(mean or 0.0), deviation or 0.0) for _, mean, deviation in filled)
     if largest > _LARGE:
-        small = ((n, own / largest, d and d / largest) for (n, _, d), own in zip(held, means, strict=True))
+        small = ((n, own / largest, d and d / largest) for (n, _, d), own in zip(filled, means, strict=True))
         scaled, away = merge(small)
         return _finite((scaled or 0.0) * largest), None if away is None else _finite(away * largest)
-    mean = first + math.fsum(n * (own - first) for (n, _, _), own in zip(held, means, strict=True)) / count
+    mean = first + math.fsum(n * (own - first) for (n, _, _), own in zip(filled, means, strict=True)) / count
     squares = math.fsum(
         (n - 1) * (deviation or 0.0) ** 2 + n * (own - mean) ** 2
-        for (n, _, deviation), own in zip(held, means, strict=True)
+        for (n, _, deviation), own in zip(filled, means, strict=True)
     )
-    unknown = any(n > 1 and deviation is None for n, _, deviation in held)
+    unknown = any(n > 1 and deviation is None for n, _, deviation in filled)
     return mean, None if unknown else _deviation(squares, count)
 
 

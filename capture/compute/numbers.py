@@ -29,7 +29,14 @@ _STORED: Final = {
 
 
 def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without an extension type around the values; views, for which Arrow lacks kernels, as what they look at."""
+    """Unwraps extension types, and casts views, for which Arrow lacks kernels, to what they look at.
+
+    Args:
+        values: Of any Arrow type.
+
+    Returns:
+        The same values in a plain type; not a copy unless they were views.
+    """
     while isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
     if pa.types.is_string_view(values.type):
@@ -38,13 +45,28 @@ def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def flat(values: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """One NumPy array of all chunks; not a copy where there is one chunk."""
+    """Joins the chunks of a column.
+
+    Args:
+        values: Without nulls, at least one chunk that is not empty.
+
+    Returns:
+        One NumPy array, shape (n,); not a copy where there is one chunk.
+    """
     parts = [chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks if len(chunk)]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def integers(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.integer[Any]]:
-    """INT in its own width, DATE as days."""
+    """The storage form of whole numbers and dates.
+
+    Args:
+        values: Without nulls.
+        lt: INT or DATE.
+
+    Returns:
+        Shape (n,): INT in its own width, DATE as days (int32).
+    """
     given = values.type
     if lt.kind is Kind.INT:
         return flat(values if pa.types.is_integer(given) else values.cast(pa.int64()))
@@ -54,9 +76,14 @@ def integers(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.integer
 def instants(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Longs, Longs | None]:
     """TIME, TIMESTAMP and TIMESTAMPTZ as microseconds, rounded down, and what tells values apart beyond that.
 
+    Args:
+        values: Without nulls, of any unit.
+        lt: The column's logical type.
+
     Returns:
-        Microseconds, and for each value its nanoseconds within the microsecond; of an instant that does not fit 64 bits
-        of microseconds, the nearest that does and its own ticks. None in place of the latter where all are 0.
+        Microseconds, shape (n,), and for each value its nanoseconds within the microsecond, shape (n,); of an instant
+        that does not fit 64 bits of microseconds, the nearest that does and its own ticks. None in place of the latter
+        where all are 0.
     """
     wanted = _STORED[lt.kind]
     if not (pa.types.is_time if lt.kind is Kind.TIME else pa.types.is_timestamp)(values.type):
@@ -80,7 +107,15 @@ def instants(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Longs, Longs | N
 
 
 def floats(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.floating[Any]]:
-    """A copy of the values in the precision of the type, -0.0 as 0.0."""
+    """The storage form of floating-point numbers.
+
+    Args:
+        values: Without nulls.
+        lt: FLOAT or DOUBLE.
+
+    Returns:
+        A copy in the precision of the type, shape (n,), -0.0 as 0.0.
+    """
     wide = np.float32 if lt.kind is Kind.FLOAT else np.float64
     given = flat(values if pa.types.is_floating(values.type) else values.cast(pa.from_numpy_dtype(wide)))
     with np.errstate(invalid="ignore"):  # a signalling NaN
@@ -88,7 +123,14 @@ def floats(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.floating[
 
 
 def unscaled(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, Longs | None]:
-    """Unscaled values as their lower and upper words; the upper are None where every value fits 64 bits.
+    """The storage form of decimals of at most 38 digits.
+
+    Args:
+        values: Without nulls.
+        lt: The column's logical type.
+
+    Returns:
+        Lower and upper words of the unscaled values, shape (n,) each; the upper are None where all fit 64 bits.
 
     Raises:
         pyarrow.ArrowInvalid: A value has other digits than the type, or more than 38.
@@ -108,18 +150,42 @@ def unscaled(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, Longs | 
 
 
 def stored_decimal(lt: LogicalType) -> pa.DataType:
-    """The decimal type of 128 bits that values are taken as."""
+    """The decimal type of 128 bits that values are taken as.
+
+    Args:
+        lt: A DECIMAL type.
+
+    Returns:
+        Arrow's type, of at most 38 digits.
+    """
     return pa.decimal128(min(lt.precision or 38, 38), lt.scale or 0)
 
 
 def decimals(low: Hashes, high: Longs, lt: LogicalType) -> pa.Array:
-    """Decimals of the words of their unscaled values."""
+    """Decimals of the words of their unscaled values.
+
+    Args:
+        low: Lower words, shape (n,).
+        high: Upper words, shape (n,).
+        lt: A DECIMAL type of at most 38 digits.
+
+    Returns:
+        An Arrow array of n values.
+    """
     words = np.stack([low, high.view(np.uint64)], axis=1)
     return pa.Array.from_buffers(stored_decimal(lt), len(low), [None, pa.py_buffer(words)])
 
 
 def to_arrow(values: npt.NDArray[Any], lt: LogicalType) -> pa.Array:
-    """Values in storage form as an Arrow array of the type."""
+    """Values in storage form as Arrow has them.
+
+    Args:
+        values: Shape (n,).
+        lt: Their logical type; not a decimal of more than 18 digits.
+
+    Returns:
+        An Arrow array of the type, of n values.
+    """
     if lt.kind is Kind.DECIMAL:
         return decimals(values.view(np.uint64), values >> 63, lt)
     array = pa.array(values)
@@ -127,7 +193,14 @@ def to_arrow(values: npt.NDArray[Any], lt: LogicalType) -> pa.Array:
 
 
 def count_integers(values: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.integer[Any]], Longs]:
-    """The distinct values, ascending, and how often each occurs; of at least one value."""
+    """Counts the distinct values of integers: by ranges, or by sorting.
+
+    Args:
+        values: Shape (n,), at least one.
+
+    Returns:
+        The distinct values, ascending, shape (d,), and how often each occurs, shape (d,).
+    """
     count = len(values)
     if _is_ascending(values):
         return runs(values)
@@ -158,7 +231,15 @@ def _count_range(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], spa
 
 
 def count_codes(codes: npt.NDArray[np.integer[Any]], span: int) -> Longs:
-    """How often each of the numbers below `span` occurs among codes that are all below it; shape (span,)."""
+    """Counts codes of a dictionary.
+
+    Args:
+        codes: Shape (n,), all from 0 to below `span`.
+        span: Number of different codes.
+
+    Returns:
+        How often each code occurs, shape (span,).
+    """
     if _in_pairs(len(codes), span):
         return _count_pairs_of(codes.astype(np.uint8), span)
     return np.bincount(codes, minlength=span)
@@ -178,13 +259,28 @@ def _count_pairs_of(codes: npt.NDArray[np.uint8], span: int) -> Longs:
 
 
 def runs(ordered: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Longs]:
-    """The distinct values of an ascending array and how often each occurs."""
+    """The runs of an ascending array.
+
+    Args:
+        ordered: Shape (n,), ascending.
+
+    Returns:
+        The distinct values, ascending, shape (d,), and how often each occurs, shape (d,).
+    """
     first = _starts(ordered[1:] != ordered[:-1], len(ordered))
     return ordered[first], _lengths(first, len(ordered))
 
 
 def count_pairs(low: Hashes, high: Longs) -> tuple[Hashes, Longs, Longs]:
-    """The distinct 128-bit values, ascending, as two words each, and how often each occurs."""
+    """Counts the distinct 128-bit values.
+
+    Args:
+        low: Lower words, shape (n,).
+        high: Upper words, shape (n,).
+
+    Returns:
+        Lower and upper words of the distinct values, ascending, and how often each occurs, shape (d,) each.
+    """
     order = np.lexsort((low, high))
     low, high = low[order], high[order]
     first = _starts((low[1:] != low[:-1]) | (high[1:] != high[:-1]), len(low))

@@ -22,6 +22,13 @@ def width(lt: LogicalType, stored_bytes: int) -> int:
     """Bytes of a number as engines keep it, which Spark calls its default size.
 
     An integer has the width of the column it is in: INT says nothing of it, and `stored_bytes` does.
+
+    Args:
+        lt: The column's logical type.
+        stored_bytes: Bytes of a value in the file.
+
+    Returns:
+        Bytes of each value.
     """
     if lt.kind is Kind.DECIMAL:
         digits = lt.precision or 0

@@ -72,10 +72,16 @@ class Draw:
         return total if self.budget.max_rows is None else min(total, max(self.budget.max_rows, self.rows))
 
     def take(self, count: int | None = None, until: float = math.inf) -> list[ScanTask]:
-        """The next so many row groups, all that the budget allows when None; one task per file.
+        """The next row groups.
 
-        The first row group of all is handed out whatever the budget: a sample is never empty. At `until`, a reading of
-        `time.monotonic()`, it stops to look for more: footers may be far away.
+        The first row group of all is handed out whatever the budget: a sample is never empty.
+
+        Args:
+            count: How many; None takes all that the budget allows.
+            until: A reading of `time.monotonic()` at which it stops to look for more: footers may be far away.
+
+        Returns:
+            One task per file, limited to the row groups chosen.
         """
         chosen: dict[int, list[int | None]] = {}
         for unit in itertools.islice(self._units, count):
@@ -123,14 +129,25 @@ class Draw:
 
 
 def random_points(seed: str) -> Iterator[float]:
-    """Points that are the same for the same seed."""
+    """Points that are the same for the same seed.
+
+    Args:
+        seed: Any text.
+
+    Yields:
+        Numbers in [0, 1), without end.
+    """
     chance = random.Random(seed)  # noqa: S311  repeatable, no secret
     while True:
         yield chance.random()
 
 
 def spread_points() -> Iterator[float]:
-    """Multiples of the golden ratio less their whole part: each falls into a widest gap between those before."""
+    """Multiples of the golden ratio less their whole part: each falls into a widest gap between those before.
+
+    Yields:
+        Numbers in [0, 1), without end.
+    """
     for number in itertools.count():
         yield (0.5 + number * _GOLDEN) % 1.0
 
@@ -142,6 +159,9 @@ def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int,
         tasks: The files.
         native: What metadata says of them.
         types: The columns of the sample, by id.
+
+    Returns:
+        The same files in that order.
     """
     places = {task.file_path: at for at, task in enumerate(tasks)}
     partitions = dict(zip(*(native.files[n].to_pylist() for n in ("file_path", "partition_data_json")), strict=True))

@@ -43,6 +43,7 @@ class Coverage:
 
     @property
     def complete(self) -> bool:
+        """True if all live rows were read."""
         return not self.row_groups and not self.failed
 
 
@@ -63,10 +64,18 @@ class Rows:
 
     @property
     def pending(self) -> int:
+        """Rows that `tables` would hand out."""
         return sum(map(len, self._rows.values()))
 
     def file_column(self, task: ScanTask, column_id: int, lt: LogicalType, answer: Answer) -> None:
-        """A column of one file, with its sketches."""
+        """Adds a column of one file, with its sketches.
+
+        Args:
+            task: The file.
+            column_id: The column.
+            lt: Its logical type.
+            answer: What a scan of all its live rows found.
+        """
         path, part = task.file_path, answer.partial
         assert part is not None
         place = {"file_path": path, "column_id": column_id, "column_name": self._names[column_id]}
@@ -76,7 +85,14 @@ class Rows:
         self._sketches(about | {"file_path": path, "column_id": column_id}, part, lt, {"fingerprint": task.fingerprint})
 
     def stored(self, rows: pa.Table) -> pa.Table:
-        """Stored rows of files, as they hold at this snapshot too."""
+        """Brings stored rows of files to this snapshot, at which they hold too.
+
+        Args:
+            rows: Of `stats.file_columns` or `stats.sketches`.
+
+        Returns:
+            The rows with the key, time and names of this capture.
+        """
         constants = {**self.table.key, "schema_hash": self._schema_hash, "capture_mode": str(self.mode)}
         constants |= {"captured_at": self.now, "refreshed_at": self.now}
         rows = rows.select([name for name in rows.column_names if name not in schemas.DERIVED])
@@ -90,7 +106,15 @@ class Rows:
         return rows
 
     def column(self, column_id: int, lt: LogicalType, part: Partial, covers: Coverage, files: str = "") -> None:
-        """A column of the table, with its sketches; `files` is the digest of its files (`incremental.listing`)."""
+        """Adds a column of the table, with its sketches.
+
+        Args:
+            column_id: The column.
+            lt: Its logical type.
+            part: Its statistics over all that was read.
+            covers: What was read.
+            files: Digest of the table's files (`fold.listing`); empty where the statistics are not of all of them.
+        """
         place = {"column_id": column_id, "column_name": self._names[column_id]}
         self._add("stats.columns", place, part, lt, covers)
         about = {"target_kind": "COLUMN", "storage_id": storage_id(Target.column(column_id)), "column_id": column_id}
@@ -100,9 +124,13 @@ class Rows:
     def group(
         self, column_ids: tuple[int, ...], part: Partial, covers: Coverage, dependencies: Sequence[Mapping[str, Any]]
     ) -> None:
-        """A group of columns: rows, rows in which all are null, distinct tuples (a null is a value of a tuple).
+        """Adds a group of columns: rows, rows in which all are null, distinct tuples (a null is a value of a tuple).
 
-        `dependencies` are kept with the sketch, as `capture.compute.functional_dependencies` makes them.
+        Args:
+            column_ids: The columns.
+            part: Statistics of the tuples.
+            covers: What was read.
+            dependencies: As `capture.compute.functional_dependencies` makes them; kept with the sketch.
         """
         target = Target.column_group(column_ids)
         names = [self._names[i] for i in target.column_ids]
@@ -114,7 +142,14 @@ class Rows:
         self._sketches(about, part, lt, parameters, {"NDV": "TUPLE_NDV"})
 
     def expression(self, target: Target, lt: LogicalType, part: Partial, covers: Coverage) -> None:
-        """An expression, with its sketches."""
+        """Adds an expression, with its sketches.
+
+        Args:
+            target: The expression.
+            lt: The logical type of its values.
+            part: Statistics of the values.
+            covers: What was read.
+        """
         assert target.engine_expression_key is not None
         place = {
             "engine_kind": target.engine_kind,
@@ -127,7 +162,11 @@ class Rows:
         self._sketches(about, part, lt, _sampled(part, covers))
 
     def tables(self) -> dict[str, pa.Table]:
-        """The rows collected since the last call, by flight."""
+        """Hands out the rows collected since the last call.
+
+        Returns:
+            Rows by flight, in the flight's schema without derived columns.
+        """
         made = {flight: _table(flight, rows, self.table.key) for flight, rows in self._rows.items() if rows}
         self._rows = {}
         return made
@@ -170,6 +209,14 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
 
     Of a sample, counts and ndv are scaled to all rows; bounds are those that metadata knows for the whole column, since
     rows that were not read may lie outside of those that were.
+
+    Args:
+        part: Statistics of the rows read.
+        lt: The logical type.
+        covers: What was read.
+
+    Returns:
+        Values by column name; what is unknown is None or absent.
     """
     count = part.row_count - part.null_count
     scale = covers.rows_total / part.row_count if covers.row_groups and part.row_count else 1

@@ -40,7 +40,15 @@ class _Entries:
 
 
 def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
-    """The statistics of values without nulls, at least one."""
+    """Computes the statistics of texts or bytes.
+
+    Args:
+        values: Without nulls, at least one; dictionaries included.
+        frame: Their type, rows and nulls.
+
+    Returns:
+        Statistics of the rows that the frame counts.
+    """
     lt, times = frame.lt, frame.times
     chunks = [_entries(chunk) for chunk in _joined(values).chunks if len(chunk)]
     low, high = _bounds(chunks, lt)
@@ -63,7 +71,14 @@ def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
 
 
 def row_hashes(values: pa.ChunkedArray) -> Hashes:
-    """One hash per row of values without nulls."""
+    """Hashes each row of texts or bytes.
+
+    Args:
+        values: Shape (n,), without nulls.
+
+    Returns:
+        Shape (n,).
+    """
     parts = []
     for chunk in values.chunks:
         if pa.types.is_dictionary(chunk.type):

@@ -45,26 +45,57 @@ class TaskReader(Protocol):
     row_groups: int
 
     def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
-        """The columns, not always in the order asked for."""
+        """The values of columns.
 
-    def close(self) -> None: ...
+        Args:
+            wanted: Columns of the task.
+
+        Yields:
+            Each column once, not always in the order asked for.
+        """
+
+    def close(self) -> None:
+        """Closes the file."""
 
 
-def materialised(found: ColumnValues) -> pa.ChunkedArray:
-    """The values row by row, a constant repeated."""
-    if found.values is None or found.times == 1 or not len(found.values):
-        return found.values
-    return found.values.take(pa.array(np.zeros(found.times, np.int64)))
+def materialised(column: ColumnValues) -> pa.ChunkedArray:
+    """The values of a column row by row, a constant repeated.
+
+    Args:
+        column: As a reader gave it.
+
+    Returns:
+        As many values as rows.
+    """
+    if column.values is None or column.times == 1 or not len(column.values):
+        return column.values
+    return column.values.take(pa.array(np.zeros(column.times, np.int64)))
 
 
 def constant(column: ScanColumn, rows: int) -> ColumnValues:
-    """The values of a column that is not in the file: one, which stands for all rows."""
+    """The values of a column that is not in the file: one, which stands for all rows.
+
+    Args:
+        column: Without a path.
+        rows: Live rows of the file.
+
+    Returns:
+        One value, or none where there are no rows.
+    """
     array = column.constant if column.constant is not None else pa.nulls(1)
     return ColumnValues(column, pa.chunked_array([array[: min(rows, 1)]]), max(rows, 1))
 
 
 def why(trouble: BaseException, task: ScanTask) -> str:
-    """A short reason without a path or a secret."""
+    """A short reason without a path or a secret.
+
+    Args:
+        trouble: What was raised.
+        task: The file it was raised for, whose storage options are not shown.
+
+    Returns:
+        The reason, without a full stop.
+    """
     if isinstance(trouble, FileNotFoundError):
         return "no such file"
     if isinstance(trouble, PermissionError):
@@ -79,13 +110,20 @@ def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
 
     A dotted path that is not a key means whatever column is written so.
 
+    Args:
+        table: As the file has it.
+        path: The key of a column.
+
+    Returns:
+        One value per row.
+
     Raises:
         KeyError: The table has no such column.
     """
-    found = _below(dict(zip(table.column_names, table.columns, strict=True)), column_parts(path))
-    if found is None:
+    column = _below(dict(zip(table.column_names, table.columns, strict=True)), column_parts(path))
+    if column is None:
         raise KeyError(f'the file has no column "{dotted_name(path)}"')
-    return found
+    return column
 
 
 def _below(columns: Mapping[str, pa.ChunkedArray], parts: tuple[str, ...]) -> pa.ChunkedArray | None:
@@ -98,6 +136,7 @@ def _below(columns: Mapping[str, pa.ChunkedArray], parts: tuple[str, ...]) -> pa
             return column
         if pa.types.is_struct(column.type):
             names = [column.type.field(i).name for i in range(column.type.num_fields)]
-            if (found := _below(dict(zip(names, column.flatten(), strict=True)), parts[count:])) is not None:
-                return found
+            inside = _below(dict(zip(names, column.flatten(), strict=True)), parts[count:])
+            if inside is not None:
+                return inside
     return None

@@ -21,7 +21,10 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
 
     Args:
         task: What to read.
-        share: Read only this share of the row groups, at least one, chosen by the file's fingerprint.
+        share: Read only this share of the row groups (0 to 1), at least one, chosen by the file's fingerprint.
+
+    Returns:
+        The reader, for the caller to close.
 
     Raises:
         UpstreamError: The file does not exist or is damaged, or no reader is installed for such tasks.
@@ -44,16 +47,23 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
 
 
 def read(task: ScanTask, columns: Sequence[ScanColumn]) -> Iterator[tuple[ScanColumn, pa.ChunkedArray]]:
-    """Every live row of some columns, one column at a time, constants written out.
+    """Reads every live row of some columns, constants written out.
+
+    Args:
+        task: The file.
+        columns: Columns of the task.
+
+    Yields:
+        A column with its values, one column at a time.
 
     Raises:
         UpstreamError: The file or one of the columns cannot be read.
     """
     reader = open_task(task)
     try:
-        for found in reader.columns(columns):
-            if found.values is None:
-                raise UpstreamError(f'file "{task.file_path}", column "{found.column.name}": {found.error}')
-            yield found.column, materialised(found)
+        for read_column in reader.columns(columns):
+            if read_column.values is None:
+                raise UpstreamError(f'file "{task.file_path}", column "{read_column.column.name}": {read_column.error}')
+            yield read_column.column, materialised(read_column)
     finally:
         reader.close()
