@@ -225,7 +225,7 @@ class Lakes:
         """Arguments of a `discover` task: known snapshots, which need not be listed again."""
         known: dict[str, list[int]] = {}
         if catalog is not None and not full:
-            entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, *n)) for n in only)
+            entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, s, n)) for s, n in only)
             keys = {t.table_key: f"{t.table_schema}\0{t.table_name}"
                     for t in entries if t is not None and t.table_catalog == catalog}  # fmt: skip
             rows = self._database.rows(
