@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from store.arrow_sql import execute, query, within
 from store.catalog_entries import Entries, SnapshotEntry, TableEntry
 from store.current_rows import CurrentRows
 from store.database import Connection, Database, insert_rows
@@ -23,7 +23,6 @@ from store.errors import InvalidArgument, NotFound, nearest
 from store.lru import LruCache
 from store.names import dotted_name, split_name, table_uuid
 from store.publications import Publications
-from store.views import execute, query, view
 
 _PLACE = ("table_key", "snapshot_id", "hash")
 __all__ = ["EXTERNAL", "Catalog", "SnapshotEntry", "TableEntry", "table_uuid"]
@@ -232,33 +231,44 @@ class Catalog(Publications):
         return self.register_all(connection, {name: table_id}, format)[name]
 
     def register_all(
-        self, connection: Connection, names: Mapping[tuple[str, str, str], str | None], format: str = EXTERNAL
-    ) -> dict[tuple[str, str, str], TableEntry]:
-        """The entries of tables by name; those of new ones are made with the given ids."""
+        self, connection: Connection, names: Mapping[tuple[str, str, str], str | None], format: str = EXTERNAL,
+        current: Mapping[tuple[str, str, str], int] | None = None,
+    ) -> dict[tuple[str, str, str], TableEntry]:  # fmt: skip
+        """The entries of tables; those that are new are stored.
+
+        Args:
+            connection: The writer's.
+            names: Catalog, schema and name → the id of a new table, None to derive it from the name.
+            format: Of new tables.
+            current: Current snapshot ids of new tables by name.
+
+        Returns:
+            The entry of each table, by name.
+        """
         entries: dict[tuple[str, str, str], TableEntry] = {}
         new = []
         for name, table_id in names.items():
             if (entry := self.drafted.by_name.get(name)) is None:
-                entry = TableEntry(self._next_key, *name, table_id or table_uuid(*name), format)
+                current_id = (current or {}).get(name)
+                entry = TableEntry(
+                    self._next_key, *name, table_id or table_uuid(*name), format, current_snapshot_id=current_id
+                )
                 self._next_key += 1
                 new.append(entry)
             entries[name] = entry
         if not new:
             return entries
+        now = datetime.now(UTC)
         fields = ("table_key", "table_catalog", "table_schema", "table_name", "table_id", "format")
-        made = pa.table({field: [getattr(entry, field) for entry in new] for field in fields})
-        execute(
-            connection, f"INSERT INTO tables ({', '.join(fields)}, dropped, state, discovered_at)"
-            f" SELECT {', '.join(fields)}, false, 'ACTIVE', $now FROM {{made}}", {"now": datetime.now(UTC)}, made=made,
-        )  # fmt: skip
+        columns = (*fields, "current_snapshot_id", "dropped", "state", "discovered_at")
+        values = [[*(getattr(entry, field) for field in fields), entry.current_snapshot_id, False, "ACTIVE", now]
+                  for entry in new]  # fmt: skip
+        insert_rows(connection, f"tables ({', '.join(columns)})", values)
         if format == EXTERNAL:
-            catalogs = made.select(["table_catalog"]).group_by("table_catalog").aggregate([])
-            execute(
-                connection, "INSERT INTO connectors (catalog, format, options, state)"
-                " SELECT table_catalog, $format, $options, 'ACTIVE' FROM {catalogs}"
-                " WHERE table_catalog NOT IN (SELECT catalog FROM connectors)",
-                {"format": EXTERNAL, "options": "{}"}, catalogs=catalogs,
-            )  # fmt: skip
+            connected = {name for (name,) in connection.execute("SELECT catalog FROM connectors").fetchall()}
+            catalogs = dict.fromkeys(entry.table_catalog for entry in new if entry.table_catalog not in connected)
+            insert_rows(connection, "connectors (catalog, format, options, state)",
+                        [[catalog, EXTERNAL, "{}", "ACTIVE"] for catalog in catalogs])  # fmt: skip
         for entry in new:
             self.keep(entry)
         return entries
@@ -285,12 +295,15 @@ class Catalog(Publications):
         if not entry.dropped:
             draft.by_name[entry.name] = entry
 
-    def sight_snapshots(self, connection: Connection, seen: pa.Table) -> set[tuple[int, int]]:
+    def sight_snapshots(
+        self, connection: Connection, seen: pa.Table, new_tables: Collection[int] = ()
+    ) -> set[tuple[int, int]]:
         """Registers snapshots that a put has rows of; an external table's greatest id is its current snapshot.
 
         Args:
             connection: The writer's.
             seen: table_key, snapshot_id, schema_hash (null where the rows have none), each table and snapshot once.
+            new_tables: Keys of tables that have no snapshots yet.
 
         Returns:
             The snapshots that were not registered before, each with its table key.
@@ -298,7 +311,7 @@ class Catalog(Publications):
         places = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True)
         unsure = pa.array([self.sighted.get(place) is None for place in places], pa.bool_())
         new = seen.filter(unsure)
-        registered = self._sight(connection, new) if new.num_rows else set()
+        registered = self._sight(connection, new, new_tables) if new.num_rows else set()
         greatest: dict[int, int] = {}
         for key, snapshot_id in zip(seen["table_key"].to_pylist(), seen["snapshot_id"].to_pylist(), strict=True):
             greatest[key] = max(greatest.get(key, snapshot_id), snapshot_id)
@@ -312,49 +325,57 @@ class Catalog(Publications):
             self._advance(connection, later)
         return registered
 
-    def _sight(self, connection: Connection, seen: pa.Table) -> set[tuple[int, int]]:
-        external = [self.drafted.by_key[key].format == EXTERNAL for key in seen["table_key"].to_pylist()]
-        seen = seen.append_column("is_external", pa.array(external, pa.bool_()))
-        known = query(
-            connection, "SELECT seen.*, n.snapshot_id IS NOT NULL AS known, n.schema_hash IS NOT NULL AS hashed,"
-            " coalesce(n.schema_hash, seen.schema_hash) AS hash FROM {seen}"
-            " LEFT JOIN snapshots n ON n.table_key = seen.table_key AND n.snapshot_id = seen.snapshot_id", seen=seen,
-        )  # fmt: skip
-        new = known.filter(pc.invert(known["known"]))
-        if new.num_rows:
+    def _sight(self, connection: Connection, seen: pa.Table, new_tables: Collection[int]) -> set[tuple[int, int]]:
+        places = list(zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True))
+        hashes = dict(zip(places, seen["schema_hash"].to_pylist(), strict=True))
+        older = seen.filter(pa.array([key not in new_tables for key, _ in places], pa.bool_()))
+        stored = self._stored_hashes(connection, older) if older.num_rows else {}
+        new = [place for place in places if place not in stored]
+        # a connector's own snapshots come from the connector: whether it has this one it will tell
+        external = {key for key, _ in new if self.drafted.by_key[key].format == EXTERNAL}
+        insert_rows(connection, "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live)", [
+            [key, id_, id_ if key in external else -1, hashes[key, id_], True if key in external else None]
+            for key, id_ in new
+        ])  # fmt: skip
+        gained = [place for place, old in stored.items() if old is None and hashes[place] is not None]
+        if gained:
+            columns = {name: [place[at] for place in gained] for at, name in enumerate(("table_key", "snapshot_id"))}
+            rows = pa.table(columns | {"schema_hash": [hashes[place] for place in gained]})
             execute(
-                # a connector's own snapshots come from the connector: whether it has this one it will tell
-                connection, "INSERT INTO snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live)"
-                " SELECT table_key, snapshot_id, CASE WHEN is_external THEN snapshot_id ELSE -1 END, schema_hash,"
-                " CASE WHEN is_external THEN true END FROM {new}", new=new,
+                connection, "UPDATE snapshots SET schema_hash = k.schema_hash FROM {gained} k WHERE"
+                f" snapshots.{within('table_key', rows['table_key'])} AND snapshots.table_key = k.table_key"
+                " AND snapshots.snapshot_id = k.snapshot_id", gained=rows,
             )  # fmt: skip
-        gained = known.filter(pc.and_(pc.and_not(known["known"], known["hashed"]), pc.is_valid(known["schema_hash"])))
-        if gained.num_rows:
-            with view(connection, gained=gained):
-                connection.execute(
-                    "UPDATE snapshots SET schema_hash = k.schema_hash FROM gained k"
-                    " WHERE snapshots.table_key = k.table_key AND snapshots.snapshot_id = k.snapshot_id"
-                )
-            self.settling.moved(gained["table_key"].to_pylist())
-        sure = known.filter(pc.is_valid(known["hash"]))
-        for key, snapshot_id, hash_ in zip(*(sure[n].to_pylist() for n in _PLACE), strict=True):
-            self.sighted.put((key, snapshot_id), hash_)
-        registered = set(zip(new["table_key"].to_pylist(), new["snapshot_id"].to_pylist(), strict=True))
-        for key, _ in registered:
+            self.settling.moved(columns["table_key"])
+        for place in places:
+            if (hash_ := stored.get(place) or hashes[place]) is not None:
+                self.sighted.put(place, hash_)
+        for key, _ in new:
             self.seen_as.pop(key, None)  # whether the lake has it the next look tells
-        return registered
+        return set(new)
+
+    def _stored_hashes(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], str | None]:
+        """Table key and snapshot id → schema hash of the snapshots that are stored, among some."""
+        scope = f"{within('n.table_key', seen['table_key'])} AND {within('n.snapshot_id', seen['snapshot_id'])}"
+        join = "" if seen.num_rows == 1 else (
+            " SEMI JOIN {seen} s ON s.table_key = n.table_key AND s.snapshot_id = n.snapshot_id")  # fmt: skip
+        rows = execute(connection, "SELECT n.table_key, n.snapshot_id, n.schema_hash"
+                       f" FROM snapshots n{join} WHERE {scope}", seen=seen)  # fmt: skip
+        return {(key, snapshot_id): hash_ for key, snapshot_id, hash_ in rows}
 
     def _advance(self, connection: Connection, later: Mapping[int, int]) -> None:
         """Gives external tables a later current snapshot: table key → id, greater than any before."""
-        pairs = {"table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64())}
-        changed = self._with_other_schema(connection, later, pa.table(pairs))
+        pairs = pa.table({
+            "table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64()),
+        })  # fmt: skip
+        changed = self._with_other_schema(connection, later, pairs)
         execute(
-            connection, "UPDATE tables SET current_snapshot_id = later.snapshot_id FROM {later}"
-            " WHERE tables.table_key = later.table_key", later=pa.table(pairs),
+            connection, "UPDATE tables SET current_snapshot_id = p.snapshot_id FROM {pairs} p"
+            f" WHERE tables.table_key = p.table_key AND tables.{within('table_key', pairs['table_key'])}", pairs=pairs,
         )  # fmt: skip
         self.settling.moved(changed)
-        known = {k: i for k, i in later.items() if self.drafted.by_key[k].current_snapshot_id is not None}
-        self.settling.aged({key: snapshot_id for key, snapshot_id in known.items() if key not in changed})
+        earlier = {k: i for k, i in later.items() if self.drafted.by_key[k].current_snapshot_id is not None}
+        self.settling.aged({key: snapshot_id for key, snapshot_id in earlier.items() if key not in changed})
         for key, snapshot_id in later.items():
             self.keep(replace(self.drafted.by_key[key], current_snapshot_id=snapshot_id))
 
@@ -369,9 +390,9 @@ class Catalog(Publications):
         if all(old and new for _, old, new in hashes):
             return {key for key, old, new in hashes if old != new}
         moved = query(
-            connection, "SELECT pairs.table_key FROM {pairs} JOIN tables t ON t.table_key = pairs.table_key"
+            connection, "SELECT p.table_key FROM {pairs} p JOIN tables t ON t.table_key = p.table_key"
             " LEFT JOIN snapshots o ON o.table_key = t.table_key AND o.snapshot_id = t.current_snapshot_id"
-            " LEFT JOIN snapshots n ON n.table_key = pairs.table_key AND n.snapshot_id = pairs.snapshot_id"
+            " LEFT JOIN snapshots n ON n.table_key = p.table_key AND n.snapshot_id = p.snapshot_id"
             " WHERE t.current_snapshot_id IS NOT NULL AND n.schema_hash IS DISTINCT FROM o.schema_hash", pairs=pairs,
         )  # fmt: skip
         return set(moved["table_key"].to_pylist())

@@ -8,14 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.arrow_sql import execute, query, within
 from store.catalog_store import EXTERNAL, Catalog
 from store.errors import InvalidField
-from store.layout import Connection
+from store.layout import Connection, insert_rows
 from store.lru import LruCache
 from store.names import dotted_name
-from store.puts import codes
-from store.staged import within
-from store.views import view
+from store.puts import Codes, codes
 
 IdCache: TypeAlias = LruCache[int, frozenset[int]]
 _NOTED_IDS = 500_000
@@ -55,24 +54,24 @@ class ColumnNames:
         return rows.set_column(rows.schema.get_field_index("column_id"), "column_id", found)
 
     def _refuse_ambiguous(self, connection: Connection, wanted: pa.Table) -> None:
-        with view(connection, wanted=wanted):
-            found = connection.execute(
-                "SELECT w.table_key, w.column_name FROM wanted w JOIN table_columns c ON c.table_key = w.table_key"
-                " AND c.column_name = w.column_name GROUP BY ALL HAVING count(DISTINCT c.column_id) > 1 ORDER BY ALL"
-            ).fetchall()
-        if found:
+        ambiguous = execute(
+            connection, "SELECT w.table_key, w.column_name FROM {wanted} w JOIN table_columns c"
+            " ON c.table_key = w.table_key AND c.column_name = w.column_name"
+            " GROUP BY ALL HAVING count(DISTINCT c.column_id) > 1 ORDER BY ALL", wanted=wanted,
+        )  # fmt: skip
+        if ambiguous:
+            table_key, name = ambiguous[0]
             raise InvalidField(
-                "column_name", f'is the name of two columns of "{self._catalog.by_key(found[0][0]).full_name}"',
-                expected="a column_id beside the name", actual=found[0][1],
+                "column_name", f'is the name of two columns of "{self._catalog.by_key(table_key).full_name}"',
+                expected="a column_id beside the name", actual=name,
             )  # fmt: skip
 
     def _assigned(self, connection: Connection, wanted: pa.Table) -> list[int]:
         """The id of each (table_key, column_name), in order; new ones are given in the order of `first`."""
-        with view(connection, wanted=wanted):
-            known = connection.execute(
-                "SELECT i.table_key, i.column_name, i.column_id FROM column_ids i SEMI JOIN wanted w"
-                " ON w.table_key = i.table_key"
-            ).fetchall()
+        known = execute(
+            connection, "SELECT i.table_key, i.column_name, i.column_id FROM column_ids i SEMI JOIN {wanted} w"
+            f" ON w.table_key = i.table_key WHERE {within('i.table_key', wanted['table_key'])}", wanted=wanted,
+        )  # fmt: skip
         ids: dict[int, dict[str, int]] = {}
         for key, name, column_id in known:
             ids.setdefault(key, {})[name] = column_id
@@ -86,13 +85,17 @@ class ColumnNames:
                 by_name[names[at]] = max(by_name.values(), default=0) + 1
                 new.append((keys[at], names[at], by_name[names[at]]))
         if new:
-            made = pa.table(dict(zip(("table_key", "column_name", "column_id"), zip(*new, strict=True), strict=True)))
-            with view(connection, made=made):
-                connection.execute("INSERT INTO column_ids SELECT table_key, column_name, column_id FROM made")
+            insert_rows(connection, "column_ids (table_key, column_name, column_id)", new)
         return [ids[key][name] for key, name in zip(keys, names, strict=True)]
 
-    def note(self, connection: Connection, rows: pa.Table) -> None:
-        """Adds the columns that rows of `stats.columns` speak of to those of external tables."""
+    def note(self, connection: Connection, rows: pa.Table, *, is_novel: bool) -> None:
+        """Adds the columns that rows of `stats.columns` speak of to those of external tables.
+
+        Args:
+            connection: The writer's.
+            rows: Rows with `table_key` and `column_id`.
+            is_novel: The tables are new, and have no columns yet.
+        """
         external = [k for k in rows["table_key"].unique().to_pylist() if self._catalog.by_key(k).format == EXTERNAL]
         if not external or "column_name" not in rows.column_names:
             return
@@ -112,22 +115,30 @@ class ColumnNames:
         _, first = np.unique(codes(rows, ["table_key", "column_id"]), return_index=True)
         names = rows.take(pa.array(np.sort(first)))
         names = names.append_column("row_no", pa.array(np.arange(names.num_rows)))
-        scope = within("table_key", names["table_key"])
-        with view(connection, names=names):
-            noted = connection.sql(
-                "SELECT n.*, coalesce(k.known, 0) + row_number() OVER (PARTITION BY n.table_key ORDER BY n.row_no)"
-                " AS position, i.column_id AS id_of_name FROM names n"
-                " ANTI JOIN table_columns c ON c.table_key = n.table_key AND c.column_id = n.column_id"
-                " LEFT JOIN (SELECT table_key, count(DISTINCT column_id) AS known FROM table_columns"
-                f" WHERE {scope} GROUP BY table_key) k ON k.table_key = n.table_key"
-                " LEFT JOIN column_ids i ON i.table_key = n.table_key AND i.column_name = n.column_name"
-                " ORDER BY n.row_no"
-            ).to_arrow_table()
+        noted = self._unnoted(connection, names, is_novel)
         if noted.num_rows:
             self._add(connection, noted)
         for key, ids in given.items():
             ids |= self._noted.get(key) or frozenset()
             self._noted.put(key, ids, len(ids))
+
+    def _unnoted(self, connection: Connection, names: pa.Table, is_novel: bool) -> pa.Table:
+        """The columns (`table_key`, `column_id`, …, `row_no`) that are not stored, with the `position` they get and the
+        id of another column of their name (`id_of_name`), in the order of `row_no`."""
+        scope = within("table_key", names["table_key"])
+        if is_novel and not connection.execute(f"SELECT 1 FROM column_ids WHERE {scope} LIMIT 1").fetchall():
+            positions = pa.array(_positions(codes(names, ["table_key"])))
+            names = names.append_column("position", positions)
+            return names.append_column("id_of_name", pa.nulls(names.num_rows, pa.int64()))
+        return query(
+            connection, "SELECT n.*, coalesce(k.known, 0) + row_number() OVER (PARTITION BY n.table_key ORDER BY"
+            " n.row_no) AS position, i.column_id AS id_of_name FROM {names} n"
+            " ANTI JOIN table_columns c ON c.table_key = n.table_key AND c.column_id = n.column_id"
+            " LEFT JOIN (SELECT table_key, count(DISTINCT column_id) AS known FROM table_columns"
+            f" WHERE {scope} GROUP BY table_key) k ON k.table_key = n.table_key"
+            " LEFT JOIN column_ids i ON i.table_key = n.table_key AND i.column_name = n.column_name"
+            " ORDER BY n.row_no", names=names,
+        )  # fmt: skip
 
     def _add(self, connection: Connection, noted: pa.Table) -> None:
         """Stores columns, in the order of `row_no`; the last of one name gives the name its id."""
@@ -135,16 +146,27 @@ class ColumnNames:
         named = noted.take(pa.array(np.sort(noted.num_rows - 1 - last)))
         renamed = named.filter(pc.fill_null(pc.not_equal(named["id_of_name"], named["column_id"]), False))
         unknown = named.filter(pc.is_null(named["id_of_name"]))
-        with view(connection, noted=noted, renamed=renamed, unknown=unknown):
-            connection.execute(
-                "INSERT INTO table_columns"
-                " (table_key, column_name, data_type, ordinal_position, is_nullable, column_id)"
-                " SELECT table_key, column_name, logical_type, position, 'YES', column_id FROM noted"
-            )
-            if renamed.num_rows:
-                connection.execute(
-                    "UPDATE column_ids SET column_id = r.column_id FROM renamed r"
-                    " WHERE column_ids.table_key = r.table_key AND column_ids.column_name = r.column_name"
-                )
-            if unknown.num_rows:
-                connection.execute("INSERT INTO column_ids SELECT table_key, column_name, column_id FROM unknown")
+        execute(
+            connection, "INSERT INTO table_columns"
+            " (table_key, column_name, data_type, ordinal_position, is_nullable, column_id)"
+            " SELECT table_key, column_name, logical_type, position, 'YES', column_id FROM {noted}", noted=noted,
+        )  # fmt: skip
+        if renamed.num_rows:
+            execute(
+                connection, "UPDATE column_ids SET column_id = r.column_id FROM {renamed} r"
+                " WHERE column_ids.table_key = r.table_key AND column_ids.column_name = r.column_name", renamed=renamed,
+            )  # fmt: skip
+        if unknown.num_rows:
+            execute(connection, "INSERT INTO column_ids SELECT table_key, column_name, column_id FROM {unknown}",
+                    unknown=unknown)  # fmt: skip
+
+
+def _positions(groups: Codes) -> Codes:
+    """The place of each number among its equals, from 1."""
+    order = np.argsort(groups, kind="stable")
+    ranked = groups[order]
+    starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
+    lengths: Codes = np.diff(np.append(starts, len(ranked)))
+    positions: Codes = np.empty(len(groups), np.int64)
+    positions[order] = np.arange(1, len(groups) + 1) - np.repeat(starts, lengths)
+    return positions

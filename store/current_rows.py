@@ -13,17 +13,16 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from store.arrow_sql import among, execute, query
 from store.freshness import EXACT, STALE, freshness_sql, rank_sql, usable_for_sql
 from store.layout import PARTED, Connection, parts, row_columns, stored_columns
 from store.puts import IDENTITY
-from store.views import view
 
 _ASKED = (  # the current snapshot of each table
     "(SELECT x.table_key, n.snapshot_id, n.ordinal, n.schema_hash FROM tables x JOIN snapshots n"
     " ON n.table_key = x.table_key AND n.snapshot_id = x.current_snapshot_id"
-    " WHERE x.table_key IN (SELECT key FROM moved))"
+    " WHERE x.table_key IN (SELECT key FROM {moved}))"
 )
 _HASH = "coalesce({row}.schema_hash, n.schema_hash)"
 
@@ -68,55 +67,68 @@ class CurrentRows:
 
 def refresh(connection: Connection, table_keys: Sequence[int]) -> None:
     """Chooses anew among all rows of these tables."""
-    with view(connection, moved=pa.table({"key": pa.array(table_keys, pa.int64())})):
-        for flight in PARTED:
-            _choose(connection, flight, table_keys)
+    moved = pa.table({"key": pa.array(table_keys, pa.int64())})
+    for flight in _with_choice(connection, table_keys, moved):
+        _choose(connection, flight, table_keys, moved)
 
 
-def _choose(connection: Connection, flight: str, table_keys: Sequence[int]) -> None:
+def _with_choice(connection: Connection, table_keys: Sequence[int], moved: pa.Table) -> list[str]:
+    """The flights of `PARTED` with rows of these tables in history, or with ones that are not EXACT: in the others,
+    each row answers for its target as it did."""
+    scope = among("r.table_key", table_keys)
+    each = []
+    for flight in PARTED:
+        current, history = parts(flight)
+        each.append(
+            f"(SELECT '{flight}' FROM {current} r JOIN tables x USING (table_key) WHERE {scope} AND"
+            f" (r.freshness <> '{EXACT}' OR r.snapshot_id IS DISTINCT FROM x.current_snapshot_id) LIMIT 1)"
+        )
+        each.append(f"(SELECT '{flight}' FROM {history} r WHERE {scope} LIMIT 1)")
+    some = {flight for (flight,) in execute(connection, " UNION ALL ".join(each), moved=moved)}
+    return [flight for flight in PARTED if flight in some]
+
+
+def _choose(connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table) -> None:
     current, history = parts(flight)
-    among = _among("table_key", table_keys)
+    scope = among("table_key", table_keys)
     hash_ = _HASH.format(row="r") if "schema_hash" in stored_columns(flight) else "n.schema_hash"
     label = freshness_sql("r", hash_, "n.ordinal", "a")
     identity = [f'"{column}"' for column in IDENTITY[flight]]
     keys = ", ".join(["table_key", "snapshot_id", "schema_hash", *identity])
     by = ", ".join(["r.table_key", *(f"r.{column}" for column in identity)])
-    found = connection.sql(
+    changes = query(
+        connection, "SELECT part, rid, label FROM (SELECT part, rid, was, CASE WHEN best THEN label END AS label FROM ("
         f"SELECT r.part, r.rid, r.label AS was, {label} AS label, row_number() OVER (PARTITION BY {by} ORDER BY"
         f" ({label}) IS NULL, {rank_sql('r', hash_, 'n.ordinal', 'a')}, r.snapshot_id DESC) = 1 AS best FROM ("
-        f"SELECT 0 AS part, rowid AS rid, freshness AS label, {keys} FROM {current} WHERE {among} UNION ALL"
-        f" SELECT 1, rowid, NULL, {keys} FROM {history} WHERE {among}) r"
+        f"SELECT 0 AS part, rowid AS rid, freshness AS label, {keys} FROM {current} WHERE {scope} UNION ALL"
+        f" SELECT 1, rowid, NULL, {keys} FROM {history} WHERE {scope}) r"
         f" JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
-        f" LEFT JOIN {_ASKED} a ON a.table_key = r.table_key"
-    ).to_arrow_table()
-    with view(connection, found=found):
-        wanted = "SELECT part, rid, was, CASE WHEN best THEN label END AS label FROM found"
-        changes = connection.sql(
-            f"SELECT part, rid, label FROM ({wanted}) WHERE CASE part WHEN 0 THEN was IS DISTINCT FROM label"
-            " ELSE label IS NOT NULL END"
-        ).to_arrow_table()
+        f" LEFT JOIN {_ASKED} a ON a.table_key = r.table_key))"
+        " WHERE CASE part WHEN 0 THEN was IS DISTINCT FROM label ELSE label IS NOT NULL END", moved=moved,
+    )  # fmt: skip
     if not changes.num_rows:
         return
     columns = ", ".join(row_columns(flight))
-    with view(connection, changes=changes):
-        gone = "(SELECT rid FROM changes WHERE part = 0 AND label IS NULL)"
-        chosen = "(SELECT rid, label FROM changes WHERE part = 1)"
-        connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT {columns}, c.label AS freshness,"
-            f" {usable_for_sql('c.label', 'h', stored_columns(flight))} AS usable_for"
-            f" FROM (SELECT rowid AS rid, * FROM {history} WHERE {among}) h JOIN {chosen} c USING (rid)"
-        )
-        connection.execute(
-            f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {among} AND rowid IN {gone}"
-        )
-        connection.execute(f"DELETE FROM {current} WHERE {among} AND rowid IN {gone}")
-        connection.execute(f"DELETE FROM {history} WHERE {among} AND rowid IN (SELECT rid FROM {chosen})")
-        _label(connection, flight, among, "(SELECT rid, label FROM changes WHERE part = 0 AND label IS NOT NULL)")
-        connection.execute(
-            f"INSERT INTO {current} ({columns}, freshness, usable_for)"
-            f" SELECT {columns}, freshness, usable_for FROM chosen"
-        )
-        connection.execute("DROP TABLE chosen")
+    given = {"moved": moved, "changes": changes}
+    gone = "(SELECT rid FROM {changes} WHERE part = 0 AND label IS NULL)"
+    chosen = "(SELECT rid, label FROM {changes} WHERE part = 1)"
+    execute(
+        connection, f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT {columns}, c.label AS freshness,"
+        f" {usable_for_sql('c.label', 'h', stored_columns(flight))} AS usable_for"
+        f" FROM (SELECT rowid AS rid, * FROM {history} WHERE {scope}) h JOIN {chosen} c USING (rid)", **given,
+    )  # fmt: skip
+    execute(
+        connection, f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {scope}"
+        f" AND rowid IN {gone}", **given,
+    )  # fmt: skip
+    execute(connection, f"DELETE FROM {current} WHERE {scope} AND rowid IN {gone}", **given)
+    execute(connection, f"DELETE FROM {history} WHERE {scope} AND rowid IN (SELECT rid FROM {chosen})", **given)
+    _label(connection, flight, scope, "(SELECT rid, label FROM {changes} WHERE part = 0 AND label IS NOT NULL)", given)
+    execute(
+        connection, f"INSERT INTO {current} ({columns}, freshness, usable_for)"
+        f" SELECT {columns}, freshness, usable_for FROM chosen",
+    )  # fmt: skip
+    execute(connection, "DROP TABLE chosen")
 
 
 def relabel(connection: Connection, current: Mapping[int, int]) -> set[int]:
@@ -126,74 +138,76 @@ def relabel(connection: Connection, current: Mapping[int, int]) -> set[int]:
         The tables of which a listing of files has to be labelled too.
     """
     keys = list(current)
-    among = _among("r.table_key", keys)
-    pairs = {"key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(current.values(), pa.int64())}
+    scope = among("table_key", keys)
+    moved = pa.table({"key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(current.values(), pa.int64())})
     again: set[int] = set()
-    with view(connection, moved=pa.table(pairs)):
-        old = f"JOIN moved m ON m.key = r.table_key WHERE {among} AND r.freshness = '{EXACT}'"
-        old += " AND r.snapshot_id <> m.snapshot_id"
-        if len(current) == 1:  # the usual put
-            old = f"WHERE {among} AND r.freshness = '{EXACT}' AND r.snapshot_id <> {current[keys[0]]}"
-        tables = [parts(flight)[0] for flight in PARTED]
-        selects = (f"SELECT {n} AS place, r.table_key FROM {table} r {old}" for n, table in enumerate(
-            [*tables, "file_snapshots"]))  # fmt: skip
-        found = connection.execute(f"SELECT DISTINCT place, table_key FROM ({' UNION ALL '.join(selects)})").fetchall()
-        for place in sorted({place for place, _ in found if place < len(PARTED)}):
-            flight = PARTED[place]
-            hash_ = _HASH.format(row="r") if "schema_hash" in stored_columns(flight) else "n.schema_hash"
-            changes = connection.sql(
-                f"SELECT r.rowid AS rid, r.table_key, a.schema_hash IS NOT NULL AS hashed,"
-                f" {freshness_sql('r', hash_, 'n.ordinal', 'a')} AS label"
-                f" FROM {tables[place]} r JOIN snapshots n ON n.table_key = r.table_key"
-                f" AND n.snapshot_id = r.snapshot_id JOIN {_ASKED} a ON a.table_key = r.table_key"
-                f" WHERE {among} AND r.freshness = '{EXACT}' AND r.snapshot_id <> a.snapshot_id"
-            ).to_arrow_table()
-            with view(connection, changes=changes):
-                _label(connection, flight, _among("table_key", keys), "changes")
-            # a row of another schema than its snapshot's: an older one of the current schema may answer instead
-            stale = changes.filter(pc.and_(changes["hashed"], pc.equal(changes["label"], STALE)))
-            again |= set(stale["table_key"].to_pylist())
+    old = f"JOIN {{moved}} m ON m.key = r.table_key WHERE {_qualified(scope, 'r')} AND r.freshness = '{EXACT}'"
+    old += " AND r.snapshot_id <> m.snapshot_id"
+    if len(current) == 1:  # the usual put
+        old = f"WHERE {_qualified(scope, 'r')} AND r.freshness = '{EXACT}' AND r.snapshot_id <> {current[keys[0]]}"
+    tables = [parts(flight)[0] for flight in PARTED]
+    selects = (f"SELECT {n} AS place, r.table_key FROM {table} r {old}" for n, table in enumerate(
+        [*tables, "file_snapshots"]))  # fmt: skip
+    aged = set(execute(connection, " UNION ".join(selects), moved=moved))
+    for place in sorted({place for place, _ in aged if place < len(PARTED)}):
+        table, columns = tables[place], stored_columns(PARTED[place])
+        hash_ = _HASH.format(row=table) if "schema_hash" in columns else "n.schema_hash"
+        label = freshness_sql(table, hash_, "n.ordinal", "a")
+        labelled = execute(
+            connection, f"UPDATE {table} SET freshness = {label}, usable_for = {usable_for_sql(label, table, columns)}"
+            f" FROM snapshots n JOIN {_ASKED} a ON a.table_key = n.table_key WHERE {_qualified(scope, 'n')}"
+            f" AND {table}.table_key = n.table_key AND {table}.snapshot_id = n.snapshot_id"
+            f" AND {_qualified(scope, table)} AND {table}.freshness = '{EXACT}'"
+            f" AND {table}.snapshot_id <> a.snapshot_id RETURNING {table}.table_key, {table}.freshness", moved=moved,
+        )  # fmt: skip
+        again |= {key for key, freshness in labelled if freshness == STALE}
+    if again:  # a row of another schema than its snapshot's: an older one of the current schema may answer instead
+        hashed = f"SELECT a.table_key FROM {_ASKED} a WHERE a.schema_hash IS NOT NULL"
+        again &= {key for (key,) in execute(connection, hashed, moved=moved)}
     if again:
         refresh(connection, sorted(again))
-    return {key for place, key in found if place == len(PARTED)}
+    return {key for place, key in aged if place == len(PARTED)}
 
 
-def _label(connection: Connection, flight: str, among: str, changes: str) -> None:
+def _label(
+    connection: Connection, flight: str, scope: str, changes: str, given: Mapping[str, pa.Table]
+) -> None:  # fmt: skip
+    """Sets labels by `rid`; `changes` is a relation of the given Arrow tables."""
     current = parts(flight)[0]
     use = usable_for_sql("c.label", current, stored_columns(flight))
-    connection.execute(
-        f"UPDATE {current} SET freshness = c.label, usable_for = {use} FROM {changes} c"
-        f" WHERE {current}.rowid = c.rid AND {_qualified(among, current)}"
-    )
+    execute(
+        connection, f"UPDATE {current} SET freshness = c.label, usable_for = {use} FROM {changes} c"
+        f" WHERE {current}.rowid = c.rid AND {_qualified(scope, current)}", **given,
+    )  # fmt: skip
 
 
-def _qualified(among: str, table: str) -> str:
-    return among.replace("table_key", f"{table}.table_key")
+def _qualified(scope: str, table: str) -> str:
+    return scope.replace("table_key", f"{table}.table_key")
 
 
 def refresh_listings(connection: Connection, table_keys: Sequence[int]) -> None:
     """Chooses anew which listing of files answers for the current snapshot, of each table and family of rows."""
+    moved = pa.table({"key": pa.array(table_keys, pa.int64())})
+    scope = among("f.table_key", table_keys)
+    with_choice = execute(  # more than one listing, or one that is not of the current snapshot
+        connection, f"SELECT 1 FROM file_snapshots f JOIN tables x USING (table_key) WHERE {scope}"
+        " GROUP BY f.table_key, f.family HAVING count(*) > 1 OR count(*) FILTER ("
+        f"f.freshness = '{EXACT}' AND f.snapshot_id = x.current_snapshot_id) = 0 LIMIT 1", moved=moved,
+    )  # fmt: skip
+    if not with_choice:
+        return
     label = freshness_sql("f", "n.schema_hash", "n.ordinal", "a")
-    with view(connection, moved=pa.table({"key": pa.array(table_keys, pa.int64())})):
-        found = connection.sql(
-            "SELECT rid, label FROM (SELECT rid, was, CASE WHEN best THEN label END AS label FROM ("
-            f"SELECT f.rowid AS rid, f.freshness AS was, {label} AS label, row_number() OVER ("
-            f"PARTITION BY f.table_key, f.family ORDER BY ({label}) IS NULL,"
-            f" {rank_sql('f', 'n.schema_hash', 'n.ordinal', 'a')}, f.snapshot_id DESC) = 1 AS best"
-            f" FROM file_snapshots f JOIN snapshots n ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
-            f" LEFT JOIN {_ASKED} a ON a.table_key = f.table_key WHERE {_among('f.table_key', table_keys)}))"
-            " WHERE label IS DISTINCT FROM was"
-        ).to_arrow_table()
-    if found.num_rows:
-        with view(connection, found=found):
-            connection.execute(
-                "UPDATE file_snapshots SET freshness = c.label FROM found c WHERE file_snapshots.rowid = c.rid"
-            )
-
-
-def _among(column: str, table_keys: Sequence[int]) -> str:
-    """SQL of whether a row is of one of the tables named in the view `moved`; DuckDB skips row groups by the range."""
-    if len(table_keys) <= 16:
-        return f"{column} IN ({', '.join(str(int(key)) for key in table_keys)})"
-    low, high = int(min(table_keys)), int(max(table_keys))
-    return f"{column} BETWEEN {low} AND {high} AND {column} IN (SELECT key FROM moved)"
+    changes = query(
+        connection, "SELECT rid, label FROM (SELECT rid, was, CASE WHEN best THEN label END AS label FROM ("
+        f"SELECT f.rowid AS rid, f.freshness AS was, {label} AS label, row_number() OVER ("
+        f"PARTITION BY f.table_key, f.family ORDER BY ({label}) IS NULL,"
+        f" {rank_sql('f', 'n.schema_hash', 'n.ordinal', 'a')}, f.snapshot_id DESC) = 1 AS best"
+        f" FROM file_snapshots f JOIN snapshots n ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
+        f" LEFT JOIN {_ASKED} a ON a.table_key = f.table_key WHERE {scope}))"
+        " WHERE label IS DISTINCT FROM was", moved=moved,
+    )  # fmt: skip
+    if changes.num_rows:
+        execute(
+            connection, "UPDATE file_snapshots SET freshness = c.label FROM {changes} c"
+            " WHERE file_snapshots.rowid = c.rid", changes=changes,
+        )  # fmt: skip

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from store.arrow_sql import execute
 from store.layout import Connection, insert_rows
 from store.names import column_key
-from store.views import view
 
 if TYPE_CHECKING:
     from store.catalog_store import Catalog, TableEntry
@@ -155,9 +155,9 @@ class Discovery:
         columns = ("table_key", "location", "current_snapshot_id", "partition_keys", "properties")
         types = (pa.int64(), pa.string(), pa.int64(), pa.list_(pa.string()), pa.string())
         made = {n: pa.array(v, t) for n, v, t in zip(columns, zip(*updates, strict=True), types, strict=True)}
-        with view(connection, made=pa.table(made)):
-            changes = ", ".join(f"{name} = m.{name}" for name in columns[1:])
-            connection.execute(f"UPDATE tables SET {changes} FROM made m WHERE tables.table_key = m.table_key")
+        changes = ", ".join(f"{name} = m.{name}" for name in columns[1:])
+        execute(connection, f"UPDATE tables SET {changes} FROM {{made}} m WHERE tables.table_key = m.table_key",
+                made=pa.table(made))  # fmt: skip
         return entries
 
     def store(

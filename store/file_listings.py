@@ -13,11 +13,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from store.arrow_sql import among, execute, within
 from store.errors import UpstreamError
 from store.file_spans import positions
 from store.layout import BY_SPAN, OPEN_END, Connection
-from store.staged import within
-from store.views import view
 
 FAMILIES: Final = ("stats.files", "stats.file_columns")
 
@@ -64,11 +63,10 @@ def continue_listing(connection: Connection, table_key: int, listing: Listing) -
     for family in FAMILIES:
         pos = max(positions(connection, table_key, family).values()) + 1
         if listing.removed:
-            with view(connection, removed=removed):
-                connection.execute(
-                    f"UPDATE {BY_SPAN[family]} SET to_pos = {pos} WHERE table_key = {table_key}"
-                    f" AND to_pos = {OPEN_END} AND file_path IN (SELECT path FROM removed)"
-                )
+            execute(
+                connection, f"UPDATE {BY_SPAN[family]} SET to_pos = {pos} WHERE table_key = {table_key}"
+                f" AND to_pos = {OPEN_END} AND file_path IN (SELECT path FROM {{removed}})", removed=removed,
+            )  # fmt: skip
         connection.execute("INSERT INTO file_snapshots (table_key, family, snapshot_id, pos) VALUES (?, ?, ?, ?)",
                            [table_key, family, listing.snapshot_id, pos])  # fmt: skip
 
@@ -79,19 +77,18 @@ def mark_listings(connection: Connection, listings: Sequence[tuple[int, Listing]
         return
     forget_marks(connection, list({table_key for table_key, _ in listings}))
     marks = {(table_key, listing.snapshot_id): listing.mark for table_key, listing in listings}  # the last one holds
-    told = pa.table({
+    newest_marks = pa.table({
         "table_key": pa.array([key for key, _ in marks], pa.int64()),
         "snapshot_id": pa.array([snapshot_id for _, snapshot_id in marks], pa.int64()),
         "mark": pa.array(list(marks.values()), pa.string()),
     })  # fmt: skip
-    with view(connection, told=told):
-        connection.execute(
-            "INSERT INTO file_marks SELECT l.table_key, l.snapshot_id, any_value(l.mark) FROM told l JOIN"
-            " (SELECT table_key, family, arg_max(snapshot_id, pos) AS newest FROM file_snapshots"
-            f" WHERE family IN {FAMILIES} AND {within('table_key', told['table_key'])} GROUP BY ALL) f"
-            " ON f.table_key = l.table_key AND f.newest = l.snapshot_id"
-            f" GROUP BY l.table_key, l.snapshot_id HAVING count(*) = {len(FAMILIES)}"
-        )
+    execute(
+        connection, "INSERT INTO file_marks SELECT l.table_key, l.snapshot_id, any_value(l.mark) FROM {marks} l JOIN"
+        " (SELECT table_key, family, arg_max(snapshot_id, pos) AS newest FROM file_snapshots"
+        f" WHERE family IN {FAMILIES} AND {within('table_key', newest_marks['table_key'])} GROUP BY ALL) f"
+        " ON f.table_key = l.table_key AND f.newest = l.snapshot_id"
+        f" GROUP BY l.table_key, l.snapshot_id HAVING count(*) = {len(FAMILIES)}", marks=newest_marks,
+    )  # fmt: skip
 
 
 def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None = None) -> None:
@@ -104,4 +101,5 @@ def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None 
 
 def forget_marks(connection: Connection, table_keys: Sequence[int]) -> None:
     """`forget_mark` of all snapshots of many tables."""
-    connection.execute("DELETE FROM file_marks WHERE table_key IN (SELECT unnest(?::BIGINT[]))", [list(table_keys)])
+    execute(connection, f"DELETE FROM file_marks WHERE {among('table_key', table_keys)}",
+            moved=pa.table({"key": pa.array(table_keys, pa.int64())}))  # fmt: skip

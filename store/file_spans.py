@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.arrow_sql import execute, rowid_in
 from store.catalog_store import TableEntry
 from store.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, parts, stored_columns
 from store.targets import Target, TargetKind
-from store.views import view
 
 # The storage id of a row's target, by the rules of `store.targets`.
 STORAGE_ID = {
@@ -72,31 +72,29 @@ def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scop
     """Takes rows, named by rowid, out of one listing of their table alone: their spans are cut, or split around it.
 
     Args:
-        connection: The writer's, with a view `turn` that has the `table_key` of each table, the position of the listing
-            (`pos`) and that of the newest one (`last`).
+        connection: The writer's.
         family: A flight of `BY_SPAN`.
         doomed: Row ids (int64).
         scope: A condition on `table_key` that holds for all the rows, by which DuckDB skips row groups.
-        turn: The table behind that view.
+        turn: `table_key`, the position of the listing (`pos`) and that of the newest one (`last`), of each table.
     """
     if not len(doomed):
         return
     physical = BY_SPAN[family]
     columns = ", ".join(f'"{name}"' for name in ("table_key", *stored_columns(family), "generation", "created_at"))
-    with view(connection, doomed=pa.table({"rid": doomed})):
-        among = f"{physical}.{scope} AND {physical}.rowid IN (SELECT rid FROM doomed)"
-        own = ", ".join(f"t.{name}" for name in columns.split(", "))
-        if pc.any(pc.less(turn["pos"], turn["last"])).as_py():  # of the newest listing, nothing follows
-            connection.execute(
-                f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.pos + 1, t.to_pos, {own}"
-                f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN turn w ON w.table_key = t.table_key"
-                " WHERE w.pos < w.last AND t.to_pos > w.pos + 1"
-            )
-        of_turn = f"FROM turn w WHERE w.table_key = {physical}.table_key AND {among}"
-        connection.execute(f"DELETE FROM {physical} USING turn w{of_turn.removeprefix('FROM turn w')}"
-                           f" AND {physical}.from_pos = w.pos")  # fmt: skip
-        if pc.any(pc.greater(turn["pos"], 0)).as_py():  # of the first listing, nothing precedes
-            connection.execute(f"UPDATE {physical} SET to_pos = w.pos {of_turn} AND {physical}.from_pos < w.pos")
+    tables = {"turn": turn, "doomed": pa.table({"rid": doomed})}
+    among = f"{physical}.{scope} AND {rowid_in(doomed, physical)}"
+    own = ", ".join(f"t.{name}" for name in columns.split(", "))
+    if pc.any(pc.less(turn["pos"], turn["last"])).as_py():  # of the newest listing, nothing follows
+        execute(
+            connection, f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.pos + 1, t.to_pos, {own}"
+            f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN {{turn}} w ON w.table_key = t.table_key"
+            " WHERE w.pos < w.last AND t.to_pos > w.pos + 1", **tables,
+        )  # fmt: skip
+    of_turn = f"{{turn}} w WHERE w.table_key = {physical}.table_key AND {among} AND {physical}.from_pos"
+    execute(connection, f"DELETE FROM {physical} USING {of_turn} = w.pos", **tables)
+    if pc.any(pc.greater(turn["pos"], 0)).as_py():  # of the first listing, nothing precedes
+        execute(connection, f"UPDATE {physical} SET to_pos = w.pos FROM {of_turn} < w.pos", **tables)
 
 
 def delete_by_snapshot(
@@ -133,8 +131,7 @@ def delete_by_span(
         rowids = doomed.to_arrow_table()["rid"]
         deleted += len(rowids)
         turn = pa.table({"table_key": [key], "pos": [pos], "last": [last]})
-        with view(connection, turn=turn):
-            remove_at(connection, family, rowids, f"table_key = {key}", turn)
+        remove_at(connection, family, rowids, f"table_key = {key}", turn)
     if target is None and doomed_listings:
         connection.execute(
             "DELETE FROM file_snapshots WHERE table_key = ? AND family = ? AND pos IN (SELECT unnest(?::BIGINT[]))",

@@ -94,9 +94,9 @@ def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
         if len(rows) > _MANY_ROWS:  # values of parameters are converted one by one
-            connection.register("many_rows", pa.table({f"c{at}": column for at, column in enumerate(columns)}))
+            many_rows = pa.table({f"c{at}": column for at, column in enumerate(columns)})  # DuckDB finds it by its name
             connection.execute(f"INSERT INTO {table} SELECT * FROM many_rows")
-            connection.unregister("many_rows")
+            del many_rows
             return
         connection.execute(f"INSERT INTO {table} SELECT {', '.join(['unnest(?)'] * len(columns))}", columns)
 

@@ -17,8 +17,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from store.arrow_sql import execute
 from store.database import Connection, Database
-from store.views import view
 
 MOST_BYTES: Final = 1 << 20  # of a value: reading a larger one is not faster than reading its rows
 _IDLE: Final = 8  # prepared readers that are kept
@@ -95,8 +95,7 @@ class MaterializedSlices:
             "snapshot_id": pa.array([value.snapshot_id for value in fresh], pa.int64()),
             "data": pa.array([value.data for value in fresh], pa.binary()),
         })  # fmt: skip
-        with view(connection, values_to_keep=rows):
-            connection.execute("INSERT INTO packed SELECT * FROM values_to_keep")
+        execute(connection, "INSERT INTO packed SELECT * FROM {rows}", rows=rows)
 
     def _forget(self, connection: Connection, touched: AbstractSet[int]) -> None:
         self._delete(connection, [*touched & self._keys])

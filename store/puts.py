@@ -103,8 +103,8 @@ class Novel:
         """True if no rows of a flight are stored for any table and snapshot of the rows."""
         if flight in self.flights or not self.snapshots:
             return False
-        pairs = rows.select(["table_key", "snapshot_id"]).group_by(["table_key", "snapshot_id"]).aggregate([])
-        places = (pairs[name].to_pylist() for name in ("table_key", "snapshot_id"))
+        first = first_of_each(rows, ["table_key", "snapshot_id"])
+        places = (rows[name].take(first).to_pylist() for name in ("table_key", "snapshot_id"))
         return self.snapshots.issuperset(zip(*places, strict=True))
 
 
@@ -151,6 +151,11 @@ def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
         if int(total.max(initial=0)) >= 2**38:  # room for the next column
             total = np.unique(total, return_inverse=True)[1].astype(np.int64)
     return total
+
+
+def first_of_each(rows: pa.Table, names: Sequence[str]) -> pa.Array:
+    """The number of the first row (int64) of each combination of values in some columns, in ascending order."""
+    return pa.array(np.sort(np.unique(codes(rows, names), return_index=True)[1]))
 
 
 def _texts(lists: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -223,10 +228,18 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else text[:100] + "…"
 
 
-def snapshots_of(rows: pa.Table) -> pa.Table:
-    """table_key, snapshot_id and schema_hash of each snapshot of the rows, the hash being the first they give."""
-    if "schema_hash" not in rows.column_names:
-        pairs = rows.group_by(["table_key", "snapshot_id"], use_threads=False).aggregate([])
-        return pairs.append_column("schema_hash", pa.nulls(pairs.num_rows, pa.string()))
-    found = rows.group_by(["table_key", "snapshot_id"], use_threads=False).aggregate([("schema_hash", "first")])
-    return found.rename_columns(["table_key", "snapshot_id", "schema_hash"])
+def snapshots_of(parts: Sequence[pa.Table]) -> pa.Table:
+    """table_key, snapshot_id and schema_hash of each snapshot that rows are of, the hash being the first they give."""
+    pairs, place = [], ["table_key", "snapshot_id"]
+    for rows in parts:
+        first = first_of_each(rows, place)
+        each = rows.select(place).take(first)
+        hashes = pa.nulls(each.num_rows, pa.string())
+        if "schema_hash" in rows.column_names:
+            hashes = rows["schema_hash"].take(first)
+            if hashes.null_count:
+                grouped = rows.select([*place, "schema_hash"]).group_by(place, use_threads=False)
+                found = grouped.aggregate([("schema_hash", "first")])
+                each, hashes = found.select(place), found["schema_hash_first"]
+        pairs.append(each.append_column("schema_hash", hashes))
+    return pairs[0] if len(pairs) == 1 else snapshots_of([pa.concat_tables(pairs)])

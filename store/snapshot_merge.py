@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.arrow_sql import execute, query, rowid_in, tuple_of, within
 from store.current_rows import CurrentRows
 from store.file_spans import STORAGE_ID
-from store.freshness import EXACT, USABLE_COLUMNS, usable_for_sql
+from store.freshness import EXACT, USABLE_COLUMNS, usable_for_arrow
 from store.layout import BY_SNAPSHOT, LABELS, PARTED, Connection, parts, row_columns, stored_columns
 from store.puts import FLIGHT_OF, IDENTITY, Counts, Novel, PutMode, codes
-from store.staged import NONE, NameOf, Staged, tuple_of, within
-from store.views import view
+from store.staged import NONE, NameOf, Staged
 
 _NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
 _FEW_ROWS = 512  # whose targets a condition lists one by one
@@ -86,10 +86,8 @@ class SnapshotMerge:
         for number, table in enumerate(self.tables):
             rids = doomed.filter(pc.equal(doomed["part"], number)).select(["rid"]) if doomed.num_rows else doomed
             if rids.num_rows:
-                with view(connection, doomed=rids):
-                    connection.execute(
-                        f"DELETE FROM {table} WHERE {self.staged.scope()} AND rowid IN (SELECT rid FROM doomed)"
-                    )
+                among = f"{self.staged.scope()} AND {rowid_in(rids['rid'], table)}"
+                execute(connection, f"DELETE FROM {table} WHERE {among}", doomed=rids)
 
     def _delete_absent(self, connection: Connection, found: pa.Table) -> None:
         """Deletes what is stored at the snapshots of the put and not in it; of sketches, only those of targets that
@@ -97,16 +95,16 @@ class SnapshotMerge:
         among = ""
         if self.flight == "stats.sketches":  # a target that stays keeps the sketches the new set lacks
             among = (
-                " AND NOT EXISTS (SELECT 1 FROM staged s WHERE s.table_key = t.table_key"
+                " AND NOT EXISTS (SELECT 1 FROM {staged} s WHERE s.table_key = t.table_key"
                 " AND s.storage_id = t.storage_id AND s.snapshot_id = t.snapshot_id)"
             )
         stored = self._stored(self.staged.scope(snapshots=True))
-        with view(connection, kept=found.select(["part", "rid"]), staged=self.staged.rows):
-            absent = connection.sql(
-                f"SELECT t.part, t.rid, t.table_key FROM ({stored}) t SEMI JOIN staged p ON p.table_key = t.table_key"
-                " AND p.snapshot_id = t.snapshot_id WHERE NOT EXISTS (SELECT 1 FROM kept k WHERE k.part = t.part"
-                f" AND k.rid = t.rid){among}"
-            ).to_arrow_table()
+        absent = query(
+            connection, f"SELECT t.part, t.rid, t.table_key FROM ({stored}) t SEMI JOIN {{staged}} p"
+            " ON p.table_key = t.table_key AND p.snapshot_id = t.snapshot_id WHERE NOT EXISTS"
+            f" (SELECT 1 FROM {{kept}} k WHERE k.part = t.part AND k.rid = t.rid){among}",
+            kept=found.select(["part", "rid"]), staged=self.staged.rows,
+        )  # fmt: skip
         self._delete(connection, absent)
         if self.is_parted:  # an older row may answer now
             self.settling.moved(absent.filter(pc.equal(absent["part"], 0))["table_key"].unique().to_pylist())
@@ -125,15 +123,20 @@ class SnapshotMerge:
         if now.num_rows:
             if not in_place and not self._has_novel_tables:
                 self._retire(connection, now)
-            stored = stored_columns(self.flight)
-            lacking = [name for name in USABLE_COLUMNS if name in stored and name not in fresh.column_names]
-            nothing = "".join(f', NULL AS "{name}"' for name in lacking)
-            use = usable_for_sql(f"'{EXACT}'", "s", stored)
-            labels = dict(zip(LABELS, (f"'{EXACT}'", use), strict=True))
-            staged.insert(connection, current, now, generation, key | labels, f"(SELECT *{nothing} FROM staged) s")
+            labels = dict(zip(LABELS, (f"'{EXACT}'", "s.usable_for"), strict=True))
+            staged.insert(connection, current, self._with_use(now), generation, key | labels)
         if then.num_rows:
             staged.insert(connection, history, then, generation, key)
             self._tell_settling(connection, then)
+
+    def _with_use(self, now: pa.Table) -> pa.Table:
+        """Rows of current snapshots with `usable_for`."""
+        types, judged = stored_columns(self.flight), now
+        for name in USABLE_COLUMNS:
+            if name in types and name not in now.column_names:
+                judged = judged.append_column(name, pa.nulls(now.num_rows, types[name]))
+        label = pa.chunked_array([pa.repeat(EXACT, now.num_rows)])
+        return now.append_column(LABELS[1], usable_for_arrow(label, judged))
 
     def _is_current(self, rows: pa.Table) -> pa.Array:
         """A mask of the rows of their table's current snapshot."""
@@ -156,30 +159,29 @@ class SnapshotMerge:
             self._move(connection, columns, among)
             return
         keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
-        with view(connection, staged=now.select(self._target_columns())):
-            doomed = connection.sql(
-                f"SELECT c.rid FROM (SELECT rowid AS rid, * FROM {current} WHERE {scope}) c"
-                f" SEMI JOIN staged s ON {keys}"
-            ).to_arrow_table()
+        doomed = query(
+            connection, f"SELECT c.rid FROM (SELECT rowid AS rid, * FROM {current} WHERE {scope}) c"
+            f" SEMI JOIN {{staged}} s ON {keys}", staged=now.select(self._target_columns()),
+        )  # fmt: skip
         if doomed.num_rows:
-            with view(connection, doomed=doomed):
-                self._move(connection, columns, f"{scope} AND rowid IN (SELECT rid FROM doomed)")
+            self._move(connection, columns, f"{scope} AND {rowid_in(doomed['rid'], current)}", doomed=doomed)
 
-    def _move(self, connection: Connection, columns: str, among: str) -> None:
+    def _move(self, connection: Connection, columns: str, among: str, **tables: pa.Table) -> None:
         current, history = self.tables
-        connection.execute(f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {among}")
-        connection.execute(f"DELETE FROM {current} WHERE {among}")
+        execute(connection, f"INSERT INTO {history} ({columns}) SELECT {columns} FROM {current} WHERE {among}",
+                **tables)  # fmt: skip
+        execute(connection, f"DELETE FROM {current} WHERE {among}", **tables)
 
     def _tell_settling(self, connection: Connection, then: pa.Table) -> None:
         """Names the tables in which rows of older snapshots may answer: those of targets without an exact row."""
         scope = within("table_key", then["table_key"])
         keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
-        with view(connection, staged=then.select(self._target_columns())):
-            found = connection.execute(
-                f"SELECT DISTINCT s.table_key FROM staged s ANTI JOIN (SELECT c.* FROM {self.tables[0]} c JOIN tables x"
-                f" ON x.table_key = c.table_key AND x.current_snapshot_id = c.snapshot_id WHERE c.{scope}) c ON {keys}"
-            ).fetchall()
-        self.settling.moved([key for (key,) in found])
+        open_tables = execute(
+            connection, f"SELECT DISTINCT s.table_key FROM {{staged}} s ANTI JOIN (SELECT c.* FROM {self.tables[0]} c"
+            " JOIN tables x ON x.table_key = c.table_key AND x.current_snapshot_id = c.snapshot_id"
+            f" WHERE c.{scope}) c ON {keys}", staged=then.select(self._target_columns()),
+        )  # fmt: skip
+        self.settling.moved([key for (key,) in open_tables])
 
     def _drop_orphaned_sketches(self, connection: Connection) -> None:
         """Sketches of targets that the new set lacks go; those of targets that stay are carried over."""
@@ -187,10 +189,10 @@ class SnapshotMerge:
         scope = f"{self.staged.scope(snapshots=True)} AND target_kind = '{kind}'"
         if not connection.execute(f"SELECT 1 FROM {BY_SNAPSHOT['stats.sketches']} WHERE {scope} LIMIT 1").fetchall():
             return
-        with view(connection, staged=self.staged.rows.select([*self.staged.keys])):
-            connection.execute(
-                f"DELETE FROM stats_sketches WHERE {scope}"
-                " AND (table_key, snapshot_id) IN (SELECT (s.table_key, s.snapshot_id) FROM staged s)"
-                " AND (table_key, storage_id, snapshot_id) NOT IN"
-                f" (SELECT (s.table_key, {STORAGE_ID[self.flight].format('s')}, s.snapshot_id) FROM staged s)"
-            )
+        execute(
+            connection, f"DELETE FROM stats_sketches WHERE {scope}"
+            " AND (table_key, snapshot_id) IN (SELECT (s.table_key, s.snapshot_id) FROM {staged} s)"
+            " AND (table_key, storage_id, snapshot_id) NOT IN"
+            f" (SELECT (s.table_key, {STORAGE_ID[self.flight].format('s')}, s.snapshot_id) FROM {{staged}} s)",
+            staged=self.staged.rows.select([*self.staged.keys]),
+        )  # fmt: skip

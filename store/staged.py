@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from store.arrow_sql import execute, query, within
 from store.layout import Connection, stored_columns
 from store.puts import IDENTITY, contradicts, cosmetic, once
-from store.views import view
 
 NONE = pa.chunked_array([], pa.int64())
 _ROW_GROUP = 122_880  # rows that DuckDB stores together
 _PIECE_BYTES = 256 << 20  # copied at a time
-_LITERALS = 16  # values that a condition lists one by one
 
 NameOf = Callable[[int], str]
 """The full name of a table, by its key."""
@@ -45,8 +44,9 @@ class Staged:
         return f"{found} AND {within('snapshot_id', self.rows['snapshot_id'])}" if snapshots else found
 
     def matches(
-        self, connection: Connection, stored: str, more: Sequence[str] = (), *, keep_complete: str | None = None
-    ) -> pa.Table:
+        self, connection: Connection, stored: str, more: Sequence[str] = (), *, keep_complete: str | None = None,
+        **tables: pa.Table,
+    ) -> pa.Table:  # fmt: skip
         """row_no, rid, same, and `more` columns, of each staged row that has a stored one of its target.
 
         Args:
@@ -54,6 +54,7 @@ class Staged:
             stored: Subquery of stored rows with `rid` and all stored columns.
             more: Columns of the subquery that are wanted too.
             keep_complete: SQL of whether, of stored row `t`, a COMPLETE one counts as the same as a PARTIAL staged one.
+            tables: Arrow tables that the subquery reads.
         """
         same = " AND ".join(
             f's."{n}" IS NOT DISTINCT FROM t."{n}"' if n in self.given else f't."{n}" IS NULL' for n in self.content
@@ -61,11 +62,10 @@ class Staged:
         if keep_complete and (partial := self._is_partial()):
             same = f"({same or 'true'}) OR ({keep_complete} AND {partial.format('s')} AND NOT {partial.format('t')})"
         wanted = "".join(f", t.{name}" for name in more)
-        with view(connection, staged=self.numbered):
-            return connection.sql(
-                f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{wanted} FROM staged s"
-                f" JOIN ({stored}) t ON {self.same_target('s', 't')}"
-            ).to_arrow_table()
+        return query(
+            connection, f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{wanted} FROM {{staged}} s"
+            f" JOIN ({stored}) t ON {self.same_target('s', 't')}", staged=self.numbered, **tables,
+        )  # fmt: skip
 
     def same_target(self, staged: str, stored: str) -> str:
         """SQL of whether a staged and a stored row are about one target."""
@@ -109,28 +109,14 @@ class Staged:
 
     def insert(
         self, connection: Connection, table: str, rows: pa.Table, generation: int, more: Mapping[str, str],
-        source: str = "staged s",
+        join: str = "", **tables: pa.Table,
     ) -> None:  # fmt: skip
         """Appends rows; `more` are columns besides the flight's own and their SQL, `s` is the row."""
         names = ", ".join([*more, *(f'"{name}"' for name in self.given), "generation", "created_at"])
         values = ", ".join([*more.values(), *(f's."{name}"' for name in self.given), str(generation), "now()"])
         for piece in _pieces(rows):
-            with view(connection, staged=piece):
-                connection.execute(f"INSERT INTO {table} ({names}) SELECT {values} FROM {source}")
-
-
-def tuple_of(values: pa.ChunkedArray | pa.Array) -> str:
-    """SQL of a list of integers."""
-    return f"({', '.join(str(int(value)) for value in values.to_pylist())})"
-
-
-def within(column: str, values: pa.ChunkedArray) -> str:
-    """A condition that holds for all the values (int64, at least one): a list where they are few, else their range."""
-    distinct = values.unique()
-    if len(distinct) <= _LITERALS:
-        return f"{column} IN {tuple_of(distinct)}"
-    numbers = distinct.to_numpy(zero_copy_only=False)
-    return f"{column} BETWEEN {int(numbers.min())} AND {int(numbers.max())}"
+            execute(connection, f"INSERT INTO {table} ({names}) SELECT {values} FROM {{staged}} s{join}",
+                    staged=piece, **tables)  # fmt: skip
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:

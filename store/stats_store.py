@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.arrow_sql import execute
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.column_names import ColumnNames
 from store.database import Connection, Database
@@ -34,7 +35,6 @@ from store.schemas import COSMETIC
 from store.snapshot_merge import SnapshotMerge
 from store.span_merge import SpanMerge, waves
 from store.targets import Target, TargetKind, storage_id
-from store.views import view
 
 __all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "StatsStore", "content_hash"]
 
@@ -135,6 +135,7 @@ class DuckDBStatsStore:
             return replay
         generation = self._next_generation()
         counts, novel = Counts(), Novel()
+        puts = self._registered(connection, puts, novel)
         for put in puts:
             counts += self._store(connection, put, generation, novel)  # each sees what the one before it wrote
         if idempotency_key is not None:
@@ -156,19 +157,27 @@ class DuckDBStatsStore:
             )
         return Counts(**json.loads(found[0][1]))
 
+    def _registered(self, connection: Connection, puts: Sequence[Put], novel: Novel) -> list[Put]:
+        """The puts that have rows, with `table_key`; tables and snapshots that are new are stored."""
+        keyed = [
+            replace(put, rows=self._with_table_keys(connection, put.rows, novel)) for put in puts if put.rows.num_rows
+        ]
+        if keyed:  # together: some flights have no schema hash, and one that came later would age what is labelled
+            novel.snapshots.update(
+                self.catalog.sight_snapshots(connection, snapshots_of([put.rows for put in keyed]), novel.tables)
+            )
+        return keyed
+
     def _store(self, connection: Connection, put: Put, generation: int, novel: Novel) -> Counts:
-        """One put, whatever number of tables its rows are about."""
-        if not put.rows.num_rows:
-            return Counts()
-        rows = self._with_table_keys(connection, put.rows, novel)
+        """One put with table keys, whatever number of tables its rows are about."""
+        rows = put.rows
         keys = rows["table_key"].unique().to_pylist()
-        if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES:
+        if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES and not novel.has_tables(put.flight, rows):
             forget_marks(connection, keys)
         if put.flight in ("stats.columns", "stats.file_columns"):
             rows = self.columns.with_ids(connection, rows)
             if put.flight == "stats.columns":
-                self.columns.note(connection, rows)
-        novel.snapshots.update(self.catalog.sight_snapshots(connection, snapshots_of(rows)))
+                self.columns.note(connection, rows, is_novel=novel.has_tables(put.flight, rows))
         current = {key: self.catalog.by_key(key).current_snapshot_id for key in keys}
         families = {put.flight: rows}
         if put.flight == "stats.sketches":
@@ -206,7 +215,9 @@ class DuckDBStatsStore:
         if unknown:
             ids = _first_of_each(rows, "table_id", numbers)
             given = {name: ids.get(int(distinct[at])) for name, at in zip(names, order, strict=True)}
-            made = self.catalog.register_all(connection, {name: given[name] for name in unknown})
+            latest = _greatest_snapshots(rows, places, len(distinct))
+            current = {name: latest[at] for name, at in zip(names, order, strict=True)}
+            made = self.catalog.register_all(connection, {name: given[name] for name in unknown}, current=current)
             novel.tables.update(entry.table_key for entry in made.values())
         keys: Codes = np.empty(len(distinct), np.int64)
         for name, at in zip(names, order, strict=True):
@@ -353,18 +364,26 @@ class DuckDBStatsStore:
         self.catalog.settling.moved(doomed)
         pairs = [(key, snapshot_id) for key, ids in doomed.items() for snapshot_id in ids]
         columns = dict(zip(("table_key", "snapshot_id"), map(pa.array, zip(*pairs, strict=True)), strict=True))
-        with view(connection, doomed=pa.table(columns)):
-            for table in (*(part for flight in BY_SNAPSHOT for part in parts(flight)), "file_marks"):
-                connection.execute(
-                    f"DELETE FROM {table} USING doomed d WHERE {table}.table_key = d.table_key"
-                    f" AND {table}.snapshot_id = d.snapshot_id"
-                )
-            listed = connection.execute(
-                "SELECT DISTINCT f.family, f.table_key, f.snapshot_id FROM file_snapshots f SEMI JOIN doomed d"
-                " ON d.table_key = f.table_key AND d.snapshot_id = f.snapshot_id ORDER BY ALL"
-            ).fetchall()
+        places = pa.table(columns)
+        for table in (*(part for flight in BY_SNAPSHOT for part in parts(flight)), "file_marks"):
+            execute(
+                connection, f"DELETE FROM {table} USING {{places}} d WHERE {table}.table_key = d.table_key"
+                f" AND {table}.snapshot_id = d.snapshot_id", places=places,
+            )  # fmt: skip
+        listed = execute(
+            connection, "SELECT DISTINCT f.family, f.table_key, f.snapshot_id FROM file_snapshots f"
+            " SEMI JOIN {places} d ON d.table_key = f.table_key AND d.snapshot_id = f.snapshot_id ORDER BY ALL",
+            places=places,
+        )  # fmt: skip
         for family, key, snapshot_id in listed:
             delete_by_span(connection, family, self.catalog.by_key(key), snapshot_id, None)
+
+
+def _greatest_snapshots(rows: pa.Table, places: Codes, count: int) -> list[int]:
+    """The greatest snapshot id among the rows of each of `count` places."""
+    greatest: Codes = np.full(count, np.iinfo(np.int64).min)
+    np.maximum.at(greatest, places, rows["snapshot_id"].to_numpy())
+    return greatest.tolist()
 
 
 def _first_of_each(rows: pa.Table, name: str, numbers: Codes) -> dict[int, Any]:

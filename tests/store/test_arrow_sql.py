@@ -1,4 +1,4 @@
-"""Arrow tables within SQL: as parameters where they are few, as views where they are many."""
+"""Arrow tables within SQL."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from store.views import execute, query
+from store.arrow_sql import execute, query
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4, 5, 300])
-def test_few_and_many_rows_are_the_same(rows: int):
+def test_tables_are_read_and_values_are_bound(rows: int):
     table = pa.table({
         "key": pa.array(range(rows), pa.int64()),
         "text": pa.array([None if n % 3 == 2 else f"it's {{{n}}} \0 \"$x\"" for n in range(rows)], pa.string()),
@@ -19,8 +19,8 @@ def test_few_and_many_rows_are_the_same(rows: int):
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE kept (key BIGINT, text VARCHAR, flag BOOLEAN, word VARCHAR)")
         execute(connection, "INSERT INTO kept SELECT key, text, flag, $word FROM {made}", {"word": "{}"}, made=table)
-        found = query(connection, "SELECT k.* FROM {made} JOIN kept k ON k.key = made.key ORDER BY 1", made=table)
+        found = query(connection, "SELECT k.* FROM {made} m JOIN kept k ON k.key = m.key ORDER BY 1", made=table)
         assert found.drop_columns("word").to_pylist() == table.to_pylist()
         assert set(found["word"].to_pylist()) <= {"{}"}
         with pytest.raises(duckdb.CatalogException):
-            connection.execute("SELECT * FROM made")
+            connection.execute("SELECT * FROM _arrow_1")

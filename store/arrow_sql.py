@@ -1,0 +1,79 @@
+"""SQL statements that read Arrow tables, and conditions made from Arrow values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from store.layout import Connection
+
+# DuckDB looks for the name of an unknown table among the local variables of the function that runs the statement. To
+# register a table as a view instead costs as much as a small statement.
+_VARIABLES = ("_arrow_1", "_arrow_2", "_arrow_3")
+_LITERALS = 16  # values that a condition lists one by one
+_FEW_ROWS = 64  # row ids that a condition lists one by one
+
+
+def execute(
+    connection: Connection, sql: str, given: Mapping[str, Any] | None = None, **tables: pa.Table
+) -> list[tuple[Any, ...]]:
+    """Runs a statement over Arrow tables.
+
+    Args:
+        connection: A connection.
+        sql: The statement, with `$name` for values, and `{name}` for a table where a FROM clause names it.
+        given: The values by name.
+        tables: Up to three tables by name.
+
+    Returns:
+        The rows of its result.
+    """
+    _arrow_1, _arrow_2, _arrow_3 = _three(tables)
+    return connection.execute(_named(sql, tables), given).fetchall()
+
+
+def query(connection: Connection, sql: str, given: Mapping[str, Any] | None = None, **tables: pa.Table) -> pa.Table:
+    """The rows of a query; its arguments are those of `execute`."""
+    _arrow_1, _arrow_2, _arrow_3 = _three(tables)
+    return connection.sql(_named(sql, tables), params=given).to_arrow_table()
+
+
+def _three(tables: Mapping[str, pa.Table]) -> tuple[pa.Table | None, pa.Table | None, pa.Table | None]:
+    first, second, third, *more = [*tables.values(), None, None, None]
+    assert more == [None] * len(tables), "more than three tables"
+    return first, second, third
+
+
+def _named(sql: str, tables: Mapping[str, pa.Table]) -> str:
+    """The SQL with its tables as names of local variables."""
+    return sql.format(**dict(zip(tables, _VARIABLES, strict=False))) if tables else sql
+
+
+def tuple_of(values: pa.ChunkedArray | pa.Array) -> str:
+    """SQL of a list of integers."""
+    return f"({', '.join(str(int(value)) for value in values.to_pylist())})"
+
+
+def rowid_in(rids: pa.ChunkedArray, table: str) -> str:
+    """A condition that holds for the rows of these ids: a list where they are few, else those of `{doomed}`."""
+    among = tuple_of(rids) if 0 < len(rids) <= _FEW_ROWS else "(SELECT rid FROM {doomed})"
+    return f"{table}.rowid IN {among}"
+
+
+def among(column: str, keys: Collection[int], table: str = "moved") -> str:
+    """A condition that holds for the rows of exactly these keys (at least one): a list where they are few, else those
+    in the column `key` of an Arrow table. DuckDB skips row groups by the list and by the range."""
+    if len(keys) <= _LITERALS:
+        return f"{column} IN ({', '.join(str(int(key)) for key in keys)})"
+    return f"{column} BETWEEN {int(min(keys))} AND {int(max(keys))} AND {column} IN (SELECT key FROM {{{table}}})"
+
+
+def within(column: str, values: pa.ChunkedArray) -> str:
+    """A condition that holds for all the values (int64, at least one): a list where they are few, else their range."""
+    distinct = values.unique()
+    if len(distinct) <= _LITERALS:
+        return f"{column} IN {tuple_of(distinct)}"
+    numbers = distinct.to_numpy(zero_copy_only=False)
+    return f"{column} BETWEEN {int(numbers.min())} AND {int(numbers.max())}"
