@@ -369,10 +369,17 @@ class Catalog(Publications):
             "table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64()),
         })  # fmt: skip
         changed = self._with_other_schema(connection, later, pairs)
-        execute(
-            connection, "UPDATE tables SET current_snapshot_id = p.snapshot_id FROM {pairs} p"
-            f" WHERE tables.table_key = p.table_key AND tables.{within('table_key', pairs['table_key'])}", pairs=pairs,
-        )  # fmt: skip
+        if len(later) == 1:
+            ((key, snapshot_id),) = later.items()
+            connection.execute(
+                "UPDATE tables SET current_snapshot_id = ? WHERE table_key = ?", [snapshot_id, key]
+            )  # fmt: skip
+        else:
+            execute(
+                connection, "UPDATE tables SET current_snapshot_id = p.snapshot_id FROM {pairs} p"
+                f" WHERE tables.table_key = p.table_key AND tables.{within('table_key', pairs['table_key'])}",
+                pairs=pairs,
+            )  # fmt: skip
         self.settling.moved(changed)
         earlier = {k: i for k, i in later.items() if self.drafted.by_key[k].current_snapshot_id is not None}
         self.settling.aged({key: snapshot_id for key, snapshot_id in earlier.items() if key not in changed})

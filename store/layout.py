@@ -9,7 +9,9 @@ for the file listings at positions from_pos <= pos < to_pos (`store.file_spans`)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import duckdb
@@ -101,11 +103,12 @@ def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]
         connection.execute(f"INSERT INTO {table} SELECT {', '.join(['unnest(?)'] * len(columns))}", columns)
 
 
-def stored_columns(flight: str) -> dict[str, pa.DataType]:
+@cache
+def stored_columns(flight: str) -> Mapping[str, pa.DataType]:
     """The columns that a flight's physical table holds after its key: payload, then recorded provenance."""
     schema = FLIGHTS["stats.sketches" if flight == "file_sketches" else flight].schema
     names = [n for n in schema.names if n not in KEY and n not in ("freshness", "usable_for")]
-    return {name: schema.field(name).type for name in names}
+    return MappingProxyType({name: schema.field(name).type for name in names})
 
 
 def parts(flight: str) -> tuple[str, ...]:
@@ -114,9 +117,10 @@ def parts(flight: str) -> tuple[str, ...]:
     return (f"{table}_current", f"{table}_history") if flight in PARTED else (table,)
 
 
-def row_columns(flight: str) -> list[str]:
+@cache
+def row_columns(flight: str) -> Sequence[str]:
     """The quoted columns of every row of a flight of `BY_SNAPSHOT`, in one order, labels not among them."""
-    return ["table_key", "snapshot_id", *(f'"{name}"' for name in stored_columns(flight)), "generation", "created_at"]
+    return ("table_key", "snapshot_id", *(f'"{name}"' for name in stored_columns(flight)), "generation", "created_at")
 
 
 def ddl(flight: str, table: str, leading: str, more: str = "") -> str:

@@ -33,7 +33,8 @@ class Staged:
         self.flight, self.name_of, self.received = flight, name_of, rows.num_rows
         self.columns = stored_columns(flight)
         self.keys = ("table_key", *leading, *IDENTITY[flight])
-        self.given = [name for name in self.columns if name in rows.column_names]
+        given = set(rows.column_names)
+        self.given = [name for name in self.columns if name in given]
         self.content = [name for name in self.columns if name not in cosmetic(flight) and name not in self.keys]
         chosen = rows.select(["table_key", "snapshot_id", *self.given])
         self.rows = once(flight, lambda row: name_of(rows["table_key"][row].as_py()), chosen, self.keys)
