@@ -118,11 +118,16 @@ def _checked(engine: CaptureEngine, request: CaptureRequest, answer: Any, guard:
 
 
 class _Guard:
-    """The sink as one call of an engine sees it: rows of a table or snapshot that nobody asked about go nowhere."""
+    """The sink as one call of an engine sees it: rows of a table or snapshot that nobody asked about go nowhere.
+
+    Rows that an engine adds of its own accord (`extra`) may be of other snapshots of a table that was asked about:
+    statistics that a source made for an earlier snapshot are records of that one.
+    """
 
     def __init__(self, sink: Sink, requests: Sequence[CaptureRequest]):
         self._sink = sink
         self._asked = {_key(request.table) for request in requests}
+        self._tables = {key[:-1] for key in self._asked}
         self.strays: set[str] = set()  # storage ids of the targets of such rows
 
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
@@ -130,7 +135,8 @@ class _Guard:
         if absent := set(names) - set(rows.column_names):
             raise InvalidArgument(f"rows of {flight} lack {', '.join(sorted(absent))}")
         keys = rows.select(names).group_by(names, use_threads=False).aggregate([]).to_pylist()
-        if all(tuple(key[name] for name in names) in self._asked for key in keys):
+        of = [tuple(key[name] for name in names) for key in keys]
+        if all(key in self._asked or (extra and key[:-1] in self._tables) for key in of):
             self._sink.put(flight, rows, extra=extra, whole=whole)
             return
         self.strays |= _targets(flight, rows)

@@ -9,6 +9,7 @@ import pytest
 
 from capture.spi import Sampling
 from tests.integration import test_differential as differential
+from tests.integration import test_differential_history as histories
 from tests.integration.random_lakes import FORMATS
 
 FIRST = int(os.environ.get("STATFLIGHT_FIRST_SEED", "0"))
@@ -27,3 +28,15 @@ def test_every_way_in_process(tmp_path, format, seed):
     for method in (Sampling.RANDOM_ROW_GROUP, Sampling.METADATA_GUIDED):
         (place := tmp_path / method).mkdir()
         differential.check_sampled(format, seed, place, method)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_histories(tmp_path, format, seed):
+    histories.check_history(format, seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("home", histories.HOMES)
+def test_statistics_left_in_a_lake(tmp_path, home, seed):
+    histories.check_left_behind(home, seed, tmp_path)

@@ -147,6 +147,19 @@ def test_one_result_for_another_target_degrades_that_item():
     assert [r.outcome for r in results] == [Outcome.CAPTURED, Outcome.DEGRADED, Outcome.CAPTURED]
 
 
+@pytest.mark.parametrize(("other", "passes"), [(handle(snapshot_id=2), True), (handle("u"), False)])
+def test_extra_records_may_be_of_other_snapshots_alone(other, passes):
+    class Finder(FakeEngine):
+        def capture_batch(self, requests, sink):
+            (request,) = requests
+            sink.put("stats.columns", column_row(other, request.target.column_id), extra=True)
+            return [CaptureResult(Outcome.CAPTURED)]
+
+    sink = MemorySink()
+    (result,), _ = run([Finder()], ask(1), sink)
+    assert (result.outcome is Outcome.CAPTURED, bool(sink.rows("stats.columns"))) == (passes, passes)
+
+
 @pytest.mark.parametrize("other", [handle(snapshot_id=2), handle("u")], ids=["snapshot", "table"])
 def test_a_record_of_another_snapshot_or_table_goes_nowhere(other):
     class Astray(FakeEngine):

@@ -263,6 +263,8 @@ class Truth:
         assert 0 <= row["ndv"] <= self.rows - self.nulls, where
         if row["ndv_exact"] and not deletes:
             assert row["ndv"] == true, f"ndv is {true}: {where}"
+        if row["ndv_lower"] is None and row["ndv_upper"] is None and not computed:
+            return  # another engine's estimate, of an error that it does not tell
         spare = 0 if row["ndv_exact"] else 0.02 * true  # its limits hold at 95 % alone
         assert row["ndv_lower"] - spare <= true, f"ndv is {true}: {where}"
         assert deletes or true <= row["ndv_upper"] + spare, f"ndv is {true}: {where}"

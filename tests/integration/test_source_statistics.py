@@ -94,6 +94,31 @@ def test_statistics_of_an_older_paimon_snapshot_stay_its_own(tmp_path):
         assert (healed["snapshot_id"], healed["freshness"]) == (3, "EXACT")
 
 
+def test_statistics_of_an_older_lance_version_stay_its_own(tmp_path):
+    """What was published into the dataset lives on in the config of the versions that follow."""
+    import lance
+
+    place, name = tmp_path / "wh" / "dots.lance", "lake.default.dots"
+    lance.write_dataset(pa.table({"id": range(10)}), place)
+    with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
+        connect(client, "lance", tmp_path / "wh")
+        assert resolve_ndv(client, name)["outcome"] == "CAPTURED"
+        (told,) = client.act("publish", {"table": name, "to": "lance"})
+        assert told["snapshot_id"] == 1  # the config that holds it is version 2, of the same rows
+        lance.write_dataset(pa.table({"id": range(10, 20_000)}), place, mode="append")
+        client.act("delete_stats", {"table": name})  # all that is known now comes from the lake
+        client.act("discover", {"catalog": "lake"})
+        capture_table(client, name)
+        found = client.get({"table": "stats.columns", "snapshot": "current", "allow_stale": True}).to_pylist()
+        assert [(row["snapshot_id"], row["freshness"], row["ndv"], row["max"]) for row in found] == [
+            (2, "INHERITED", 10.0, "9")]  # fmt: skip
+        assert {row["usable_for"] for row in found} == {"PLANNING"} and found[0]["row_count"] == 10
+        answer = resolve_ndv(client, name)
+        assert answer["outcome"] == "CAPTURED" and answer["record"]["ndv"] == pytest.approx(20_000, rel=0.05)
+        row = column(client, snapshot="current")
+        assert (row["snapshot_id"], row["freshness"], row["max"]) == (3, "EXACT", "19999")
+
+
 def test_sketches_that_spark_registers_later_are_taken_over(tmp_path):
     """Registering statistics makes no new snapshot: the same snapshot is captured again."""
     table = simple_table(tmp_path, Schema(NestedField(1, "id", LongType())), pa.table({"id": range(100)}))
