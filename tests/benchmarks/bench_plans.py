@@ -5,18 +5,23 @@ Statistics are captured by a server, published by `--to spark`'s publisher, and 
 time. q-error: the greater of estimated and true rows divided by the lesser; without statistics Spark estimates sizes
 only, from which rows follow by the width it gives them.
 
+Both sides of a comparison run in one session that has been started and warmed up: neither counts the start of a JVM.
+
 `python -m pytest tests/benchmarks/bench_plans.py -m benchmark -s`; STATFLIGHT_BENCH_SCALE makes it smaller (default 1).
+STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries; with STATFLIGHT_BENCH_DIR what is measured is kept there, so
+that several runs make one table.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
+import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +35,7 @@ from capture.connectors.spi import ConnectorConfig
 from capture.publishers.publishing import publish
 from capture.publishers.spark_catalog import SparkCatalogPublisher
 from capture.publishers.spi import Destination
-from capture.spark.plans import Operator, Plan, cost_based, plan_of, true_rows
+from capture.spark.plans import Operator, cost_based, plan_of, true_rows
 from capture.spark.session import Spark
 from flight_server.worker.connection import Server
 from flight_server.worker.publishing import stored_statistics
@@ -40,8 +45,10 @@ from tests.flight_server.live_server import serving
 pytestmark = [pytest.mark.benchmark, pytest.mark.spark]
 
 SCALE = os.environ.get("STATFLIGHT_BENCH_SCALE", "1")
-RUNS = int(os.environ.get("STATFLIGHT_BENCH_RUNS", "3"))
+RUNS = int(os.environ.get("STATFLIGHT_BENCH_RUNS", "2"))
+CHOSEN = [int(number) for number in os.environ.get("STATFLIGHT_BENCH_QUERIES", "").split(",") if number]
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
+SIDES = ("without", "with")
 INLINE = {"STATFLIGHT_INLINE_MAX_CELLS": str(2**40)}  # the worker starts no second JVM
 
 
@@ -56,24 +63,52 @@ def spark():
     holder.stop()
 
 
-def test_tpch(spark, tmp_path):
-    lake = tmp_path / "lake"
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    kept = os.environ.get("STATFLIGHT_BENCH_DIR")
+    found = Path(kept) if kept else tmp_path_factory.mktemp("plans")
+    found.mkdir(exist_ok=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tpch(place):
+    """The lake of the eight tables."""
+    lake = place / "lake"
     for table in TABLES:
+        if (lake / table).exists():
+            continue
         generator = Path(sys.executable).with_name("tpchgen-cli")
         command = [generator, "parquet", "-s", SCALE, "--tables", table, "--parts", "2", "--output-dir", lake]
         subprocess.run(command, check=True, capture_output=True)
+    return lake
+
+
+def test_times_of_analyze(spark, tpch, tmp_path):
+    """Capture and publish of the eight tables, and Spark's own ANALYZE of them, with histograms and without."""
     session = spark()
-    register(session, lake, TABLES)
-    captured, published = capture_and_publish(spark, tmp_path, lake, TABLES)
-    report(f"TPC-H, scale {SCALE}", *measure_all(session, TABLES, QUERIES))
-    analyzed = analyze(session, lake, TABLES)
-    print(f"\ncapture {captured:.1f} s + publish {published:.1f} s of eight tables; Spark's ANALYZE {analyzed:.1f} s: "
-          f"{analyzed / (captured + published):.1f} times as long")  # fmt: skip
+    register(session, tpch, TABLES)
+    for table in TABLES:  # neither side pays for the first look at a file
+        session.sql(f"SELECT count(*) FROM {table}").collect()
+    captured, published = capture_and_publish(spark, tmp_path, tpch, TABLES)
+    print(f"\nscale {SCALE}: capture {captured:.1f} s + publish {published:.2f} s of eight tables")
+    for histograms in (False, True):
+        analyzed = analyze(session, tpch, TABLES, histograms)
+        print(f"Spark's ANALYZE {'with' if histograms else 'without'} histograms {analyzed:.1f} s: "
+              f"{analyzed / (captured + published):.1f} times as long")  # fmt: skip
+
+
+def test_tpch(spark, place, tpch):
+    session = spark()
+    register(session, tpch, TABLES)
+    capture_and_publish(spark, place, tpch, TABLES)
+    chosen = {number: QUERIES[number] for number in CHOSEN or QUERIES}
+    report(f"TPC-H, scale {SCALE}", measure_all(session, TABLES, chosen, place / "tpch.json"))
 
 
 def test_skewed_keys(spark, tmp_path):
     """Zipf keys: a few are in most of the rows, so that averages mislead and histograms tell."""
-    lake, random, scale = tmp_path / "lake", np.random.default_rng(7), float(SCALE)
+    lake, random, scale = tmp_path / "zipf", np.random.default_rng(7), float(SCALE)
     rows = max(int(2_000_000 * scale), 20_000)
     keys = np.minimum(random.zipf(1.5, rows), 100_000)
     tables = {
@@ -92,7 +127,7 @@ def test_skewed_keys(spark, tmp_path):
         4: f"{joined} day < 30 AND label = 't7'", 5: f"{joined} k < 3 AND v < 100",
     }  # fmt: skip
     capture_and_publish(spark, tmp_path, lake, tables)
-    report("Zipf keys", *measure_all(session, tables, queries))
+    report("Zipf keys", measure_all(session, tables, queries, tmp_path / "zipf.json"))
 
 
 def register(session: Any, lake: Path, tables: Any) -> None:
@@ -104,10 +139,10 @@ def register(session: Any, lake: Path, tables: Any) -> None:
 def capture_and_publish(spark: Any, tmp_path: Path, lake: Path, tables: Any) -> tuple[float, float]:
     """Seconds that the capture and the publications of all tables took."""
     home = tmp_path / "home"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     with serving(home, "--workers", 1, env=INLINE) as server, server.connect() as client:
         client.timeout = 3600.0
-        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake)})
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake), "replace": True})
         client.act("discover", {"catalog": "lake"})
         columns = client.get({"table": "information_schema.columns"}).to_pylist()
         targets = [(c["table_name"], {"kind": "COLUMN", "column_id": c["column_id"]}) for c in columns]
@@ -127,24 +162,21 @@ def capture_and_publish(spark: Any, tmp_path: Path, lake: Path, tables: Any) -> 
         return captured, time.perf_counter() - begun
 
 
-def analyze(session: Any, lake: Path, tables: Any) -> float:
+def analyze(session: Any, lake: Path, tables: Any, histograms: bool) -> float:
     register(session, lake, tables)
-    session.conf.set("spark.sql.statistics.histogram.enabled", "true")
+    session.conf.set("spark.sql.statistics.histogram.enabled", str(histograms).lower())
     begun = time.perf_counter()
     for table in tables:
         session.sql(f"ANALYZE TABLE {table} COMPUTE STATISTICS FOR ALL COLUMNS")
     return time.perf_counter() - begun
 
 
-class Measured:
-    """One query: its plan, the best run time in seconds, the q-errors of scans with filters and of joins."""
+def measure_all(session: Any, tables: Any, queries: dict[int, str], kept: Path) -> dict[int, dict[str, Any]]:
+    """Each query without and with the statistics, in turn: neither side gains by a JVM that has warmed up.
 
-    def __init__(self, plan: Plan, seconds: float, scans: list[float], joins: list[float]):
-        self.plan, self.seconds, self.scans, self.joins = plan, seconds, scans, joins
-
-
-def measure_all(session: Any, tables: Any, queries: dict[int, str]) -> tuple[dict[int, Measured], dict[int, Measured]]:
-    """Each query without and with the statistics, in turn: neither side gains by a JVM that has warmed up."""
+    Returns:
+        By query number what `measured` gives, of earlier runs too when they were kept.
+    """
     catalog = session._jsparkSession.sessionState().catalog()
     parser = session._jsparkSession.sessionState().sqlParser()
     names = [parser.parseTableIdentifier(name) for name in tables]
@@ -154,28 +186,44 @@ def measure_all(session: Any, tables: Any, queries: dict[int, str]) -> tuple[dic
         for name, stats in zip(names, held, strict=True):
             catalog.alterTableStats(name, stats if on else session._jvm.scala.Option.empty())
 
-    before: dict[int, Measured] = {}
-    after: dict[int, Measured] = {}
+    done = {int(number): told for number, told in json.loads(kept.read_text()).items()} if kept.exists() else {}
     with cost_based(session, True):
         for number, sql in queries.items():
-            session.sql(sql).collect()  # files and classes are read once
-            times: dict[bool, list[float]] = {False: [], True: []}
-            for on in [False, True] * RUNS:
-                switch(on)
-                begun = time.perf_counter()
-                session.sql(sql).collect()
-                times[on].append(time.perf_counter() - begun)
-            for on, found in ((False, before), (True, after)):
-                switch(on)
-                plan = plan_of(session, sql, with_statistics=True)
-                scans, joins = ([q_error(session, op) for op in plan.operators if op.kind == kind]
-                                for kind in ("Filter", "Join"))  # fmt: skip
-                found[number] = Measured(plan, min(times[on]), scans, joins)
-    return before, after
+            done[number] = measured(session, sql, switch)
+            print(number, done[number], flush=True)
+            kept.write_text(json.dumps(done))
+    return dict(sorted(done.items()))
 
 
-def q_error(session: Any, operator: Operator) -> float:
-    true, estimated = max(true_rows(session, operator), 1), operator.rows
+def measured(session: Any, sql: str, switch: Callable[[bool], None]) -> dict[str, Any]:
+    """One query: `changed` says whether its plan did; by side (`without`, `with`) the `seconds` of each run, and the
+    q-errors of its `joins` and of its scans with `filters`."""
+    for on in (False, True):
+        switch(on)
+        session.sql(sql).collect()  # files and classes are read once
+    sides: dict[str, dict[str, Any]] = {side: {"seconds": []} for side in SIDES}
+    for _ in range(RUNS):
+        for on, side in enumerate(SIDES):
+            switch(bool(on))
+            begun = time.perf_counter()
+            session.sql(sql).collect()
+            sides[side]["seconds"].append(time.perf_counter() - begun)
+    plans: list[str] = []
+    counts: dict[str, int] = {}
+    for on, side in enumerate(SIDES):
+        switch(bool(on))
+        plan = plan_of(session, sql, with_statistics=True)
+        plans.append(plan.shape)
+        for kind, name in (("Filter", "filters"), ("Join", "joins")):
+            sides[side][name] = [q_error(session, op, counts) for op in plan.operators if op.kind == kind]
+    return sides | {"changed": plans[0] != plans[1]}
+
+
+def q_error(session: Any, operator: Operator, counts: dict[str, int]) -> float:
+    key = str(operator.plan.canonicalized())
+    if key not in counts:
+        counts[key] = true_rows(session, operator)
+    true, estimated = max(counts[key], 1), operator.rows
     if estimated is None:
         output = session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(operator.plan.output())
         width = 8 + sum(attribute.dataType().defaultSize() for attribute in output)
@@ -184,22 +232,25 @@ def q_error(session: Any, operator: Operator) -> float:
     return max(true / estimated, estimated / true)
 
 
-def report(title: str, before: dict[int, Measured], after: dict[int, Measured]) -> None:
+def report(title: str, found: dict[int, dict[str, Any]]) -> None:
     """The table that goes into the README, as it is."""
     print(f"\n{title}\n\n| query | seconds without | with | faster | plan | q-error of joins without | with |")
     print("|---|---|---|---|---|---|---|")
-    for number, old in before.items():
-        new = after[number]
-        changed = "changed" if old.plan.shape != new.plan.shape else "same"
-        print(f"| {number} | {old.seconds:.2f} | {new.seconds:.2f} | {old.seconds / new.seconds:.2f} × | {changed} "
-              f"| {shown(old.joins)} | {shown(new.joins)} |")  # fmt: skip
-    speed = math.exp(statistics.fmean(math.log(before[n].seconds / after[n].seconds) for n in before))
-    print(f"\ngeometric mean of run times: {speed:.2f} × faster")
-    for what in ("joins", "scans"):
-        old, new = (list(itertools.chain.from_iterable(getattr(m, what) for m in part.values()))
-                    for part in (before, after))  # fmt: skip
-        if old and new:
-            print(f"median q-error of {what}: {shown(old)} without, {shown(new)} with")
+    speeds = []
+    for number, told in found.items():
+        old, new = (min(told[side]["seconds"]) for side in SIDES)
+        speeds.append(old / new)
+        changed = "changed" if told["changed"] else "same"
+        errors = (shown(told[side]["joins"]) for side in SIDES)
+        print(f"| {number} | {old:.2f} | {new:.2f} | {old / new:.2f} × | {changed} | {' | '.join(errors)} |")
+    print(f"\ngeometric mean of run times: {statistics.geometric_mean(speeds):.2f} × faster; "
+          f"{sum(speed < 0.95 for speed in speeds)} queries slower by more than a twentieth")  # fmt: skip
+    for what in ("joins", "filters"):
+        errors = [list(itertools.chain.from_iterable(told[side][what] for told in found.values())) for side in SIDES]
+        if all(errors):
+            means = [statistics.geometric_mean(side) for side in errors]
+            print(f"q-error of {what}: median {shown(errors[0])} without, {shown(errors[1])} with; "
+                  f"geometric mean {means[0]:,.1f} without, {means[1]:,.1f} with")  # fmt: skip
 
 
 def shown(errors: list[float]) -> str:
