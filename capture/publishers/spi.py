@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
 from typing import Any, ClassVar
 
 from capture.connectors.spi import Connector, ConnectorConfig
@@ -126,11 +127,17 @@ class Held:
     Attributes:
         snapshot_id: Snapshot they are for; None where the home does not say.
         distinct: Column → number of distinct values, None where the home keeps none that can be read.
+        row_count: Rows that the home says the table had then.
+        total_size_bytes: Bytes of the files that it had then.
+        analyzed_at: Column → when its statistics were written, of the homes that say.
     """
 
     snapshot_id: int | None
     location: str
     distinct: Mapping[str, int | None]
+    row_count: int | None = None
+    total_size_bytes: int | None = None
+    analyzed_at: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +192,18 @@ class Publisher(ABC):
         formats: Table formats that it takes; empty for all.
         sketches: Sketch roles that it needs of each column, of NDV and QUANTILES.
         options: Names of the options it takes.
+        is_catalog: True if the home is apart from the tables, so that their connector does not read what it holds.
     """
 
     home: ClassVar[str]
     formats: ClassVar[frozenset[str]] = frozenset()
     sketches: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[frozenset[str]] = frozenset()
+    is_catalog: ClassVar[bool] = False
 
     def __init__(self, destination: Destination, statistics: TableStatistics) -> None:
         self.destination, self.statistics = destination, statistics
+        self.remarks: list[str] = []  # that a write adds to the publication's detail
         if unknown := sorted(destination.options.keys() - self.options):
             known = ", ".join(sorted(self.options)) or "none"
             raise InvalidArgument(
@@ -226,6 +236,16 @@ class Publisher(ABC):
     @abstractmethod
     def read(self) -> Held | None:
         """Statistics that the home holds now; None when it holds none."""
+
+    def held_of_all(self) -> Sequence[Held]:
+        """Statistics that the home holds now, whoever wrote them: of each engine its own.
+
+        Raises:
+            NotFound: The home has no such table.
+            UpstreamError: The home cannot be read.
+        """
+        held = self.read()
+        return [] if held is None else [held]
 
     @abstractmethod
     def withdraw(self) -> bool:

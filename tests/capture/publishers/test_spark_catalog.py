@@ -7,7 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from capture.publishers.spark_catalog import BINS, bins, estimated_bytes, plain_location
+from capture.publishers.spark_catalog import estimated_bytes
+from capture.publishers.spark_histograms import BINS, bins
+from capture.publishers.spark_session import plain_location
 from capture.publishers.spi import ColumnStatistics
 from store import sketches
 

@@ -1,0 +1,272 @@
+"""Spark's session catalog through the JVM of a classic session: registered tables, and their statistics.
+
+Each call over py4j is a round trip of a fraction of a millisecond, and so is each part of a Java name. Classes are
+therefore looked up once for a session, and all numbers of a table's columns travel as one text.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from store.errors import InvalidArgument, NotFound, UpstreamError
+
+VERSION: Final = "2"  # of Spark's CatalogColumnStat
+_SIZE, _ROWS = " size", " rows"  # no column is named so: it holds a number that only the JVM can make
+_CHANGED_AT: Final = "transient_lastDdlTime"  # seconds, in a Hive metastore
+_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+_CATALYST: Final = "org.apache.spark.sql.catalyst.catalog"
+
+
+class SessionCatalog:
+    """The session catalog of one Spark session.
+
+    Args:
+        session: A classic session.
+
+    Raises:
+        InvalidArgument: It is one of Spark Connect.
+    """
+
+    def __init__(self, session: Any) -> None:
+        if not hasattr(session, "_jsparkSession"):
+            raise InvalidArgument(
+                "spark: a session of Spark Connect cannot reach the catalog's statistics",
+                hint="run a worker with a classic session: --spark-master local[*], or that of a cluster",
+            )
+        self.session = session
+        self._state = session._jsparkSession.sessionState()
+        self._catalog = self._state.catalog()
+        self._known: dict[str, Any] = {}  # location → identifier of the table registered there
+
+    @classmethod
+    def of(cls, session: Any) -> SessionCatalog:
+        """The one of a session, which keeps it: what was looked up once is not looked up again."""
+        found = getattr(session, "_statflight_catalog", None)
+        if found is None:
+            found = cls(session)
+            session._statflight_catalog = found
+        return found
+
+    # Tables.
+
+    def by_name(self, name: str) -> Any:
+        """Spark's `CatalogTable` of a name.
+
+        Raises:
+            NotFound: There is none.
+        """
+        try:
+            return self._catalog.getTableMetadata(self._state.sqlParser().parseTableIdentifier(name))
+        except Exception:  # py4j wraps whatever Spark says
+            raise NotFound(
+                f'options.table: Spark\'s session catalog has no table "{name}"', code="UNKNOWN_TABLE",
+                hint="name it as db.table; a name with a dot is quoted by `", params={"field": "options.table"},
+            ) from None  # fmt: skip
+
+    def by_location(self, location: str) -> Any | None:
+        """Spark's `CatalogTable` registered at a location; None where there is none."""
+        wanted = plain_location(location)
+        if (identifier := self._known.get(wanted)) is not None:
+            try:
+                table = self._catalog.getTableMetadata(identifier)
+            except Exception:  # it was dropped since
+                table = None
+            if table is not None and location_of(table) == wanted:
+                return table
+        self._known = {}
+        for table in self._registered():
+            if found := location_of(table):
+                self._known.setdefault(found, table.identifier())
+                if found == wanted:
+                    return table
+        return None
+
+    def _registered(self) -> Iterator[Any]:
+        for database in self.as_java(self._catalog.listDatabases()):
+            for identifier in self.as_java(self._catalog.listTables(database)):
+                try:
+                    yield self._catalog.getTableMetadata(identifier)
+                except Exception:  # noqa: S112  a temporary view, or a table dropped just now
+                    continue
+
+    # Statistics.
+
+    def fresh(self, table: Any) -> Any:
+        """A registered table as the catalog has it now.
+
+        Raises:
+            UpstreamError: The catalog does not answer.
+        """
+        try:
+            return self._catalog.getTableMetadata(table.identifier())
+        except Exception as trouble:
+            raise failure(trouble) from None
+
+    def distinct(self, statistics: Any) -> dict[str, int | None]:
+        """Column → number of distinct values, None where it has none."""
+        found: dict[str, int | None] = {}
+        columns = self.as_java(statistics.colStats())
+        for name in columns:
+            count = columns[name].distinctCount()
+            found[name] = int(str(count.get())) if count.isDefined() else None
+        return found
+
+    def put(self, identifier: Any, statistics: Any | None) -> None:
+        """Replaces a table's statistics, or with None removes them, in one call of the catalog."""
+        self._catalog.alterTableStats(identifier, self._option(statistics))
+
+    def made(
+        self, table: str, size_bytes: int, row_count: int | None, columns: Mapping[str, Mapping[str, object]]
+    ) -> Any:  # fmt: skip
+        """Spark's `CatalogStatistics`.
+
+        Args:
+            table: Its name, for messages.
+            columns: Column → entries of Spark's `CatalogColumnStat`, of which None ones are left out.
+        """
+        held = dict(columns) | {_SIZE: {"distinctCount": size_bytes}}
+        if row_count is not None:
+            held[_ROWS] = {"distinctCount": row_count}
+        lines = []
+        for name, entries in held.items():
+            told = {"version": VERSION} | {key: value for key, value in entries.items() if value is not None}
+            lines += [f"{_escaped(f'{name}.{key}')}={_escaped(str(value))}\n" for key, value in told.items()]
+        properties = self._class("java.util.Properties")()
+        properties.load(self._class("java.io.StringReader")("".join(lines)))
+        entries_of = self._class("org.apache.spark.api.python.PythonUtils").toScalaMap(properties)
+        parse = self._class(f"{_CATALYST}.CatalogColumnStat").fromMap
+        stats = self._class("java.util.HashMap")()
+        for name in columns:
+            stats.put(name, parse(table, name, entries_of).get())
+        # Made by reflection: py4j would turn a BigInt into a number of Python's, which the constructor does not take.
+        arguments = self._class("java.util.ArrayList")()
+        arguments.addAll(self.as_java(parse(table, _SIZE, entries_of).get().distinctCount().toList()))
+        whole = parse(table, _ROWS, entries_of).get().distinctCount() if row_count is not None else self._option(None)
+        arguments.add(whole)
+        arguments.add(self._class("org.apache.spark.api.python.PythonUtils").toScalaMap(stats))
+        return self._constructor.newInstance(arguments.toArray())
+
+    def histogram(self, content: bytes) -> str:
+        """The text that Spark keeps of a histogram, from its bytes (`spark_histograms.serialized`)."""
+        held = self._class("java.io.ByteArrayOutputStream")()
+        out = self._class("net.jpountz.lz4.LZ4BlockOutputStream")(held)
+        out.write(content)
+        out.close()
+        return base64.b64encode(held.toByteArray()).decode()
+
+    def check_planning(self, table: str) -> None:
+        """Has Spark plan a scan of a table.
+
+        Raises:
+            UpstreamError: It cannot, with the statistics that the table has now.
+        """
+        try:
+            self.session.table(table)._jdf.queryExecution().optimizedPlan().stats()
+        except Exception as trouble:
+            raise failure(trouble) from None
+
+    @property
+    def broadcast_bytes(self) -> int:
+        """The estimated size up to which Spark broadcasts a table of a join."""
+        text = self.session.conf.get("spark.sql.autoBroadcastJoinThreshold")
+        return int(self._class("org.apache.spark.network.util.JavaUtils").byteStringAsBytes(str(text)))
+
+    # The JVM.
+
+    def as_java(self, held: Any) -> Any:
+        """A Scala collection as one that Python can walk through."""
+        return self._class("scala.jdk.javaapi.CollectionConverters").asJava(held)
+
+    def _option(self, value: Any) -> Any:
+        return self._class("scala.Option").apply(value)
+
+    @cached_property
+    def _constructor(self) -> Any:
+        loader = self._class("java.lang.Thread").currentThread().getContextClassLoader()
+        name = f"{_CATALYST}.CatalogStatistics"
+        (constructor,) = self._class("java.lang.Class").forName(name, True, loader).getConstructors()
+        return constructor
+
+    def _class(self, name: str) -> Any:
+        found = self._classes.get(name)
+        if found is None:
+            found = self.session._jvm
+            for part in name.split("."):
+                found = getattr(found, part)
+            self._classes[name] = found
+        return found
+
+    @cached_property
+    def _classes(self) -> dict[str, Any]:
+        return {}
+
+
+def fields_of(table: Any) -> list[dict[str, Any]]:
+    """The top-level fields of a registered table, as Spark's JSON of its schema has them."""
+    fields: list[dict[str, Any]] = json.loads(table.schema().json())["fields"]
+    return fields
+
+
+def name_of(table: Any) -> str:
+    """The full name of a registered table."""
+    return str(table.identifier().unquotedString())
+
+
+def statistics_of(table: Any) -> Any | None:
+    """Spark's `CatalogStatistics` of a registered table; None when it has none."""
+    found = table.stats()
+    return found.get() if found.isDefined() else None
+
+
+def row_count_of(statistics: Any) -> int | None:
+    """The row count of Spark's `CatalogStatistics`."""
+    count = statistics.rowCount()
+    return int(str(count.get())) if count.isDefined() else None
+
+
+def changed_at(table: Any) -> datetime | None:
+    """When a registered table's entry was last changed, or made where the catalog tells no more: of an entry in memory
+    statistics are never older."""
+    changed = table.properties().get(_CHANGED_AT)
+    if changed.isDefined() and str(changed.get()).isdecimal():
+        return datetime.fromtimestamp(int(changed.get()), UTC)
+    made_ms = int(table.createTime())
+    return datetime.fromtimestamp(made_ms / 1000, UTC) if made_ms > 0 else None
+
+
+def location_of(table: Any) -> str:
+    """The plain location of a registered table; empty where it has none."""
+    where = table.storage().locationUri()
+    return plain_location(where.get().toString()) if where.isDefined() else ""
+
+
+def plain_location(uri: str) -> str:
+    """A location in the form that two spellings of it share: no `file:`, no trailing slash, nothing encoded."""
+    found = urlsplit(uri)
+    if found.scheme in ("", "file"):
+        return unquote(found.path).rstrip("/")
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(found.scheme, found.scheme)
+    return f"{scheme}://{found.netloc}{unquote(found.path)}".rstrip("/")
+
+
+def failure(trouble: Exception) -> Exception:
+    """What the JVM threw, as an error of ours; PermissionError where it may not write."""
+    text = str(trouble)
+    if type(trouble).__module__.partition(".")[0] not in ("py4j", "pyspark"):
+        return trouble
+    if "Permission denied" in text or "AccessControlException" in text or "read-only" in text.lower():
+        return PermissionError()
+    line = next((part for part in text.splitlines() if "Exception: " in part), text.splitlines()[0])
+    return UpstreamError(f"spark: the session catalog refused: {line.rpartition('Exception: ')[2][:200]}")
+
+
+def _escaped(text: str) -> str:
+    """A key or value of `java.util.Properties`."""
+    return re.sub(r"[^\w]", lambda found: _ESCAPES.get(found[0], "\\" + found[0]), text)
