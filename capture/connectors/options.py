@@ -16,8 +16,8 @@ from store.errors import InvalidArgument, nearest
 TIMEOUT_OPTION: Final = "timeout"
 DEFAULT_TIMEOUT: Final = 30.0
 
-PUBLISH_PREFIX: Final = "publish."  # publish.HOME.OPTION: an option of publications to that home
-COMMON: Final = ("path_rewrite", SECRET_OPTION, "policy", "publish", TIMEOUT_OPTION)
+HOME_PREFIXES: Final = ("publish.", "statistics_from.")  # publish.HOME.OPTION: an option of publications to that home
+COMMON: Final = ("path_rewrite", SECRET_OPTION, "policy", "publish", "statistics_from", TIMEOUT_OPTION)
 """Options every format takes."""
 
 _STORAGE_PREFIXES = (
@@ -95,7 +95,7 @@ def check_options(format: str, options: Mapping[str, str], own: Collection[str] 
     """
     allowed = [*own, *COMMON]
     for name in options:
-        if name not in allowed and not is_storage_option(name) and not name.startswith(PUBLISH_PREFIX):
+        if name not in allowed and not is_storage_option(name) and not name.startswith(HOME_PREFIXES):
             raise InvalidArgument(
                 f'options: format {format} has no option "{name}"; it takes {", ".join(sorted(allowed))}'
                 " and storage options such as aws_region or s3.endpoint",

@@ -247,6 +247,7 @@ class NativeStats:
     `columns` has COLUMN_SCHEMA for columns whose table-level statistics the format itself keeps for this very snapshot
     (Paimon statistics file, Lance properties, Puffin): None lets the engine roll the files up. Of statistics made for
     another snapshot nothing belongs there; `earlier` has those of snapshots before this one that are still live.
+    `remarks` say why statistics that were looked for are not here.
     `row_count` is live rows, None when metadata cannot tell. `row_deletes` says whether row-level deletes exist.
     `sketches` are (column_id, role, sketch_type, data, params) the source keeps at table level.
     `parts`, where a connector has them, are all of `files` and `file_columns()` again, for captures of all columns.
@@ -264,6 +265,7 @@ class NativeStats:
     sketches: Sequence[tuple[int, str, str, bytes, Mapping[str, Any]]] = ()
     parts: Sequence[FilePart] = ()
     earlier: Sequence[EarlierColumns] = ()
+    remarks: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Publishers write captured statistics to the homes where engines look for them.
 
-Homes are the entry points of group `statflight.publishers`; a checkout that is not installed has the same ones.
+Homes are the entry points of group `statflight.publishers`; a checkout that is not installed has the same ones. The
+homes that are catalogs are read too, by `capture.publishers.reading_back`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from store.errors import InvalidArgument, nearest
 
 GROUP: Final = "statflight.publishers"
 OPTION: Final = "publish"  # of a connector: the homes that its tables are published to after each capture
+READ_OPTION: Final = "statistics_from"  # of a connector: the catalogs whose statistics a capture takes over
 
 BUILT_IN: Final = {
     "glue": "capture.publishers.glue:GluePublisher",
@@ -35,8 +37,12 @@ def known_homes() -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=GROUP)} | BUILT_IN
 
 
-def check_home(home: str) -> str:
+def check_home(home: str, field: str = "to") -> str:
     """The name of a home that exists.
+
+    Args:
+        home: As a caller gave it.
+        field: The field or option that it was given in.
 
     Raises:
         InvalidArgument: There is none of that name; the message lists those there are.
@@ -44,27 +50,57 @@ def check_home(home: str) -> str:
     homes = known_homes()
     if home not in homes:
         raise InvalidArgument(
-            f'to: "{home}" is not a home; expected one of {", ".join(sorted(homes))}',
+            f'{field}: "{home}" is not a home; expected one of {", ".join(sorted(homes))}',
             hint=nearest(home.lower(), sorted(homes)), code="UNKNOWN_HOME",
-            params={"field": "to", "expected": "|".join(sorted(homes)), "actual": home},
+            params={"field": field, "expected": "|".join(sorted(homes)), "actual": home},
         )  # fmt: skip
     return home
 
 
 def homes_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The homes that a connector's option names.
+    """The homes that a connector's option `publish` names.
 
     Raises:
         InvalidArgument: One of them does not exist.
     """
-    names = (name.strip() for name in str(options.get(OPTION) or "").split(","))
-    return tuple(dict.fromkeys(check_home(name) for name in names if name))
+    return tuple(check_home(name, f"options.{OPTION}") for name in _names(options, OPTION))
 
 
-def options_of(options: Mapping[str, Any], home: str) -> dict[str, str]:
-    """Options of publications to a home, among those of a connector: `publish.HOME.OPTION`."""
-    prefix = f"{OPTION}.{home}."
-    return {name.removeprefix(prefix): str(value) for name, value in options.items() if name.startswith(prefix)}
+def catalogs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The homes that a connector's option `statistics_from` names.
+
+    Raises:
+        InvalidArgument: One of them does not exist, or is not a catalog apart from the tables.
+    """
+    names = _names(options, READ_OPTION)
+    field = f"options.{READ_OPTION}"
+    for name in names:
+        if not publisher_class(check_home(name, field)).is_catalog:
+            catalogs = ", ".join(home for home in sorted(BUILT_IN) if publisher_class(home).is_catalog)
+            raise InvalidArgument(
+                f"{field}: statistics of {name} lie in the table and are read without it; expected some of {catalogs}",
+                params={"field": field, "expected": catalogs.replace(", ", "|"), "actual": name},
+            )
+    return names
+
+
+def options_of(options: Mapping[str, Any], home: str, *prefixes: str) -> dict[str, str]:
+    """Options of a home among those of a connector: `publish.HOME.OPTION`.
+
+    Args:
+        options: Of the connector.
+        home: The home.
+        prefixes: Other words than `publish`; of an option given under several the last one holds.
+    """
+    found: dict[str, str] = {}
+    for prefix in (f"{word}.{home}." for word in prefixes or (OPTION,)):
+        found |= {name.removeprefix(prefix): str(value) for name, value in options.items() if name.startswith(prefix)}
+    return found
+
+
+def _names(options: Mapping[str, Any], option: str) -> tuple[str, ...]:
+    names = (name.strip() for name in str(options.get(option) or "").split(","))
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 def publisher_class(home: str) -> type[Publisher]:

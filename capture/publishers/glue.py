@@ -1,19 +1,34 @@
 """`glue`: column statistics of AWS Glue's catalog, for Athena, Redshift Spectrum and Trino.
 
-The API takes 25 columns a call. When a later call fails, what the earlier ones replaced is put back. Row counts have no
-place here: Glue keeps them as a table parameter, which only a rewrite of the whole table entry could change.
+The API takes 25 columns a call. When a later call fails, what the earlier ones replaced is put back. Row count and size
+are parameters of the table, whose entry is replaced as a whole in the last call, unless somebody changed it meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar
 
 from capture.connectors.options import timeout_of
-from capture.publishers.hive_types import BINARY, DATE, DECIMAL, DOUBLE, LONG, HiveColumn, hive_columns, unscaled
+from capture.publishers.hive_types import (
+    BINARY,
+    DATE,
+    DECIMAL,
+    DOUBLE,
+    LONG,
+    ROWS,
+    HiveColumn,
+    changed_at,
+    count,
+    held_of_spark,
+    hive_columns,
+    unscaled,
+    with_counts,
+)  # fmt: skip
 from capture.publishers.spi import Draft, Held, LostRace, Publisher, moved_on
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 
@@ -35,6 +50,7 @@ class GluePublisher(Publisher):
         "database", "table", "catalog_id", "region", "endpoint_url", "access_key_id", "secret_access_key",
         "session_token", "profile",
     })  # fmt: skip
+    is_catalog: ClassVar[bool] = True
 
     def prepare(self) -> Draft:
         of = self.statistics
@@ -67,6 +83,7 @@ class GluePublisher(Publisher):
                 if name in before:
                     self._call("delete_column_statistics_for_table", ColumnName=name)
                     done.append(name)
+            self._tell_counts()
         except (StatflightError, PermissionError):
             self._put_back(done, before)
             raise
@@ -75,13 +92,45 @@ class GluePublisher(Publisher):
     def read(self) -> Held | None:
         names = [column.name for column in self.statistics.columns if column.name.lower() in self._types]
         found: dict[str, int | None] = {}
+        analyzed = {}
         ours = {name.lower(): name for name in names}
         for item in self._stored(names):
             data = item["StatisticsData"]
             held = data.get(_FIELDS.get(data["Type"], ""), {})
             name = ours.get(item["ColumnName"].lower(), item["ColumnName"])
             found[name] = held.get("NumberOfDistinctValues")
-        return Held(None, self._name, found) if found else None
+            analyzed[name] = item["AnalyzedTime"]
+        return Held(None, self._name, found, analyzed_at=analyzed) if found else None
+
+    def held_of_all(self) -> Sequence[Held]:
+        """Column statistics of the catalog, and those that Spark keeps in the table's parameters."""
+        entry = self._entry()
+        parameters = entry.get("Parameters") or {}
+        own = self.read()
+        found = [] if own is None else [replace(own, row_count=count(parameters, ROWS))]
+        names = {column.name.lower(): column.name for column in self.statistics.columns}
+        changed = changed_at(parameters) or entry.get("UpdateTime")
+        of_spark = held_of_spark(parameters, f"Spark's ANALYZE of {self._name}", names, changed)
+        return found if of_spark is None else [*found, of_spark]
+
+    def _tell_counts(self) -> None:
+        """Writes row count and size into the table's entry, unless it says so already.
+
+        Raises:
+            LostRace: Somebody has changed the entry meanwhile.
+        """
+        entry = self._entry()
+        parameters = with_counts(entry.get("Parameters") or {}, self.statistics)
+        if parameters is None:
+            return
+        allowed = self._client.meta.service_model.shape_for("TableInput").members
+        given = {name: value for name, value in entry.items() if name in allowed} | {"Parameters": parameters}
+        place = {name: value for name, value in self._table.items() if name != "TableName"}
+        version = {"VersionId": entry["VersionId"]} if "VersionId" in entry else {}
+        try:
+            self._ask("update_table", place | {"TableInput": given, "SkipArchive": True} | version)
+        except PermissionError:
+            self.remarks.append("row count left out: the table's entry may not be changed")
 
     def withdraw(self) -> bool:
         held = self.read()
@@ -107,11 +156,16 @@ class GluePublisher(Publisher):
     @cached_property
     def _types(self) -> dict[str, str]:
         """Column name, lower case → Hive type."""
-        name = {"DatabaseName": self._table["DatabaseName"], "Name": self._table["TableName"]}
-        lookup = {key: value for key, value in self._table.items() if key == "CatalogId"} | name
-        table = self._ask("get_table", lookup)["Table"]
+        table = self._entry()
         columns = table.get("StorageDescriptor", {}).get("Columns", []) + table.get("PartitionKeys", [])
         return {column["Name"].lower(): column.get("Type", "") for column in columns}
+
+    def _entry(self) -> dict[str, Any]:
+        """The table's entry in the catalog."""
+        name = {"DatabaseName": self._table["DatabaseName"], "Name": self._table["TableName"]}
+        lookup = {key: value for key, value in self._table.items() if key == "CatalogId"} | name
+        entry: dict[str, Any] = self._ask("get_table", lookup)["Table"]
+        return entry
 
     @cached_property
     def _table(self) -> dict[str, str]:

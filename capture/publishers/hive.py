@@ -1,19 +1,37 @@
 """`hive`: column statistics of a Hive metastore, for Trino, Hive and Impala, over its Thrift interface.
 
-One call writes all columns, in one transaction of the metastore. Spark does not read these: its home is `spark`.
+One call writes all columns, in one transaction of the metastore; another one before it the row count and size, which
+are parameters of the table. Spark does not read the columns: its home is `spark`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from capture.connectors.options import timeout_of
-from capture.publishers.hive_types import BINARY, DATE, DECIMAL, DOUBLE, LONG, HiveColumn, hive_columns, unscaled
+from capture.publishers.hive_types import (
+    BINARY,
+    CHANGED_AT,
+    DATE,
+    DECIMAL,
+    DOUBLE,
+    LONG,
+    ROWS,
+    HiveColumn,
+    changed_at,
+    count,
+    held_of_spark,
+    hive_columns,
+    unscaled,
+    with_counts,
+)  # fmt: skip
 from capture.publishers.spi import Draft, Held, LostRace, Publisher, moved_on
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
@@ -25,6 +43,7 @@ _FIELDS: Final = {"LONG": "longStats", "DOUBLE": "doubleStats", "DECIMAL": "deci
 class HivePublisher(Publisher):
     home: ClassVar[str] = "hive"
     options: ClassVar[frozenset[str]] = frozenset({"uri", "database", "table", "catalog"})
+    is_catalog: ClassVar[bool] = True
 
     def prepare(self) -> Draft:
         of = self.statistics
@@ -48,9 +67,15 @@ class HivePublisher(Publisher):
         gone = [name.lower() for name in self.statistics.left_out if name.lower() in self._types]
         asked = ttypes.TableStatsRequest(dbName=database, tblName=table, colNames=gone, catName=about.catName)
         with self._opened() as client:
-            client.update_table_column_statistics(
-                ttypes.ColumnStatistics(statsDesc=about, statsObj=[_item(column) for column in draft.content])
-            )
+            before = self._tell_counts(client)
+            try:
+                client.update_table_column_statistics(
+                    ttypes.ColumnStatistics(statsDesc=about, statsObj=[_item(column) for column in draft.content])
+                )
+            except Exception:
+                if before is not None:
+                    self._alter(client, before)
+                raise
             # numbers of an earlier publication that nothing vouches for any more
             for item in (client.get_table_statistics_req(asked).tableStats or ()) if gone else ():
                 client.delete_table_column_statistics(database, table, item.colName)
@@ -74,6 +99,56 @@ class HivePublisher(Publisher):
             )
             distinct[ours.get(item.colName.lower(), item.colName)] = getattr(held, "numDVs", None)
         return Held(None, self._name, distinct) if distinct else None
+
+    def held_of_all(self) -> Sequence[Held]:
+        """Column statistics of the metastore, and those that Spark keeps in the table's parameters."""
+        own = self.read()
+        with self._opened() as client:
+            parameters: Mapping[str, str] = client.get_table(*self._table).parameters or {}
+            analyzed = {} if own is None else {name: self._analyzed_at(client, name) for name in own.distinct}
+        found = []
+        if own is not None:
+            known = {name: at for name, at in analyzed.items() if at is not None}
+            found.append(replace(own, row_count=count(parameters, ROWS), analyzed_at=known))
+        names = {column.name.lower(): column.name for column in self.statistics.columns}
+        of_spark = held_of_spark(parameters, f"Spark's ANALYZE of {self._name}", names, changed_at(parameters))
+        return found if of_spark is None else [*found, of_spark]
+
+    def _analyzed_at(self, client: Any, column: str) -> datetime | None:
+        """When a column's statistics were written, None where the metastore does not tell."""
+        held = client.get_table_column_statistics(*self._table, column.lower())
+        seconds = held.statsDesc.lastAnalyzed
+        return datetime.fromtimestamp(seconds, UTC) if seconds else None
+
+    def _tell_counts(self, client: Any) -> Any:
+        """Writes row count and size into the table's entry; the former entry, None where nothing was written."""
+        import copy
+
+        from pymetastore.hive_metastore import ttypes
+
+        before = client.get_table(*self._table)
+        parameters = with_counts(before.parameters or {}, self.statistics)
+        if parameters is None:
+            return None
+        table = copy.copy(before)
+        table.parameters = parameters
+        try:
+            self._alter(client, table)
+        except ttypes.MetaException as refusal:
+            if not _is_denied(refusal):
+                raise
+            self.remarks.append("row count left out: the table's entry may not be changed")
+            return None
+        return before
+
+    def _alter(self, client: Any, table: Any) -> None:
+        """Replaces the table's entry, which newer metastores refuse when somebody has changed it meanwhile."""
+        from pymetastore.hive_metastore import ttypes
+
+        asked = {"DO_NOT_UPDATE_STATS": "true"}
+        if (changed := (table.parameters or {}).get(CHANGED_AT)) is not None:
+            asked |= {"expected_parameter_key": CHANGED_AT, "expected_parameter_value": changed}
+        client.alter_table_with_environment_context(*self._table, table, ttypes.EnvironmentContext(properties=asked))
 
     def withdraw(self) -> bool:
         held = self.read()
@@ -121,12 +196,12 @@ class HivePublisher(Publisher):
             ) from None  # fmt: skip
         except ttypes.MetaException as refusal:
             text = str(refusal.message or "no reason given")
-            if "permission denied" in text.lower() or "not authorized" in text.lower():
+            if _is_denied(refusal):
                 raise PermissionError from None
-            if "concurrent" in text.lower() or "deadlock" in text.lower():
+            if any(word in text.lower() for word in ("concurrent", "deadlock", "has been modified")):
                 raise LostRace("hive: the metastore is being changed by another writer") from None
             raise UpstreamError(f"hive: the metastore refused ({text[:200]})") from None
-        except ttypes.InvalidInputException as refusal:
+        except (ttypes.InvalidInputException, ttypes.InvalidOperationException) as refusal:
             raise InvalidArgument(f"hive: the metastore refused ({str(refusal.message)[:200]})") from None
         except (TException, OSError) as trouble:
             raise UpstreamError(f"hive: {host}:{port} cannot be reached ({type(trouble).__name__})") from None
@@ -143,6 +218,11 @@ class HivePublisher(Publisher):
                 params={"field": "options.uri"},
             )
         return found.hostname, found.port or DEFAULT_PORT
+
+
+def _is_denied(refusal: Any) -> bool:
+    text = str(refusal.message).lower()
+    return "permission denied" in text or "not authorized" in text
 
 
 def _item(column: HiveColumn) -> Any:

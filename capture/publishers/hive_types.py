@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from capture.publishers.spi import ColumnStatistics
+from capture.publishers.spi import ColumnStatistics, Held, TableStatistics
 from store.logical_types import Kind, parse
 
 LONG, DOUBLE, DECIMAL, DATE, STRING, BINARY = "LONG", "DOUBLE", "DECIMAL", "DATE", "STRING", "BINARY"
@@ -21,6 +21,10 @@ _FITTING: Final = {
     LONG: (Kind.INT, Kind.TIMESTAMP, Kind.TIMESTAMPTZ), DOUBLE: (Kind.FLOAT, Kind.DOUBLE), DECIMAL: (Kind.DECIMAL,),
     DATE: (Kind.DATE,), STRING: (Kind.STRING,), BINARY: (Kind.BINARY,),
 }  # fmt: skip
+ROWS, SIZE, CHANGED_AT = "numRows", "totalSize", "transient_lastDdlTime"
+_BY_US: Final = {"STATS_GENERATED_VIA_STATS_TASK": "true"}  # else a metastore may count the files itself
+_SPARK: Final = "spark.sql.statistics."  # parameters that Spark's ANALYZE writes
+_SPARK_COLUMN: Final = f"{_SPARK}colStats."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,53 @@ def hive_columns(
                 column.avg_width_bytes or 0.0, column.max_width_bytes or 0,
             ))  # fmt: skip
     return found
+
+
+def with_counts(parameters: Mapping[str, str], of: TableStatistics) -> dict[str, str] | None:
+    """A table's parameters with its row count and size, under Hive's names.
+
+    Returns:
+        All parameters; None where they say so already, the row count is not known, or the table is one of Iceberg,
+        whose commits change the same entry and whose metadata has the row count.
+    """
+    if of.row_count is None or parameters.get("table_type", "").upper() == "ICEBERG":
+        return None
+    told = {ROWS: str(of.row_count)} | ({} if of.total_size_bytes is None else {SIZE: str(of.total_size_bytes)})
+    if told.items() <= parameters.items():
+        return None
+    return dict(parameters) | told | _BY_US
+
+
+def count(parameters: Mapping[str, str], name: str) -> int | None:
+    """A count among a table's parameters; None where it is missing, or is not a count."""
+    text = parameters.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
+def changed_at(parameters: Mapping[str, str]) -> datetime | None:
+    """When a table's entry was last changed: its parameters were not written later."""
+    seconds = count(parameters, CHANGED_AT)
+    return None if seconds is None or seconds > 2**36 else datetime.fromtimestamp(seconds, UTC)
+
+
+def held_of_spark(
+    parameters: Mapping[str, str], location: str, names: Mapping[str, str], changed: datetime | None
+) -> Held | None:
+    """Statistics that Spark's ANALYZE left in a table's parameters; None where there are none.
+
+    Args:
+        names: Column name, lower case → our name.
+        changed: When the table's entry was last changed.
+    """
+    distinct: dict[str, int | None] = {}
+    for key in parameters:
+        name = key.removeprefix(_SPARK_COLUMN).removesuffix(".distinctCount")
+        if key == f"{_SPARK_COLUMN}{name}.distinctCount" and name.lower() in names:
+            distinct[names[name.lower()]] = count(parameters, key)
+    if not distinct:
+        return None
+    rows, size = count(parameters, f"{_SPARK}numRows"), count(parameters, f"{_SPARK}totalSize")
+    return Held(None, location, distinct, rows, size, dict.fromkeys(distinct, changed) if changed else {})
 
 
 def unscaled(value: Decimal) -> tuple[bytes, int]:

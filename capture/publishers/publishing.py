@@ -89,6 +89,7 @@ def _publication(publisher: Publisher, draft: Draft, made: int | None, state: st
     detail = [draft.detail] if draft.detail else []
     if draft.is_held and state == "CURRENT":
         detail.append("held already")
+    detail += dict.fromkeys(publisher.remarks)
     if draft.left_out:
         detail.append(f"left out: {_reasons(draft.left_out)}")
     return Publication(

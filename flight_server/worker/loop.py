@@ -25,6 +25,7 @@ from capture.connectors.progress import reporting
 from capture.connectors.secrets import redact_all, resolve
 from capture.connectors.spi import Column, Connector, ConnectorConfig, Schema
 from capture.engines import described
+from capture.publishers.reading_back import with_catalogs
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spi import CaptureRequest, CaptureResult, CaptureSpec, Decision, Mode, Outcome, TableHandle
@@ -49,9 +50,14 @@ ROLES: Final = (("control",), ("sync", "control"), ("sync",), ("light",), ("job"
 
 
 class Connectors:
-    """The connectors of one thread, kept open for a while: each look at a lake reads its metadata anew in any case."""
+    """The connectors of one thread, kept open for a while: each look at a lake reads its metadata anew in any case.
 
-    def __init__(self) -> None:
+    Args:
+        spark: Gives a Spark session, for lakes whose statistics are read from Spark's catalog too.
+    """
+
+    def __init__(self, spark: Callable[[], Any] | None = None) -> None:
+        self._spark = spark
         self._open: dict[str, tuple[Connector, float]] = {}
 
     @contextlib.contextmanager
@@ -65,7 +71,7 @@ class Connectors:
             while len(self._open) >= MAX_CONNECTORS:
                 self._close(next(iter(self._open)))
             options = ConnectorConfig(config["catalog"], config["format"], config["uri"], resolved["options"])
-            self._open[key] = (open_connector(options), now)
+            self._open[key] = (with_catalogs(open_connector(options), options, self._spark), now)
         try:
             yield self._open[key][0]
         except BaseException:
@@ -88,9 +94,9 @@ class Connectors:
 class _Slot:
     """A thread of a worker: the kinds of leases it serves, its open connectors, its current lease."""
 
-    def __init__(self, kinds: Sequence[str]):
+    def __init__(self, kinds: Sequence[str], spark: Callable[[], Any]):
         self.kinds = tuple(kinds)
-        self.connectors = Connectors()
+        self.connectors = Connectors(spark)
         self.keeper: LeaseKeeper | None = None
         self.abandoned = False
         self.most = FIRST_SIZE  # leases to ask for at once
@@ -121,7 +127,7 @@ class Worker:
     def start(self, roles: Sequence[Sequence[str]]) -> None:
         """Starts a thread for each role: the kinds of leases it asks for, in order."""
         for kinds in roles:
-            slot = _Slot(kinds)
+            slot = _Slot(kinds, self._session)
             self._slots.append(slot)
             threading.Thread(target=self._run, args=(slot,), daemon=True, name="-".join(kinds)).start()
 
@@ -156,7 +162,7 @@ class Worker:
 
     def run(self, kinds: Sequence[str]) -> None:
         """Leases and works in this thread until told to stop."""
-        slot = _Slot(kinds)
+        slot = _Slot(kinds, self._session)
         self._slots.append(slot)
         self._run(slot)
 
@@ -196,7 +202,7 @@ class Worker:
         with self._watch_lock:
             slot = self._watching.get(catalog)
             if slot is None or slot.abandoned or slot.keeper is not None:
-                slot = _Slot(())
+                slot = _Slot((), self._session)
                 self._watching[catalog] = slot
             if slot not in self._slots:
                 self._slots.append(slot)
@@ -302,6 +308,11 @@ class Worker:
                 reason = InvalidArgument(f"what was captured is refused: {first_line(refusal)}")
                 ids = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
                 report = ids | {"error": to_json(reason), "message": str(reason)}
+
+    def _session(self) -> Any:
+        """The Spark session, started if there is none."""
+        with (self.spark or Spark()).held() as session:
+            return session()
 
     # Looking at a lake.
 

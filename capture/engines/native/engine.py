@@ -102,7 +102,7 @@ class _Pass:
         if self.whole:
             self._put_files(native)
             self._put_earlier(native)
-        results = [self._answer(request, native, columns) for request in self.requests]
+        results = [_with_remarks(self._answer(request, native, columns), native) for request in self.requests]
         captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
                     if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
         sure = captured | self._outdated(native) if self.whole else captured
@@ -322,6 +322,13 @@ class _Pass:
         ]  # fmt: skip
         if rows:
             self.sink.put("stats.sketches", _rows("stats.sketches", rows), extra=True)
+
+
+def _with_remarks(result: CaptureResult, native: NativeStats) -> CaptureResult:
+    """The result; where it was captured its detail ends with the remarks."""
+    if not native.remarks or result.outcome is not Outcome.CAPTURED:
+        return result
+    return replace(result, detail="; ".join(filter(None, (result.detail, *native.remarks))))
 
 
 def _rows(flight: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:

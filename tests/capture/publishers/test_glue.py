@@ -30,6 +30,7 @@ class Glue(BaseHTTPRequestHandler):
     stored: dict[str, dict[str, Any]]
     calls: list[tuple[str, int]]
     faults: list[dict[str, Any]]  # answers of the next updates
+    entry: dict[str, Any]  # of the tables, besides their columns
 
     def do_POST(self) -> None:
         method = self.headers["X-Amz-Target"].partition(".")[2]
@@ -49,7 +50,17 @@ class Glue(BaseHTTPRequestHandler):
                 return 400, {"__type": "EntityNotFoundException", "Message": "no such table"}
             names = TYPES if body["Name"] == "t" else {f"c{i}": "bigint" for i in range(60)}
             columns = [{"Name": name, "Type": type} for name, type in names.items()]
-            return 200, {"Table": {"Name": body["Name"], "StorageDescriptor": {"Columns": columns}}}
+            told = {"Name": body["Name"], "StorageDescriptor": {"Columns": columns}, "CreatedBy": "x"} | self.entry
+            return 200, {"Table": told}
+        if method == "UpdateTable":
+            if body["VersionId"] != self.entry["VersionId"]:
+                return 400, {"__type": "ConcurrentModificationException", "Message": "not the newest"}
+            if denied := self.entry.get("Description") == "denied":
+                return 400, {"__type": "AccessDeniedException", "Message": f"denied: {denied}"}
+            given = body["TableInput"]
+            assert body["SkipArchive"] and given["StorageDescriptor"]["Columns"] and "CreatedBy" not in given
+            self.entry |= {"Parameters": given["Parameters"], "VersionId": str(int(body["VersionId"]) + 1)}
+            return 200, {}
         if method == "UpdateColumnStatisticsForTable":
             items = body["ColumnStatisticsList"]
             self.calls.append((method, len(items)))
@@ -71,7 +82,16 @@ class Glue(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def glue():
-    handler = type("Handler", (Glue,), {"stored": {}, "calls": [], "faults": []})
+    handler = type(
+        "Handler",
+        (Glue,),
+        {
+            "stored": {},
+            "calls": [],
+            "faults": [],
+            "entry": {"VersionId": "7", "Parameters": {"classification": "parquet"}},
+        },
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -208,3 +228,19 @@ def test_numbers_that_nothing_vouches_for_any_more_are_removed(tmp_path, glue):
     )
     publish(table.publisher(fewer))
     assert set(store.stored) == {"id"}
+
+
+def test_row_count_and_size_are_parameters_of_the_table(tmp_path, glue):
+    handler, url = glue
+    table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
+    publish(table.publisher())
+    held = handler.entry["Parameters"]
+    assert (held["numRows"], held["totalSize"], held["classification"]) == ("150", "4000", "parquet")
+    publish(table.publisher())
+    assert handler.entry["VersionId"] == "8"  # it says so already
+    handler.entry |= {"Parameters": {"table_type": "ICEBERG"}}
+    publish(table.publisher())
+    assert handler.entry["VersionId"] == "8"  # its commits change the entry
+    handler.entry |= {"Parameters": {}, "Description": "denied"}
+    told = publish(table.publisher())
+    assert told.columns == ("id", "label") and "row count left out" in told.detail

@@ -14,7 +14,7 @@ from thrift.transport.TSocket import TServerSocket, TSocket
 from thrift.transport.TTransport import TBufferedTransportFactory
 
 from capture.publishers.publishing import publish
-from capture.publishers.spi import ColumnStatistics
+from capture.publishers.spi import ColumnStatistics, LostRace
 from store.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
 from tests.capture.publishers.contract import PublisherContract, Table, rows
@@ -29,12 +29,30 @@ class Metastore:
         self.stored: dict[str, Any] = {}
         self.described: Any = None
         self.faults: list[Exception] = []
+        self.parameters = {"transient_lastDdlTime": "1700000000", "owner": "somebody"}
+        self.altered: list[dict[str, str]] = []  # what was asked with each change of the entry
+        self.refusal: Exception | None = None  # of changes of the entry
 
     def get_table(self, dbname: str, tbl_name: str) -> Any:
         if (dbname, tbl_name) != ("default", "t"):
             raise ttypes.NoSuchObjectException(message="no such table")
         columns = [ttypes.FieldSchema(name=name, type=type) for name, type in TYPES.items()]
-        return ttypes.Table(dbName=dbname, tableName=tbl_name, sd=ttypes.StorageDescriptor(cols=columns))
+        described = ttypes.StorageDescriptor(cols=columns)
+        return ttypes.Table(dbName=dbname, tableName=tbl_name, sd=described, parameters=dict(self.parameters))
+
+    def alter_table_with_environment_context(self, dbname: str, tbl_name: str, new: Any, context: Any) -> None:
+        if self.refusal:
+            raise self.refusal
+        asked = context.properties
+        if self.parameters.get(asked["expected_parameter_key"]) != asked["expected_parameter_value"]:
+            raise ttypes.MetaException(message="The table has been modified.")
+        assert len(new.sd.cols) == len(TYPES)
+        self.altered.append(asked)
+        self.parameters = dict(new.parameters)
+
+    def get_table_column_statistics(self, db_name: str, tbl_name: str, col_name: str) -> Any:
+        about = ttypes.ColumnStatisticsDesc(True, db_name, tbl_name, lastAnalyzed=self.described.lastAnalyzed)
+        return ttypes.ColumnStatistics(statsDesc=about, statsObj=[self.stored[col_name]])
 
     def update_table_column_statistics(self, stats_obj: Any) -> bool:
         if self.faults:
@@ -156,3 +174,36 @@ def test_numbers_that_nothing_vouches_for_any_more_are_removed(tmp_path, metasto
     )
     publish(table.publisher(fewer))
     assert set(store.stored) == {"id"}
+
+
+def test_row_count_and_size_are_parameters_of_the_table(tmp_path, metastore):
+    store, uri = metastore
+    table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=uri)
+    publish(table.publisher())
+    assert (store.parameters["numRows"], store.parameters["totalSize"]) == ("150", "4000")
+    assert store.parameters["owner"] == "somebody" and store.altered[0]["DO_NOT_UPDATE_STATS"] == "true"
+    publish(table.publisher())
+    assert len(store.altered) == 1  # it says so already
+    store.parameters |= {"table_type": "ICEBERG", "numRows": "1"}
+    publish(table.publisher())
+    assert store.parameters["numRows"] == "1"  # its commits change the entry
+
+
+def test_the_entry_is_put_back_when_the_columns_are_refused(tmp_path, metastore):
+    store, uri = metastore
+    table, before = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=uri), dict(store.parameters)
+    store.faults.append(ttypes.InvalidInputException(message="no"))
+    with pytest.raises(InvalidArgument):
+        publish(table.publisher())
+    assert (store.parameters, store.stored) == (before, {})
+
+
+def test_an_entry_that_may_not_be_changed_or_changed_meanwhile(tmp_path, metastore):
+    store, uri = metastore
+    table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=uri)
+    store.refusal = ttypes.MetaException(message="User x is not authorized")
+    told = publish(table.publisher())
+    assert told.columns == ("id", "label") and "row count left out" in told.detail
+    store.refusal = ttypes.MetaException(message="The table has been modified.")
+    with pytest.raises(LostRace, match="another writer"):
+        publish(table.publisher(), attempts=2, pause=lambda _: None)

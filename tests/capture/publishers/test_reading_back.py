@@ -1,0 +1,157 @@
+"""Statistics that others left in a catalog: which are taken over by a capture, and which are not, with the reason."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pymetastore.hive_metastore import ttypes
+
+from capture.connectors import open_connector
+from capture.connectors.spi import ConnectorConfig, NativeStats, Schema, Snapshot
+from capture.engines.native.engine import NativeEngine
+from capture.publishers.reading_back import doubts, with_catalogs
+from capture.publishers.spi import Held
+from capture.store_sink import LocalStore
+from store.errors import InvalidArgument
+from tests.capture.publishers.test_glue import glue, options
+from tests.capture.publishers.test_hive import metastore
+
+__all__ = ["glue", "metastore"]
+
+AT = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
+LONG_AGO = 1_700_000_000
+
+
+@pytest.fixture
+def lake(tmp_path) -> Path:
+    """150 rows in one file that is old."""
+    (tmp_path / "lake/t").mkdir(parents=True)
+    write(tmp_path / "lake", 0, 150)
+    return tmp_path / "lake"
+
+
+def write(lake: Path, start: int, stop: int, changed_s: int = LONG_AGO) -> None:
+    file = lake / f"t/{start}.parquet"
+    pq.write_table(pa.table({"id": range(start, stop), "label": [f"l{i % 5}" for i in range(start, stop)]}), file)
+    os.utime(file, (changed_s, changed_s))
+
+
+def captured(lake: Path, tmp_path: Path, **options: str) -> tuple[dict[str, float | None], str, dict[str, Any]]:
+    """The ndv of each column, the detail of the first result, and the record of `id`, of a capture by metadata."""
+    config = ConnectorConfig("lake", "parquet", str(lake), options)
+    connector = with_catalogs(open_connector(config), config)
+    with LocalStore(tmp_path / f"{time.monotonic_ns()}.duckdb", [NativeEngine()]) as store:
+        detail = store.capture(connector, "lake", "default", "t")[0].detail
+        rows = store.read("stats.columns", "lake.default.t").to_pylist()
+    connector.close()
+    return {row["column_name"]: row["ndv"] for row in rows}, detail, next(r for r in rows if r["column_name"] == "id")
+
+
+def hive_options(uri: str) -> dict[str, str]:
+    return {"statistics_from": "hive", "statistics_from.hive.uri": uri}
+
+
+def analyzed_by_hive(store: Any, at: int = LONG_AGO + 100, rows: int = 150) -> None:
+    longs = ttypes.LongColumnStatsData(lowValue=-5, highValue=1000, numNulls=3, numDVs=77)
+    data = ttypes.ColumnStatisticsData(longStats=longs)
+    store.stored["id"] = ttypes.ColumnStatisticsObj(colName="id", colType="bigint", statsData=data)
+    store.described = ttypes.ColumnStatisticsDesc(True, "default", "t", lastAnalyzed=at)
+    store.parameters["numRows"] = str(rows)
+
+
+def analyzed_by_spark(lake: Path, rows: int = 150) -> dict[str, str]:
+    size = sum(file.stat().st_size for file in (lake / "t").iterdir())
+    prefix = "spark.sql.statistics."
+    return {f"{prefix}numRows": str(rows), f"{prefix}totalSize": str(size),
+            f"{prefix}colStats.label.version": "2", f"{prefix}colStats.label.distinctCount": "5",
+            "transient_lastDdlTime": str(LONG_AGO + 100)}  # fmt: skip
+
+
+def test_statistics_of_hive_and_of_spark_in_one_metastore(lake, tmp_path, metastore):
+    store, uri = metastore
+    analyzed_by_hive(store)
+    store.parameters |= analyzed_by_spark(lake)
+    ndv, detail, row = captured(lake, tmp_path, **hive_options(uri))
+    assert (ndv, detail) == ({"id": 77.0, "label": 5.0}, "")
+    assert (row["producer"], row["ndv_exact"]) == ("UPSTREAM_METADATA_DERIVED", False)
+    assert (row["min"], row["max"], row["null_count"]) == ("0", "149", 0)  # of the files: a catalog proves nothing
+
+
+def test_statistics_of_other_rows_are_not_taken(lake, tmp_path, metastore):
+    store, uri = metastore
+    analyzed_by_hive(store)
+    write(lake, 150, 160)
+    ndv, detail, _ = captured(lake, tmp_path, **hive_options(uri))
+    assert ndv == {"id": None, "label": None}
+    assert detail == "no statistics of hive: default.t was analysed at 150 rows, the table has 160"
+    store.parameters["numRows"] = "160"
+    assert captured(lake, tmp_path, **hive_options(uri))[0]["id"] == 77.0
+    write(lake, 150, 160, LONG_AGO + 200)  # as many rows, written after it was analysed
+    _, detail, _ = captured(lake, tmp_path, **hive_options(uri))
+    assert "default.t was analysed at 2023-11-14 22:15:00 UTC, before the table's last change" in detail
+
+
+def test_statistics_in_glue(lake, tmp_path, glue):
+    handler, url = glue
+    home = {f"statistics_from.glue.{name}": value for name, value in options(url).items()}
+    counts = {"NumberOfNulls": 3, "NumberOfDistinctValues": 77}
+    handler.stored["id"] = {
+        "ColumnName": "id", "ColumnType": "bigint", "AnalyzedTime": LONG_AGO + 100,
+        "StatisticsData": {"Type": "LONG", "LongColumnStatisticsData": counts},
+    }  # fmt: skip
+    _, detail, _ = captured(lake, tmp_path, statistics_from="glue", **home)
+    assert detail == "no statistics of glue: default.t does not tell of how many rows they are"
+    handler.entry["Parameters"] = {"numRows": "150"} | analyzed_by_spark(lake)
+    assert captured(lake, tmp_path, statistics_from="glue", **home)[:2] == ({"id": 77.0, "label": 5.0}, "")
+
+
+def test_a_catalog_that_does_not_answer_does_not_stop_a_capture(lake, tmp_path, metastore):
+    ndv, detail, row = captured(lake, tmp_path, **hive_options("thrift://127.0.0.1:1"))
+    assert "no statistics of hive: 127.0.0.1:1 cannot be reached" in detail
+    assert (ndv["id"], row["row_count"]) == (None, 150)
+    options = hive_options(metastore[1]) | {"statistics_from.hive.table": "u"}
+    assert "default.u does not exist" in captured(lake, tmp_path, **options)[1]
+    assert captured(lake, tmp_path, **hive_options(metastore[1]))[1] == "no statistics of hive: it holds none"
+    assert "no Spark session" in captured(lake, tmp_path, statistics_from="spark")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("iceberg", "lie in the table and are read without it; expected some of glue, hive, spark"),
+     ("hove", '"hove" is not a home')],
+)  # fmt: skip
+def test_only_catalogs_are_read(lake, tmp_path, name, expected):
+    with pytest.raises(InvalidArgument, match=rf"options\.statistics_from: .*{expected}"):
+        captured(lake, tmp_path, statistics_from=name)
+
+
+ROWS_AND_SIZE = Held(None, "t", {"a": 5}, 10, 100, {"a": AT})
+
+
+@pytest.mark.parametrize(
+    ("held", "is_listing", "doubt"),
+    [
+        (ROWS_AND_SIZE, True, ""),
+        (replace(ROWS_AND_SIZE, row_count=9), True, "9 rows, the table has 10"),
+        (replace(ROWS_AND_SIZE, total_size_bytes=99), True, "99 bytes, the table has 100"),
+        (replace(ROWS_AND_SIZE, analyzed_at={}), True, "does not tell when"),
+        (replace(ROWS_AND_SIZE, analyzed_at={"a": AT - timedelta(seconds=1)}), True, ""),
+        (replace(ROWS_AND_SIZE, analyzed_at={"a": AT - timedelta(seconds=2)}), True, "before the table's last"),
+        (replace(ROWS_AND_SIZE, total_size_bytes=None), True, ""),
+        (replace(ROWS_AND_SIZE, total_size_bytes=None, analyzed_at={"a": AT - timedelta(seconds=1)}), True, "before"),
+        (replace(ROWS_AND_SIZE, row_count=None), True, "does not tell of how many rows"),
+        (replace(ROWS_AND_SIZE, row_count=None), False, ""),
+    ],
+)
+def test_doubts(held, is_listing, doubt):
+    native = NativeStats(10, 1, 100, pa.table({}), lambda: iter(()))
+    found = doubts(held, "a", Snapshot(1, 1, Schema(()), committed_at=AT), native, is_listing)
+    assert doubt in found and bool(doubt) == bool(found)
