@@ -28,6 +28,7 @@ BUILT_IN: Final = {
     "spark": "capture.publishers.spark_catalog:SparkCatalogPublisher",
     "trino": "capture.publishers.trino_delta:TrinoDeltaPublisher",
 }
+CATALOGS: Final = ("glue", "hive", "spark")  # apart from the tables: their connectors do not read what is there
 _OURS: Final = ("capture", "store")
 
 
@@ -75,13 +76,36 @@ def catalogs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     names = _names(options, READ_OPTION)
     field = f"options.{READ_OPTION}"
     for name in names:
-        if not publisher_class(check_home(name, field)).is_catalog:
-            catalogs = ", ".join(home for home in sorted(BUILT_IN) if publisher_class(home).is_catalog)
+        check_home(name, field)
+        if name in BUILT_IN and name not in CATALOGS:
             raise InvalidArgument(
-                f"{field}: statistics of {name} lie in the table and are read without it; expected some of {catalogs}",
-                params={"field": field, "expected": catalogs.replace(", ", "|"), "actual": name},
+                f"{field}: statistics of {name} lie in the table and are read without it; expected some of "
+                + ", ".join(CATALOGS),
+                params={"field": field, "expected": "|".join(CATALOGS), "actual": name},
             )
     return names
+
+
+def check_home_options(options: Mapping[str, Any]) -> None:
+    """Refuses options of a connector that are for a home, or an option of a home, that does not exist.
+
+    Raises:
+        InvalidArgument: Names the option.
+    """
+    homes_of(options)
+    catalogs_of(options)
+    for name in options:
+        word, _, rest = name.partition(".")
+        home, _, own = rest.partition(".")
+        if word not in (OPTION, READ_OPTION) or not rest:
+            continue
+        check_home(home, f"options.{name}")
+        known = publisher_class(home).options if home in CATALOGS else frozenset({own})
+        if own not in known:
+            raise InvalidArgument(
+                f"options.{name}: is not an option of {home}; expected {', '.join(sorted(known))}",
+                hint=nearest(own, sorted(known)), params={"field": f"options.{name}"},
+            )  # fmt: skip
 
 
 def options_of(options: Mapping[str, Any], home: str, *prefixes: str) -> dict[str, str]:

@@ -50,7 +50,6 @@ class GluePublisher(Publisher):
         "database", "table", "catalog_id", "region", "endpoint_url", "access_key_id", "secret_access_key",
         "session_token", "profile",
     })  # fmt: skip
-    is_catalog: ClassVar[bool] = True
 
     def prepare(self) -> Draft:
         of = self.statistics
@@ -220,7 +219,9 @@ class GluePublisher(Publisher):
                 config=Config(connect_timeout=min(10.0, seconds), read_timeout=seconds, retries={"max_attempts": 3}),
             )  # fmt: skip
         except (BotoCoreError, ValueError) as trouble:
-            raise InvalidArgument(f"glue: {str(trouble).splitlines()[0][:200]}", hint="set the option region") from None
+            text = str(trouble).splitlines()[0][:200].rstrip(".")
+            hint = "set the option region" if "region" in text else ""
+            raise InvalidArgument(f"glue: {text}", hint=hint) from None
 
 
 def _aws_options(options: Any) -> dict[str, str]:

@@ -43,7 +43,6 @@ _FIELDS: Final = {"LONG": "longStats", "DOUBLE": "doubleStats", "DECIMAL": "deci
 class HivePublisher(Publisher):
     home: ClassVar[str] = "hive"
     options: ClassVar[frozenset[str]] = frozenset({"uri", "database", "table", "catalog"})
-    is_catalog: ClassVar[bool] = True
 
     def prepare(self) -> Draft:
         of = self.statistics
@@ -214,7 +213,8 @@ class HivePublisher(Publisher):
         found = urlsplit(uri)
         if found.scheme != "thrift" or not found.hostname:
             raise InvalidArgument(
-                f"options.uri: must be the address of a metastore, such as thrift://host:{DEFAULT_PORT}; got {uri!r}",
+                f"options.uri: must be the address of a metastore, such as thrift://host:{DEFAULT_PORT}; "
+                + (f"got {uri!r}" if uri else "it is missing"),
                 params={"field": "options.uri"},
             )
         return found.hostname, found.port or DEFAULT_PORT

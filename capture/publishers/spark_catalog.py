@@ -43,7 +43,6 @@ class SparkCatalogPublisher(Publisher):
     home: ClassVar[str] = "spark"
     sketches: ClassVar[frozenset[str]] = frozenset({"QUANTILES"})
     options: ClassVar[frozenset[str]] = frozenset({"table"})
-    is_catalog: ClassVar[bool] = True
 
     def prepare(self) -> Draft:
         of = self.statistics

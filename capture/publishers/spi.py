@@ -192,14 +192,12 @@ class Publisher(ABC):
         formats: Table formats that it takes; empty for all.
         sketches: Sketch roles that it needs of each column, of NDV and QUANTILES.
         options: Names of the options it takes.
-        is_catalog: True if the home is apart from the tables, so that their connector does not read what it holds.
     """
 
     home: ClassVar[str]
     formats: ClassVar[frozenset[str]] = frozenset()
     sketches: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[frozenset[str]] = frozenset()
-    is_catalog: ClassVar[bool] = False
 
     def __init__(self, destination: Destination, statistics: TableStatistics) -> None:
         self.destination, self.statistics = destination, statistics

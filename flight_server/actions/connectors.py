@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capture.publishers import catalogs_of, homes_of
+from capture.publishers import check_home_options
 from flight_server.actions.registry import Call, Results, action
 from flight_server.wire.action_bodies import parse_body
 from store.errors import InvalidField
@@ -20,8 +20,7 @@ def register_connector(call: Call, body: bytes) -> Results:
     for name, value in options.items():
         if not isinstance(value, str):
             raise InvalidField(f"options.{name}", "must be a string", expected="text", actual=value)
-    homes_of(options)
-    catalogs_of(options)
+    check_home_options(options)
     call.app.access.require_catalog(call.principal, config["catalog"])
     lake = {name: config[name] for name in ("catalog", "format", "uri")} | {"options": options}
     yield call.app.lakes.register(

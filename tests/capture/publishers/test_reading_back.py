@@ -17,6 +17,7 @@ from pymetastore.hive_metastore import ttypes
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig, NativeStats, Schema, Snapshot
 from capture.engines.native.engine import NativeEngine
+from capture.publishers import check_home_options
 from capture.publishers.reading_back import doubts, with_catalogs
 from capture.publishers.spi import Held
 from capture.store_sink import LocalStore
@@ -131,6 +132,18 @@ def test_a_catalog_that_does_not_answer_does_not_stop_a_capture(lake, tmp_path, 
 def test_only_catalogs_are_read(lake, tmp_path, name, expected):
     with pytest.raises(InvalidArgument, match=rf"options\.statistics_from: .*{expected}"):
         captured(lake, tmp_path, statistics_from=name)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [("publish.hiv.uri", 'options.publish.hiv.uri: "hiv" is not a home'),
+     ("statistics_from.hive.url", "options.statistics_from.hive.url: is not an option of hive; expected catalog"),
+     ("publish.glue", "options.publish.glue: is not an option of glue")],
+)  # fmt: skip
+def test_options_of_homes_are_checked_before_they_are_needed(option, expected):
+    with pytest.raises(InvalidArgument, match=expected):
+        check_home_options({"publish": "trino", option: "x"})
+    check_home_options({"publish": "hive", "publish.hive.uri": "x", "publish.trino.x": "y", "timeout": "3"})
 
 
 ROWS_AND_SIZE = Held(None, "t", {"a": 5}, 10, 100, {"a": AT})
