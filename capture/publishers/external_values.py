@@ -17,9 +17,15 @@ _WIDTHS: Final = {Kind.BOOLEAN: 1, Kind.INT: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, K
 
 
 def spark_bound(text: str | None, logical_type: str) -> str | None:
-    """A canonical bound as Spark's `CatalogColumnStat` writes it; None where it keeps none of that type.
+    """A bound as Spark's `CatalogColumnStat` writes it.
 
-    Timestamps without time zone have none: Spark refuses all statistics of a column that has such a bound.
+    Args:
+        text: Canonical form; None is unknown.
+        logical_type: Of the column.
+
+    Returns:
+        None where it keeps none of that type. Timestamps without time zone have none: Spark refuses all statistics of a
+        column that has such a bound.
     """
     kind = parse(logical_type).kind
     if text is None:
@@ -30,8 +36,16 @@ def spark_bound(text: str | None, logical_type: str) -> str | None:
 
 
 def paimon_bound(text: str | None, logical_type: str) -> str | None:
-    """A canonical bound as Paimon's casts write it; None for texts, of which its own ANALYZE keeps none either, and
-    for instants, which it writes in a zone that nobody is told."""
+    """A bound as Paimon's casts write it.
+
+    Args:
+        text: Canonical form; None is unknown.
+        logical_type: Of the column.
+
+    Returns:
+        None for texts, of which its own ANALYZE keeps none either, and for instants, which it writes in a zone that
+        nobody is told.
+    """
     kind = parse(logical_type).kind
     if text is None:
         return None

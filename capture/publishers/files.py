@@ -20,12 +20,21 @@ MARK = "statflight"  # part of the name of every file that is named by another o
 
 
 def unique_name(prefix: str, suffix: str = "") -> str:
-    """A file name that no other writer uses and that `sweep` knows as ours."""
+    """A file name that no other writer uses and that `sweep` knows as ours.
+
+    Args:
+        prefix: Its beginning, before `MARK`.
+        suffix: Its end, such as an extension with its dot.
+    """
     return f"{prefix}{MARK}-{uuid.uuid4()}{suffix}"
 
 
 def write_file(place: Place, data: bytes) -> None:
     """Writes a file that did not exist; other readers see it when it is named.
+
+    Args:
+        place: Of the file; its directory is created.
+        data: Its whole content.
 
     Raises:
         OSError: It cannot be written.
@@ -39,6 +48,10 @@ def replace_file(place: Place, data: bytes) -> None:
     """Puts a file in place as a whole: readers see the old content or the new one.
 
     An object store does so by itself; on a local disk a temporary file is renamed.
+
+    Args:
+        place: Of the file, which may exist.
+        data: Its whole content.
 
     Raises:
         OSError: It cannot be written; the old file is as it was.
@@ -59,7 +72,14 @@ def replace_file(place: Place, data: bytes) -> None:
 
 
 def create_file(place: Place, data: bytes) -> bool:
-    """Creates a file as a whole unless it exists; whether this call created it. For local disks.
+    """Creates a file as a whole unless it exists. For local disks.
+
+    Args:
+        place: Of the file.
+        data: Its whole content.
+
+    Returns:
+        True if this call created it.
 
     Raises:
         OSError: It cannot be written.

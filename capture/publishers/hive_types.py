@@ -81,6 +81,10 @@ def hive_columns(
 def with_counts(parameters: Mapping[str, str], of: TableStatistics) -> dict[str, str] | None:
     """A table's parameters with its row count and size, under Hive's names.
 
+    Args:
+        parameters: Those it has now.
+        of: What is published.
+
     Returns:
         All parameters; None where they say so already, the row count is not known, or the table is one of Iceberg,
         whose commits change the same entry and whose metadata has the row count.
@@ -111,6 +115,8 @@ def held_of_spark(
     """Statistics that Spark's ANALYZE left in a table's parameters; None where there are none.
 
     Args:
+        parameters: Of the table.
+        location: How the result names it.
         names: Column name, lower case → our name.
         changed: When the table's entry was last changed.
     """

@@ -149,7 +149,12 @@ class SparkCatalogPublisher(Publisher):
 
 
 def estimated_bytes(rows: int | None, columns: Sequence[ColumnStatistics]) -> int | None:
-    """Spark's size estimate of a table: rows times the widths of its columns."""
+    """Spark's size estimate of a table: rows times the widths of its columns.
+
+    Args:
+        rows: Its row count; None is unknown, and so is the size then.
+        columns: All of its columns.
+    """
     if rows is None:
         return None
     width = _ROW_OVERHEAD_BYTES

@@ -119,7 +119,12 @@ class SessionCatalog:
         return found
 
     def put(self, identifier: Any, statistics: Any | None) -> None:
-        """Replaces a table's statistics, or with None removes them, in one call of the catalog."""
+        """Replaces a table's statistics in one call of the catalog.
+
+        Args:
+            identifier: Spark's `TableIdentifier`.
+            statistics: As `made` gives them; None removes those there are.
+        """
         self._catalog.alterTableStats(identifier, self._option(statistics))
 
     def made(

@@ -81,6 +81,7 @@ class TableStatistics:
 
     @property
     def full_name(self) -> str:
+        """Namespace and name, dotted."""
         return f"{self.namespace}.{self.name}"
 
     def to_json(self) -> dict[str, Any]:
@@ -94,6 +95,7 @@ class TableStatistics:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableStatistics:
+        """The statistics that `to_json` gave; keys of columns that are not known here are passed over."""
         known = {item.name for item in fields(ColumnStatistics)}
         columns = []
         for column in body["columns"]:
@@ -181,6 +183,7 @@ class Publication:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
+        """The form that travels from a worker to the server."""
         return asdict(self) | {"columns": list(self.columns)}
 
 
@@ -287,7 +290,12 @@ class Publisher(ABC):
 
 
 def moved_on(statistics: TableStatistics, newest: object) -> Conflict:
-    """The refusal of statistics that are not of the rows a table has now."""
+    """The refusal of statistics that are not of the rows a table has now.
+
+    Args:
+        statistics: Of an earlier snapshot.
+        newest: What the table is at, in words.
+    """
     return Conflict(
         f'table "{statistics.full_name}" moved on: the statistics are of snapshot {statistics.snapshot_id}, the table '
         f"is at {newest}",

@@ -67,7 +67,12 @@ class UsedTable:
 
 @contextmanager
 def cost_based(session: Any, on: bool) -> Iterator[None]:
-    """Switches Spark's cost-based optimizer on or off within the block."""
+    """Switches Spark's cost-based optimizer, with its join reordering, on or off within the block.
+
+    Args:
+        session: A classic session, whose settings are put back afterwards.
+        on: True switches it on.
+    """
     before = {name: session.conf.get(name) for name in COST_BASED}
     try:
         for name in COST_BASED:
@@ -79,7 +84,13 @@ def cost_based(session: Any, on: bool) -> Iterator[None]:
 
 
 def plan_of(session: Any, sql: str, *, with_statistics: bool) -> Plan:
-    """Plans a query with the statistics of the catalog, or as if there were none but file sizes."""
+    """Plans a query, without running it.
+
+    Args:
+        session: A classic session.
+        sql: The query.
+        with_statistics: False plans as if the catalog had no statistics but file sizes.
+    """
     with cost_based(session, with_statistics):
         execution = session.sql(sql)._jdf.queryExecution()
         operators = tuple(_operators(session, execution.optimizedPlan(), 0))
@@ -90,13 +101,26 @@ def plan_of(session: Any, sql: str, *, with_statistics: bool) -> Plan:
 
 
 def true_rows(session: Any, operator: Operator) -> int:
-    """Rows that an operator really puts out, counted by running the query up to it."""
+    """Rows that an operator really puts out, counted by running the query up to it.
+
+    Args:
+        session: The session that planned the query.
+        operator: Of its plan.
+    """
     dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, operator.plan)
     return int(dataset.count())
 
 
 def used_tables(session: Any, plan: Plan) -> list[UsedTable]:
-    """The tables of a plan, with the statistics that the optimizer has of the columns the query compares."""
+    """The tables of a plan, with the statistics that the optimizer has of the columns the query compares.
+
+    Args:
+        session: The session that planned the query.
+        plan: Of `plan_of`.
+
+    Returns:
+        One for each relation, in the plan's order.
+    """
     compared = {
         name
         for operator in plan.operators if operator.kind in ("Filter", "Join", "Aggregate")

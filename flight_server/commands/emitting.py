@@ -75,6 +75,11 @@ def emit(
 def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Profile:
     """The statistics of a table at its current snapshot.
 
+    Args:
+        client: Of the server that has them.
+        name: The table's full name.
+        with_values: Take its most common values too, which are data.
+
     Raises:
         CommandError: Nothing is stored of it.
     """

@@ -55,6 +55,15 @@ class Publishing:
     ) -> dict[str, Any]:  # fmt: skip
         """Has a worker publish a table's statistics, and records it.
 
+        Args:
+            table: The table.
+            home: Its name, which exists.
+            snapshot_id: Of the statistics.
+            dry_run: Only say what would be written; nothing is recorded.
+            allow_inherited: Publish those of an earlier snapshot with the same schema too.
+            options: Of the home, on top of the connector's `publish.HOME.OPTION`.
+            is_cancelled: Tells that nobody waits for the answer any more.
+
         Returns:
             table, snapshot_id, to, state, location, columns (names), detail.
 

@@ -1,7 +1,7 @@
 """Publications beside a writer, and of a wide table.
 
 200 publications of each home while another process appends in a loop: no append may be lost, no file left behind. A
-table of 500 columns, captured by a live server, published to each home that needs no JVM.
+table of 500 columns, captured by a live server, published to each home.
 `python -m pytest tests/benchmarks/bench_publish.py -m benchmark -s`
 """
 
@@ -14,17 +14,29 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from capture.connectors.parquet.connector import ParquetConnector
+from capture.connectors.spi import ConnectorConfig
 from capture.publishers.publishing import publish
-from capture.publishers.spi import LostRace
+from capture.publishers.spark_catalog import SparkCatalogPublisher
+from capture.publishers.spi import Destination, LostRace
+from capture.spark.session import Spark
+from flight_server.worker.connection import Server
+from flight_server.worker.publishing import stored_statistics
 from store.errors import Conflict
 from tests.capture.connectors.iceberg_tables import make_catalog
+from tests.capture.publishers import test_hive as hive_fake
 from tests.capture.publishers.contract import rows
-from tests.flight_server.live_server import serving
+from tests.capture.publishers.test_glue import glue
+from tests.capture.publishers.test_glue import options as glue_options
+from tests.capture.publishers.test_hive import metastore
+from tests.flight_server.live_server import Client, serving
 from tests.integration.test_publishers import CONTRACTS, reopened
 
+__all__ = ["glue", "metastore"]
 pytestmark = pytest.mark.benchmark
 
 PUBLICATIONS = 200
@@ -80,20 +92,38 @@ def test_beside_an_appending_writer(home, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("home", ["trino", "lance", "iceberg"])
-def test_a_table_of_500_columns(home, tmp_path):
+@pytest.mark.parametrize("home", ["trino", "lance", "iceberg", "paimon", "glue", "hive", "spark"])
+def test_a_table_of_500_columns(home, tmp_path, request):
+    """Through the server's action; to Spark in a session that is running, as a worker's is after the first time."""
     content = pa.table({f"c{i}": rows(0, 1000)["id"] for i in range(COLUMNS)})
     lake = {"format": {"trino": "delta"}.get(home, home), "uri": str(tmp_path / "lake")}
+    options: dict[str, str] = {}
     if home == "trino":
         write_deltalake(tmp_path / "lake/wide", content)
     elif home == "lance":
         lance.write_dataset(content, tmp_path / "lake/wide")
-    else:
+    elif home == "iceberg":
         catalog = make_catalog(tmp_path / "lake")
         catalog.create_namespace("default")
         catalog.create_table("default.wide", content.schema).append(content)
         catalog.close()
         lake["uri"] = str(tmp_path / "lake/warehouse/default")
+    elif home == "paimon":
+        write_paimon(tmp_path / "lake", content)
+        lake["uri"] = str(tmp_path / "lake/default.db")
+    else:
+        (tmp_path / "lake/wide").mkdir(parents=True)
+        pq.write_table(content, tmp_path / "lake/wide/part.parquet")
+        lake["format"] = "parquet"
+        monkeypatch = request.getfixturevalue("monkeypatch")
+        if home == "glue":
+            handler, url = request.getfixturevalue("glue")
+            options = glue_options(url)
+            monkeypatch.setattr(handler, "columns", {f"c{i}": "bigint" for i in range(COLUMNS)}, raising=False)
+        elif home == "hive":
+            _, options["uri"] = request.getfixturevalue("metastore")
+            monkeypatch.setattr(hive_fake, "TYPES", {f"c{i}": "bigint" for i in range(COLUMNS)})
+            options["table"] = "t"
     with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
         client.timeout = 600.0
         client.act("register_connector", {"catalog": "lake"} | lake)
@@ -101,8 +131,44 @@ def test_a_table_of_500_columns(home, tmp_path):
         targets = [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": i + 1} for i in range(COLUMNS))]
         requests = [{"table": "lake.default.wide", "target": target} for target in targets]
         assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
-        begun = time.perf_counter()
-        (told,) = client.act("publish", {"table": "lake.default.wide", "to": home})
-        seconds = time.perf_counter() - begun
-    assert len(told["columns"]) == COLUMNS
+        if home == "spark":
+            columns, seconds = published_to_spark(client, server.uri, tmp_path / "lake")
+        else:
+            begun = time.perf_counter()
+            (told,) = client.act("publish", {"table": "lake.default.wide", "to": home, "options": options})
+            seconds, columns = time.perf_counter() - begun, told["columns"]
+    assert len(columns) == COLUMNS
     print(f"\n{home}: {COLUMNS} columns in {seconds:.2f} s")
+
+
+def published_to_spark(client: Client, uri: str, lake: Path) -> tuple[tuple[str, ...], float]:
+    """The columns and seconds of a publication in a session of this process."""
+    spark = Spark("local[1]")
+    with spark.held() as session:
+        session().sql(f"CREATE TABLE wide USING parquet LOCATION '{lake / 'wide'}'")
+        session().table("wide").count()
+        config, server = ConnectorConfig("lake", "parquet", str(lake)), Server(uri, None)
+        (row,) = client.get({"table": "sys.tables"}).to_pylist()
+        name = {"catalog": "lake", "schema": "default", "name": "wide", "full_name": "lake.default.wide"}
+        asked = {"table": name, "snapshot_id": row["snapshot_id"], "allow_inherited": False}
+        begun = time.perf_counter()
+        stored = stored_statistics(server, asked, SparkCatalogPublisher.sketches)
+        destination = Destination(ParquetConnector(config), config, {}, session)
+        told = publish(SparkCatalogPublisher(destination, stored))
+        seconds = time.perf_counter() - begun
+        server.close()
+    spark.stop()
+    return told.columns, seconds
+
+
+def write_paimon(lake: Path, content: pa.Table) -> None:
+    import pypaimon
+
+    catalog = pypaimon.CatalogFactory.create({"warehouse": str(lake)})
+    catalog.create_database("default", False)
+    catalog.create_table("default.wide", pypaimon.Schema.from_pyarrow_schema(content.schema), False)
+    builder = catalog.get_table("default.wide").new_batch_write_builder()
+    writer = builder.new_write()
+    writer.write_arrow(content)
+    builder.new_commit().commit(writer.prepare_commit())
+    writer.close()

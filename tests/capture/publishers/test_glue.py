@@ -8,7 +8,7 @@ import threading
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -31,6 +31,7 @@ class Glue(BaseHTTPRequestHandler):
     calls: list[tuple[str, int]]
     faults: list[dict[str, Any]]  # answers of the next updates
     entry: dict[str, Any]  # of the tables, besides their columns
+    columns: ClassVar[dict[str, str]] = {f"c{i}": "bigint" for i in range(60)}  # of `wide`
 
     def do_POST(self) -> None:
         method = self.headers["X-Amz-Target"].partition(".")[2]
@@ -48,7 +49,7 @@ class Glue(BaseHTTPRequestHandler):
         if method == "GetTable":
             if body["DatabaseName"] != "default" or body["Name"] not in ("t", "wide"):
                 return 400, {"__type": "EntityNotFoundException", "Message": "no such table"}
-            names = TYPES if body["Name"] == "t" else {f"c{i}": "bigint" for i in range(60)}
+            names = TYPES if body["Name"] == "t" else self.columns
             columns = [{"Name": name, "Type": type} for name, type in names.items()]
             told = {"Name": body["Name"], "StorageDescriptor": {"Columns": columns}, "CreatedBy": "x"} | self.entry
             return 200, {"Table": told}
