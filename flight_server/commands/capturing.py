@@ -149,9 +149,12 @@ def _report(name: str, outcomes: list[dict[str, Any]], asynchronous: bool) -> in
             tell(job)
     elif outcomes:
         tell(f"{name}: {_summary(outcomes)}")
+    reasons: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for outcome in failed:
-        target = " ".join(str(part) for part in outcome["target"].values())
-        warn(f"{name}: {target}: {outcome['outcome']} {outcome.get('detail') or ''}".rstrip())
+        reasons.setdefault((outcome["outcome"], outcome.get("detail") or ""), []).append(outcome)
+    for (word, detail), mine in reasons.items():
+        targets = " ".join(map(str, mine[0]["target"].values())) if len(mine) == 1 else _counted(mine)
+        warn(f"statflight: {name}: {targets}: {word} {detail}".rstrip())
     return len(failed)
 
 
@@ -160,15 +163,20 @@ def _summary(outcomes: list[dict[str, Any]]) -> str:
     parts = []
     for word in dict.fromkeys(outcome["outcome"] for outcome in outcomes):
         mine = [outcome for outcome in outcomes if outcome["outcome"] == word]
-        kinds = Counter("table" if outcome["target"]["kind"] == "TABLE" else "column" for outcome in mine)
-        nouns = [
-            "table" if kind == "table" and many == 1 else f"{many} {kind}{'s' if many > 1 else ''}"
-            for kind, many in sorted(kinds.items(), reverse=True)
-        ]
         engines = sorted({outcome["engine_id"] for outcome in mine if outcome.get("engine_id")})
-        by = f" by {', '.join(engines)}" if engines else ""
-        parts.append(f"{' and '.join(nouns)} {word.lower()}{by}")
+        by = f" by {', '.join(engines)}" if engines and word in GOOD else ""
+        parts.append(f"{_counted(mine)} {word.lower()}{by}")
     return "; ".join(parts)
+
+
+def _counted(outcomes: list[dict[str, Any]]) -> str:
+    """`table and 4 columns`."""
+    kinds = Counter("table" if outcome["target"]["kind"] == "TABLE" else "column" for outcome in outcomes)
+    nouns = [
+        "table" if kind == "table" and many == 1 else f"{many} {kind}{'s' if many > 1 else ''}"
+        for kind, many in sorted(kinds.items(), reverse=True)
+    ]
+    return " and ".join(nouns)
 
 
 def resolve(

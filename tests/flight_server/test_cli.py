@@ -265,7 +265,8 @@ def test_a_sample_that_is_none_is_told(server, run, flags, told):
 def test_capture_fails_when_an_outcome_does(server, run):
     captured(server, outcome="DEGRADED", detail="capture failed: OSError")
     status, out, err = run("capture", NAME)
-    assert status == 1 and "table and 1 column degraded" in out and "capture failed: OSError" in err
+    assert (status, out) == (1, f"{NAME}: table and 1 column degraded\n")
+    assert err == f"statflight: {NAME}: table and 1 column: DEGRADED capture failed: OSError\n"  # a reason is told once
 
 
 def test_a_column_that_an_old_snapshot_lacks_is_no_failure_unless_named(server, run):

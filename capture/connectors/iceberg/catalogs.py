@@ -384,7 +384,10 @@ def upstream(what: str, options: Mapping[str, str]) -> Iterator[None]:
     except CommitFailedException as error:
         raise UpstreamError(f"{what} was changed by somebody else meanwhile; try again") from error
     except FileNotFoundError as error:
-        raise Unreadable(f"{what} cannot be read: a file that its metadata names is missing") from error
+        raise Unreadable(
+            f"{what} cannot be read: a file that its metadata names is missing",
+            hint="a table that was moved is read with the option path_rewrite=FROM=TO",
+        ) from error
     except RESTError as error:
         raise UpstreamError(f"{what} cannot be read: the catalog answered {reason(error, options)}") from error
     except ImportError as error:
