@@ -10,14 +10,15 @@ from flight_server.present.text import harmless
 
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 22  # room of the axes in pixels
 GAP = 1.0  # pixels between bars
+CHARACTER = 6.0  # pixels of a character of a label
 
 
 def short(number: float) -> str:
-    """A number of an axis: 1234567 is 1.23M."""
+    """A number of an axis: 1234567 is 1.235M."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.3g}"
+            return f"{number / size:.4g}{unit}"
+    return f"{number:.4g}"
 
 
 def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 420, height: int = 130) -> str:
@@ -52,10 +53,12 @@ def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 4
         labels.insert(1, (middle + (0.5 if bars[middle].is_value else 0), bars[middle].low, "middle"))
     if len(bars) == 1 or bars[0].low == bars[-1].high:
         labels = labels[:1]
+    texts = [(place, text_at(point, logical_type), anchor) for place, point, anchor in labels]
+    if len(texts) == 3 and sum(len(text) + 2 for _, text, _ in texts) * CHARACTER > inner_width:
+        del texts[1]  # the three would run into each other
     words = "".join(
-        f'<text x="{LEFT + place * step:.1f}" y="{height - 6}" text-anchor="{anchor}">'
-        f"{_text(text_at(point, logical_type))}</text>"
-        for place, point, anchor in labels
+        f'<text x="{LEFT + place * step:.1f}" y="{height - 6}" text-anchor="{anchor}">{_text(text)}</text>'
+        for place, text, anchor in texts
     )
     return _svg("histogram", label, width, height, _frame(width, height, 0.0, top) + "".join(marks) + words)
 

@@ -200,8 +200,10 @@ def to_bars(bars: Iterable[Mapping[str, Any]]) -> list[shapes.Bar]:
 
 
 def _most_common(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The most common values; those of which more than half of the count may be error say nothing."""
     names = ("value", "count", "count_lower", "count_upper")
-    return [{name: row[name] for name in names} for row in rows[:MOST_COMMON]]
+    telling = [row for row in rows if row["count_lower"] is None or 2 * row["count_lower"] >= row["count"]]
+    return [{name: row[name] for name in names} for row in telling[:MOST_COMMON]]
 
 
 def notes(row: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
@@ -32,9 +34,10 @@ def environment() -> Environment:
         "distinct": table_summary.distinct, "rounded": table_summary.rounded,
         "nulls": _nulls, "null_bar": _null_bar, "least": _lower, "greatest": _upper,
         "bound": lambda text: harmless(table_summary.bound(text, None, "")), "quantile": _quantile, "spark": _spark,
-        "histogram": _histogram, "line": _line,
+        "histogram": _histogram, "line": _line, "breakable": _breakable, "partition": _partition,
     }  # fmt: skip
-    jinja.globals["within"] = data.within
+    version = hashlib.sha256(style().encode()).hexdigest()[:12]  # a browser asks again after an upgrade
+    jinja.globals |= {"within": data.within, "style_version": version}
     return jinja
 
 
@@ -93,16 +96,41 @@ def _null_bar(row: Row) -> Markup:
     return Markup(charts.share(share, f"{_nulls(row)} null"))  # noqa: S704  charts escape their words
 
 
-def _lower(row: Row) -> str:
-    return harmless(table_summary.bound(row["min"], row["min_is_exact"], "≥"))
+def _lower(row: Row, short: bool = False) -> str:
+    return _edge(row, row["min"], row["min_is_exact"], "≥", short)
 
 
-def _upper(row: Row) -> str:
-    return harmless(table_summary.bound(row["max"], row["max_is_exact"], "≤"))
+def _upper(row: Row, short: bool = False) -> str:
+    return _edge(row, row["max"], row["max_is_exact"], "≤", short)
 
 
-def _quantile(values: Mapping[float, str | None], rank: float) -> str:
-    return harmless(table_summary.bound(values.get(rank), None, "", 20))
+def _quantile(row: Row, rank: float, short: bool = False) -> str:
+    return _edge(row, row["quantiles"].get(rank), None, "", short)
+
+
+def _edge(row: Row, value: str | None, exact: bool | None, sign: str, short: bool) -> str:
+    """A value with its sign; where it is to be short, a moment has neither fraction nor zone, which its title has."""
+    if not short or value is None or not (row["logical_type"] or "").startswith("TIME"):
+        return harmless(table_summary.bound(value, exact, sign))
+    seconds = re.sub(r"(:\d\d)\.\d+", r"\1", value).replace("T", " ").removesuffix("Z")
+    shown = harmless(table_summary.bound(seconds, exact, sign))
+    return Markup('<span title="{}">{}</span>').format(harmless(value[:LONGEST]), shown)
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may go on in the next line after its dots and underscores."""
+    return Markup("<wbr>").join(re.split(r"(?<=[._/])(?=.)", _value(name)))
+
+
+def _partition(text: str | None) -> str:
+    """`day=2026-03-01` of a partition in JSON."""
+    try:
+        fields = json.loads(text or "")
+    except ValueError:
+        return _value(text)
+    if not isinstance(fields, dict):
+        return _value(text)
+    return _value(", ".join(f"{name}={'null' if value is None else text_of(value)}" for name, value in fields.items()))
 
 
 def _spark(row: Row) -> Markup:
@@ -119,4 +147,4 @@ def _line(rows: Sequence[Row], key: str, name: str) -> Markup:
     points = [(str(row["snapshot_id"]), row[key]) for row in rows]
     if len({value for _, value in points if value is not None}) == 0:
         return Markup("")
-    return Markup(charts.line(points, f"{name} over {len(points)} snapshots", 420, 150))  # noqa: S704  as above
+    return Markup(charts.line(points, f"{name} over {len(points)} snapshots", 380, 140))  # noqa: S704  as above

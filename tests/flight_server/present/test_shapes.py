@@ -158,6 +158,9 @@ def test_a_chart_escapes_its_words():
     assert drawn.count("<circle") == 2 and drawn.count("M") >= 2
 
 
-@pytest.mark.parametrize(("number", "words"), [(0, "0"), (999, "999"), (1234, "1.23k"), (2.5e6, "2.5M"), (3e13, "30T")])
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "0"), (999, "999"), (1234, "1.234k"), (62.2, "62.2"), (65.278, "65.28"), (2.5e6, "2.5M"), (3e13, "30T")],
+)
 def test_short(number, words):
     assert charts.short(number) == words

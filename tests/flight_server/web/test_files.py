@@ -70,7 +70,7 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.seen.append(tag)
         self.attributes += attrs
-        if tag not in ("meta", "link"):
+        if tag not in ("meta", "link", "br", "wbr"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
