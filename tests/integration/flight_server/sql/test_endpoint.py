@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 
@@ -14,6 +15,7 @@ import pytest
 
 from flight_server.wire.flight_sql import Message, read_any, read_message, write_any, write_message
 from tests.flight_server.live_server import Client, serving
+from tests.flight_server.sql.test_plan import HUGE
 
 CATALOG = "endpoint"
 KEY = {"table_catalog": CATALOG, "table_schema": "s", "table_name": "t", "snapshot_id": 1}
@@ -158,6 +160,26 @@ def test_mistakes_are_told_in_one_line(live_client):
         message = str(refusal.value).strip("'")
         assert message.startswith(f"[{code}] ") and mention in message and "\n" not in message, message
     assert query(live_client, "SELECT 1 AS one").to_pylist() == [{"one": 1}]
+
+
+@pytest.mark.parametrize("sql", HUGE.values(), ids=HUGE)
+def test_huge_statements_over_the_wire(live_client, sql):
+    """Refused in one line wherever they come in, and the next statement is answered."""
+    command = write_any("CommandStatementQuery", (1, sql.encode()))
+    for ask in (lambda: live_client.info(command), lambda: live_client.get(command), lambda: prepare(live_client, sql)):
+        with pytest.raises(pa.ArrowException) as refusal:
+            ask()
+        message = str(refusal.value).strip("'")
+        assert re.match(r"\[(BAD_SQL|UNKNOWN_TABLE)\] ", message) and "\n" not in message and len(message) < 500
+    assert query(live_client, "SELECT 1 AS one").num_rows == 1
+
+
+def test_long_patterns_over_the_wire(live_client):
+    """pandas asks for a table named as the statement is; a pattern may be of any length and form."""
+    for pattern in ("SELECT * FROM stats.columns " * 400, "%_" * 5000, "%a" * 5000, "(" * 10_000, "\\" * 10_000):
+        asked = [(3, pattern.encode()), (2, pattern.encode())]
+        assert [live_client.get(write_any("CommandGetTables", field)).num_rows for field in asked] == [0, 0]
+        assert live_client.get(write_any("CommandGetDbSchemas", (2, pattern.encode()))).num_rows == 0
 
 
 def test_what_is_no_command_is_refused(live_client):
