@@ -21,7 +21,7 @@ import pyarrow.fs as fs
 from flight_server.conditions.arrow_expressions import from_expression, weakened
 
 if TYPE_CHECKING:
-    from flight_server.client import StatsClient
+    from flight_server.stats_reader import StatsReader
 
 # pyarrow's own C++ knows nothing of these methods. What it is given to scan instead fails, where an empty dataset would
 # be an answer, and a wrong one.
@@ -35,12 +35,12 @@ class FlightDataset(ds.FileSystemDataset):
     Args:
         client: the connection; it must stay open.
         flight: such as `stats.columns`.
-        snapshot: as `StatsClient.read` takes it.
-        allow_stale: as `StatsClient.read` takes it.
+        snapshot: as `StatsReader.read` takes it.
+        allow_stale: as `StatsReader.read` takes it.
     """
 
     def __init__(
-        self, client: StatsClient, flight: str, snapshot: str | int | None = None, allow_stale: bool = False,
+        self, client: StatsReader, flight: str, snapshot: str | int | None = None, allow_stale: bool = False,
         filter: pc.Expression | None = None,
     ):  # fmt: skip
         command: dict[str, Any] = {"table": flight, "strict": True}
@@ -123,7 +123,7 @@ class Scan:
     """One scan of a flight: nothing is read before its rows are asked for."""
 
     def __init__(
-        self, client: StatsClient, command: dict[str, Any], schema: pa.Schema, columns: Any,
+        self, client: StatsReader, command: dict[str, Any], schema: pa.Schema, columns: Any,
         filter: pc.Expression | None, batch_size: int | None,
     ):  # fmt: skip
         self.dataset_schema = schema

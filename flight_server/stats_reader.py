@@ -1,0 +1,343 @@
+"""Reads of flights over one connection: tables, columns, history, datasets.
+
+It needs pyarrow and nothing else: conditions written as SQL load a library of the extra `client` on first use.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+import pyarrow as pa
+
+from flight_server import capture_requests
+from flight_server.connection import Connection, require
+from flight_server.table_names import full_name, of_table
+
+if TYPE_CHECKING:
+    from flight_server.dataset import FlightDataset
+
+Where: TypeAlias = Any
+"""A condition: a `pyarrow.compute` expression, SQL text, a filter tree, or a list of trees that must all hold."""
+
+
+class StatsReader(Connection):
+    """A connection with a method for each kind of read; `Connection` describes the arguments."""
+
+    @overload
+    def read(
+        self,
+        flight: str,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        snapshot: str | int | None = None,
+        allow_stale: bool = False,
+        limit: int | None = None,
+        stream: Literal[False] = False,
+    ) -> pa.Table: ...
+
+    @overload
+    def read(
+        self,
+        flight: str,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        snapshot: str | int | None = None,
+        allow_stale: bool = False,
+        limit: int | None = None,
+        *,
+        stream: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+
+    def read(
+        self,
+        flight: str,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        snapshot: str | int | None = None,
+        allow_stale: bool = False,
+        limit: int | None = None,
+        stream: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader:
+        """Reads any flight, such as `stats.columns`, in one round trip.
+
+        Args:
+            flight: Its name; `client.read("sys.flights")` lists them.
+            columns: The columns wanted, in this order; all when None.
+            where: The condition on its rows: SQL text, a `pyarrow.compute` expression, a filter tree, or a list of
+                trees that must all hold.
+            snapshot: `stats.*` only: "current" or an id gives one valid row per target; None gives all stored rows.
+            allow_stale: With `snapshot`: also rows of older snapshots, labelled STALE.
+            limit: The greatest number of rows.
+            stream: A RecordBatchReader instead of a Table, for results larger than memory.
+
+        Returns:
+            The rows.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_FLIGHT.
+            pa.ArrowInvalid: UNKNOWN_COLUMN, or BAD_LITERAL: A value of the condition does not suit its column.
+            ImportError: The condition is SQL text, and the extra `client` is not installed.
+        """
+        command: dict[str, Any] = {"table": flight, "strict": True}
+        if columns is not None:
+            command["columns"] = list(columns)
+        if where is not None:
+            command |= _condition(where)
+        if snapshot is not None:
+            command["snapshot"] = snapshot
+        if allow_stale:
+            command["allow_stale"] = True
+        if limit is not None:
+            command["limit"] = limit
+        return self.get(command, stream=True) if stream else self.get(command)
+
+    def tables(self, catalog: str | None = None) -> pa.Table:
+        """Reads `information_schema.tables`.
+
+        Args:
+            catalog: Only tables of this catalog; all when None.
+
+        Returns:
+            One row per table: table_catalog, table_schema, table_name and more.
+        """
+        where = None if catalog is None else [{"column": "table_catalog", "op": "EQ", "values": [catalog]}]
+        return self.read("information_schema.tables", where=where)
+
+    def columns(
+        self,
+        table: str,
+        *,
+        snapshot: str | int | None = None,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        allow_stale: bool = False,
+    ) -> pa.Table:
+        """Reads the column statistics of a table, `stats.columns`.
+
+        Args:
+            table: Its full name, `catalog.schema.table`.
+            snapshot: As `read` takes it.
+            columns: As `read` takes it.
+            where: As `read` takes it.
+            allow_stale: As `read` takes it.
+
+        Returns:
+            One row per column and stored snapshot, or one per column with `snapshot`.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE.
+        """
+        return self.read_table("stats.columns", table, columns, where, snapshot, allow_stale)
+
+    def files(
+        self,
+        table: str,
+        *,
+        snapshot: str | int | None = None,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        allow_stale: bool = False,
+    ) -> pa.Table:
+        """Reads the files of a table, `stats.files`.
+
+        Args:
+            table: Its full name, `catalog.schema.table`.
+            snapshot: As `read` takes it.
+            columns: As `read` takes it.
+            where: As `read` takes it.
+            allow_stale: As `read` takes it.
+
+        Returns:
+            One row per file and stored snapshot, or one per file with `snapshot`.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE.
+        """
+        return self.read_table("stats.files", table, columns, where, snapshot, allow_stale)
+
+    def read_table(
+        self,
+        flight: str,
+        table: str,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        snapshot: str | int | None = None,
+        allow_stale: bool = False,
+    ) -> pa.Table:
+        """Reads the rows of one table in any flight that has table_catalog, table_schema and table_name.
+
+        Args:
+            flight: The name of the flight.
+            table: Its full name, `catalog.schema.table`.
+            snapshot: As `read` takes it.
+            columns: As `read` takes it.
+            where: As `read` takes it.
+            allow_stale: As `read` takes it.
+
+        Returns:
+            The rows; none where the table exists and the flight has none of it.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE: No table has this name.
+        """
+        tree = [] if where is None else _tree(where)
+        scope = of_table(table) + (tree if isinstance(tree, list) else [tree])
+        found = self.read(flight, columns, scope, snapshot, allow_stale)
+        if not found.num_rows:
+            self.require_table(table)
+        return found
+
+    def quantiles(
+        self,
+        table: str,
+        column: str | None = None,
+        *,
+        snapshot: str | int | None = "current",
+        allow_stale: bool = False,
+    ) -> pa.Table:
+        """Reads the quantiles of a table's columns, or of one.
+
+        Args:
+            table: Its full name.
+            column: The name of one column, or `#<column_id>`; all when None.
+            snapshot: As `read` takes it.
+            allow_stale: As `read` takes it.
+
+        Returns:
+            The rows of `stats.quantiles`: column_name, quantile (0 to 1), value as text, provenance.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE.
+        """
+        where = None if column is None else _named(column)
+        return self.read_table("stats.quantiles", table, where=where, snapshot=snapshot, allow_stale=allow_stale)
+
+    def history(self, table: str, column: str) -> pa.Table:
+        """Reads the statistics of a column at every snapshot that has some, oldest first.
+
+        Args:
+            table: Its full name.
+            column: The name of the column, or `#<column_id>`.
+
+        Returns:
+            The columns of `stats.columns`, and at the end `committed_at`.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE; UNKNOWN_COLUMN: The table has neither the column nor statistics of it.
+            pa.ArrowInvalid: AMBIGUOUS_COLUMN: Several columns of a snapshot have the name, `#<column_id>` picks one.
+        """
+        rows = self.read_table("stats.columns", table, where=_named(column))
+        if len(rows["snapshot_id"].unique()) < len(rows):
+            capture_requests.pick(table, column, list({row["column_id"]: row for row in rows.to_pylist()}.values()))
+        if not rows.num_rows:
+            known = self.read_table("information_schema.columns", table, ["column_name"])["column_name"].to_pylist()
+            if column not in known:
+                raise capture_requests.unknown_column(table, column, known)
+        commits = self.read_table("sys.snapshots", table, ["snapshot_id", "committed_at"])
+        order = {row["snapshot_id"]: (at, row["committed_at"]) for at, row in enumerate(commits.to_pylist())}
+        ids = rows["snapshot_id"].to_pylist()
+        places = sorted(range(len(ids)), key=lambda at: order.get(ids[at], (-1, None))[0])
+        times = [order.get(ids[at], (-1, None))[1] for at in places]
+        committed_at = pa.array(times, commits.schema.field("committed_at").type)
+        return rows.take(pa.array(places, pa.int64())).append_column("committed_at", committed_at)
+
+    def adbc_statistics(self, catalog: str | None = None) -> pa.Table:
+        """Reads the current statistics in the schema of ADBC 1.1's GetStatistics.
+
+        Args:
+            catalog: Only this catalog; all when None.
+
+        Returns:
+            One row per catalog, with nested lists of schemas and statistics.
+        """
+        where = None if catalog is None else [{"column": "catalog_name", "op": "EQ", "values": [catalog]}]
+        return self.read("adbc.statistics", where=where)
+
+    def arrow_statistics(self, table: str) -> pa.StructArray:
+        """Reads the current statistics of a table in Arrow's statistics schema.
+
+        Args:
+            table: Its full name.
+
+        Returns:
+            `struct<column: int32, statistics: map<dictionary<utf8>, dense_union<…>>>`: a row for the table, whose
+            column is null, and one for each column that has statistics, by its place in the schema.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE.
+        """
+        from flight_server import arrow_statistics as made
+
+        rows = self.read_table("stats.tables", table, made.TABLE_COLUMNS, snapshot="current").to_pylist()
+        columns = self.read_table("stats.columns", table, made.COLUMNS, snapshot="current").to_pylist()
+        names = self.read_table("information_schema.columns", table, ["column_id", "ordinal_position"]).to_pylist()
+        ids = [row["column_id"] for row in sorted(names, key=lambda row: row["ordinal_position"])]
+        # a table that only has put statistics has no schema: its columns are in the order of their ids
+        ids = ids or sorted(row["column_id"] for row in columns)
+        return made.build(rows[0] if rows else None, columns, {column: place for place, column in enumerate(ids)})
+
+    def dataset(self, flight: str, snapshot: str | int | None = None, allow_stale: bool = False) -> FlightDataset:
+        """Makes a `pyarrow.dataset.Dataset` of a flight, for DuckDB, polars, DataFusion, pandas and pyarrow.
+
+        Each scan asks the server anew, for the columns needed and with the filter as far as the server applies it.
+
+        Args:
+            flight: Its name, such as `stats.columns`.
+            snapshot: As `read` takes it.
+            allow_stale: As `read` takes it.
+
+        Returns:
+            The dataset; it needs this client open.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_FLIGHT.
+        """
+        from flight_server.dataset import FlightDataset
+
+        return FlightDataset(self, flight, snapshot, allow_stale)
+
+    def require_table(self, table: str) -> None:
+        """Checks that a table exists.
+
+        Args:
+            table: Its full name.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE, with the name that is nearest.
+        """
+        if self.read("information_schema.tables", ["table_name"], of_table(table)).num_rows:
+            return
+        near = difflib.get_close_matches(table, [full_name(row) for row in self.tables().to_pylist()], 1, 0.6)
+        hint = f'; did you mean "{near[0]}"?' if near else "; `statflight query information_schema.tables` lists them"
+        raise pa.ArrowKeyError(f'[UNKNOWN_TABLE] no table "{table}"{hint}')
+
+
+def _named(column: str) -> list[dict[str, Any]]:
+    named = {"column": "column_name", "op": "EQ", "values": [column]}
+    by_id = {"column": "column_id", "op": "EQ", "values": [column[1:]]}
+    return [{"or": [named, by_id]} if re.fullmatch(r"#[0-9]{1,18}", column) else named]
+
+
+def _tree(where: Where) -> Any:
+    """The JSON form of a condition. Translators load here, so that the client itself needs pyarrow only."""
+    if isinstance(where, str):
+        require("sqlglot", "a condition written as SQL")
+        from flight_server.conditions.sql import parse_where
+
+        return parse_where(where)
+    if isinstance(where, Mapping | list | tuple):
+        return list(where) if isinstance(where, tuple) else where
+    from flight_server.conditions.arrow_expressions import from_expression
+
+    return from_expression(where)
+
+
+def _condition(where: Where) -> dict[str, Any]:
+    """The keys of the command that say it: predicates hold leaves only, anything else is a filter."""
+    tree = _tree(where)
+    if not isinstance(tree, list):
+        return {"filter": tree}
+    return {"predicates": tree} if all("column" in leaf for leaf in tree) else {"filter": {"and": tree}}
