@@ -24,6 +24,7 @@ MAX_BYTES: Final = 64 * 1024  # of a statement
 MAX_TOKENS: Final = 10_000
 MAX_DEPTH: Final = 128  # of the tree; chains of AND and OR are one level
 MAX_PARAMETERS: Final = 1000
+MAX_TABLES: Final = 64  # that a statement names, each as often as it does
 _KIND: Final = "one SELECT over flights is taken"
 
 Query: TypeAlias = exp.Select | exp.SetOperation | exp.Subquery
@@ -32,8 +33,8 @@ Query: TypeAlias = exp.Select | exp.SetOperation | exp.Subquery
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it logs statements that it does not know
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
 _NODES: Final = frozenset({
@@ -69,39 +70,42 @@ _TYPES: Final = frozenset(exp.DataType.Type[name] for name in (
     "DATETIME", "INTERVAL", "VARBINARY",
 ))  # fmt: skip
 
-FUNCTIONS: Final = frozenset(
-    _words("""
+# Names of functions, as users and as sqlglot call them: none reads files, settings or the world.
+AGGREGATES: Final = _words("""
     any_value approx_count_distinct approx_distinct arg_max arg_min avg bool_and bool_or corr count count_if countif
     covar_pop covar_samp first kurtosis last list listagg array_agg logical_and logical_or max median min mode
     percentile_cont percentile_disc quantile quantile_cont quantile_disc skewness stddev stddev_pop stddev_samp
     string_agg group_concat sum var_pop var_samp variance variance_pop
+""")
+WINDOWS: Final = _words("""
+    cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
+""")
+TEXTS: Final = _words("""
     ascii char_length chr concat concat_ws contains ends_with endswith instr left length len lower ltrim position
     regexp_extract regexp_full_match regexp_like regexp_matches regexp_replace replace reverse right rtrim split_part
     starts_with startswith str_position strlen strpos substr substring trim upper
-    abs cbrt ceil ceiling exp floor greatest isfinite isinf isnan is_nan is_inf least ln log log10 log2 mod pow power
-    round sign sqrt trunc
-    acos asin atan atan2 cos cot degrees pi radians sin tan
-    coalesce if ifnull iff nullif nvl
-    cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
-    date_bin dayname monthname time_bucket
-    current_date current_timestamp date date_add date_diff datediff date_from_parts date_part date_sub date_trunc
-    timestamp_trunc day dayofmonth dayofweek day_of_month day_of_week day_of_year dayofyear epoch epoch_ms epoch_us
-    hour last_day localtimestamp make_date make_timestamp minute month now quarter second strftime strptime str_to_time
-    time_to_str time_to_unix today to_days week week_of_year weekofyear year
-    array_contains array_length array_size list_contains
 """)
-)
-"""Names of functions, as users and as sqlglot call them: nothing that reads files, settings or the world."""
+NUMBERS: Final = _words("""
+    abs acos asin atan atan2 cbrt ceil ceiling cos cot degrees exp floor isfinite isinf isnan is_nan is_inf ln log log10
+    log2 mod pi pow power radians round sign sin sqrt tan trunc
+""")
+CHOICES: Final = _words("coalesce greatest if ifnull iff least nullif nvl")
+INSTANTS: Final = _words("""
+    current_date current_timestamp date date_add date_bin date_diff datediff date_from_parts date_part date_sub
+    date_trunc timestamp_trunc day dayname dayofmonth dayofweek day_of_month day_of_week day_of_year dayofyear epoch
+    epoch_ms epoch_us hour last_day localtimestamp make_date make_timestamp minute month monthname now quarter second
+    strftime strptime str_to_time time_bucket time_to_str time_to_unix today to_days week week_of_year weekofyear year
+""")
+LISTS: Final = _words("array_contains array_length array_size list_contains")
+FUNCTIONS: Final = AGGREGATES | WINDOWS | TEXTS | NUMBERS | CHOICES | INSTANTS | LISTS
 
 # Words that stand before a parenthesis without calling anything.
-_NO_CALLS: Final = frozenset(
-    _words("""
+_NO_CALLS: Final = _words("""
     all and any as between by case cast char decimal distinct else end escape except exists extract filter from group
     having ilike in interval is join like limit not offset on or over select then time timestamp try_cast using
     varchar when where with within order set exclude union intersect over by values qualify partition rows range
     preceding following
 """)
-)
 
 
 def parse(sql: str) -> Query:

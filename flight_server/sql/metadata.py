@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
 
+from flight_server.sql import sql_info
 from flight_server.sql.plan import CATALOG, TABLES, Table, naive
 from flight_server.wire.flight_sql import Message
+from store.schemas import KEY
 
 TABLE_TYPE: Final = "BASE TABLE"
 MAX_NAME: Final = 64  # characters of the longest schema or table
@@ -27,11 +29,6 @@ def _needed(name: str, type_: pa.DataType = _TEXT) -> pa.Field:
     return pa.field(name, type_, _NOT_NULL)
 
 
-_VALUES: Final = (
-    pa.field("string_value", pa.string()), pa.field("bool_value", pa.bool_()), pa.field("bigint_value", pa.int64()),
-    pa.field("int32_bitmask", pa.int32()), pa.field("string_list", pa.list_(pa.string())),
-    pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
-)  # fmt: skip
 _FOREIGN: Final = pa.schema([
     _field("pk_catalog_name"), _field("pk_db_schema_name"), _needed("pk_table_name"), _needed("pk_column_name"),
     _field("fk_catalog_name"), _field("fk_db_schema_name"), _needed("fk_table_name"), _needed("fk_column_name"),
@@ -46,7 +43,9 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
     "CommandGetDbSchemas": pa.schema([_field("catalog_name"), _needed("db_schema_name")]),
     "CommandGetTables": _TABLES,
     "CommandGetTableTypes": pa.schema([_needed("table_type")]),
-    "CommandGetSqlInfo": pa.schema([_needed("info_name", pa.uint32()), _needed("value", pa.dense_union(_VALUES))]),
+    "CommandGetSqlInfo": pa.schema([
+        _needed("info_name", pa.uint32()), _needed("value", pa.dense_union(sql_info.VALUES)),
+    ]),
     "CommandGetPrimaryKeys": pa.schema([
         _field("catalog_name"), _field("db_schema_name"), _needed("table_name"), _needed("column_name"),
         _needed("key_sequence", _INT), _field("key_name"),
@@ -67,7 +66,14 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
 
 
 def schema_of(command: Message) -> pa.Schema:
-    """The schema of a metadata command's answer."""
+    """Describes the answer of a metadata command.
+
+    Args:
+        command: The command, one of SCHEMAS.
+
+    Returns:
+        Its schema; that of `GetTables` depends on the command.
+    """
     schema = SCHEMAS[command.name]
     if command.name == "CommandGetTables" and command.flag(5):
         schema = schema.append(_needed("table_schema", pa.binary()))
@@ -75,7 +81,15 @@ def schema_of(command: Message) -> pa.Schema:
 
 
 def answer(command: Message, release: str) -> pa.Table:
-    """The rows of a metadata command; nothing is known of keys and types, so of these there are none."""
+    """Answers a metadata command.
+
+    Args:
+        command: The command, one of SCHEMAS.
+        release: The version of this server.
+
+    Returns:
+        The rows. Flights have no foreign keys, so of these there are none.
+    """
     schema = schema_of(command)
     match command.name:
         case "CommandGetCatalogs":
@@ -89,7 +103,11 @@ def answer(command: Message, release: str) -> pa.Table:
         case "CommandGetTables":
             rows = list(_tables(command))
         case "CommandGetSqlInfo":
-            return _sql_info(command.integers(1), release, schema)
+            return sql_info.answer(command.integers(1), release, schema)
+        case "CommandGetPrimaryKeys":
+            rows = list(_primary_keys(command))
+        case "CommandGetXdbcTypeInfo":
+            rows = list(_types(command))
         case _:
             rows = []
     return pa.Table.from_pylist(rows, schema)
@@ -108,6 +126,45 @@ def _tables(command: Message) -> Iterator[dict[str, Any]]:
         row = {"catalog_name": CATALOG, "db_schema_name": table.schema, "table_name": table.name,
                "table_type": TABLE_TYPE}  # fmt: skip
         yield row | ({"table_schema": _serialized(table.flight.name)} if command.flag(5) else {})
+
+
+def _primary_keys(command: Message) -> Iterator[dict[str, Any]]:
+    """The columns that identify a stored row; there is no key where one of them may be null."""
+    for table in _of_catalog(command):
+        if command.text(2) not in (None, "", table.schema) or table.name != command.text(3):
+            continue
+        if table.flight.writable and table.flight.name != "stats.sketches":
+            names = [*(name for name in KEY if name != "table_id"), *table.flight.identity]
+            for place, name in enumerate(names, 1):
+                yield {"catalog_name": CATALOG, "db_schema_name": table.schema, "table_name": table.name,
+                       "column_name": name, "key_sequence": place, "key_name": f"{table.name}_key"}  # fmt: skip
+
+
+# Types of columns and of expressions: name, number (XdbcDataType), size, radix, quote before and after.
+_DATETIME: Final = 9
+_TYPES: Final = (
+    ("BIGINT", -5, 19, 10, None, None), ("BLOB", -3, None, None, None, None), ("BOOLEAN", -7, 1, None, None, None),
+    ("DATE", 91, 10, None, "DATE '", "'"), ("DECIMAL", 3, 38, 10, None, None), ("DOUBLE", 8, 53, 2, None, None),
+    ("INTEGER", 4, 10, 10, None, None), ("TIMESTAMP", 93, 26, None, "TIMESTAMP '", "'"),
+    ("VARCHAR", 12, None, None, "'", "'"),
+)  # fmt: skip
+_SUBCODES: Final = {91: 1, 93: 3}
+_SEARCHABLE_BASIC, _SEARCHABLE_FULL = 2, 3
+
+
+def _types(command: Message) -> Iterator[dict[str, Any]]:
+    wanted = [number - (1 << 64) if number >> 63 else number for number in command.integers(1)]
+    for name, number, size, radix, before, after in sorted(_TYPES, key=lambda each: each[1:2]):
+        if not wanted or number in wanted:
+            yield {
+                "type_name": name, "data_type": number, "column_size": size, "literal_prefix": before,
+                "literal_suffix": after, "nullable": 1, "case_sensitive": name == "VARCHAR",
+                "searchable": _SEARCHABLE_FULL if name == "VARCHAR" else _SEARCHABLE_BASIC,
+                "unsigned_attribute": None if radix is None else False, "fixed_prec_scale": False,
+                "auto_increment": None if radix is None else False, "local_type_name": name,
+                "sql_data_type": _DATETIME if number in _SUBCODES else number,
+                "datetime_subcode": _SUBCODES.get(number), "num_prec_radix": radix,
+            }  # fmt: skip
 
 
 @cache
@@ -130,68 +187,3 @@ def _pattern(text: str | None) -> re.Pattern[str]:
         return re.compile(first, re.DOTALL)
     *middle, last = middle
     return re.compile(first + "".join(f"(?>.*?{part})" for part in middle if part) + ".*" + last, re.DOTALL)
-
-
-# SqlInfo. Numbers, names and kinds are the standard's; only what a client may want to know is told.
-
-_INFO: Final[dict[int, Any]] = {
-    0: "statflight",  # FLIGHT_SQL_SERVER_NAME
-    1: None,  # FLIGHT_SQL_SERVER_VERSION
-    2: pa.__version__,  # FLIGHT_SQL_SERVER_ARROW_VERSION
-    3: True,  # …_READ_ONLY
-    4: True,  # …_SQL
-    5: False,  # …_SUBSTRAIT
-    8: 0,  # …_TRANSACTION: none
-    9: True,  # …_CANCEL
-    100: 0,  # …_STATEMENT_TIMEOUT: the server's own
-    101: 0,  # …_TRANSACTION_TIMEOUT
-    500: False,  # SQL_DDL_CATALOG
-    501: False,  # SQL_DDL_SCHEMA
-    502: False,  # SQL_DDL_TABLE
-    503: 1,  # SQL_IDENTIFIER_CASE: insensitive
-    504: '"',  # SQL_IDENTIFIER_QUOTE_CHAR
-    505: 1,  # SQL_QUOTED_IDENTIFIER_CASE: insensitive
-    506: False,  # SQL_ALL_TABLES_ARE_SELECTABLE: rows of hidden tables are left out
-    507: 1,  # SQL_NULL_ORDERING: at the end
-    508: ["SELECT", "FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "ORDER", "LIMIT", "OFFSET", "DISTINCT", "JOIN",
-          "WITH", "UNION", "OVER"],
-    509: ["abs", "ceil", "floor", "round", "sqrt", "ln", "log", "pow", "mod", "sign"],  # SQL_NUMERIC_FUNCTIONS
-    510: ["upper", "lower", "length", "trim", "substring", "replace", "concat", "strpos"],  # SQL_STRING_FUNCTIONS
-    511: [],  # SQL_SYSTEM_FUNCTIONS
-    512: ["date_trunc", "date_part", "year", "month", "day", "hour", "now"],  # SQL_DATETIME_FUNCTIONS
-    513: "\\",  # SQL_SEARCH_STRING_ESCAPE
-    515: True,  # SQL_SUPPORTS_COLUMN_ALIASING
-    516: True,  # SQL_NULL_PLUS_NULL_IS_NULL
-    519: False,  # SQL_SUPPORTS_DIFFERENT_TABLE_CORRELATION_NAMES
-    520: True,  # SQL_SUPPORTS_EXPRESSIONS_IN_ORDER_BY
-    521: True,  # SQL_SUPPORTS_ORDER_BY_UNRELATED
-    529: "schema",  # SQL_SCHEMA_TERM
-    530: "procedure",  # SQL_PROCEDURE_TERM
-    531: "catalog",  # SQL_CATALOG_TERM
-    532: True,  # SQL_CATALOG_AT_START
-    564: 0,  # SQL_DEFAULT_TRANSACTION_ISOLATION: none
-    565: False,  # SQL_TRANSACTIONS_SUPPORTED
-    572: False,  # SQL_BATCH_UPDATES_SUPPORTED
-    573: False,  # SQL_SAVEPOINTS_SUPPORTED
-}  # fmt: skip
-
-
-def _sql_info(asked: Sequence[int], release: str, schema: pa.Schema) -> pa.Table:
-    """The infos asked for; all where none are named. Numbers that are not known are left out."""
-    infos = _INFO | {1: release}
-    wanted = [number for number in dict.fromkeys(asked) if number in infos] if asked else sorted(infos)
-    kinds: list[int] = []
-    offsets: list[int] = []
-    children: list[list[Any]] = [[] for _ in _VALUES]
-    for number in wanted:
-        value = infos[number]
-        kind = 1 if isinstance(value, bool) else 2 if isinstance(value, int) else 4 if isinstance(value, list) else 0
-        kinds.append(kind)
-        offsets.append(len(children[kind]))
-        children[kind].append(value)
-    values = pa.UnionArray.from_dense(
-        pa.array(kinds, pa.int8()), pa.array(offsets, pa.int32()),
-        [pa.array(child, field.type) for child, field in zip(children, _VALUES, strict=True)],
-        [field.name for field in _VALUES],
-    )  # fmt: skip
-    return pa.Table.from_arrays([pa.array(wanted, pa.uint32()), values], schema=schema)

@@ -26,7 +26,6 @@ log = logging.getLogger("statflight.server")
 
 CATALOG: Final = "statflight"
 STORED_SCHEMA: Final = "stats_all"  # every stored row, where `stats` has the current ones
-MAX_TABLES: Final = 64  # that a statement names
 NAIVE: Final = pa.timestamp("us")  # UTC without saying so: drivers cannot read zoned instants
 _TYPES: Final = {
     "BOOLEAN": pa.bool_(), "TINYINT": pa.int64(), "SMALLINT": pa.int64(), "INT": pa.int64(), "BIGINT": pa.int64(),
@@ -131,8 +130,8 @@ def _make(statement: Query) -> Plan:
         nodes.setdefault(type(node), []).append(node)
     common = {cte.alias.lower() for cte in nodes.get(exp.CTE, [])}
     found = [(node, table) for node in nodes.get(exp.Table, []) if (table := _table(node, common)) is not None]
-    if len(found) > MAX_TABLES:
-        raise language.refusal(f"the statement reads more than {MAX_TABLES} tables")
+    if len(found) > language.MAX_TABLES:
+        raise language.refusal(f"the statement reads more than {language.MAX_TABLES} tables")
     wanted = {node.name.lower() for node in nodes.get(exp.Identifier, [])}
     star = any(not isinstance(node.parent, exp.Count) for node in nodes.get(exp.Star, []))
     sources: list[Source] = []

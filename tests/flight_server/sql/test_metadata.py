@@ -69,6 +69,30 @@ def test_infos():
     every = {row["info_name"]: row["value"] for row in ask("CommandGetSqlInfo").to_pylist()}
     assert (every[0], every[1], every[3], every[504]) == ("statflight", "1.2.3", True, '"')
     assert isinstance(every[508], list)  # JDBC takes no text here
+    assert set(range(500, 577)) <= set(every)  # and fails on each that is missing
+    assert dict(every[517])[19] and every[507] == 3 and every[540] == 3
     some = ask("CommandGetSqlInfo", (1, 504), (1, 1), (1, 99_999))
     assert some["info_name"].to_pylist() == [504, 1]
     some.validate(full=True)
+
+
+def test_primary_keys():
+    def key(schema, name):
+        found = ask("CommandGetPrimaryKeys", (1, b"statflight"), (2, schema), (3, name)).to_pylist()
+        assert [row["key_sequence"] for row in found] == list(range(1, len(found) + 1))
+        return [row["column_name"] for row in found]
+
+    table = ["table_catalog", "table_schema", "table_name", "snapshot_id"]
+    assert key(b"stats", b"tables") == table and key(b"stats_all", b"columns") == [*table, "column_id"]
+    assert key(b"stats", b"file_columns") == [*table, "file_path", "column_id"]
+    assert key(b"stats", b"histograms") == key(b"stats", b"nothing") == key(b"sys", b"columns") == []
+
+
+def test_types():
+    every = ask("CommandGetXdbcTypeInfo").to_pylist()
+    assert [row["data_type"] for row in every] == sorted(row["data_type"] for row in every)
+    assert {"BIGINT", "DOUBLE", "VARCHAR", "TIMESTAMP"} <= {row["type_name"] for row in every}
+    (one,) = ask("CommandGetXdbcTypeInfo", (1, (1 << 64) - 5)).to_pylist()  # as protobuf writes a negative int32
+    assert (one["type_name"], one["column_size"], one["num_prec_radix"]) == ("BIGINT", 19, 10)
+    (instant,) = ask("CommandGetXdbcTypeInfo", (1, 93)).to_pylist()
+    assert (instant["sql_data_type"], instant["datetime_subcode"]) == (9, 3)
