@@ -28,12 +28,15 @@ Row = Mapping[str, Any]
 
 
 def build(table: Row | None, columns: Sequence[Row], order: Mapping[int, int]) -> pa.StructArray:
-    """The array.
+    """Builds the array.
 
     Args:
-        table: the current row of `stats.tables`, with TABLE_COLUMNS; None where there is none.
-        columns: the current rows of `stats.columns`, with COLUMNS.
-        order: the place of each column id in the table's schema, from 0, struct fields after their struct.
+        table: The current row of `stats.tables`, with TABLE_COLUMNS; None where there is none.
+        columns: The current rows of `stats.columns`, with COLUMNS.
+        order: The place of each column id in the table's schema, from 0, struct fields after their struct.
+
+    Returns:
+        An array of TYPE: the table first, then columns in the order of the schema.
     """
     rows: list[tuple[int | None, list[tuple[str, Any]]]] = []
     if table is not None and table["row_count"] is not None:

@@ -25,7 +25,14 @@ _CODES: tuple[tuple[type[BaseException], str], ...] = (
 
 
 def reason(error: BaseException) -> str:
-    """`[CODE] message` of an error, without what gRPC and pyarrow wrap around it."""
+    """Words an error in one line.
+
+    Args:
+        error: Raised by a call, or any other.
+
+    Returns:
+        `[CODE] message`, without the words that gRPC and pyarrow wrap around it.
+    """
     message = _plain(error)
     if message.startswith("["):
         return message

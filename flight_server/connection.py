@@ -28,13 +28,17 @@ class Connection:
     Args:
         uri: `grpc://host:port`, or `grpc+tls://host:port`; when None, STATFLIGHT_SERVER or the default address, and
             then the token may come from STATFLIGHT_TOKEN.
-        token: bearer token sent with every call.
-        tls_roots: PEM certificates the server's is checked against: a path, or the bytes.
-        tls_cert, tls_key: the client's own PEM certificate and key, for a server that asks for one.
-        timeout: seconds a call may take, unless a method says otherwise; None waits as long as it takes.
-        attempts: how often a call is tried while the server is unavailable (restarting, or over a limit), with a
+        token: Bearer token sent with every call.
+        tls_roots: PEM certificates that the server's is checked against: a path, or the bytes.
+        tls_cert: The client's own PEM certificate, for a server that asks for one.
+        tls_key: The key of `tls_cert`.
+        timeout: Seconds that a call may take, unless a method says otherwise; None waits as long as it takes.
+        attempts: How often a call is tried while the server is unavailable (restarting, or over a limit), with a
             growing pause between; 1 tries once. More need the extra `client`.
-        connection: passed on to `pyarrow.flight.connect`.
+        connection: Passed on to `pyarrow.flight.connect`.
+
+    Raises:
+        ImportError: `attempts` is more than 1, and the extra `client` is not installed.
     """
 
     def __init__(
@@ -70,13 +74,32 @@ class Connection:
         self.close()
 
     def close(self) -> None:
+        """Closes the connection; its streams end."""
         self._flight.close()
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
+        """Makes the options of a call.
+
+        Args:
+            timeout: Seconds that it may take; that of the connection when None.
+
+        Returns:
+            The options, with the token as header.
+        """
         return flight.FlightCallOptions(timeout=timeout or self._timeout, headers=self._headers)
 
     def call(self, call: Callable[[], T]) -> T:
-        """The result of a Flight call, with clear errors, tried again as often as `attempts` says."""
+        """Makes a call, again while the server is unavailable as often as `attempts` says.
+
+        Args:
+            call: The call.
+
+        Returns:
+            Its result.
+
+        Raises:
+            pa.ArrowException: The server's refusal, its message in plain.
+        """
         with clear_errors():
             if self._attempts <= 1:
                 return call()
@@ -90,11 +113,25 @@ class Connection:
     # Calls.
 
     def schema(self, command: Mapping[str, Any]) -> pa.Schema:
-        """The schema of a command's rows."""
+        """Asks for the schema of a command.
+
+        Args:
+            command: A JSON command, as PROTOCOL.md describes it.
+
+        Returns:
+            The schema of its rows.
+        """
         return self.call(lambda: self._flight.get_schema(_descriptor(command), self.options()).schema)
 
     def tickets(self, command: Mapping[str, Any]) -> list[bytes]:
-        """The tickets of a command; more than one where it asks for `partitions`."""
+        """Asks for the tickets of a command.
+
+        Args:
+            command: A JSON command.
+
+        Returns:
+            One ticket per share; more than one where the command asks for `partitions`.
+        """
         info = self.call(lambda: self._flight.get_flight_info(_descriptor(command), self.options()))
         return [endpoint.ticket.ticket for endpoint in info.endpoints]
 
@@ -105,14 +142,30 @@ class Connection:
     def get(self, ticket: bytes | Mapping[str, Any], stream: Literal[True]) -> pa.RecordBatchReader: ...
 
     def get(self, ticket: bytes | Mapping[str, Any], stream: bool = False) -> pa.Table | pa.RecordBatchReader:
-        """The rows of a ticket, or of a command in its place, which saves the round trip of GetFlightInfo."""
+        """Reads the rows of a ticket.
+
+        Args:
+            ticket: A ticket, or a JSON command in its place, which saves the round trip of GetFlightInfo.
+            stream: A RecordBatchReader instead of a Table.
+
+        Returns:
+            The rows.
+        """
         data = flight.Ticket(ticket if isinstance(ticket, bytes) else json.dumps(ticket).encode())
         if stream:
             return _batches(self.call(lambda: self._flight.do_get(data, self.options())))
         return self.call(lambda: self._flight.do_get(data, self.options()).read_all())
 
     def put_rows(self, command: Mapping[str, Any], rows: Any) -> dict[str, int]:
-        """Puts rows (anything with `__arrow_c_stream__`); the counts of the answer."""
+        """Puts rows into a flight. The rows of a RecordBatchReader can be sent once, so that put is not tried again.
+
+        Args:
+            command: The command of the put: `table`, `mode`, perhaps `idempotency_key`.
+            rows: A Table, RecordBatch, RecordBatchReader, or anything with `__arrow_c_stream__`.
+
+        Returns:
+            Counts of rows, as the server answers them.
+        """
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         elif not isinstance(rows, pa.Table | pa.RecordBatchReader):
@@ -139,13 +192,31 @@ class Connection:
         return reply
 
     def act(self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None) -> list[Any]:
-        """All results of an action, in order."""
+        """Calls an action.
+
+        Args:
+            name: Its name.
+            body: Its arguments.
+            timeout: Seconds that the call may take; that of the connection when None.
+
+        Returns:
+            All results, in order.
+        """
         return self.call(lambda: [json.loads(result) for result in self.act_raw(name, body, timeout)])
 
     def act_raw(
         self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> Iterator[bytes]:
-        """The results of an action as bytes, one by one as they arrive."""
+        """Calls an action whose results are not JSON.
+
+        Args:
+            name: Its name.
+            body: Its arguments.
+            timeout: Seconds that the call may take; that of the connection when None.
+
+        Yields:
+            The results as bytes, as they arrive.
+        """
         with clear_errors():
             action = flight.Action(name, json.dumps(body or {}).encode())
             for result in self._flight.do_action(action, self.options(timeout)):
@@ -168,7 +239,15 @@ def _batches(reader: flight.FlightStreamReader) -> pa.RecordBatchReader:
 
 
 def require(module: str, what: str) -> None:
-    """Raises unless a library of the extra `client` is installed."""
+    """Checks that a library of the extra `client` is installed.
+
+    Args:
+        module: Its name.
+        what: The feature that needs it, for the error.
+
+    Raises:
+        ImportError: It is not; the message says how to install it.
+    """
     from importlib.util import find_spec
 
     if find_spec(module) is None:

@@ -33,10 +33,14 @@ class FlightDataset(ds.FileSystemDataset):
     """A flight of a server, read anew by each scan.
 
     Args:
-        client: the connection; it must stay open.
-        flight: such as `stats.columns`.
-        snapshot: as `StatsReader.read` takes it.
-        allow_stale: as `StatsReader.read` takes it.
+        client: The connection; it must stay open.
+        flight: Its name, such as `stats.columns`.
+        snapshot: As `StatsReader.read` takes it.
+        allow_stale: As `StatsReader.read` takes it.
+        filter: The condition on all rows; None keeps all.
+
+    Raises:
+        pa.ArrowKeyError: UNKNOWN_FLIGHT.
     """
 
     def __init__(
@@ -57,19 +61,39 @@ class FlightDataset(ds.FileSystemDataset):
     def scanner(
         self, columns: Any = None, filter: pc.Expression | None = None, batch_size: int | None = None, **_: Any
     ) -> Scan:
-        """A scan of some columns (names, or expressions by name) and of the rows that a filter keeps.
+        """Prepares a scan; other options of `pyarrow.dataset.Dataset.scanner` tune files and change nothing here.
 
-        The other options of `pyarrow.dataset.Dataset.scanner` tune the reading of files and change nothing here.
+        Args:
+            columns: Names, or expressions by name; all columns when None.
+            filter: The condition on the rows; all rows when None.
+            batch_size: The greatest number of rows of a batch.
+
+        Returns:
+            The scan; nothing is read yet.
         """
         kept = filter if self._filter is None else self._filter if filter is None else self._filter & filter
         return Scan(self._client, self._command, self.schema, columns, kept, batch_size)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:
-        """One fragment, the whole."""
+        """Lists the fragments of the dataset, as DataFusion asks for them.
+
+        Args:
+            filter: The condition on the rows.
+
+        Yields:
+            One fragment, the whole.
+        """
         yield _Fragment(self if filter is None else self.filter(filter))
 
     def filter(self, expression: pc.Expression) -> FlightDataset:
-        """The dataset of the rows that a filter keeps."""
+        """Narrows the dataset.
+
+        Args:
+            expression: The condition on the rows, in addition to the dataset's own.
+
+        Returns:
+            The dataset of the rows that it keeps.
+        """
         other = FlightDataset.__new__(FlightDataset)
         both = expression if self._filter is None else self._filter & expression
         snapshot, stale = self._command.get("snapshot"), self._command.get("allow_stale", False)
@@ -77,30 +101,43 @@ class FlightDataset(ds.FileSystemDataset):
         return other
 
     def to_batches(self, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Reads batches as they arrive; the arguments are those of `scanner`."""
         return self.scanner(*arguments, **options).to_batches()
 
     def to_table(self, *arguments: Any, **options: Any) -> pa.Table:
+        """Reads all rows; the arguments are those of `scanner`."""
         return self.scanner(*arguments, **options).to_table()
 
     def head(self, num_rows: int, *arguments: Any, **options: Any) -> pa.Table:
+        """Reads the first rows, `num_rows` at most; the other arguments are those of `scanner`."""
         return self.scanner(*arguments, **options).head(num_rows)
 
     def count_rows(self, filter: pc.Expression | None = None, **_: Any) -> int:
+        """Counts the rows that a filter keeps; one narrow column of them is read."""
         return self.scanner([], filter).count_rows()
 
     def take(self, indices: Any, *arguments: Any, **options: Any) -> pa.Table:
+        """Picks rows by number, after all are read; the other arguments are those of `scanner`."""
         return self.to_table(*arguments, **options).take(indices)
 
     def sort_by(self, sorting: Any, **options: Any) -> ds.InMemoryDataset:
+        """Sorts the rows in memory, as `pyarrow.dataset.Dataset.sort_by` does."""
         return ds.InMemoryDataset(self.to_table().sort_by(sorting, **options))
 
     def join(self, *arguments: Any, **options: Any) -> ds.InMemoryDataset:
+        """Joins the rows in memory, as `pyarrow.dataset.Dataset.join` does."""
         return ds.dataset(self.to_table()).join(*arguments, **options)
 
     def join_asof(self, *arguments: Any, **options: Any) -> ds.InMemoryDataset:
+        """Joins the rows in memory, as `pyarrow.dataset.Dataset.join_asof` does."""
         return ds.dataset(self.to_table()).join_asof(*arguments, **options)
 
     def replace_schema(self, schema: pa.Schema) -> FlightDataset:  # noqa: ARG002  pyarrow's
+        """Refuses: the schema is the server's.
+
+        Raises:
+            pa.ArrowNotImplementedError: Always.
+        """
         raise pa.ArrowNotImplementedError(f"the schema of {self._command['table']} is the server's")
 
     def __reduce__(self) -> Any:
@@ -120,7 +157,16 @@ class _Fragment:
 
 
 class Scan:
-    """One scan of a flight: nothing is read before its rows are asked for."""
+    """One scan of a flight: nothing is read before its rows are asked for.
+
+    Args:
+        client: The connection.
+        command: The JSON command of the dataset.
+        schema: The schema of the flight.
+        columns: Names, or expressions by name; None for all.
+        filter: The condition on the rows.
+        batch_size: The greatest number of rows of a batch.
+    """
 
     def __init__(
         self, client: StatsReader, command: dict[str, Any], schema: pa.Schema, columns: Any,
@@ -143,27 +189,43 @@ class Scan:
         )
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """A reader of the batches, as they arrive."""
+        """Starts the read.
+
+        Returns:
+            A reader of its batches, as they arrive.
+        """
         return self._read(None)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Reads batches as they arrive."""
         return iter(self.to_reader())
 
     def scan_batches(self) -> Iterator[ds.TaggedRecordBatch]:
+        """Reads batches as `pyarrow.dataset.Scanner.scan_batches` hands them out; they have no fragment."""
         for batch in self.to_reader():
             yield ds.TaggedRecordBatch(batch, None)
 
     def to_table(self) -> pa.Table:
+        """Reads all rows."""
         return self.to_reader().read_all()
 
     def head(self, num_rows: int) -> pa.Table:
-        """The first rows: where the server applies the whole filter, it sends no more."""
+        """Reads the first rows: where the server applies the whole filter, it sends no more.
+
+        Args:
+            num_rows: The greatest number of rows.
+
+        Returns:
+            The rows.
+        """
         return pa.Table.from_batches(_first(self._read(num_rows), num_rows), self.projected_schema)
 
     def take(self, indices: Any) -> pa.Table:
+        """Picks rows by number, after all are read."""
         return self.to_table().take(indices)
 
     def count_rows(self) -> int:
+        """Counts the rows as they arrive."""
         return sum(batch.num_rows for batch in self.to_reader())
 
     def _read(self, limit: int | None) -> pa.RecordBatchReader:

@@ -23,7 +23,14 @@ def register() -> None:
 
 
 def html(table: pa.Table) -> str:
-    """A table of at most MAX_ROWS rows and MAX_COLUMNS columns, and below it how many there are."""
+    """Renders a table as HTML.
+
+    Args:
+        table: Of any size.
+
+    Returns:
+        A table of at most MAX_ROWS rows and MAX_COLUMNS columns, and below it how many there are.
+    """
     shown = table.slice(0, MAX_ROWS).select(table.column_names[:MAX_COLUMNS])
     head = "".join(f'<th title="{escape(str(field.type))}">{escape(field.name)}</th>' for field in shown.schema)
     columns = [column.to_pylist() for column in shown.columns]

@@ -70,25 +70,58 @@ class StatflightDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Names the format."""
         return "statflight"
 
     def schema(self) -> StructType:
+        """Asks the server for the schema of the flight.
+
+        Returns:
+            It in Spark's types.
+
+        Raises:
+            ValueError: The option `uri` or `flight` is missing.
+        """
         server, command = _server(self.options), _command(self.options)
         with server.connect() as connection:
             return from_arrow_schema(connection.schema(command))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Makes the reader of a query.
+
+        Args:
+            schema: The columns that Spark wants.
+
+        Returns:
+            The reader; nothing is read yet.
+        """
         return StatflightReader(_server(self.options), _command(self.options), schema, self.options.get("partitions"))
 
 
 class StatflightReader(DataSourceReader):
+    """A read of a flight in shares, each by a task of its own.
+
+    Args:
+        server: The address.
+        command: The JSON command.
+        schema: The columns that Spark wants.
+        partitions: The number of shares, as the option has it; None is DEFAULT_PARTITIONS.
+    """
+
     def __init__(self, server: _Server, command: dict[str, Any], schema: StructType, partitions: str | None):
         self._server, self._command = server, command | {"columns": schema.names}
         self._partitions = int(partitions or DEFAULT_PARTITIONS)
         self.pushFilters = _Push(self)
 
     def push(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Has the server apply the filters that it can; yields the rest, which are Spark's."""
+        """Adds the filters that the server applies to the command.
+
+        Args:
+            filters: Those of the query, which must all hold.
+
+        Yields:
+            The others: Spark applies them.
+        """
         pushed = []
         for each in filters:
             condition = _condition(each)
@@ -100,11 +133,24 @@ class StatflightReader(DataSourceReader):
             self._command = self._command | {"predicates": pushed}
 
     def partitions(self) -> Sequence[InputPartition]:
+        """Asks the server for the tickets of the shares.
+
+        Returns:
+            One partition per ticket.
+        """
         command = self._command | {"partitions": self._partitions}
         with self._server.connect() as connection:
             return [_Ticket(ticket) for ticket in connection.tickets(command)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Reads a share; runs in a task.
+
+        Args:
+            partition: One of `partitions`.
+
+        Yields:
+            Its batches.
+        """
         assert isinstance(partition, _Ticket)
         with self._server.connect() as connection:
             yield from connection.get(partition.ticket, stream=True)

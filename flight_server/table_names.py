@@ -15,7 +15,13 @@ _PART: Final = re.compile(r'"((?:[^"]|"")+)"(?=\.|$)|([^."]+)(?=\.|$)')
 
 
 def split_name(name: str) -> tuple[str, str, str]:
-    """`lake."my.schema".t` → ("lake", "my.schema", "t"); what lies between catalog and table is the schema.
+    """Splits a full name: `lake."my.schema".t` → ("lake", "my.schema", "t").
+
+    Args:
+        name: The name; all between catalog and table is the schema.
+
+    Returns:
+        Catalog, schema and table.
 
     Raises:
         ValueError: It is not a full table name.
@@ -36,7 +42,16 @@ def split_name(name: str) -> tuple[str, str, str]:
 
 
 def join_name(catalog: str, schema: str, table: str) -> str:
-    """The full name, such that `split_name` gives the parts back. A dotted schema stays as it is."""
+    """Joins the parts of a name; `split_name` is the reverse.
+
+    Args:
+        catalog: First part.
+        schema: Second part; a dotted schema stays as it is.
+        table: Third part.
+
+    Returns:
+        The full name, quoted where that is needed.
+    """
     plain = all(part and '"' not in part for part in schema.split("."))
     return ".".join([_quoted(catalog), schema if plain else _quote(schema), _quoted(table)])
 
@@ -50,10 +65,27 @@ def _quote(part: str) -> str:
 
 
 def full_name(row: Mapping[str, Any]) -> str:
-    """The full name of a row's table."""
+    """Names the table of a row.
+
+    Args:
+        row: A row with table_catalog, table_schema and table_name.
+
+    Returns:
+        The full name.
+    """
     return join_name(row["table_catalog"], row["table_schema"], row["table_name"])
 
 
 def of_table(name: str) -> list[dict[str, Any]]:
-    """The predicates that pick one table."""
+    """Makes the condition on one table.
+
+    Args:
+        name: Its full name.
+
+    Returns:
+        Predicates of a JSON command, one for each part.
+
+    Raises:
+        ValueError: It is not a full table name.
+    """
     return [{"column": c, "op": "EQ", "values": [v]} for c, v in zip(COLUMNS, split_name(name), strict=True)]

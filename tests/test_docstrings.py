@@ -12,8 +12,8 @@ TOP = Path(__file__).parents[1]
 STOREYS = ("store", "capture", "flight_server")
 OPEN = (
     "store/", "capture/compute/", "capture/engines/", "capture/publishers/", "capture/spark/", "flight_server/reads/",
-    "flight_server/writes/", "flight_server/worker/", "flight_server/sql/", "flight_server/client.py",
-    "flight_server/connection.py", "flight_server/dataset.py", "flight_server/spark_reader.py", "flight_server/public/",
+    "flight_server/writes/", "flight_server/worker/",
+    "flight_server/public/",
 )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ limits. Prepared statements are kept for a while, within a budget; a client whos
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,9 +17,10 @@ import pyarrow as pa
 
 from flight_server.auth.principal import Principal
 from flight_server.reads.streams import Stream
-from flight_server.sql import metadata, plan, pushdown
+from flight_server.sql import metadata, parameters, plan, pushdown
 from flight_server.sql.plan import NAIVE, Plan, Source
 from flight_server.sql.pushdown import Slot
+from flight_server.sql.running import Reading, RunningStatements
 from flight_server.sql.sandbox import Sandbox
 from flight_server.sql.whole_columns import WholeColumns
 from flight_server.wire import flight_sql
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 
 MAX_SOURCE_BYTES: Final = 256 << 20  # of the rows of all flights that a statement reads
 SMALL_ROWS: Final = 16_384  # of an answer that is made of whole columns
-MAX_PARAMETER_BYTES: Final = 1 << 20
 _PLANS_BYTES: Final = 16 << 20
 _PREPARED_BYTES: Final = 32 << 20
 _PLAN_COST: Final = 8192  # bytes of a plan besides its text
 _NAMES: Final = ("table_catalog", "table_schema", "table_name")
-_CLOSED, _CANCELLED, _NOT_CANCELLABLE = 1, 1, 3  # statuses of the standard
+_CLOSED: Final = 1  # a status of the standard
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,12 @@ Answer: TypeAlias = pa.Table | Iterator[pa.RecordBatch]
 
 
 class SqlEndpoint:
-    """Answers the commands of Flight SQL for callers."""
+    """Answers the commands of Flight SQL for callers.
+
+    Args:
+        app: Answers scans.
+        release: The version that clients are told.
+    """
 
     def __init__(self, app: App, release: str):
         self._app, self._release = app, release
@@ -71,53 +75,101 @@ class SqlEndpoint:
         self._whole = WholeColumns(lambda: app.versions.epoch, app.settings.cache_bytes)
         self._plans: LruCache[str, _Planned] = LruCache(_PLANS_BYTES)
         self._prepared: LruCache[bytes, _Prepared] = LruCache(_PREPARED_BYTES)
-        self._running: dict[tuple[str, bytes], list[threading.Event]] = {}
-        self._lock = threading.Lock()
+        self._running = RunningStatements()
 
     def close(self) -> None:
+        """Closes the DuckDB that statements run in."""
         self._sandbox.close()
 
     def schema(self, data: bytes, caller: Principal) -> pa.Schema:
-        """The schema of a command's answer."""
+        """Describes the answer of a command.
+
+        Args:
+            data: The command, an `Any`.
+            caller: Its caller.
+
+        Returns:
+            The schema of the rows.
+
+        Raises:
+            InvalidArgument: The command or its statement is not taken.
+            NotFound: It names a table or a prepared statement that does not exist.
+        """
         command = flight_sql.read_any(data)
         if command.name in metadata.SCHEMAS:
             return metadata.schema_of(command)
         return self._statement(command, caller)[0].schema
 
     def get(self, data: bytes, caller: Principal, is_cancelled: Callable[[], bool]) -> tuple[pa.Schema, Answer]:
-        """The schema and rows of a command, which is its own ticket."""
+        """Answers a command, which is its own ticket.
+
+        Args:
+            data: The command, an `Any`.
+            caller: Its caller.
+            is_cancelled: Whether the caller has left.
+
+        Returns:
+            The schema, and the rows: a table where they are few, else batches.
+
+        Raises:
+            InvalidArgument: The command or its statement is not taken, or a parameter is not bound.
+            NotFound: It names a table or a prepared statement that does not exist.
+            ResourceExhausted: The statement needs more memory than statements have.
+        """
         command = flight_sql.read_any(data)
         if command.name in metadata.SCHEMAS:
             found = metadata.answer(command, self._release)
             return found.schema, found
         planned, values = self._statement(command, caller)
-        given = _checked(planned.plan, values)
-        running = self._begin(caller, data)
+        given = parameters.require(planned.plan, values)
+        running = self._running.begin(caller, data)
         try:
             answer = self._run(planned, given, caller, lambda: running.is_set() or is_cancelled())
         except BaseException:
-            self._end(caller, data, running)
+            self._running.end(caller, data, running)
             raise
         if isinstance(answer, pa.Table):
-            self._end(caller, data, running)
+            self._running.end(caller, data, running)
             return planned.schema, answer
-        return planned.schema, _Reading(answer, lambda: self._end(caller, data, running))
+        return planned.schema, Reading(answer, lambda: self._running.end(caller, data, running))
 
     def put(self, data: bytes, batches: Iterable[pa.RecordBatch], caller: Principal) -> bytes:
-        """Binds the parameters of a prepared statement; the message that is answered."""
+        """Binds the parameters of a prepared statement.
+
+        Args:
+            data: The command, an `Any`.
+            batches: One row of values, in one of the batches.
+            caller: Its caller.
+
+        Returns:
+            The message that is answered, with the handle.
+
+        Raises:
+            InvalidArgument: The values are not one for each parameter, in one row.
+            NotFound: The statement does not exist, or belongs to another caller.
+        """
         command = flight_sql.read_any(data)
         if command.name != "CommandPreparedStatementQuery":
             raise InvalidArgument(f"{command.name} is not taken", hint="statements only read")
         handle = command.data(1)
         prepared = self._find(handle, caller)
-        size, values = _parameters(batches, prepared.planned.plan)
+        size, values = parameters.read(batches, prepared.planned.plan)
         self._prepared.put(handle, replace(prepared, values=values), prepared.size + size)
         return flight_sql.write_message((1, handle))
 
     def act(self, name: str, body: bytes, caller: Principal) -> list[bytes]:
-        """The results of an action of `flight_sql.ACTIONS`."""
+        """Answers an action.
+
+        Args:
+            name: One of `flight_sql.ACTIONS`.
+            body: Its message.
+            caller: Its caller.
+
+        Returns:
+            The results.
+        """
         if name == "CancelFlightInfo":
-            return [self._cancel(flight_sql.read_message(name, body), caller)]
+            return [self._running.cancel(flight_sql.read_message(name, body), caller)]
         request = flight_sql.read_any(body) if body else Message(name, {})
         match name:
             case "CreatePreparedStatement":
@@ -165,10 +217,10 @@ class SqlEndpoint:
         handle, size = secrets.token_bytes(16), 4 * len(sql) + _PLAN_COST
         self._prepared.put(handle, _Prepared(caller.name, planned, None, size), size)
         types = planned.plan.parameters
-        parameters = pa.schema([pa.field(f"parameter_{n}", type_) for n, type_ in enumerate(types, 1)])
+        declared = pa.schema([pa.field(f"parameter_{n}", type_) for n, type_ in enumerate(types, 1)])
         return flight_sql.write_any(
             "ActionCreatePreparedStatementResult", (1, handle), (2, planned.schema.serialize().to_pybytes()),
-            (3, parameters.serialize().to_pybytes()),
+            (3, declared.serialize().to_pybytes()),
         )  # fmt: skip
 
     def _find(self, handle: bytes, caller: Principal) -> _Prepared:
@@ -193,7 +245,7 @@ class SqlEndpoint:
             return (_shown(batch, schema) for batch in answer)
         tables = self._tables(parsed.sources, values, caller, is_cancelled)
         cursor = self._sandbox.cursor()
-        given = [_for_duckdb(value) for value in values]
+        given = [parameters.for_duckdb(value) for value in values]
         if parsed.now:
             given.append(datetime.now(UTC).replace(tzinfo=None))
         rows = self._sandbox.rows(cursor, parsed.sql, given, tables, schema)
@@ -294,61 +346,6 @@ class SqlEndpoint:
             batches.append(_shown(batch, schema))
         return pa.Table.from_batches(batches, schema)
 
-    # Statements that are being read.
-
-    def _begin(self, caller: Principal, ticket: bytes) -> threading.Event:
-        event = threading.Event()
-        with self._lock:
-            self._running.setdefault((caller.name, ticket), []).append(event)
-        return event
-
-    def _end(self, caller: Principal, ticket: bytes, event: threading.Event) -> None:
-        key = (caller.name, ticket)
-        with self._lock:
-            if (events := self._running.get(key)) is not None:
-                with suppress(ValueError):
-                    events.remove(event)
-                if not events:
-                    del self._running[key]
-
-    def _cancel(self, request: Message, caller: Principal) -> bytes:
-        found = False
-        info = flight_sql.read_message("FlightInfo", request.data(1))
-        for endpoint in info.fields.get(3, []):
-            if isinstance(endpoint, bytes):
-                ticket = flight_sql.read_message("Ticket", flight_sql.read_message("Endpoint", endpoint).data(1)).data(
-                    1
-                )
-                with self._lock:
-                    for event in self._running.get((caller.name, ticket), []):
-                        event.set()
-                        found = True
-        return flight_sql.write_message((1, _CANCELLED if found else _NOT_CANCELLABLE))
-
-
-class _Reading:
-    """Batches on their way to a caller; `on_end` is called once they are read, or not wanted any more."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch], on_end: Callable[[], None]):
-        self._batches, self._on_end = batches, on_end
-
-    def __iter__(self) -> _Reading:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        try:
-            return next(self._batches)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        self._batches = iter(())
-        self._on_end()
-
-    def __del__(self) -> None:
-        self.close()
-
 
 def _schema_of(source: Source) -> pa.Schema:
     return pa.schema([source.table.flight.schema.field(name) for name in source.columns])
@@ -387,45 +384,3 @@ def _shown(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch under the names of a schema, with naive instants."""
     columns = [column.view(NAIVE) if pa.types.is_timestamp(column.type) else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _parameters(batches: Iterable[pa.RecordBatch], parsed: Plan) -> tuple[int, tuple[Any, ...]]:
-    """The size and the values of parameters; every batch is read before anything is refused."""
-    rows: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        size += batch.nbytes
-        if batch.num_rows and size <= MAX_PARAMETER_BYTES:
-            rows.append(batch)
-    if size > MAX_PARAMETER_BYTES:
-        raise InvalidArgument(f"parameters: more than {MAX_PARAMETER_BYTES} bytes")
-    count = sum(batch.num_rows for batch in rows)
-    if count != 1:
-        raise InvalidArgument(f"parameters: one row must be sent, not {count}")
-    (batch,) = rows
-    if batch.num_columns != len(parsed.parameters):
-        raise InvalidArgument(
-            f"the statement has {len(parsed.parameters)} parameters, and {batch.num_columns} were sent"
-        )
-    return size, tuple(_python(column) for column in batch.columns)
-
-
-def _python(column: pa.Array) -> Any:
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    return column[0].as_py()
-
-
-def _checked(parsed: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    if parsed.parameters and values is None:
-        raise InvalidArgument(
-            f"the statement has {len(parsed.parameters)} parameters that are not bound", code="UNBOUND_PARAMETER",
-            hint="prepare it and put their values",
-        )  # fmt: skip
-    return values or ()
-
-
-def _for_duckdb(value: Any) -> Any:
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value.astimezone(UTC).replace(tzinfo=None)
-    return value

@@ -109,7 +109,13 @@ _NO_CALLS: Final = _words("""
 
 
 def parse(sql: str) -> Query:
-    """The statement as a tree that holds nothing but what is allowed, its parameters numbered from 1.
+    """Parses a statement.
+
+    Args:
+        sql: The text.
+
+    Returns:
+        A tree of nothing but what is allowed, its parameters numbered from 1.
 
     Raises:
         InvalidArgument: It is too large, malformed, not one query, or has a part that is not taken.
@@ -128,7 +134,13 @@ def parse(sql: str) -> Query:
 
 
 def write(statement: exp.Expression) -> str:
-    """The statement as DuckDB reads it.
+    """Writes a statement as DuckDB reads it.
+
+    Args:
+        statement: The tree.
+
+    Returns:
+        The text.
 
     Raises:
         InvalidArgument: It calls a function that is not on the list.
@@ -150,6 +162,15 @@ def write(statement: exp.Expression) -> str:
 
 
 def refusal(message: str, hint: str = "") -> InvalidArgument:
+    """Makes the error for a statement that is not taken.
+
+    Args:
+        message: The part that is refused, and why.
+        hint: A form that is taken.
+
+    Returns:
+        The error, with code BAD_SQL.
+    """
     return InvalidArgument(message, code="BAD_SQL", hint=hint)
 
 
@@ -197,7 +218,14 @@ def _check(statement: Query) -> None:
 
 
 def nodes(root: exp.Expression) -> Iterator[tuple[exp.Expression, int]]:
-    """Every node with its depth, without recursion; a chain of one connector is one level deep."""
+    """Walks a tree in the order of its text, without recursion.
+
+    Args:
+        root: The tree.
+
+    Yields:
+        Every node with its depth; a chain of one connector is one level deep.
+    """
     open_: list[tuple[exp.Expression, int]] = [(root, 0)]
     while open_:
         node, depth = open_.pop()

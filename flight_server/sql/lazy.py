@@ -25,6 +25,7 @@ class LazyEndpoint:
         self._made: SqlEndpoint | None = None
 
     def get(self) -> SqlEndpoint:
+        """Returns the endpoint, after it is made at the first call."""
         with self._lock:
             if self._made is None:
                 from flight_server.sql.endpoint import SqlEndpoint
@@ -33,6 +34,7 @@ class LazyEndpoint:
             return self._made
 
     def close(self) -> None:
+        """Closes the endpoint if it was made."""
         with self._lock:
             if self._made is not None:
                 self._made.close()

@@ -46,6 +46,7 @@ class Table:
 
     @property
     def snapshot(self) -> str | None:
+        """The snapshot of a scan of it: "current", or None for all stored rows."""
         return "current" if self.schema == "stats" else None
 
 
@@ -105,12 +106,25 @@ class Plan:
 
 
 def naive(schema: pa.Schema) -> pa.Schema:
-    """The schema with instants as Flight SQL hands them out."""
+    """Makes instants naive.
+
+    Args:
+        schema: Of a flight, or of a statement's answer.
+
+    Returns:
+        The schema with instants as Flight SQL hands them out.
+    """
     return pa.schema([field.with_type(NAIVE) if pa.types.is_timestamp(field.type) else field for field in schema])
 
 
 def make(sql: str) -> Plan:
-    """The plan of a statement.
+    """Plans a statement.
+
+    Args:
+        sql: The text.
+
+    Returns:
+        The plan.
 
     Raises:
         InvalidArgument: It is not taken; the message says which part.

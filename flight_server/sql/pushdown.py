@@ -49,7 +49,14 @@ class _Unsaid(Exception):
 
 
 def conjuncts(conditions: Iterable[exp.Expression]) -> list[exp.Expression]:
-    """The terms of conditions that must all hold."""
+    """Splits conditions at AND.
+
+    Args:
+        conditions: Conditions that must all hold.
+
+    Returns:
+        Their terms, none an AND.
+    """
     found, open_ = [], list(conditions)[::-1]
     while open_:
         node = open_.pop()
@@ -63,7 +70,15 @@ def conjuncts(conditions: Iterable[exp.Expression]) -> list[exp.Expression]:
 
 
 def tree_of(terms: Sequence[exp.Expression], column: Column) -> tuple[Node | None, bool]:
-    """The tree of the terms that one can be made of, ANDed, and whether that was all of them."""
+    """Translates terms that must all hold.
+
+    Args:
+        terms: Such as `conjuncts` returns.
+        column: Tells the columns of the flight in question.
+
+    Returns:
+        The tree of the terms that have one, None without any; and whether all terms have one.
+    """
     nodes, exact = [], True
     for term in terms:
         try:
@@ -74,7 +89,14 @@ def tree_of(terms: Sequence[exp.Expression], column: Column) -> tuple[Node | Non
 
 
 def bind(node: Node | None, values: Sequence[Any]) -> Node | None:
-    """The tree with values in the place of its slots.
+    """Puts the values of parameters in the place of slots.
+
+    Args:
+        node: The tree.
+        values: The values by number.
+
+    Returns:
+        The tree without slots.
 
     Raises:
         InvalidArgument: A value is not of the kind of its column.
@@ -104,7 +126,17 @@ def _bound(slot: Slot, values: Sequence[Any]) -> Any:
 
 
 def literal_of(value: Any) -> Any:
-    """A parameter's value as predicates write it."""
+    """Writes the value of a parameter as predicates do.
+
+    Args:
+        value: A value of Arrow's, as Python has it.
+
+    Returns:
+        The literal: instants are ISO 8601 with `Z`, decimals and special floats are text.
+
+    Raises:
+        InvalidArgument: Values of this type cannot be compared.
+    """
     match value:
         case None | bool() | int() | str():
             return value
@@ -207,5 +239,12 @@ def _instant(text: str) -> str:
 
 
 def fields_of(schema: pa.Schema) -> Mapping[str, pa.Field]:
-    """The fields by name in lower case."""
+    """Indexes the fields of a schema.
+
+    Args:
+        schema: Of a flight.
+
+    Returns:
+        The fields by name in lower case.
+    """
     return {field.name.lower(): field for field in schema}

@@ -42,24 +42,36 @@ class Sandbox:
         self._lock = threading.Lock()
 
     def cursor(self) -> Connection:
+        """Opens a cursor for one statement.
+
+        Returns:
+            The cursor; the caller closes it.
+        """
         with self._lock:
             if self._database is None:
                 self._database = duckdb.connect(":memory:", config=_SETTINGS)
             return self._database.cursor()
 
     def close(self) -> None:
+        """Closes the database, if it was made."""
         with self._lock:
             if self._database is not None:
                 self._database.close()
                 self._database = None
 
     def schema(self, sql: str, tables: Mapping[str, pa.Schema], known: Collection[str]) -> pa.Schema:
-        """The schema of a statement's rows.
+        """Describes the answer of a statement.
 
         Args:
-            sql: the statement, without parameters.
-            tables: the schemas of the tables that it reads.
-            known: the columns that a caller may have meant.
+            sql: The statement, without parameters.
+            tables: The schemas of the tables that it reads, by name.
+            known: The columns that a caller may have meant.
+
+        Returns:
+            The schema of its rows.
+
+        Raises:
+            InvalidArgument: DuckDB cannot bind it.
         """
         cursor = self.cursor()
         try:
@@ -74,7 +86,22 @@ class Sandbox:
     def rows(
         self, cursor: Connection, sql: str, parameters: Sequence[Any], tables: Mapping[str, pa.Table], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a statement; the cursor is the caller's, who interrupts and closes it."""
+        """Runs a statement.
+
+        Args:
+            cursor: The caller's, who interrupts and closes it.
+            sql: The statement.
+            parameters: The values of its parameters.
+            tables: The tables that it reads, by name.
+            schema: The schema of its rows.
+
+        Yields:
+            Batches of at most BATCH_ROWS rows.
+
+        Raises:
+            InvalidArgument: The statement fails on these rows, such as a text that is no number.
+            ResourceExhausted: It needs more memory than statements have.
+        """
         try:
             for name, table in tables.items():
                 cursor.register(name, table)
@@ -89,7 +116,15 @@ class Sandbox:
             raise self.error_for(trouble, ()) from None
 
     def error_for(self, trouble: BaseException, known: Collection[str]) -> BaseException:
-        """The error for the caller; an interruption is returned unchanged."""
+        """Words an error of DuckDB for the caller.
+
+        Args:
+            trouble: The error.
+            known: The columns that a caller may have meant.
+
+        Returns:
+            The error to raise; an interruption stays one.
+        """
         text = str(trouble)
         if isinstance(trouble, duckdb.InterruptException) or "INTERRUPT" in text:
             return duckdb.InterruptException("interrupted")

@@ -37,11 +37,14 @@ class WholeColumns:
         self._asked: LruCache[Key, int] = LruCache(_REMEMBERED)
 
     def get(self, key: Key, read: Callable[[int], pa.Table | None]) -> pa.Table | None:
-        """The columns; None where they are asked for the first time, or are too large.
+        """Finds the columns, or reads them where they are worth keeping.
 
         Args:
-            key: the columns wanted.
-            read: reads them, unless they have more bytes than it is given.
+            key: The columns wanted.
+            read: Reads them; None where they have more bytes than its argument.
+
+        Returns:
+            The columns in one chunk; None where they are asked for the first time, or are too large.
         """
         epoch = self._epoch()
         found = self._kept.get(key)

@@ -82,12 +82,25 @@ class Message:
 
 
 def is_command(data: bytes) -> bool:
-    """True when the bytes are an `Any`, as all commands of Flight SQL are."""
+    """Tells a command of Flight SQL from others.
+
+    Args:
+        data: The bytes of a descriptor or ticket.
+
+    Returns:
+        True when they are an `Any`, as all commands of Flight SQL are.
+    """
     return data[:1] == b"\x0a" and _GOOGLE in data[2:24]
 
 
 def read_any(data: bytes) -> Message:
-    """The message inside of an `Any`.
+    """Reads the message inside of an `Any`.
+
+    Args:
+        data: The bytes.
+
+    Returns:
+        The message, under its name without the package.
 
     Raises:
         InvalidArgument: The bytes are damaged, or the message is not one of Flight SQL.
@@ -101,7 +114,18 @@ def read_any(data: bytes) -> Message:
 
 
 def read_message(name: str, data: bytes) -> Message:
-    """A message that is not inside of an `Any`."""
+    """Reads a message that is not inside of an `Any`.
+
+    Args:
+        name: Its name, for errors.
+        data: The bytes.
+
+    Returns:
+        The message.
+
+    Raises:
+        InvalidArgument: The bytes are damaged, or have too many fields.
+    """
     fields: dict[int, list[Value]] = {}
     for count, (number, value) in enumerate(_fields(data)):
         if count >= _MAX_FIELDS:
@@ -111,12 +135,27 @@ def read_message(name: str, data: bytes) -> Message:
 
 
 def write_any(name: str, *fields: tuple[int, Value]) -> bytes:
-    """A message of Flight SQL inside of an `Any`."""
+    """Writes a message of Flight SQL inside of an `Any`.
+
+    Args:
+        name: Its name without the package.
+        fields: Number and value of each field.
+
+    Returns:
+        The bytes.
+    """
     return write_message((1, _GOOGLE + (_PACKAGE + name).encode()), (2, write_message(*fields)))
 
 
 def write_message(*fields: tuple[int, Value]) -> bytes:
-    """A message of these fields, by number."""
+    """Writes a message.
+
+    Args:
+        fields: Number and value of each field.
+
+    Returns:
+        The bytes.
+    """
     return b"".join(_written(fields))
 
 

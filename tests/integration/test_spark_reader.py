@@ -3,7 +3,9 @@
 import math
 import os
 import pickle
+import re
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+import flight_server
 from flight_server.spark_reader import StatflightDataSource, StatflightReader, _condition
 from tests.flight_server.live_server import serving
 
@@ -92,6 +95,19 @@ def test_no_setting_is_needed(spark, uri):
         assert sorted(row.column_id for row in frame.collect()) == [1, 2, 3]
     finally:
         spark.conf.set(setting, "true")
+
+
+def test_the_block_of_the_document(spark, tmp_path, monkeypatch):
+    document = Path(flight_server.__file__).with_name("CLIENTS.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python spark\n(.*?)^```$", document, re.DOTALL | re.MULTILINE)
+    orders = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders", "snapshot_id": 1}
+    columns = [orders | {"column_id": i, "column_name": name, "ndv": ndv}
+               for i, (name, ndv) in enumerate([("id", 1000.0), ("region", 3.0)], 1)]  # fmt: skip
+    with serving(tmp_path) as server:
+        with server.connect() as client:
+            client.put("stats.columns", pa.Table.from_pylist(columns))
+        monkeypatch.setenv("STATFLIGHT_SERVER", server.uri)
+        exec(compile(block, "CLIENTS.md", "exec"), {"spark": spark, "os": os})
 
 
 def test_filters_reach_the_server(spark, uri):

@@ -1,0 +1,80 @@
+"""Values of a prepared statement's parameters, as a client sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from flight_server.sql.plan import Plan
+from store.errors import InvalidArgument
+
+MAX_PARAMETER_BYTES: Final = 1 << 20
+
+
+def read(batches: Iterable[pa.RecordBatch], parsed: Plan) -> tuple[int, tuple[Any, ...]]:
+    """Reads the values of parameters; every batch is read before anything is refused.
+
+    Args:
+        batches: One row, in one of the batches.
+        parsed: The plan of the statement.
+
+    Returns:
+        Their size in bytes, and the values by number.
+
+    Raises:
+        InvalidArgument: They are too large, not one row, or not one for each parameter.
+    """
+    rows: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if batch.num_rows and size <= MAX_PARAMETER_BYTES:
+            rows.append(batch)
+    if size > MAX_PARAMETER_BYTES:
+        raise InvalidArgument(f"parameters: more than {MAX_PARAMETER_BYTES} bytes")
+    count = sum(batch.num_rows for batch in rows)
+    if count != 1:
+        raise InvalidArgument(f"parameters: one row must be sent, not {count}")
+    (batch,) = rows
+    if batch.num_columns != len(parsed.parameters):
+        raise InvalidArgument(
+            f"the statement has {len(parsed.parameters)} parameters, and {batch.num_columns} were sent"
+        )
+    return size, tuple(_python(column) for column in batch.columns)
+
+
+def _python(column: pa.Array) -> Any:
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    return column[0].as_py()
+
+
+def require(parsed: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    """Checks that a statement with parameters has their values.
+
+    Args:
+        parsed: The plan of the statement.
+        values: The values that were bound; None without any.
+
+    Returns:
+        The values.
+
+    Raises:
+        InvalidArgument: UNBOUND_PARAMETER.
+    """
+    if parsed.parameters and values is None:
+        raise InvalidArgument(
+            f"the statement has {len(parsed.parameters)} parameters that are not bound", code="UNBOUND_PARAMETER",
+            hint="prepare it and put their values",
+        )  # fmt: skip
+    return values or ()
+
+
+def for_duckdb(value: Any) -> Any:
+    """Makes an instant naive, in UTC; other values stay as they are."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).replace(tzinfo=None)
+    return value

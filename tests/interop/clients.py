@@ -1,0 +1,62 @@
+"""Clients of other people, run against a server: where they come from, and the blocks of CLIENTS.md they are."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import flight_server
+from tests.flight_server.live_server import LiveServer, serving
+
+HERE = Path(__file__).parent
+JDBC = "18.3.0"
+_DOCUMENT = Path(flight_server.__file__).with_name("CLIENTS.md").read_text(encoding="utf-8")
+_KEY = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders", "snapshot_id": 1}
+_CAPTURED = datetime(2026, 5, 1, 12, 30, tzinfo=UTC)
+
+
+def block(language: str) -> str:
+    """The block of CLIENTS.md in a language."""
+    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", _DOCUMENT, re.DOTALL | re.MULTILINE)
+    return str(text)
+
+
+def require(program: str) -> str:
+    """The path of a program; the test is skipped where it is not installed."""
+    return shutil.which(program) or pytest.skip(f"{program} is not installed")
+
+
+def driver() -> Path:
+    """The jar of the Flight SQL JDBC driver, fetched by Maven where its repository lacks it."""
+    repository = Path.home() / ".m2/repository"
+    jar = repository / f"org/apache/arrow/flight-sql-jdbc-driver/{JDBC}/flight-sql-jdbc-driver-{JDBC}.jar"
+    if not jar.exists():
+        artifact = f"org.apache.arrow:flight-sql-jdbc-driver:{JDBC}"
+        get = [require("mvn"), "-q", "-B", "dependency:get", f"-Dartifact={artifact}", "-Dtransitive=false"]
+        subprocess.run(get, check=True, timeout=300)
+    return jar
+
+
+@contextmanager
+def served(directory: Path, *flags: object) -> Iterator[LiveServer]:
+    """A server with statistics of one table."""
+    columns = [
+        _KEY | {"column_id": number, "column_name": name, "ndv": ndv, "captured_at": _CAPTURED}
+        for number, (name, ndv) in enumerate([("id", 1000.0), ("region", 3.0)], 1)
+    ]
+    tables = [_KEY | {"row_count": 1000, "captured_at": _CAPTURED}]
+    files = [_KEY | {"file_path": "a.parquet", "row_count": 1000, "equality_field_ids": [1, 2]}]
+    with serving(directory, *flags) as server:
+        with server.connect() as client:
+            client.put("stats.columns", pa.Table.from_pylist(columns))
+            client.put("stats.tables", pa.Table.from_pylist(tables))
+            client.put("stats.files", pa.Table.from_pylist(files))
+        yield server
