@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,7 +16,6 @@ import flight_server
 from tests.flight_server.live_server import LiveServer, serving
 
 HERE = Path(__file__).parent
-JDBC = "18.3.0"
 _DOCUMENT = Path(flight_server.__file__).with_name("CLIENTS.md").read_text(encoding="utf-8")
 _KEY = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders", "snapshot_id": 1}
 _CAPTURED = datetime(2026, 5, 1, 12, 30, tzinfo=UTC)
@@ -32,17 +30,6 @@ def block(language: str) -> str:
 def require(program: str) -> str:
     """The path of a program; the test is skipped where it is not installed."""
     return shutil.which(program) or pytest.skip(f"{program} is not installed")
-
-
-def driver() -> Path:
-    """The jar of the Flight SQL JDBC driver, fetched by Maven where its repository lacks it."""
-    repository = Path.home() / ".m2/repository"
-    jar = repository / f"org/apache/arrow/flight-sql-jdbc-driver/{JDBC}/flight-sql-jdbc-driver-{JDBC}.jar"
-    if not jar.exists():
-        artifact = f"org.apache.arrow:flight-sql-jdbc-driver:{JDBC}"
-        get = [require("mvn"), "-q", "-B", "dependency:get", f"-Dartifact={artifact}", "-Dtransitive=false"]
-        subprocess.run(get, check=True, timeout=300)
-    return jar
 
 
 @contextmanager

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.flight_server.live_server import LiveServer, serving
-from tests.interop.clients import HERE, block, driver, require, served
+from tests.interop.clients import HERE, block, require, served
+from tests.interop.java import jars
 
 pytestmark = pytest.mark.interop
 
+DRIVER = "org.apache.arrow:flight-sql-jdbc-driver:18.3.0"
 OPENS = "--add-opens=java.base/java.nio=ALL-UNNAMED"
 MAX_IDLE_BYTES = 5_000_000  # of 64 sessions, on the server
 
@@ -25,16 +27,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         yield server
 
 
-def java(program: Path, server: LiveServer, *arguments: str) -> list[str]:
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return os.pathsep.join(map(str, jars(tmp_path_factory.mktemp("driver"), [DRIVER])))
+
+
+def java(program: Path, driver: str, server: LiveServer, *arguments: str) -> list[str]:
     address = server.uri.removeprefix("grpc://")
     url = f"jdbc:arrow-flight-sql://{address}?useEncryption=false"
-    return [require("java"), OPENS, "-Xmx256m", "-cp", str(driver()), str(program), url, *arguments]
+    return [require("java"), OPENS, "-Xmx256m", "-cp", driver, str(program), url, *arguments]
 
 
 @pytest.fixture(scope="module")
-def said(server: LiveServer) -> dict[str, str]:
+def said(driver: str, server: LiveServer) -> dict[str, str]:
     """What the program found, by name."""
-    done = subprocess.run(java(HERE / "Jdbc.java", server), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(java(HERE / "Jdbc.java", driver, server), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(line.split("=", 1) for line in done.stdout.splitlines())
 
@@ -80,10 +87,10 @@ def test_mistakes_are_told_and_the_connection_goes_on(said: dict[str, str]) -> N
     assert said["after refusals"] == "[1]" and said["valid"] == "true"
 
 
-def test_the_block_of_the_document(server: LiveServer, tmp_path: Path) -> None:
+def test_the_block_of_the_document(driver: str, server: LiveServer, tmp_path: Path) -> None:
     program = tmp_path / "Columns.java"
     program.write_text(block("java"), encoding="utf-8")
-    done = subprocess.run(java(program, server), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(java(program, driver, server), capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "id 1000.0\nregion 3.0\n"), done.stderr[-3000:]
 
 
@@ -92,9 +99,9 @@ def resident_bytes(server: LiveServer) -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_idle_sessions_cost_little(server: LiveServer) -> None:
+def test_idle_sessions_cost_little(driver: str, server: LiveServer) -> None:
     """64 connections with a prepared statement each, after the first 8 have loaded what stays."""
-    command = java(HERE / "Jdbc.java", server, "sessions", "64")
+    command = java(HERE / "Jdbc.java", driver, server, "sessions", "64")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           text=True) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
@@ -110,12 +117,12 @@ def test_idle_sessions_cost_little(server: LiveServer) -> None:
     assert sizes[1] - sizes[0] < MAX_IDLE_BYTES
 
 
-def test_a_token_is_the_password(tmp_path: Path) -> None:
+def test_a_token_is_the_password(driver: str, tmp_path: Path) -> None:
     digest = hashlib.sha256(b"secret").hexdigest()
     (tmp_path / "tokens.toml").write_text(f'[[token]]\nname = "t"\nsha256 = "{digest}"\nscopes = ["stats.read"]\n')
     (tmp_path / "Columns.java").write_text(block("java"), encoding="utf-8")
     with serving(tmp_path, "--auth", tmp_path / "tokens.toml") as server:
-        command = java(tmp_path / "Columns.java", server)
+        command = java(tmp_path / "Columns.java", driver, server)
         for login, mention in (("&user=any&password=secret", ""), ("&token=secret", ""),
                                ("&user=any&password=wrong", "UNAUTHENTICATED"), ("", "UNAUTHENTICATED")):  # fmt: skip
             done = subprocess.run([*command[:-1], command[-1] + login], capture_output=True, text=True, timeout=300)
