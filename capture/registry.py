@@ -134,9 +134,8 @@ class _Guard:
         names = ["table_catalog", "table_schema", "table_name", "snapshot_id"]
         if absent := set(names) - set(rows.column_names):
             raise InvalidArgument(f"rows of {flight} lack {', '.join(sorted(absent))}")
-        keys = rows.select(names).group_by(names, use_threads=False).aggregate([]).to_pylist()
-        of = [tuple(key[name] for name in names) for key in keys]
-        if all(key in self._asked or (extra and key[:-1] in self._tables) for key in of):
+        keys = _keys_of(rows.select(names))
+        if all(key in self._asked or (extra and key[:-1] in self._tables) for key in keys):
             self._sink.put(flight, rows, extra=extra, whole=whole)
             return
         self.strays |= _targets(flight, rows)
@@ -149,6 +148,14 @@ class _Guard:
 
     def progress(self, share: float, message: str = "") -> None:
         self._sink.progress(share, message)
+
+
+def _keys_of(rows: pa.Table) -> set[tuple[Any, ...]]:
+    """The distinct rows. Where they are all alike, as they usually are, the columns tell at a tenth of the price."""
+    if rows.num_rows and all(len(column.unique()) == 1 for column in rows.columns):
+        return {tuple(column[0].as_py() for column in rows.columns)}
+    distinct = rows.group_by(rows.column_names, use_threads=False).aggregate([])
+    return set(zip(*(column.to_pylist() for column in distinct.columns), strict=True))
 
 
 def _key(table: TableHandle) -> tuple[str, str, str, int]:

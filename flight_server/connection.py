@@ -218,9 +218,26 @@ class Connection:
             The results as bytes, as they arrive.
         """
         with clear_errors():
-            action = flight.Action(name, json.dumps(body or {}).encode())
+            action = flight.Action(name, _encoded(body or {}))
             for result in self._flight.do_action(action, self.options(timeout)):
                 yield result.body.to_pybytes()
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """The body of an action: JSON; where it holds Arrow buffers, they follow it, and their lengths stand for them."""
+    streams: list[pa.Buffer] = []
+
+    def length_of(value: Any) -> int:
+        if not isinstance(value, pa.Buffer):
+            raise TypeError(f"{type(value).__name__} is not a value of JSON")
+        streams.append(value)
+        return int(value.size)
+
+    text = json.dumps(body, default=length_of).encode()
+    if not streams:
+        return text
+    text += b" " * (-len(text) % 8)
+    return b"".join([bytes(4), len(text).to_bytes(4, "little"), text, *streams])
 
 
 def _descriptor(command: Mapping[str, Any]) -> flight.FlightDescriptor:

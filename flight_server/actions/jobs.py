@@ -20,6 +20,7 @@ from flight_server.wire.action_bodies import (
     check_outcomes,
     check_snapshot,
     parse_body,
+    split_body,
 )
 from flight_server.writes import ingest
 from store.errors import (
@@ -115,14 +116,12 @@ def renew_lease(call: Call, body: bytes) -> Results:
 @action('{"job_id", "lease_token", "snapshot_id", "mark", "base"?, "removed"?}',
          "For capture workers: tells how the files of a snapshot are going to be put")  # fmt: skip
 def declare_listing(call: Call, body: bytes) -> Results:
-    fields = parse_body(
-        body, {"job_id": str, "lease_token": str, "snapshot_id": int, "mark": str}, {"base": dict, "removed": list}
-    )
+    fields = parse_body(body, {"job_id": str, "lease_token": str, **_LISTED}, {"base": dict, "removed": list})
     call.app.access.require_worker(call.principal)
     removed = fields.get("removed") or []
     if not all(isinstance(path, str) for path in removed):
         raise InvalidField("removed", "must be paths", expected="a list of texts", actual=removed)
-    listing = Listing(int(check_snapshot(fields["snapshot_id"])), fields["mark"], removed=tuple(removed))
+    listing = replace(_listing(fields), removed=tuple(removed))
     if fields.get("base") is not None:
         base = check_object(fields["base"], {"snapshot_id": int, "mark": str}, {})
         listing = replace(listing, base_snapshot_id=base["snapshot_id"], base_mark=base["mark"])
@@ -130,13 +129,24 @@ def declare_listing(call: Call, body: bytes) -> Results:
     yield {"job_id": fields["job_id"], "accepted": accepted}
 
 
-@action('{"job_id", "lease_token", "outcomes"?, "decisions"?, "result"?, "error"?, "message"?, "rows"?, "final"?}',
+_LISTED: Final[Mapping[str, type]] = {"snapshot_id": int, "mark": str}
+
+
+def _listing(fields: Mapping[str, Any]) -> Listing:
+    return Listing(int(check_snapshot(fields["snapshot_id"])), fields["mark"])
+
+
+@action('{"job_id", "lease_token", "outcomes"?, "decisions"?, "result"?, "error"?, "message"?, "rows"?, "listings"?,'
+         ' "final"?}',
          "For capture workers: publishes what was put under the lease and ends it")  # fmt: skip
 def finish_job(call: Call, body: bytes) -> Results:
-    fields = _finish(parse_body(body, _ENDS, {**_ENDING, "rows": list}))
+    text, streams = split_body(body)
+    fields = _finish(parse_body(text, _ENDS, {**_ENDING, "rows": list}))
     call.app.access.require_worker(call.principal)
     leases, token = call.app.leases, fields["lease_token"]
-    for item in fields.pop("rows", None) or []:
+    for listing in fields["listings"]:
+        leases.declare_listing(token, listing)
+    for item in ingest.with_streams(fields.pop("rows", None) or [], streams):
         put, whole = ingest.inline(item, token, call.principal, call.app.policy, call.is_cancelled)
         leases.add_to_draft(token, put, whole)
     state = leases.finish(fields["job_id"], token, fields)
@@ -146,6 +156,7 @@ def finish_job(call: Call, body: bytes) -> Results:
 _ENDS: Final[Mapping[str, type]] = {"job_id": str, "lease_token": str}
 _ENDING: Final[Mapping[str, type]] = {
     "outcomes": list, "decisions": list, "result": dict, "error": dict, "message": str, "final": bool,
+    "listings": list,
 }  # fmt: skip
 
 
@@ -153,22 +164,28 @@ def _finish(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {
         "outcomes": check_outcomes(fields.get("outcomes")), "decisions": check_decisions(fields.get("decisions")),
         "error": check_error(fields.get("error")),
+        "listings": [_listing(check_object(item, _LISTED, {})) for item in fields.get("listings") or ()],
     }  # fmt: skip
 
 
 @action('{"finishes": [{"job_id", "lease_token", …}], "rows"?}',
          "For capture workers: ends several leases, each as finish_job does")  # fmt: skip
 def finish_jobs(call: Call, body: bytes) -> Results:
-    fields = parse_body(body, {"finishes": list}, {"rows": list})
+    text, streams = split_body(body)
+    fields = parse_body(text, {"finishes": list}, {"rows": list})
     finishes = [_finish(check_object(item, _ENDS, _ENDING)) for item in fields["finishes"]]
     call.app.access.require_worker(call.principal)
     leases = call.app.leases
     parts = [
-        part for item in fields.get("rows") or []
+        part for item in ingest.with_streams(fields.get("rows") or [], streams)
         for part in ingest.shared(item, len(finishes), call.principal, call.app.policy, call.is_cancelled)
     ]  # fmt: skip
-    for at, put, whole in parts:  # all rows are fine
+    for finish in finishes:  # all rows are fine
         with contextlib.suppress(Conflict):  # the lease is lost, as its finish is told below
+            for listing in finish["listings"]:
+                leases.declare_listing(finish["lease_token"], listing)
+    for at, put, whole in parts:
+        with contextlib.suppress(Conflict):
             leases.add_to_draft(finishes[at]["lease_token"], put, whole, few=True)
     for ended, answer in zip(finishes, leases.finish_all(finishes), strict=True):
         state = {"error": to_json(answer)} if isinstance(answer, StatflightError) else {"state": answer}

@@ -50,7 +50,7 @@ class CaptureCounters:
         with self._lock:
             for put in puts:
                 self.rows[put.flight] += put.rows.num_rows
-                self.size_bytes[put.flight] += put.rows.nbytes
+                self.size_bytes[put.flight] += put.rows.get_total_buffer_size()
 
     def lost(self, leases: int) -> None:
         """Counts leases that ran out."""

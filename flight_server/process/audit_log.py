@@ -11,6 +11,9 @@ from typing import Any, Final
 
 import structlog
 
+from flight_server.wire.action_bodies import split_body
+from store.errors import InvalidArgument
+
 log = structlog.stdlib.get_logger("statflight.audit")
 
 WRITES: Final = frozenset({
@@ -45,8 +48,8 @@ def refusal(method: str, caller: str, correlation_id: str, code: str, message: s
 def of_body(body: bytes) -> dict[str, Any]:
     """Fields of an event from an action's body, which has been validated before."""
     try:
-        keys = json.loads(body) if body else {}
-    except (ValueError, RecursionError):
+        keys = json.loads(split_body(body)[0]) if body else {}
+    except (ValueError, RecursionError, InvalidArgument):
         return {}
     if not isinstance(keys, Mapping):
         return {}

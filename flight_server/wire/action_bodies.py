@@ -29,6 +29,27 @@ def parse_body(data: bytes, required: Mapping[str, type], optional: Mapping[str,
     return check_object(parse_json(data, "body") if data else {}, required, optional or {})
 
 
+def split_body(data: bytes) -> tuple[bytes, memoryview]:
+    """Splits the body of an action with Arrow streams behind its JSON.
+
+    Args:
+        data: JSON; or four bytes of zero, the length of the JSON as four bytes, the lowest first, the JSON, and the
+            streams one after the other.
+
+    Returns:
+        The JSON, and the streams; none of them where the body is JSON alone.
+
+    Raises:
+        InvalidArgument: The body is shorter than it says.
+    """
+    if data[:4] != bytes(4):
+        return data, memoryview(b"")
+    end = 8 + int.from_bytes(data[4:8], "little")
+    if len(data) < end:
+        raise InvalidArgument("the body is cut off", hint="4 bytes of zero, the length of the JSON, the JSON, streams")
+    return data[8:end], memoryview(data)[end:]
+
+
 def check_object(body: Any, required: Mapping[str, type], optional: Mapping[str, type]) -> dict[str, Any]:
     """As `parse_body`, of what is read already."""
     if not isinstance(body, dict):

@@ -107,7 +107,7 @@ class Ended:
     @property
     def size_bytes(self) -> int:
         """The rows that go along, as Arrow holds them."""
-        return sum(held.rows.nbytes for held in self.body.get("rows", ()))
+        return sum(held.size_bytes for held in self.body.get("rows", ()))
 
 
 class Outbox:

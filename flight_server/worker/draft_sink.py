@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -27,34 +26,51 @@ class Held(NamedTuple):
     whole: bool
     rows: pa.Table
 
+    @property
+    def size_bytes(self) -> int:
+        """The memory of the rows."""
+        return int(self.rows.get_total_buffer_size())  # unlike nbytes it need not look into the arrays
+
 
 def encoded(held: Held) -> dict[str, Any]:
-    """Rows as `finish_job` takes them: an IPC stream of one batch in base64."""
+    """Rows as `finish_job` takes them.
+
+    Args:
+        held: The rows.
+
+    Returns:
+        An item of `rows`; its `ipc` is a stream of one batch.
+    """
     rows = held.rows.combine_chunks()
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, rows.schema) as writer:
         writer.write_table(rows)
-    text = base64.b64encode(stream.getvalue()).decode()
-    return {"table": held.flight, "extra": held.extra, "whole": held.whole, "ipc": text}
+    return {"table": held.flight, "extra": held.extra, "whole": held.whole, "ipc": stream.getvalue()}
 
 
 class DraftSink:
     """Puts rows under a lease. Few rows wait until the end and go with the outcome, in one call.
 
+    Attributes:
+        listings: Whole listings of files, which go with the outcome: a snapshot and the mark of all that is put of it.
+
     Args:
+        server: Where the lease is from.
+        keeper: Of the lease.
         has_statistics: Whether anything may be stored of the table; the server is not asked for what cannot be there.
     """
 
     def __init__(self, server: Server, keeper: LeaseKeeper, *, has_statistics: bool = True):
         self.server, self.keeper, self.has_statistics = server, keeper, has_statistics
         self._held: dict[tuple[str, bool, bool], list[pa.Table]] = {}  # flight, extra, whole
+        self.listings: list[dict[str, Any]] = []
         self._bytes = 0
 
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
         self.keeper.touched = time.monotonic()
         if rows.num_rows or whole:
             self._held.setdefault((flight, extra, whole), []).append(rows)
-            self._bytes += rows.nbytes
+            self._bytes += int(rows.get_total_buffer_size())
             if self._bytes > INLINE_BYTES:
                 self._flush()
 
@@ -81,11 +97,16 @@ class DraftSink:
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
         self.keeper.touched = time.monotonic()
-        body: dict[str, Any] = {"job_id": self.keeper.lease["job_id"], "lease_token": self.keeper.lease["lease_token"],
-                                "snapshot_id": table.snapshot_id, "mark": listing.mark}  # fmt: skip
-        if listing.base_snapshot_id is not None:
-            body["base"] = {"snapshot_id": listing.base_snapshot_id, "mark": listing.base_mark}
-            body["removed"] = list(listing.removed)
+        told: dict[str, Any] = {"snapshot_id": table.snapshot_id, "mark": listing.mark}
+        self.listings = [other for other in self.listings if other["snapshot_id"] != table.snapshot_id]
+        if listing.base_snapshot_id is None:  # there is nothing that the server could refuse
+            self.listings.append(told)
+            return True
+        body = told | {
+            "job_id": self.keeper.lease["job_id"], "lease_token": self.keeper.lease["lease_token"],
+            "base": {"snapshot_id": listing.base_snapshot_id, "mark": listing.base_mark},
+            "removed": list(listing.removed),
+        }  # fmt: skip
         try:
             (answer,) = self.server.act("declare_listing", body)
             return bool(answer["accepted"])

@@ -33,7 +33,7 @@ from flight_server.worker.bundle import FIRST_SIZE, Bundle, Ended, Outbox, rows_
 from flight_server.worker.connection import Server, first_line
 from flight_server.worker.draft_sink import DraftSink, encoded
 from flight_server.worker.lake_inspection import inspect
-from flight_server.worker.lease_keeper import LeaseKeeper
+from flight_server.worker.lease_keeper import LeaseKeeper, Renewals
 from flight_server.worker.publishing import publish_table
 from store.errors import InvalidArgument, StatflightError, UpstreamError, may_pass, to_json
 
@@ -120,6 +120,7 @@ class Worker:
         self._slots: list[_Slot] = []
         self._finishing = ThreadPoolExecutor(MAX_FINISHING, "finish")
         self._outbox = Outbox(self._end)
+        self._renewals = Renewals(server)
         self._room = threading.BoundedSemaphore(MAX_FINISHING)
         self._watch_lock = threading.Lock()
         self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
@@ -206,7 +207,7 @@ class Worker:
                 self._watching[catalog] = slot
             if slot not in self._slots:
                 self._slots.append(slot)
-            slot.keeper = LeaseKeeper(self.server, lease)  # the slot is taken from here on
+            slot.keeper = LeaseKeeper(self.server, lease, self._renewals)  # the slot is taken from here on
         threading.Thread(
             target=self._work, args=(slot, lease, self._end_later), daemon=True, name=f"watch-{catalog}"
         ).start()
@@ -230,7 +231,7 @@ class Worker:
     ) -> None:  # fmt: skip
         body: dict[str, Any] = {}
         if slot.keeper is None:
-            slot.keeper = LeaseKeeper(self.server, lease)
+            slot.keeper = LeaseKeeper(self.server, lease, self._renewals)
         keeper = slot.keeper
         keeper.start()
         try:
@@ -361,6 +362,7 @@ class Worker:
             "outcomes": [_outcome(r, q) for r, q in zip(results, requests, strict=True)],
             "decisions": [_decision(d) for d in decisions],
             "rows": sink.held(),
+            "listings": sink.listings,
         }
 
 

@@ -6,7 +6,7 @@ import base64
 import functools
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +174,7 @@ def to_put(request: PutRequest, rows: pa.Table) -> Put:
 class _Stream:
     """An IPC stream of bytes, read as Flight's are."""
 
-    def __init__(self, data: bytes):
+    def __init__(self, data: bytes | memoryview):
         self._reader = pa.ipc.open_stream(data)
         self.schema = self._reader.schema
 
@@ -182,15 +182,42 @@ class _Stream:
         return SimpleNamespace(data=self._reader.read_next_batch())
 
 
+def with_streams(items: Sequence[Any], streams: memoryview) -> list[Any]:
+    """Items of `rows` with the streams behind the body in place of their lengths.
+
+    Args:
+        items: Untrusted; `ipc` is a length in bytes, or base64.
+        streams: The streams in the order of the items.
+
+    Returns:
+        The items, `ipc` a stream where it was a length.
+
+    Raises:
+        InvalidField: A length is not one, or the lengths are not those of the streams.
+    """
+    filled, start = [], 0
+    for item in items:
+        if isinstance(item, dict) and isinstance(length := item.get("ipc"), int):
+            if isinstance(length, bool) or not 0 < length <= len(streams) - start:
+                raise InvalidField("ipc", "is not the length of a stream", expected="bytes that follow", actual=length)
+            item = item | {"ipc": streams[start : start + length]}
+            start += length
+        filled.append(item)
+    if start != len(streams):
+        raise InvalidField("ipc", "leaves streams over", expected=len(streams), actual=start)
+    return filled
+
+
 def inline(
     item: Any, draft: str, principal: Principal, policy: ZonePolicy, is_cancelled: Callable[[], bool]
 ) -> tuple[Put, bool]:
-    """Rows sent along with an outcome: `{"table", "extra"?, "whole"?, "ipc"}`, an IPC stream in base64."""
-    if not isinstance(item, dict) or not isinstance(item.get("ipc"), str):
+    """Rows sent along with an outcome: `{"table", "extra"?, "whole"?, "ipc"}`, an IPC stream or its base64."""
+    if not isinstance(item, dict) or not isinstance(item.get("ipc"), str | memoryview):
         raise InvalidField("rows", "must be a list of IPC streams", expected='{"table", "ipc"}', actual=item)
     request = _parse_command({name: value for name, value in item.items() if name != "ipc"} | {"draft": draft})
     try:
-        stream = _Stream(base64.b64decode(item["ipc"], validate=True))
+        ipc = item["ipc"]
+        stream = _Stream(base64.b64decode(ipc, validate=True) if isinstance(ipc, str) else ipc)
     except (ValueError, pa.ArrowException, OSError):
         raise InvalidArgument("rows: the IPC stream is malformed") from None
     return to_put(request, read_rows(request, stream, principal, policy, is_cancelled)), request.whole

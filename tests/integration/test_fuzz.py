@@ -225,7 +225,8 @@ BODIES: dict[str, Any] = {
     "renew_lease": {"job_id": "x", "lease_token": "t", "progress": 0.5, "message": "m"},
     "declare_listing": {"job_id": "x", "lease_token": "t", "snapshot_id": 1, "mark": "m", "removed": ["f"],
                         "base": {"snapshot_id": 1, "mark": "m"}},
-    "finish_job": {"job_id": "x", "lease_token": "t", "outcomes": [], "decisions": [], "result": {}, "final": True},
+    "finish_job": {"job_id": "x", "lease_token": "t", "outcomes": [], "decisions": [], "result": {}, "final": True,
+                   "listings": [{"snapshot_id": 1, "mark": "m"}]},
     "finish_jobs": {"finishes": [{"job_id": "x", "lease_token": "t"}], "rows": [
         {"table": "stats.columns", "ipc": "", "counts": [[0, 1]]}]},
     "return_leases": {"lease_tokens": ["t"]},
