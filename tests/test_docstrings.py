@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
+from tests.sources import ROOT, modules, parsed
 
-TOP = Path(__file__).parents[1]
-STOREYS = ("store", "capture", "flight_server")
 OPEN = (
     "store/", "capture/compute/", "capture/engines/", "capture/publishers/", "capture/spark/", "flight_server/reads/",
     "flight_server/writes/", "flight_server/worker/",
     "flight_server/public/",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def modules() -> dict[Path, ast.Module]:
-    found = (path for storey in STOREYS for path in (TOP / storey).rglob("*.py"))
-    return {path.relative_to(TOP): ast.parse(path.read_bytes()) for path in sorted(found)}
 
 
 def _bases(class_: ast.ClassDef) -> Iterator[str]:
@@ -67,12 +58,13 @@ def _missing(
             yield name
 
 
-def test_everything_public_has_a_docstring(modules: dict[Path, ast.Module]) -> None:
+def test_everything_public_has_a_docstring() -> None:
+    trees = {str(file.relative_to(ROOT)): parsed(file) for file in modules()}
     classes: dict[str, list[ast.ClassDef]] = {}
-    for tree in modules.values():
+    for tree in trees.values():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, []).append(node)
-    missing = [f"{path}: {name}" for path, tree in modules.items() for name in _missing(tree.body, None, classes)]
-    missing += [f"{path}: the module" for path, tree in modules.items() if tree.body and not ast.get_docstring(tree)]
+    missing = [f"{path}: {name}" for path, tree in trees.items() for name in _missing(tree.body, None, classes)]
+    missing += [f"{path}: the module" for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
     assert [name for name in missing if not name.startswith(OPEN)] == []

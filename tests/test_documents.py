@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.sources import ROOT, modules, parsed
+
 PLACES = ("store", "capture", "flight_server", "tests")
 PAGES = [ROOT / "README.md", *sorted(page for place in PLACES for page in (ROOT / place).rglob("*.md"))]
-MODULES = sorted(module for place in PLACES[:3] for module in (ROOT / place).rglob("*.py"))
 # of this repository by their look: lower case, and ending as a module, a page or a directory does
 NAMED = re.compile(r"`((?:[a-z_0-9.]+/)*(?:[a-z_0-9]+\.py|[A-Z_]+\.md)|(?:[a-z_0-9]+/)+)`")
 DOTTED = re.compile(r"(?<![\w./-])((?:store|capture|flight_server)\.[a-z_]+(?:\.[a-z_]+)*)(?![\w/(-])")
@@ -37,7 +37,7 @@ EXISTING = existing()
 
 
 def docstrings(module: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in ast.walk(parsed(module)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             yield ast.get_docstring(node) or ""
 
@@ -54,7 +54,7 @@ def test_what_a_page_names_exists(page):
 
 
 def test_what_docstrings_name_exists():
-    named = {module.relative_to(ROOT).as_posix(): missing("\n".join(docstrings(module))) for module in MODULES}
+    named = {module.relative_to(ROOT).as_posix(): missing("\n".join(docstrings(module))) for module in modules()}
     assert {module: names for module, names in named.items() if names} == {}
 
 

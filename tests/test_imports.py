@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-STOREYS = ("store", "capture", "flight_server")  # each may import itself and those before it
+from tests.sources import ROOT, STOREYS, parsed
+
 HEAVY = ("duckdb", "pyiceberg", "deltalake", "lance", "pyspark", "datasketches")
 
 
 def imported(file: Path) -> set[str]:
     """The top packages a file imports anywhere, inside of functions too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -77,7 +77,7 @@ def modules() -> dict[str, Path]:
 
 def edges(file: Path, known: Collection[str]) -> set[str]:
     """The modules of the project that a file imports when it runs, inside of functions too."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parsed(file)
     for_types = {
         id(node)
         for block in ast.walk(tree)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -22,12 +23,27 @@ TABLES = ("a", "b", "c", "d", "e", "f")
 CURRENT = {"snapshot": "current"}
 
 
-def filled(directory: Path, *asked: str) -> None:
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of six tables with two snapshots each, not open."""
+    directory = tmp_path_factory.mktemp("lake")
     with app_in(directory) as app:
         for name in TABLES:
             put(app, rows(name, 1, range(1, 4)))
             put(app, rows(name, 2, range(1, 6)))
-        for name in asked:
+    return directory
+
+
+@pytest.fixture
+def filled(lake: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(lake, tmp_path / "filled"))
+
+
+def read_before(directory: Path, *names: str) -> None:
+    """Reads tables, one after the other, and closes the store."""
+    with app_in(directory) as app:
+        for name in names:
             ask(app, name)
             app.usage.flush(0)  # the times of two reads differ
 
@@ -45,11 +61,10 @@ def ready(app: App) -> set[str]:
     return {name for name, key in keys.items() if app.slices._slices.get(key) is not None}
 
 
-def test_nobody_waits_for_duckdb_after_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    filled(tmp_path)
-    with app_in(tmp_path, cache_bytes=0) as app:
+def test_nobody_waits_for_duckdb_after_a_start(filled: Path, monkeypatch: pytest.MonkeyPatch):
+    with app_in(filled, cache_bytes=0) as app:
         asked_of_duckdb = {name: read(app, command(name, **CURRENT)) for name in TABLES}
-    with app_in(tmp_path) as app:
+    with app_in(filled) as app:
         app.prewarmer.warm()
         assert ready(app) == set(TABLES)
 
@@ -67,13 +82,12 @@ def test_nobody_waits_for_duckdb_after_a_start(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 20, 20_000])
-def test_many_tables_at_once_are_each_as_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int):
-    filled(tmp_path)
-    with app_in(tmp_path) as app:
+def test_many_tables_at_once_are_each_as_read_alone(filled: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int):
+    with app_in(filled) as app:
         put(app, rows("b", 3, [2]))  # the columns it lacks are of other snapshots, or of none
         put(app, rows("e", 2, range(1, 400)))
     monkeypatch.setattr(readiness, "CHUNK_ROWS", chunk_rows)
-    with app_in(tmp_path) as app:
+    with app_in(filled) as app:
         app.prewarmer.warm()
         assert ready(app) == set(TABLES)
         for name in TABLES:
@@ -85,47 +99,46 @@ def test_many_tables_at_once_are_each_as_read_alone(tmp_path: Path, monkeypatch:
             assert made.batch.get_total_buffer_size() < 2 * alone.nbytes + 20_000  # not the rows of others
 
 
-def test_reads_of_the_last_seconds_are_written_down_at_the_end(tmp_path: Path):
-    filled(tmp_path)
-    with app_in(tmp_path) as app:
+def test_reads_of_the_last_seconds_are_written_down_at_the_end(filled: Path):
+    with app_in(filled) as app:
         ask(app, "c")
-    with app_in(tmp_path) as app:
+    with app_in(filled) as app:
         assert app.usage.latest() == [app.catalog.get("lake.s.c").table_key]
 
 
-def test_tables_that_are_gone_are_passed_over(tmp_path: Path):
-    filled(tmp_path, "a", "b")
-    with app_in(tmp_path) as app:
+def test_tables_that_are_gone_are_passed_over(filled: Path):
+    read_before(filled, "a", "b")
+    with app_in(filled) as app:
         app.database.write(lambda c: c.execute("UPDATE tables SET dropped = true WHERE table_name = 'a'"))
         app.database.write(lambda c: c.execute("DELETE FROM tables WHERE table_name = 'b'"))
-    with app_in(tmp_path) as app:
+    with app_in(filled) as app:
         app.prewarmer.warm()
         assert ready(app) == {"c", "d", "e", "f"}
 
 
-def test_half_of_the_cache_is_left_to_what_is_asked_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    filled(tmp_path, "e", "c")
+def test_half_of_the_cache_is_left_to_what_is_asked_now(filled: Path, monkeypatch: pytest.MonkeyPatch):
+    read_before(filled, "e", "c")
     monkeypatch.setattr(readiness, "CHUNK_ROWS", 1)
-    with app_in(tmp_path) as app:
+    with app_in(filled) as app:
         assert app.usage.latest() == [app.catalog.get(f"lake.s.{name}").table_key for name in ("c", "e")]
         app.prewarmer.warm()
         assert ready(app) == set(TABLES)
         used = app.slices.used
-    with app_in(tmp_path, cache_bytes=used) as app:
+    with app_in(filled, cache_bytes=used) as app:
         app.prewarmer.warm()
         assert ready(app) == {"c", "e", "a", "b"}  # those read last first; the last of them passes the half
 
 
-def test_without_a_cache_nothing_is_read(tmp_path: Path):
-    filled(tmp_path, "a")
-    with app_in(tmp_path, cache_bytes=0) as app:
+def test_without_a_cache_nothing_is_read(filled: Path):
+    read_before(filled, "a")
+    with app_in(filled, cache_bytes=0) as app:
         app.prewarmer.warm()
         assert app.slices.used == 0
 
 
-def test_a_server_that_ends_while_it_warms_up_waits_for_no_table(tmp_path: Path):
-    filled(tmp_path, *TABLES)
-    with app_in(tmp_path) as app:
+def test_a_server_that_ends_while_it_warms_up_waits_for_no_table(filled: Path):
+    read_before(filled, *TABLES)
+    with app_in(filled) as app:
         app.prewarmer.start()
     assert eventually(lambda: not app.prewarmer._thread.is_alive())
 
@@ -145,10 +158,9 @@ def no_rows_are_read(patched: pytest.MonkeyPatch, app: App, *flights: str) -> No
     patched.setattr(app.scanner.queries, "_query", refuse)
 
 
-def test_a_table_is_found_without_the_cache_and_without_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    filled(tmp_path)
+def test_a_table_is_found_without_the_cache_and_without_its_rows(filled: Path, monkeypatch: pytest.MonkeyPatch):
     asked = [CURRENT, {"snapshot": 2}, CURRENT | {"columns": ["ndv", "freshness"]}, CURRENT | {"limit": 2}]
-    with app_in(tmp_path, cache_bytes=0) as app:
+    with app_in(filled, cache_bytes=0) as app:
         of_rows = [read(app, command(name, **more)) for name in TABLES for more in asked]
         app.prewarmer.warm()
         assert app.slices.used == 0
@@ -157,17 +169,16 @@ def test_a_table_is_found_without_the_cache_and_without_its_rows(tmp_path: Path,
             assert [read(app, command(name, **more)) for name in TABLES for more in asked] == of_rows
             with pytest.raises(AssertionError, match="rows were read"):
                 read(app, command("a", snapshot=1))
-    with app_in(tmp_path, cache_bytes=0) as app:  # nothing is made ready yet
+    with app_in(filled, cache_bytes=0) as app:  # nothing is made ready yet
         no_rows_are_read(monkeypatch, app)
         assert [read(app, command(name, **more)) for name in TABLES for more in asked] == of_rows
 
 
-def test_a_second_start_reads_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    filled(tmp_path)
-    with app_in(tmp_path) as app:
+def test_a_second_start_reads_no_rows(filled: Path, monkeypatch: pytest.MonkeyPatch):
+    with app_in(filled) as app:
         app.prewarmer.warm()
         first = {name: read(app, command(name, **CURRENT)) for name in TABLES}
-    with app_in(tmp_path) as app:
+    with app_in(filled) as app:
         with monkeypatch.context() as patched:
             no_rows_are_read(patched, app, "stats.columns")
             app.prewarmer.warm()
@@ -175,9 +186,8 @@ def test_a_second_start_reads_no_rows(tmp_path: Path, monkeypatch: pytest.Monkey
         assert {name: read(app, command(name, **CURRENT)) for name in TABLES} == first
 
 
-def test_what_is_published_is_made_ready_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    filled(tmp_path)
-    with app_in(tmp_path) as app:
+def test_what_is_published_is_made_ready_again(filled: Path, monkeypatch: pytest.MonkeyPatch):
+    with app_in(filled) as app:
         app.prewarmer.warm()
         app.scanner.materialized.lost()
         put(app, rows("a", 2, range(1, 10)))
@@ -191,10 +201,9 @@ def test_what_is_published_is_made_ready_again(tmp_path: Path, monkeypatch: pyte
         assert ask(app, "b") == 2
 
 
-def test_the_thread_makes_ready_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_thread_makes_ready_what_is_published(filled: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(readiness, "LOOK_SECONDS", 0.05)
-    filled(tmp_path)
-    with app_in(tmp_path, cache_bytes=0) as app:
+    with app_in(filled, cache_bytes=0) as app:
         app.prewarmer.start()
         put(app, rows("new", 1, range(1, 4)))
         key = app.catalog.get("lake.s.new").table_key
@@ -202,14 +211,13 @@ def test_the_thread_makes_ready_what_is_published(tmp_path: Path, monkeypatch: p
         assert ask(app, "new") == 3
 
 
-def test_values_of_another_version_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    filled(tmp_path)
+def test_values_of_another_version_are_made_anew(filled: Path, monkeypatch: pytest.MonkeyPatch):
     marks = dict.fromkeys(scanner._MARKS, b"another!")
-    with app_in(tmp_path, cache_bytes=0) as app, monkeypatch.context() as patched:
+    with app_in(filled, cache_bytes=0) as app, monkeypatch.context() as patched:
         patched.setattr(scanner, "_MARKS", marks)
         app.prewarmer.warm()
         assert ask(app, "a") == 5
-    with app_in(tmp_path, cache_bytes=0) as app:
+    with app_in(filled, cache_bytes=0) as app:
         assert ask(app, "a") == 5
         key = app.catalog.get("lake.s.a").table_key
         assert app.scanner.materialized.find("stats.columns", key, 2)[:8] == b"another!"
