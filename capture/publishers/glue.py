@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -203,25 +203,36 @@ class GluePublisher(Publisher):
 
     @cached_property
     def _client(self) -> Any:
-        import boto3
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
-
         options = _aws_options(self.destination.config.options) | dict(self.destination.options)
-        seconds = timeout_of(self.destination.config.options)
-        try:
-            session = boto3.session.Session(
-                options.get("access_key_id"), options.get("secret_access_key"), options.get("session_token"),
-                options.get("region"), profile_name=options.get("profile"),
-            )  # fmt: skip
-            return session.client(
-                "glue", endpoint_url=options.get("endpoint_url"),
-                config=Config(connect_timeout=min(10.0, seconds), read_timeout=seconds, retries={"max_attempts": 3}),
-            )  # fmt: skip
-        except (BotoCoreError, ValueError) as trouble:
-            text = str(trouble).splitlines()[0][:200].rstrip(".")
-            hint = "set the option region" if "region" in text else ""
-            raise InvalidArgument(f"glue: {text}", hint=hint) from None
+        client_of = _client_of if "access_key_id" in options else _client_of.__wrapped__  # a profile's keys change
+        return client_of(tuple(sorted(options.items())), timeout_of(self.destination.config.options))
+
+
+@lru_cache(maxsize=16)
+def _client_of(options: tuple[tuple[str, str], ...], seconds: float) -> Any:
+    """A client, which threads may share: botocore reads a megabyte of descriptions for each.
+
+    Raises:
+        InvalidArgument: The options do not name a region or a known profile.
+    """
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    given = dict(options)
+    try:
+        session = boto3.session.Session(
+            given.get("access_key_id"), given.get("secret_access_key"), given.get("session_token"),
+            given.get("region"), profile_name=given.get("profile"),
+        )  # fmt: skip
+        return session.client(
+            "glue", endpoint_url=given.get("endpoint_url"),
+            config=Config(connect_timeout=min(10.0, seconds), read_timeout=seconds, retries={"max_attempts": 3}),
+        )  # fmt: skip
+    except (BotoCoreError, ValueError) as error:
+        text = str(error).splitlines()[0][:200].rstrip(".")
+        hint = "set the option region" if "region" in text else ""
+        raise InvalidArgument(f"glue: {text}", hint=hint) from None
 
 
 def _aws_options(options: Any) -> dict[str, str]:

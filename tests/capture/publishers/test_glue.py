@@ -81,8 +81,19 @@ class Glue(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
+@pytest.fixture(scope="module")
+def server():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Glue)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
 @pytest.fixture
-def glue():
+def glue(server):
     handler = type(
         "Handler",
         (Glue,),
@@ -93,13 +104,8 @@ def glue():
             "entry": {"VersionId": "7", "Parameters": {"classification": "parquet"}},
         },
     )
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield handler, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    server.RequestHandlerClass = handler
+    return handler, f"http://127.0.0.1:{server.server_port}"
 
 
 def options(url: str, **more: str) -> dict[str, str]:
