@@ -43,7 +43,7 @@ lint: install
 
 bench: install
 	$(BIN)/pytest tests/benchmarks/bench_*.py -m benchmark -s
-	$(BIN)/pytest tests/store tests/capture tests/flight_server tests/integration -m benchmark
+	$(BIN)/pytest tests/store tests/capture tests/flight_server tests/integration -m benchmark --hypothesis-profile=explore
 
 interop: install
 	$(BIN)/pytest tests/interop -m interop
