@@ -10,12 +10,18 @@ from dataclasses import dataclass
 from http.client import HTTPMessage
 from http.cookiejar import CookieJar
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode, urljoin
+
+import numpy as np
 
 from flight_server.app import App
 from flight_server.auth.tokens import Guard
 from flight_server.process.metrics import Metrics
 from flight_server.web.listener import Pages
+from store.sketches import kll
+from store.target_ids import of_column
+from tests.flight_server.serving import app_in, put
 
 
 @contextmanager
@@ -28,6 +34,38 @@ def pages_of(app: App, tokens: Path | None = None) -> Iterator[str]:
         yield pages.uri
     finally:
         pages.close()
+
+
+@contextmanager
+def large_catalog(directory: Path, tables: int) -> Iterator[str]:
+    """The URL of the pages of a catalog of many tables and one of 500 columns, `lake.s.wide`."""
+    key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
+    column = {"logical_type": "INT", "row_count": 100, "null_count": 3, "ndv": 97.0, "min": "0", "max": "99"}
+    wide = key | {"table_name": "wide"}
+    with app_in(directory) as app:
+        put(app, [key | {"row_count": 1, "total_size_bytes": 5}], "stats.tables")
+        put(app, [key | column | {"column_id": 1, "column_name": "c1"}])
+        put(app, [wide | column | {"column_id": number, "column_name": f"c{number}"} for number in range(1, 501)])
+        sketches = [
+            wide | {"target_kind": "COLUMN", "storage_id": of_column(number), "column_id": number, "role": "QUANTILES",
+                    "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(np.arange(1000.0) * number)}
+            for number in range(1, 501)
+        ]  # fmt: skip
+        put(app, sketches, "stats.sketches")
+
+        def copy(connection: Any) -> None:
+            first = "(SELECT min(table_key) FROM tables)"
+            for name in ("tables", "snapshots", "stats_tables_current", "stats_columns_current", "table_columns"):
+                named = ", format('table_{:05d}', i) AS table_name, 's' || i % 20 AS table_schema"
+                more = named if name == "tables" else ", i AS row_count" if name.startswith("stats_tables") else ""
+                connection.execute(
+                    f"INSERT INTO {name} SELECT t.* REPLACE (t.table_key + 100 + i AS table_key{more})"
+                    f" FROM {name} t, range({tables}) r(i) WHERE t.table_key = {first}"
+                )
+
+        app.database.write(copy)
+    with app_in(directory) as app, pages_of(app) as base:
+        yield base
 
 
 @dataclass

@@ -22,7 +22,7 @@ from store.check_store import CheckRow, CheckStore
 from store.sketches import kll
 from store.target_ids import of_column
 from tests.flight_server.serving import app_in, put
-from tests.flight_server.web.serving import Browser, pages_of
+from tests.flight_server.web.serving import Browser, large_catalog, pages_of
 
 EVIL = "<script>alert(1)</script>"
 QUOTE = '"><img src=x onerror=alert(2)>'
@@ -303,32 +303,7 @@ TABLES = 1000
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """A catalog of many tables and one of 500 columns: a table put, and copied within the database."""
-    directory = tmp_path_factory.mktemp("large")
-    with app_in(directory) as app:
-        put(app, [KEY | {"row_count": 1, "total_size_bytes": 5}], "stats.tables")
-        put(app, [column(1)])
-        put(app, [column(number, table_name="wide") for number in range(1, 501)])
-        sketches = [
-            KEY | {"table_name": "wide", "target_kind": "COLUMN", "storage_id": of_column(number), "column_id": number,
-                   "role": "QUANTILES", "sketch_type": "apache-datasketches-kll-doubles-v1",
-                   "data": kll(np.arange(1000.0) * number)}
-            for number in range(1, 501)
-        ]  # fmt: skip
-        put(app, sketches, "stats.sketches")
-
-        def copy(connection):
-            key = "(SELECT min(table_key) FROM tables)"
-            for table in ("tables", "snapshots", "stats_tables_current", "stats_columns_current", "table_columns"):
-                named = ", format('table_{:05d}', i) AS table_name, 's' || i % 20 AS table_schema"
-                more = named if table == "tables" else ", i AS row_count" if table.startswith("stats_tables") else ""
-                connection.execute(
-                    f"INSERT INTO {table} SELECT t.* REPLACE (t.table_key + 100 + i AS table_key{more})"
-                    f" FROM {table} t, range({TABLES}) r(i) WHERE t.table_key = {key}"
-                )
-
-        app.database.write(copy)
-    with app_in(directory) as app, pages_of(app) as base:
+    with large_catalog(tmp_path_factory.mktemp("large"), TABLES) as base:
         yield Browser(base)
 
 
