@@ -59,14 +59,15 @@ def ls(
         render.write(tables, format)
         return
     headers = ("table", "format", "rows", "files", "size", "captured", "freshness", "trouble")
+    rows = tables.to_pylist()
     lines = [
         [
-            full_name(row), row["format"] or "", table_summary.count(row["row_count"]),
+            name, row["format"] or "", table_summary.count(row["row_count"]),
             table_summary.count(row["data_file_count"]), table_summary.size(row["total_size_bytes"]),
             table_summary.age(row["refreshed_at"] or row["captured_at"]), row["freshness"] or "not captured",
             row["last_error"] or "",
         ]
-        for row in tables.to_pylist()
+        for name, row in zip(text.short_names(list(map(full_name, rows))), rows, strict=True)
     ]  # fmt: skip
     kept = [
         place for place, name in enumerate(headers) if name not in ("format", "trouble") or any(r[place] for r in lines)
@@ -74,7 +75,7 @@ def ls(
     right = [headers[place] in ("rows", "files", "size", "captured") for place in kept]
     text.write_text(
         [headers[place] for place in kept], [[line[place] for place in kept] for line in lines], right=right,
-        whole=("table",),
+        whole=("table",), spare=("files", "format", "captured"),
     )  # fmt: skip
 
 
@@ -107,7 +108,7 @@ def history(
         for row in rows
     ]  # fmt: skip
     right = [False, False, True, True, True, False, False, True, True]
-    text.write_text(headers, lines, right=right, whole=("snapshot",))
+    text.write_text(headers, lines, right=right, whole=("snapshot", "committed"), spare=("stddev", "mean"))
     for statistic in histories.NUMBERS:
         values = [row.get(statistic) for row in rows]
         numbers = [value for value in values if value is not None]
@@ -162,7 +163,7 @@ def report(
         if written:
             for file, content in files.index(client, written):
                 _write(output / file, content)
-            say(f"wrote {output / 'index.html'} and pages of {len(written)} tables")
+            say(f"wrote {output / 'index.html'} and pages of {table_summary.counted(len(written), 'table')}")
     if failed:
         raise typer.Exit(1)
 

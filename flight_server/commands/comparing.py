@@ -55,7 +55,8 @@ def diff(
         headers = ("of", "statistic", "before", "after", "change", "%")
         lines = [[change.of, change.statistic, *_worded(change)] for change in differences]
         if differences:
-            text.write_text(headers, lines, right=[False, False, True, True, True, True], whole=("statistic",))
+            right = [False, False, True, True, True, True]
+            text.write_text(headers, lines, right=right, whole=("statistic",), spare=("change",))
     else:
         render.write(pa.Table.from_pylist(list(map(_row, differences)), _SCHEMA), format)
     caught = [(gate, change) for gate in gates for change in gate.caught(differences)]

@@ -83,8 +83,8 @@ def _headline(summary: table_summary.TableSummary) -> str:
     if table is None:
         return summary.name
     return (
-        f"{summary.name} at snapshot {table['snapshot_id']}: {table_summary.count(table['row_count']) or '?'} rows, "
-        f"{table_summary.count(table['data_file_count']) or '?'} files, "
+        f"{summary.name} at snapshot {table['snapshot_id']}: {table_summary.counted(table['row_count'], 'row')}, "
+        f"{table_summary.counted(table['data_file_count'], 'file')}, "
         f"{table_summary.size(table['total_size_bytes']) or '?'}"
     )
 

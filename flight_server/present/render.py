@@ -18,7 +18,10 @@ import pyarrow as pa
 from flight_server.present.text import write_text
 
 _FORMULA = re.compile(r"[=+\-@\t\r]")
-_NUMBER = re.compile(r"[+-](?:\d[\d_.,:T+-]*(?:[eE][+-]?\d+)?|Infinity)")
+_NUMBER = re.compile(
+    r"[+-](?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|Infinity"
+    r"|\d{4,}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)?)"
+)  # or a moment of a year beyond four digits
 
 
 class Format(StrEnum):

@@ -111,6 +111,11 @@ def count(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
 
 
+def counted(value: float | None, noun: str) -> str:
+    """`1 file`, `3 files`, `? files`."""
+    return f"{count(value) or '?'} {noun}{'' if value == 1 else 's'}"
+
+
 def percent_null(row: Row) -> str:
     """The share of nulls in percent; 0 and 100 are exact, and empty is unknown."""
     nulls, rows = row["null_count"], row["row_count"]

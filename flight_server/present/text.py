@@ -148,6 +148,23 @@ def elide(text: str, width: int) -> str:
     return kept + "…"
 
 
+def short_names(names: Sequence[str]) -> list[str]:
+    """Full names; on a terminal that they would take up, without their middles, for what differs is at the ends."""
+    room = shutil.get_terminal_size().columns
+    names = [harmless(name) for name in names]
+    if not sys.stdout.isatty() or max(map(width_of, names), default=0) <= 0.6 * room:
+        return names
+    return [elide_middle(name, max(int(0.4 * room), 24)) for name in names]
+
+
+def elide_middle(text: str, width: int) -> str:
+    """The text within a width; an ellipsis stands for what is cut out of its middle."""
+    if width_of(text) <= width:
+        return text
+    tail = elide(text[::-1], (width + 1) // 2)[-2::-1]
+    return elide(text, width - width_of(tail)) + tail
+
+
 def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> Iterator[str]:
     widths = [max(map(width_of, cells)) for cells in zip(*rows, strict=True)]
     for row in rows:

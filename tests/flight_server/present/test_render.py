@@ -105,14 +105,30 @@ def test_csv_survives_any_text(rows):
     ]
 
 
-@pytest.mark.parametrize("text", ["=1+2", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd", "\t=1", "\r=1"])
+@pytest.mark.parametrize(
+    "text", ["=1+2", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd", "-1+1", "+1:2", "-1.2.3", "\t=1", "\r=1"]
+)
 def test_no_csv_field_is_a_formula(text):
     out = written(pa.table({"a": [text]}), Format.CSV).decode()
     (_, (field,)) = csv.reader(io.StringIO(out, newline=""))
     assert field == "'" + text
 
 
-@pytest.mark.parametrize("text", ["-5", "+1.5", "-1.0E7", "-Infinity", "-0044-03-15", "a=b", "1-2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-5",
+        "+1.5",
+        "-1.0E7",
+        "-Infinity",
+        "-.5",
+        "-0044-03-15",
+        "+12345-01-01T00:00:00.5Z",
+        "-0044-03-15T00:00:00+00:00",
+        "a=b",
+        "1-2",
+    ],
+)
 def test_numbers_and_dates_stay_as_they_are(text):
     out = written(pa.table({"a": [text]}), Format.CSV).decode()
     assert out.splitlines()[1] == text

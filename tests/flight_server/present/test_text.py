@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -90,3 +91,20 @@ def test_a_narrow_terminal_does_without_what_is_spare():
     assert text.without(headers, rows, 45, (), ("sparer", "spare")) == [0, 1, 3]
     assert text.without(headers, rows, 30, (), ("sparer", "spare")) == [0, 3]
     assert text.without(headers, rows, 20, (), ("sparer", "spare")) == [0, 1, 2, 3]  # a block for each row has all
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"), [(11, "lake.orders"), (10, "lake.…ders"), (5, "la…rs"), (2, "l…"), (1, "…")]
+)
+def test_a_middle_is_cut_out(width, shown):
+    assert text.elide_middle("lake.orders", width) == shown
+
+
+def test_names_that_take_up_a_terminal_are_shortened(monkeypatch):
+    long = "lake." + "s" * 60 + ".orders"
+    assert text.short_names([long, "a\x1bb"]) == [long, "a\\x1bb"]  # on a pipe they are whole
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: SimpleNamespace(columns=100, lines=30))
+    (short, other) = text.short_names([long, "lake.s.t"])
+    assert len(short) == 40 and short.startswith("lake.s") and short.endswith("s.orders") and other == "lake.s.t"
+    assert text.short_names(["lake.s.t"]) == ["lake.s.t"]
