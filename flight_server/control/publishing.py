@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from capture.publishers import homes_of, options_of
@@ -120,25 +120,44 @@ class Publishing:
         with self._lock:
             ready = [key for key, since in self._captured.items() if now - since >= SETTLE_SECONDS]
         tried = 0
+        homes: dict[str, tuple[str, ...]] = {}  # by catalog
         for key in ready:
-            if self._stop.is_set() or self._busy(key):
+            table = self._with_homes(key, homes)
+            if table is not None and (self._stop.is_set() or self._busy(key)):
                 continue
             with self._lock:
                 since = self._captured.pop(key, None)
+            if table is None:
+                continue
             try:
-                table = self._app.catalog.by_key(key)
-                tried += self._republish(table)
-            except (NotFound, KeyError):  # its connector was dropped since
+                tried += self._republish(table, homes[table.table_catalog])
+            except NotFound:  # its connector was dropped since
                 continue
             except _TooSoon:
                 with self._lock:
                     self._captured.setdefault(key, now if since is None else since)
         return tried
 
-    def _republish(self, table: TableEntry) -> int:
-        if table.format == EXTERNAL or table.dropped or table.current_snapshot_id is None:
+    def _with_homes(self, table_key: int, homes: dict[str, tuple[str, ...]]) -> TableEntry | None:
+        """A table that is to be published; None for most. `homes`, by catalog, is filled in, so that the options of a
+        catalog are read once and not for each of its tables."""
+        try:
+            table = self._app.catalog.by_key(table_key)
+            if table.format == EXTERNAL or table.dropped or table.current_snapshot_id is None:
+                return None
+            if table.table_catalog not in homes:
+                homes[table.table_catalog] = ()
+                homes[table.table_catalog] = homes_of(self._app.lakes.config(table.table_catalog)["options"])
+        except KeyError:
+            return None
+        except StatflightError as error:  # its connector was dropped since, or no home has such a name
+            log.info("republish: %s", error)
+            return None
+        return table if homes[table.table_catalog] else None
+
+    def _republish(self, table: TableEntry, homes: Sequence[str]) -> int:
+        if table.current_snapshot_id is None:
             return 0
-        homes = homes_of(self._app.lakes.config(table.table_catalog)["options"])
         now, tried = self._clock(), 0
         last = [self._published[key] for home in homes if (key := (table.table_key, home)) in self._published]
         if last and now - max(last) < INTERVAL_SECONDS:
