@@ -14,6 +14,7 @@ from capture.compute import fold
 from capture.compute.file_scan import Answer
 from capture.compute.partial import Partial
 from capture.connectors.spi import ScanTask
+from capture.flight_rows import flight_rows
 from capture.spi import Mode, TableHandle
 from store import schemas, sketches
 from store.logical_types import Kind, LogicalType
@@ -167,7 +168,7 @@ class Rows:
         Returns:
             Rows by flight, in the flight's schema without derived columns.
         """
-        made = {flight: _table(flight, rows, self.table.key) for flight, rows in self._rows.items() if rows}
+        made = {flight: flight_rows(flight, rows, self.table.key) for flight, rows in self._rows.items() if rows}
         self._rows = {}
         return made
 
@@ -286,15 +287,3 @@ def _sampled(part: Partial, covers: Coverage) -> dict[str, Any]:
     if covers.complete:
         return {}
     return {"completeness": "PARTIAL", "rows": covers.rows_total, "rows_seen": part.row_count}
-
-
-def _table(flight: str, rows: list[dict[str, Any]], key: Mapping[str, Any]) -> pa.Table:
-    schema = schemas.FLIGHTS[flight].schema
-    arrays, fields = [], []
-    for wanted in schema:
-        if wanted.name in schemas.DERIVED:
-            continue
-        values = [key[wanted.name]] * len(rows) if wanted.name in key else [row.get(wanted.name) for row in rows]
-        arrays.append(pa.array(values, wanted.type))
-        fields.append(wanted)
-    return pa.table(arrays, pa.schema(fields))

@@ -54,7 +54,7 @@ class Renewals:
                     self._thread = None
                     return
             for keeper in keepers:
-                if not keeper.renew(self._server):
+                if keeper in self._keepers and not keeper.renew(self._server):  # not one that has ended meanwhile
                     self.remove(keeper)
 
 

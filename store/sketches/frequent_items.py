@@ -55,12 +55,13 @@ def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: i
     """The sketch of `total` values in which item i occurs weights[i] to weights[i] + offset times, others ≤ offset."""
     if not total:
         return struct.pack("<BBBBBBxx", 1, 1, 10, FREQUENT_LG, 3, 5)
-    pairs = sorted(((w, i) for i, w in zip(items, weights, strict=True) if w > 0), key=lambda p: (-p[0], p[1]))
+    pairs = sorted([(-w, i) for i, w in zip(items, weights, strict=True) if w > 0])
     texts = [item.encode() for _, item in pairs]
     size = max(3, (len(pairs) * 4 // 3).bit_length())
     head = struct.pack("<BBBBBxxxIIQQ", 4, 1, 10, max(FREQUENT_LG, size), size, len(pairs), 0, total, offset)
-    body = b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    return b"".join([head, np.array([w for w, _ in pairs], "<u8").tobytes(), body])
+    lengths = np.array(list(map(len, texts)), "<u4").tobytes()
+    body = [part for n, text in enumerate(texts) for part in (lengths[4 * n : 4 * n + 4], text)]
+    return b"".join([head, np.array([-w for w, _ in pairs], "<u8").tobytes(), *body])
 
 
 def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:

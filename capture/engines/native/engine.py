@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,9 +16,9 @@ from capture.engines.native import known_listings as listings
 from capture.engines.native import source_columns
 from capture.engines.native.known_listings import KnownListings, ListedPart, ListingDelta
 from capture.engines.native.rollup import Rollup, roll_up
+from capture.flight_rows import flight_rows, with_constants
 from capture.spi import Capabilities, CaptureRequest, CaptureResult, Listing, Mode, Outcome, Sink, TableHandle
 from store.errors import StatflightError, may_pass
-from store.schemas import FLIGHTS, KEY, RECORDED
 from store.targets import Target, TargetKind
 
 _COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX"})
@@ -110,7 +110,7 @@ class _Pass:
         extra = [row for i, row in columns.items() if i not in sure] if self.whole else []
         for rows, is_extra in ((explicit, False), (extra, True)):
             if rows:
-                self.sink.put("stats.columns", _rows("stats.columns", rows), extra=is_extra)
+                self.sink.put("stats.columns", flight_rows("stats.columns", rows), extra=is_extra)
         self._put_sketches(native, columns)
         return results
 
@@ -177,7 +177,7 @@ class _Pass:
             "total_size_bytes": native.total_size_bytes,
             "merged_size_bytes": native.merged_size_bytes,
         }
-        self.sink.put("stats.tables", _rows("stats.tables", [row]))
+        self.sink.put("stats.tables", flight_rows("stats.tables", [row]))
         return self._captured(target, "" if complete else "the metadata does not tell how many rows are live")
 
     def _captured(self, target: Target, detail: str = "") -> CaptureResult:
@@ -205,13 +205,13 @@ class _Pass:
         if self.step is not None:
             files, whole = files.filter(pc.is_in(files["file_path"], self.step.added)), False
         if whole or files.num_rows:
-            self.sink.put("stats.files", _with(files, provenance, "stats.files"), whole=whole)
+            self.sink.put("stats.files", with_constants(files, provenance, "stats.files"), whole=whole)
 
     def _put_file_columns(self, native: NativeStats, part: pa.Table) -> None:
         complete = pc.and_(pc.is_valid(part["null_count"]), pc.is_valid(part["row_count"]))
         labels = pc.if_else(complete, "COMPLETE", "PARTIAL")
         provenance = self._provenance(native, True) | {"files_scanned": None}
-        rows = _with(part, provenance, "stats.file_columns")
+        rows = with_constants(part, provenance, "stats.file_columns")
         at = rows.schema.get_field_index("completeness")
         self.sink.put("stats.file_columns", rows.set_column(at, "completeness", labels), extra=True)
 
@@ -310,7 +310,7 @@ class _Pass:
                     "snapshot_id": earlier.snapshot_id, "schema_hash": earlier.schema_hash, "files_scanned": None,
                 })  # fmt: skip
             if rows:
-                self.sink.put("stats.columns", _rows("stats.columns", rows), extra=True)
+                self.sink.put("stats.columns", flight_rows("stats.columns", rows), extra=True)
 
     def _put_sketches(self, native: NativeStats, columns: Mapping[int, Any]) -> None:
         import json
@@ -321,7 +321,7 @@ class _Pass:
             for column_id, role, type, data, params in native.sketches if column_id in columns
         ]  # fmt: skip
         if rows:
-            self.sink.put("stats.sketches", _rows("stats.sketches", rows), extra=True)
+            self.sink.put("stats.sketches", flight_rows("stats.sketches", rows), extra=True)
 
 
 def _with_remarks(result: CaptureResult, native: NativeStats) -> CaptureResult:
@@ -329,22 +329,3 @@ def _with_remarks(result: CaptureResult, native: NativeStats) -> CaptureResult:
     if not native.remarks or result.outcome is not Outcome.CAPTURED:
         return result
     return replace(result, detail="; ".join(filter(None, (result.detail, *native.remarks))))
-
-
-def _rows(flight: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Records as a table in the flight's schema, derived columns left out."""
-    schema = FLIGHTS[flight].schema
-    kept = pa.schema([field for field in schema if field.name not in ("freshness", "usable_for")])
-    return pa.Table.from_pylist([{name: row.get(name) for name in kept.names} for row in rows], kept)
-
-
-def _with(table: pa.Table, constants: Mapping[str, Any], flight: str) -> pa.Table:
-    """The table with key and provenance as constant columns, in the flight's order."""
-    schema = FLIGHTS[flight].schema
-    columns = {}
-    for name in schema.names:
-        if name in table.column_names:
-            columns[name] = table[name]
-        elif name in KEY or name in RECORDED:
-            columns[name] = pa.repeat(pa.scalar(constants.get(name), schema.field(name).type), table.num_rows)
-    return pa.table(columns)
