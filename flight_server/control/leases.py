@@ -9,6 +9,7 @@ lease that runs out takes its draft along.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +22,7 @@ from store.errors import (
     Conflict,
     InvalidArgument,
     InvalidField,
+    NotFound,
     ShuttingDown,
     StatflightError,
     UpstreamError,
@@ -36,6 +38,7 @@ GRACE_SECONDS: Final = 15.0  # that a worker is given to come (back), from the s
 FORGET_SECONDS: Final = 60.0  # after its last poll a worker is forgotten
 PRUNE_SECONDS: Final = 3600.0
 _POLL_SECONDS: Final = 0.25
+_REMEMBERED: Final = 4096  # leases that ended
 
 
 @dataclass
@@ -66,6 +69,7 @@ class Leases:
         self._held: dict[str, HeldJob] = {}  # durable jobs by token
         self._drafts: dict[str, Draft] = {}  # by token
         self._workers: dict[str, _Worker] = {}
+        self._gone: OrderedDict[str, bool] = OrderedDict()  # tokens of leases that are over: whether by their worker
         self._started = self._pruned = self._clock()
         tasks.has_worker = self._has_worker
 
@@ -182,20 +186,30 @@ class Leases:
             message: A few words on how far it is.
 
         Returns:
-            True while the work is wanted.
+            True while the work is wanted; False, too, where its worker has ended it meanwhile.
 
         Raises:
             Conflict: The lease is lost.
         """
         with self._changed:
             task = self._tasks.leased.get(token)
+            if task is None and (by_worker := self._gone.get(token)) is not None:
+                if by_worker:  # this renewal was under way
+                    return False
+                raise _lost()
             if task is not None:
                 task.lease_until = self._clock() + self._jobs.lease_seconds
                 if (progress, message) not in ((None, None), (task.progress, task.message)):
                     task.touched_at = self._clock()
                     task.progress, task.message = progress, message or ""
                 return not task.cancelled
-        return self._jobs.renew(job_id, token, progress, message)
+        try:
+            return self._jobs.renew(job_id, token, progress, message)
+        except (Conflict, NotFound):
+            with self._changed:
+                if token in self._held or self._gone.get(token):  # it is being ended, or just was
+                    return False
+            raise
 
     def add_to_draft(self, token: str, put: Put, whole: bool, *, few: bool = False) -> None:
         """Adds rows to the draft of a lease; `whole`: they are all there are at that snapshot; `few`: in memory.
@@ -335,6 +349,7 @@ class Leases:
         with self._changed:
             for task in tasks:
                 self._tasks.leased.pop(task.token, None)
+                self._remember(task.token, by_worker=True)
                 task.done.set()
             self._changed.notify_all()
 
@@ -344,7 +359,13 @@ class Leases:
         finally:
             with self._changed:
                 self._held.pop(job.lease.token, None)
+                self._remember(job.lease.token, by_worker=True)
                 self._changed.notify_all()
+
+    def _remember(self, token: str, *, by_worker: bool) -> None:
+        self._gone[token] = by_worker
+        while len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
 
     # Housekeeping.
 
@@ -352,7 +373,10 @@ class Leases:
         """Takes back leases that ran out; called now and then."""
         now = self._clock()
         with self._changed:
+            leased = set(self._tasks.leased)
             lost = self._tasks.take_back()
+            for token in leased - self._tasks.leased.keys():
+                self._remember(token, by_worker=False)
             jobs = list(self._held.items())
             tokens = self._tasks.leased.keys() | self._held.keys()
             self._drafts = {token: draft for token, draft in self._drafts.items() if token in tokens}

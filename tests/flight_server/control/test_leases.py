@@ -63,6 +63,10 @@ class House:
         ]
         return self.jobs.enqueue(self.table, "1", "ASYNC", {"requests": bodies}, ["table"])
 
+    def queued(self, kind: str) -> str:
+        """The id of a durable job, or of a capture that somebody waits for."""
+        return self.queue() if kind == "job" else self.tasks.submit(Task("sync", requests(), self.table.table_key)).id
+
     def lease(self, *kinds: str, timeout: float = 0.0) -> dict[str, Any] | None:
         return next(iter(self.work.lease("w", kinds or ("job",), timeout, [], lambda: False)), None)
 
@@ -168,6 +172,39 @@ def test_a_renewed_lease_stays(house):
         assert house.work.renew(job_id, lease["lease_token"], 0.1, None)
         house.work.sweep()
     assert house.finish(lease, outcome()) == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("kind", ["job", "sync"])
+def test_a_renewal_that_meets_the_end_of_its_work_is_no_refusal(house, kind):
+    """The keeper of a lease renews it until the server has answered its end."""
+    job_id = house.queued(kind)
+    lease, told = house.lease(kind), []
+    store = house.store.database.write
+
+    def write(run: Any, *more: Any, **named: Any) -> Any:
+        found = store(run, *more, **named)
+        if len(told) == 0:  # committed, and not yet forgotten
+            told.append(None)
+            told[0] = house.work.renew(job_id, lease["lease_token"], None, None)
+        return found
+
+    house.database.write = write
+    assert house.finish(lease, outcome()) == "SUCCEEDED"
+    del house.database.write
+    assert told in ([True], [False])
+    assert house.work.renew(job_id, lease["lease_token"], 1.0, "done") is False
+
+
+@pytest.mark.parametrize("kind", ["job", "sync"])
+def test_a_renewal_of_a_lost_lease_says_so(house, kind):
+    job_id = house.queued(kind)
+    lease = house.lease(kind)
+    house.seconds += LEASE + 1
+    house.work.sweep()
+    with pytest.raises(Conflict, match="lost"):
+        house.work.renew(job_id, lease["lease_token"], None, None)
+    with pytest.raises(NotFound):
+        house.work.renew("another", "token", None, None)
 
 
 def test_a_token_is_for_its_own_job(house):
