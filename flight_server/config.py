@@ -307,6 +307,8 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "token": _text,
 }
 _SECRETS: Final = frozenset({"token", "webhook_secret"})
+_GONE: Final = {"hot_bytes": "cache_bytes"}
+"""Settings that older files and environments may have, and what to set instead."""
 
 
 def load(
@@ -349,12 +351,17 @@ def _given(
     values: dict[str, tuple[Any, str]] = {}
     for key, value in _toml(config).items():
         name = key.replace("-", "_")
+        if name in _GONE:
+            raise _gone(key, _GONE[name], f"{key} in the configuration file")
         if name not in _READERS:
             names = [name.replace("_", "-") for name in _READERS]
             hint = nearest(key.replace("_", "-"), names)
             raise InvalidArgument(f'the configuration file has an unknown key "{key}"', hint=hint)
         values[name] = _read(name, value, f"{key} in the configuration file"), str(config or DEFAULT_FILE)
     variables = os.environ if environ is None else environ
+    for name, instead in _GONE.items():
+        if variables.get(variable := PREFIX + name.upper()):
+            raise _gone(variable, PREFIX + instead.upper(), f"{variable} in the environment")
     for name in _READERS:
         variable = PREFIX + name.upper()
         if text := variables.get(variable, "").strip():
@@ -366,6 +373,11 @@ def _given(
             flag = f"--{name.replace('_', '-')}"
             values[name] = _read(name, value, flag), flag
     return values
+
+
+def _gone(name: str, instead: str, where: str) -> InvalidArgument:
+    hint = f"set {instead} (bytes of memory; 0 turns the cache off) and remove {name}"
+    return InvalidArgument(f"{where} does not exist any more: all caching is in memory now", hint=hint)
 
 
 def _read(name: str, value: Any, where: str) -> Any:

@@ -54,6 +54,17 @@ def test_keys_are_named_like_flags_or_fields():
     assert (settings.zone_policy.convert, settings.zone_policy.session_timezone) == (True, "Europe/Paris")
 
 
+@pytest.mark.parametrize(("given", "named"), [
+    ({"toml": "hot_bytes = 0"}, ["hot_bytes in the configuration file", "set cache_bytes"]),
+    ({"toml": "hot-bytes = 0"}, ["hot-bytes in the configuration file", "set cache_bytes"]),
+    ({"env": {"STATFLIGHT_HOT_BYTES": "0"}}, ["STATFLIGHT_HOT_BYTES in the env", "set STATFLIGHT_CACHE_BYTES"]),
+])  # fmt: skip
+def test_a_setting_of_old_names_the_one_to_use(given, named):
+    with pytest.raises(InvalidArgument) as refused:
+        read(**given)
+    assert all(part in f"{refused.value} {refused.value.hint}" for part in named)
+
+
 def test_the_environment_is_text():
     env = {"STATFLIGHT_SYNC_ENABLED": "no", "STATFLIGHT_REQUIRE_REGISTERED_TABLES": "TRUE",
            "STATFLIGHT_LEASE_SECONDS": "0.5", "STATFLIGHT_TIMESTAMP_NO_TZ_POLICY": "refuse",

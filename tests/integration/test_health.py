@@ -72,7 +72,7 @@ def test_watchers_leave_room_for_checks():
 
 
 def test_a_server_that_drains_serves_no_more(tmp_path):
-    with serving(tmp_path, "--health-port", 0, env={"STATFLIGHT_HOT_BYTES": "0"}) as server:
+    with serving(tmp_path, "--health-port", 0, env={"STATFLIGHT_CACHE_BYTES": "0"}) as server:
         with server.connect() as client:
             client.put("stats.file_columns", file_columns(60_000))
         # a stream that nobody reads to its end keeps the server draining

@@ -31,7 +31,7 @@ def _many_rows(table: str) -> pa.Table:
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory):
     """A server with 64 places for streams, whose memory says what stalled readers cost."""
-    told = {"STATFLIGHT_MAX_STREAMS": "64", "STATFLIGHT_HOT_BYTES": "0"}
+    told = {"STATFLIGHT_MAX_STREAMS": "64", "STATFLIGHT_CACHE_BYTES": "0"}
     with serving(tmp_path_factory.mktemp("crowded"), env=told) as server:
         with server.connect() as client:
             client.put("stats.file_columns", _many_rows("big"))
@@ -74,7 +74,7 @@ def test_stalled_readers_leave_small_calls_alone(crowded):
 
 
 def test_a_stream_cut_by_its_deadline_says_so(tmp_path):
-    told = {"STATFLIGHT_STREAM_SECONDS": "0.5", "STATFLIGHT_HOT_BYTES": "0"}
+    told = {"STATFLIGHT_STREAM_SECONDS": "0.5", "STATFLIGHT_CACHE_BYTES": "0"}
     with serving(tmp_path, env=told) as server, server.connect() as client:
         client.put("stats.file_columns", _many_rows("big"))
         stalled = flight.connect(server.uri, generic_options=NO_PROBE)

@@ -53,7 +53,7 @@ def until(holds: Callable[[], Any]) -> None:
 def test_a_renewed_certificate_cuts_no_stream(tmp_path):
     count = 60_000
     flags = flags_of(tmp_path, FIRST)
-    with serving(tmp_path, *flags, env={"STATFLIGHT_HOT_BYTES": "0"}) as server:
+    with serving(tmp_path, *flags, env={"STATFLIGHT_CACHE_BYTES": "0"}) as server:
         with StatsClient(server.uri, tls_roots=ROOTS) as client:
             client.put("stats.file_columns", file_columns(count))
             slow = flight.connect(server.uri, tls_root_certs=ROOTS, generic_options=[("grpc.http2.bdp_probe", 0)])
