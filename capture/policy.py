@@ -61,9 +61,6 @@ class Policy:
         return all(rules is None for _, rules in self.entries)
 
 
-OFF: Final = Policy()
-
-
 def parse(text: str) -> Policy:
     """The policy of a text.
 

@@ -17,7 +17,6 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("text", "json")
 _LONGEST: Final = 20_000  # characters of foreign output in one event
 _READ_BYTES: Final = 1 << 16
@@ -27,7 +26,7 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
     """Sends the log of this process to a stream.
 
     Args:
-        level: One of LEVELS; at `info` the events of libraries begin at `warning`.
+        level: debug, info, warning or error; at `info` the events of libraries begin at `warning`.
         format: One of FORMATS.
         stream: Standard error when not given.
     """

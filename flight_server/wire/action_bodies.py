@@ -13,13 +13,10 @@ from capture.spec import KEYS, CaptureSpec, enum_of
 from capture.spi import Mode, Outcome
 from flight_server.wire.scan_request import CURRENT, parse_json, refuse_unknown_keys
 from store.errors import InvalidArgument, InvalidField
-from store.lru import LruCache
 from store.names import split_name
 from store.schemas import FLIGHTS
 
 MAX_REQUESTS: Final = 100_000
-REMEMBERED: Final = 10_000  # bodies whose meaning is kept
-REMEMBERED_UP_TO: Final = 2048  # bytes of one of them
 ALL: Final = "all"
 _KEYS: Final = ("table", "snapshot", "mode", *KEYS)
 
@@ -84,7 +81,7 @@ def _expected(type_: type) -> str:
 
 @dataclass(frozen=True)
 class CaptureItem:
-    """One request of `capture` or `resolve`, checked but not yet looked up; immutable and shared between calls."""
+    """One request of `capture` or `resolve`, checked but not yet looked up."""
 
     table: str
     snapshot: str | int
@@ -92,20 +89,16 @@ class CaptureItem:
     spec: CaptureSpec
 
 
-_remembered: LruCache[tuple[bytes, bool], tuple[CaptureItem, ...]] = LruCache(REMEMBERED)
-
-
 def parse_items(data: bytes, *, allow_all: bool) -> tuple[CaptureItem, ...]:
-    """The requests of a body; what was understood before is known again."""
-    items = _remembered.get((data, allow_all))
-    if items is None:
-        items = _parse_items(data, allow_all)
-        if len(data) <= REMEMBERED_UP_TO:
-            _remembered.put((data, allow_all), items)
-    return items
+    """The requests of a body.
 
+    Args:
+        data: `{"requests": […]}` as JSON.
+        allow_all: Whether "all" snapshots and partitions may be asked for, as `capture` has it.
 
-def _parse_items(data: bytes, allow_all: bool) -> tuple[CaptureItem, ...]:
+    Raises:
+        InvalidArgument: There are too many, or one is wrong; names its place and what would be right.
+    """
     body = parse_body(data, {"requests": list})
     if len(body["requests"]) > MAX_REQUESTS:
         raise InvalidArgument(f"{len(body['requests'])} requests; at most {MAX_REQUESTS} are taken at once")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from capture.policy import OFF, Because, Policy, Rules, TableState, columns_verdict, parse, table_verdict
+from capture.policy import Because, Policy, Rules, TableState, columns_verdict, parse, table_verdict
 from store.errors import InvalidField
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -26,8 +26,8 @@ NEVER = replace(
 
 
 def test_a_policy_is_off_by_default():
-    assert OFF.is_off and parse("").is_off and parse("off").is_off
-    assert OFF.rules("s", "t") is None
+    assert Policy().is_off and parse("").is_off and parse("off").is_off
+    assert Policy().rules("s", "t") is None
 
 
 def test_one_word_turns_it_on():

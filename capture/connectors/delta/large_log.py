@@ -147,15 +147,6 @@ class LargeLog:
     def _wide_key(self, source: LogFile) -> tuple[Any, ...]:
         return (*_source_key(source, self._scope), "wide")
 
-    @property
-    def features(self) -> list[str]:
-        """The reader features of the table's protocol.
-
-        Raises:
-            NotSliced: The log does not have them.
-        """
-        return self._heads[2]
-
     @classmethod
     def of(cls, table: Place, entries: Sequence[pafs.FileInfo], version: int, scope: str) -> LargeLog | None:
         """The log of a version, None where it has a gap.
