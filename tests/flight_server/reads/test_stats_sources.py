@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 
 from flight_server.auth.principal import ANONYMOUS
@@ -12,10 +14,11 @@ from tests.flight_server.serving import app_in, command, put, read, rows
 TOLD = ("column_id", "snapshot_id", "freshness")
 
 
-@pytest.fixture(scope="module", params=[0, 64 << 20], ids=["out of DuckDB", "out of memory"])
-def app(tmp_path_factory, request):
-    with app_in(tmp_path_factory.mktemp("fresh")) as made:
-        made.scanner.slices = SliceCache(request.param)
+@contextmanager
+def histories(directory, cache_bytes):
+    """An app whose tables have columns captured at some of four snapshots, under two schemas."""
+    with app_in(directory) as made:
+        made.scanner.slices = SliceCache(cache_bytes)
         captured = {  # column → snapshot → schema hash it was captured under
             1: {1: "h"},
             2: {1: "h", 2: "h"},
@@ -34,6 +37,20 @@ def app(tmp_path_factory, request):
             put(made, [row for part in here for row in part])
         put(made, rows("unknown", 1, [1], schema_hash=None))
         put(made, rows("unknown", 2, [2], schema_hash=None))
+        yield made
+
+
+@pytest.fixture(scope="module", params=[0, 64 << 20], ids=["out of DuckDB", "out of memory"])
+def app(tmp_path_factory, request):
+    with histories(tmp_path_factory.mktemp("fresh"), request.param) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=[0, 64 << 20], ids=["out of DuckDB", "out of memory"])
+def few(tmp_path_factory, request):
+    """An app to which no other test adds tables: all of them are read, one by one, many times."""
+    with histories(tmp_path_factory.mktemp("few"), request.param) as made:
+        put(made, rows("whole", 1, [1, 2], schema_hash="h") + rows("whole", 2, [1, 2], schema_hash="h"))
         yield made
 
 
@@ -129,19 +146,19 @@ def test_only_exact_and_complete_rows_are_for_pruning(app, more, asked, expected
 
 @pytest.mark.parametrize("stale", [False, True])
 @pytest.mark.parametrize("snapshot", [1, 2, 3, 4, "current"])
-def test_all_tables_at_a_snapshot_are_each_as_read_alone(app, snapshot, stale):
+def test_all_tables_at_a_snapshot_are_each_as_read_alone(few, snapshot, stale):
     """Tables with records of every target, of some, of snapshots newer than the current one; pinned or not."""
-    put(app, rows("whole", 1, [1, 2], schema_hash="h") + rows("whole", 2, [1, 2], schema_hash="h"))
     asked = {"snapshot": snapshot, "allow_stale": stale, "columns": ["table_name", *TOLD, "usable_for"]}
-    names = [table.table_name for table in app.catalog.tables()]
-    alone = [row for name in names for row in read(app, command(name, **asked)).to_pylist()]
-    pinned = app.scanner.pin(tickets.of_ticket(command(**asked)), ANONYMOUS)
-    for found in (read(app, command(**asked)), read(app, command(**asked)),
-                  app.scanner.table(pinned, ANONYMOUS)):  # fmt: skip
+    names = [table.table_name for table in few.catalog.tables()]
+    alone = [row for name in names for row in read(few, command(name, **asked)).to_pylist()]
+    pinned = few.scanner.pin(tickets.of_ticket(command(**asked)), ANONYMOUS)
+    for found in (read(few, command(**asked)), read(few, command(**asked)),
+                  few.scanner.table(pinned, ANONYMOUS)):  # fmt: skip
         assert sorted(map(str, found.to_pylist())) == sorted(map(str, alone))
-    held = app.scanner.pin(tickets.of_ticket(command(snapshot="current", **{
+    held = few.scanner.pin(tickets.of_ticket(command(snapshot="current", **{
         key: value for key, value in asked.items() if key != "snapshot"})), ANONYMOUS)  # fmt: skip
-    before = sorted(map(str, app.scanner.table(held, ANONYMOUS).to_pylist()))
-    put(app, rows(f"late_{snapshot}_{stale}", 9, [1]))
-    after = sorted(map(str, app.scanner.table(held, ANONYMOUS).to_pylist()))
+    before = sorted(map(str, few.scanner.table(held, ANONYMOUS).to_pylist()))
+    late = few.catalog.find(("lake", "s", "late"))
+    put(few, rows("late", 9 + (0 if late is None else late.current_snapshot_id), [1]))
+    after = sorted(map(str, few.scanner.table(held, ANONYMOUS).to_pylist()))
     assert set(after) - set(before) == set(before) - set(after) == set() and after == before
