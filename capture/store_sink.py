@@ -25,6 +25,7 @@ from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Listing, S
 from store import records
 from store.catalog_store import Catalog, TableEntry
 from store.database import Database
+from store.discovery import Discovery
 from store.errors import Cancelled, NotFound
 from store.file_spans import rows_of
 from store.layout import Connection
@@ -158,7 +159,7 @@ class LocalStore:
         table = look_at_table(connector, schema, name)
 
         def store(connection: Connection) -> TableEntry:
-            return self.catalog.discovery.store(connection, catalog, connector.format, table, ())
+            return Discovery(self.catalog).store(connection, catalog, connector.format, table, ())
 
         entry = self.database.write(store)
         target_id = table["current_snapshot_id"] if snapshot_id is None else snapshot_id

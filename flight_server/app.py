@@ -93,7 +93,7 @@ class App:
         self.auto = AutoAnalyze(self, settings.auto_analyze, settings.auto_analyze_seconds)
         self.lakes.on_discovered = self.auto.review
         self.watch = Watch(self.lakes, self.tasks, self._connected, self._watch_interval)
-        self.publishing = Publishing(self)
+        self.publishing = Publishing(self.database, self.catalog, self.lakes, self.tasks)
         webhook = None if settings.webhook is None else Webhook(settings.webhook, settings.webhook_secret)
         self.checking = Checking(self.database, self.catalog, self.scanner, settings.checks, rules, webhook)
         self.publication.on_published = self._captured

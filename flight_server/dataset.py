@@ -21,7 +21,7 @@ import pyarrow.fs as fs
 from flight_server.conditions.arrow_expressions import from_expression, weakened
 
 if TYPE_CHECKING:
-    from flight_server.stats_reader import StatsReader
+    from flight_server.connection import Connection
 
 # pyarrow's own C++ knows nothing of these methods. What it is given to scan instead fails, where an empty dataset would
 # be an answer, and a wrong one.
@@ -44,7 +44,7 @@ class FlightDataset(ds.FileSystemDataset):
     """
 
     def __init__(
-        self, client: StatsReader, flight: str, snapshot: str | int | None = None, allow_stale: bool = False,
+        self, client: Connection, flight: str, snapshot: str | int | None = None, allow_stale: bool = False,
         filter: pc.Expression | None = None,
     ):  # fmt: skip
         command: dict[str, Any] = {"table": flight, "strict": True}
@@ -169,7 +169,7 @@ class Scan:
     """
 
     def __init__(
-        self, client: StatsReader, command: dict[str, Any], schema: pa.Schema, columns: Any,
+        self, client: Connection, command: dict[str, Any], schema: pa.Schema, columns: Any,
         filter: pc.Expression | None, batch_size: int | None,
     ):  # fmt: skip
         self.dataset_schema = schema

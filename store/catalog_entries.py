@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from store.names import join_name
+
+EXTERNAL: Final = "external"  # the format of tables that only puts speak of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +63,18 @@ class Entries:
     def any_dropped(self) -> bool:
         """True if some table is dropped."""
         return len(self.by_name) < len(self.by_key)
+
+
+def new_column_ids(
+    known: Mapping[str, int], names: Iterable[str], given: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The ids of the names that are not known, or known with another id than the given one: that, else the next."""
+    new: dict[str, int] = {}
+    next_id = max(known.values(), default=0) + 1
+    for name in names:
+        wanted = given.get(name) if given else None
+        if (name in known and wanted in (None, known[name])) or name in new:
+            continue
+        new[name] = wanted if wanted is not None else next_id
+        next_id = max(next_id, new[name] + 1)
+    return new

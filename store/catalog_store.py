@@ -15,10 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from store.arrow_sql import execute, query, within
-from store.catalog_entries import Entries, SnapshotEntry, TableEntry
+from store.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableEntry, new_column_ids
 from store.current_rows import CurrentRows
 from store.database import Connection, Database, insert_rows
-from store.discovery import EXTERNAL, Discovery, new_column_ids
 from store.errors import InvalidArgument, NotFound, nearest
 from store.lru import LruCache
 from store.names import dotted_name, split_name, table_uuid
@@ -46,7 +45,6 @@ class Catalog(Publications):
         self.sighted: LruCache[tuple[int, int], str] = LruCache(SIGHTED)  # table key, snapshot id → its schema hash
         self._next_key = 1
         self.settling = CurrentRows()
-        self.discovery = Discovery(self)
         with database.reading() as cursor:
             self.reload(cursor)
         database.on_rollback.append(self.reload)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from store.arrow_sql import execute
+from store.catalog_entries import EXTERNAL, TableEntry, new_column_ids
+from store.catalog_store import Catalog
 from store.layout import Connection, insert_rows
 from store.names import column_key
-
-if TYPE_CHECKING:
-    from store.catalog_store import Catalog, TableEntry
-
-EXTERNAL: Final = "external"  # the format of tables that only puts speak of
 
 Found = Mapping[str, Any]
 """A table as `flight_server.worker.lake_inspection` describes it."""
@@ -41,21 +38,6 @@ def _path(column: Sequence[Any]) -> list[str] | None:
 def _column_key(column: Sequence[Any]) -> str:
     path = _path(column)
     return str(column[0]) if path is None else column_key(path)
-
-
-def new_column_ids(
-    known: Mapping[str, int], names: Iterable[str], given: Mapping[str, int] | None = None
-) -> dict[str, int]:
-    """The ids of the names that are not known, or known with another id than the given one: that, else the next."""
-    new: dict[str, int] = {}
-    next_id = max(known.values(), default=0) + 1
-    for name in names:
-        wanted = given.get(name) if given else None
-        if (name in known and wanted in (None, known[name])) or name in new:
-            continue
-        new[name] = wanted if wanted is not None else next_id
-        next_id = max(next_id, new[name] + 1)
-    return new
 
 
 def _schemas_in_order(found: Found) -> list[Sequence[Any]]:

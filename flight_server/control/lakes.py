@@ -18,6 +18,7 @@ from flight_server.auth.vault import Vault
 from flight_server.control.task_queue import Task, TaskQueue
 from store.catalog_store import EXTERNAL, Catalog, TableEntry
 from store.database import Connection, Database
+from store.discovery import Discovery
 from store.errors import Conflict, InvalidArgument, NotFound, StatflightError, UpstreamError
 from store.names import split_name
 
@@ -215,7 +216,7 @@ class Lakes:
             entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
             keys = [entry.table_key for entry in entries if entry is not None]
             if keys:
-                self._catalog.discovery.note_tables(connection, keys, dict.fromkeys(keys, reason))
+                Discovery(self._catalog).note_tables(connection, keys, dict.fromkeys(keys, reason))
 
         self._database.write(run)
 
@@ -242,7 +243,7 @@ class Lakes:
         unlisted = {error["schema"] for error in found["errors"] if error["name"] is None}
         present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)}
         results = []
-        seen = self._catalog.discovery.store_all(
+        seen = Discovery(self._catalog).store_all(
             connection, catalog, format, found["tables"], present if whole else ()
         )  # fmt: skip
         for table, entry in zip(found["tables"], seen, strict=True):
@@ -250,9 +251,9 @@ class Lakes:
                 "table": entry.full_name, "table_id": entry.table_id, "snapshots": len(table["snapshots"]),
                 "current_snapshot_id": entry.current_snapshot_id,
             })  # fmt: skip
-        self._catalog.discovery.note_tables(connection, [entry.table_key for entry in seen])
+        Discovery(self._catalog).note_tables(connection, [entry.table_key for entry in seen])
         for error in errors:
-            entry = self._catalog.discovery.note_unreadable(
+            entry = Discovery(self._catalog).note_unreadable(
                 connection, catalog, format, error["schema"], error["name"], error["reason"]
             )
             results.append({"table": entry.full_name, "error": error["reason"]})
@@ -261,7 +262,7 @@ class Lakes:
             for error in found["errors"] if error["name"] is None
         ]  # fmt: skip
         if whole:
-            self._catalog.discovery.forget_missing(
+            Discovery(self._catalog).forget_missing(
                 connection, catalog, lambda e: (e.table_schema, e.table_name) in present or e.table_schema in unlisted
             )
         self._catalog.note_connector(connection, catalog, None)

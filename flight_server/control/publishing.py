@@ -11,16 +11,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from capture.publishers import homes_of, options_of
-from flight_server.control.task_queue import Task
-from store.catalog_store import EXTERNAL, TableEntry
+from flight_server.control.lakes import Lakes
+from flight_server.control.task_queue import Task, TaskQueue
+from store.catalog_store import EXTERNAL, Catalog, TableEntry
+from store.database import Database
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from store.job_store import ACTIVE
-
-if TYPE_CHECKING:
-    from flight_server.app import App
 
 log = logging.getLogger("statflight.server")
 
@@ -34,13 +33,24 @@ CURRENT, FAILED, DRY_RUN = "CURRENT", "FAILED", "DRY_RUN"
 class Publishing:
     """Publishes for callers, and in the background.
 
+    Args:
+        database: Where captures are recorded.
+        catalog: Tables, and their publications.
+        lakes: Configurations of the connectors.
+        tasks: Has workers publish.
+        clock: Seconds, monotonic.
+
     Attributes:
         outcomes: Publications by home and state, since the server started; for metrics.
         seconds: By home, publications that ended and how long they took together.
     """
 
-    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
-        self._app, self._clock = app, clock
+    def __init__(
+        self, database: Database, catalog: Catalog, lakes: Lakes, tasks: TaskQueue,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._database, self._catalog, self._lakes, self._tasks = database, catalog, lakes, tasks
+        self._clock = clock
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, tuple[int, float]] = {}
         self._captured: dict[int, float] = {}  # table key → when something was last captured of it
@@ -70,7 +80,7 @@ class Publishing:
         Raises:
             StatflightError: The worker's, when nothing was published.
         """
-        lake = self._app.lakes.config(table.table_catalog)
+        lake = self._lakes.config(table.table_catalog)
         payload = {
             "connector": lake, "to": home, "snapshot_id": snapshot_id,
             "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
@@ -94,7 +104,7 @@ class Publishing:
 
     def snapshot_of(self, table: TableEntry, snapshot_id: int) -> int:
         """The snapshot whose statistics hold for a snapshot: another one where a publication made it."""
-        for row in self._app.catalog.publications(table):
+        for row in self._catalog.publications(table):
             if row["made_snapshot_id"] == snapshot_id:
                 return int(row["snapshot_id"])
         return snapshot_id
@@ -142,12 +152,12 @@ class Publishing:
         """A table that is to be published; None for most. `homes`, by catalog, is filled in, so that the options of a
         catalog are read once and not for each of its tables."""
         try:
-            table = self._app.catalog.by_key(table_key)
+            table = self._catalog.by_key(table_key)
             if table.format == EXTERNAL or table.dropped or table.current_snapshot_id is None:
                 return None
             if table.table_catalog not in homes:
                 homes[table.table_catalog] = ()
-                homes[table.table_catalog] = homes_of(self._app.lakes.config(table.table_catalog)["options"])
+                homes[table.table_catalog] = homes_of(self._lakes.config(table.table_catalog)["options"])
         except KeyError:
             return None
         except StatflightError as error:  # its connector was dropped since, or no home has such a name
@@ -191,18 +201,18 @@ class Publishing:
 
     def _is_fresh(self, table: TableEntry, home: str, snapshot_id: int) -> bool:
         """True if a home holds everything stored for a snapshot: nothing was put since it was published."""
-        rows = self._app.catalog.publications(table)
+        rows = self._catalog.publications(table)
         publication = next((row for row in rows if (row["home"], row["state"]) == (home, CURRENT)), None)
         if publication is None or publication["snapshot_id"] != snapshot_id:
             return False
         sql = "SELECT max(created_at) FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
-        ((newest,),) = self._app.database.rows(sql, table.table_key, snapshot_id)
+        ((newest,),) = self._database.rows(sql, table.table_key, snapshot_id)
         return newest is not None and newest <= publication["published_at"]
 
     def _busy(self, table_key: int) -> bool:
         """True if captures of a table are queued or running."""
         sql = f"SELECT 1 FROM jobs WHERE table_key = ? AND state IN {ACTIVE} LIMIT 1"
-        return bool(self._app.database.rows(sql, table_key))
+        return bool(self._database.rows(sql, table_key))
 
     def _loop(self) -> None:
         while not self._stop.wait(SETTLE_SECONDS / 2):
@@ -216,7 +226,7 @@ class Publishing:
     # Both.
 
     def _run(self, payload: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> Mapping[str, Any]:
-        tasks = self._app.tasks
+        tasks = self._tasks
         task = tasks.submit(Task("publish", payload))
         result = tasks.wait(task, PUBLISH_SECONDS, is_cancelled)
         if result is None:
@@ -226,8 +236,8 @@ class Publishing:
         return report
 
     def _record(self, table: TableEntry, home: str, ended: Mapping[str, Any]) -> None:
-        catalog = self._app.catalog
-        self._app.database.write(
+        catalog = self._catalog
+        self._database.write(
             lambda connection: catalog.put_publication(
                 connection, table, home, snapshot_id=ended["snapshot_id"], state=ended["state"],
                 location=ended.get("location"), columns=ended.get("columns") or (), detail=ended.get("detail") or None,

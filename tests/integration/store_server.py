@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 
 from store.catalog_store import Catalog
 from store.database import Database
+from store.discovery import Discovery
 
 STATFLIGHT = Path(sys.executable).with_name("statflight")
 KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t"}
@@ -152,7 +153,7 @@ def make_lake(db: Path, name: str) -> None:
 
     def run(connection: Any) -> None:
         catalog.put_connector(connection, KEY["table_catalog"], "iceberg", "/nowhere", {})
-        catalog.discovery.store(connection, KEY["table_catalog"], "iceberg", found, ())
+        Discovery(catalog).store(connection, KEY["table_catalog"], "iceberg", found, ())
 
     database.write(run)
     database.close()

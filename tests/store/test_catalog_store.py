@@ -7,6 +7,7 @@ import pytest
 
 from store.catalog_store import Catalog, table_uuid
 from store.database import Database
+from store.discovery import Discovery
 from store.errors import InvalidArgument, NotFound
 
 A, B = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
@@ -45,7 +46,7 @@ def discover(catalog, present=None, **table):
     """As a look at the whole lake, in which this table is the only one unless `present` names more."""
     row = found(**table)
     names = {(row["schema"], row["name"])} | {("s", name) for name in present or ()}
-    return write(catalog, catalog.discovery.store, "lake", "iceberg", row, names)
+    return write(catalog, Discovery(catalog).store, "lake", "iceberg", row, names)
 
 
 def columns(catalog, entry):
@@ -123,7 +124,7 @@ def test_another_table_of_the_same_name_is_another_table(catalog):
 
 def test_a_table_that_comes_back_has_its_statistics(catalog):
     first = discover(catalog)
-    gone = write(catalog, catalog.discovery.forget_missing, "lake", lambda entry: False)
+    gone = write(catalog, Discovery(catalog).forget_missing, "lake", lambda entry: False)
     assert [entry.table_key for entry in gone] == [first.table_key]
     assert catalog.tables() == reopened(catalog).tables() == []
     assert discover(catalog).table_key == first.table_key
@@ -223,14 +224,14 @@ def test_a_dotted_name_that_was_known_before_its_parts_keeps_its_id(catalog):
 
 
 def test_a_table_that_cannot_be_read_has_the_reason(catalog):
-    entry = write(catalog, catalog.discovery.note_unreadable, "lake", "delta", "s", "broken", "no log")
+    entry = write(catalog, Discovery(catalog).note_unreadable, "lake", "delta", "s", "broken", "no log")
     good = discover(catalog)
 
     def states():
         return catalog.database.rows("SELECT table_name, state, last_error FROM tables ORDER BY table_key")
 
     assert states() == [("broken", "FAILING", "no log"), ("t", "ACTIVE", None)]
-    write(catalog, catalog.discovery.note_tables, [entry.table_key, good.table_key], {good.table_key: "gone"})
+    write(catalog, Discovery(catalog).note_tables, [entry.table_key, good.table_key], {good.table_key: "gone"})
     assert states() == [("broken", "ACTIVE", None), ("t", "FAILING", "gone")]
     times = catalog.database.rows("SELECT discovered_at IS NULL, checked_at IS NULL FROM tables")
     assert set(times) == {(False, False)}
@@ -271,14 +272,14 @@ def test_many_new_tables_are_stored_as_each_alone(tmp_path):
                           schemas={"h1": [["a", "INT", True, None]], "h2": [["b", "INT", True, None]]}))  # fmt: skip
         present = {(item["schema"], item["name"]) for item in look}
         if together:
-            entries = write(catalog, catalog.discovery.store_all, "lake", "iceberg", look, present)
+            entries = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", look, present)
         else:
-            entries = [write(catalog, catalog.discovery.store, "lake", "iceberg", item, present) for item in look]
+            entries = [write(catalog, Discovery(catalog).store, "lake", "iceberg", item, present) for item in look]
         assert [entry.table_name for entry in entries] == [item["name"] for item in look]
         tables = ("schemas", "column_ids", "table_columns", "table_constraints", "snapshots")
         kept.append([database.rows(f"SELECT * FROM {table} ORDER BY ALL") for table in tables])
         kept[-1].append(database.rows("SELECT * EXCLUDE (discovered_at) FROM tables ORDER BY ALL"))
-        again = write(catalog, catalog.discovery.store_all, "lake", "iceberg", look, present)
+        again = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", look, present)
         assert [e.table_key for e in again] == [e.table_key for e in entries]
         database.close()
     assert kept[0] == kept[1]
@@ -286,5 +287,5 @@ def test_many_new_tables_are_stored_as_each_alone(tmp_path):
 
 def test_two_new_tables_of_one_identity_are_two(catalog):
     look = [found("a"), found("b")]
-    entries = write(catalog, catalog.discovery.store_all, "lake", "iceberg", look, {("s", "a"), ("s", "b")})
+    entries = write(catalog, Discovery(catalog).store_all, "lake", "iceberg", look, {("s", "a"), ("s", "b")})
     assert len({entry.table_key for entry in entries}) == 2

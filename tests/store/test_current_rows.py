@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from store import freshness
 from store.catalog_store import Catalog
 from store.database import Database
+from store.discovery import Discovery
 from store.errors import Conflict
 from store.freshness import At
 from store.stats_store import DuckDBStatsStore, Put, PutMode
@@ -106,7 +107,7 @@ def look(store: DuckDBStatsStore, current: int, snapshots: Any) -> None:
                        "sequence_number": None, "committed_at": None, "operation": None, "schema_hash": h}
                       for s, h in {current: "x", **dict(snapshots)}.items()],
     }  # fmt: skip
-    store.database.write(lambda c: store.catalog.discovery.store(c, "lake", "iceberg", found, ()))
+    store.database.write(lambda c: Discovery(store.catalog).store(c, "lake", "iceberg", found, ()))
 
 
 def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:

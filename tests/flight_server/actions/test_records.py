@@ -11,6 +11,7 @@ import pytest
 from flight_server.actions import ACTIONS, Call
 from flight_server.auth.principal import ALL_SCOPES, Principal
 from store import schemas, sketches
+from store.discovery import Discovery
 from store.errors import InvalidArgument, NotFound
 from store.sketches import murmur3
 from store.targets import Target
@@ -73,7 +74,7 @@ def lake(tmp_path):
         for live in ([1, 2, 3, 4], [3, 4]):
             told = found | {"live_snapshot_ids": live}
             made.database.write(
-                lambda connection, told=told: made.catalog.discovery.store(connection, "lake", "iceberg", told, ())
+                lambda connection, told=told: Discovery(made.catalog).store(connection, "lake", "iceberg", told, ())
             )
         for snapshot in (1, 2, 3, 4):
             put(made, rows("t", snapshot, [1, 2]))

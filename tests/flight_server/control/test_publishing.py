@@ -27,7 +27,7 @@ class House:
         options = {"publish": homes, "publish.hive.uri": "thrift://h:1", "publish.hive.database": "d"}
         self.lakes = SimpleNamespace(config=lambda catalog: {"catalog": catalog, "options": options})
         self.tasks = SimpleNamespace(submit=self._submit, wait=lambda task, *_: task, abandon=lambda _: None)
-        self.publishing = Publishing(self, clock=lambda: self.now)
+        self.publishing = Publishing(self.database, self.catalog, self.lakes, self.tasks, clock=lambda: self.now)
 
         def register(connection: Any) -> TableEntry:
             made = self.catalog.register(connection, ("lake", "s", "t"), None, "delta")

@@ -14,6 +14,7 @@ from flight_server.app import App
 from flight_server.config import Settings
 from flight_server.wire.scan_request import of_json
 from store import records
+from store.discovery import Discovery
 from store.schemas import FLIGHTS
 from store.stats_store import Put
 
@@ -35,7 +36,7 @@ def discover(app: App, snapshot_id: int = 1, schema_hash: str = "h") -> None:
                  {"snapshot_id": snapshot_id, "ordinal": snapshot_id, "schema_hash": schema_hash,
                   "parent_snapshot_id": None, "sequence_number": None, "committed_at": None, "operation": None},
              ]}  # fmt: skip
-    app.database.write(lambda c: app.catalog.discovery.store(c, "lake", "delta", found, ()))
+    app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", found, ()))
 
 
 def put(app: App, flight: str, *rows: dict[str, Any]) -> None:
