@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from typing import ClassVar
@@ -17,6 +16,7 @@ from capture.connectors.delta.log import (
     DeltaSchema,
     constraints,
     list_log,
+    listing_digest,
     log_entries,
     log_files,
     read_commits,
@@ -56,6 +56,7 @@ class DeltaConnector(SnapshotLister):
         else:
             self._lake = Lake(self.format, config.uri, config.options, self._holds_table)
         self._schemas = Schemas()
+        self._last: SnapshotView | None = None  # a capture asks for statistics, and then for the same files to scan
 
     @property
     def tables_at_once(self) -> int:
@@ -63,6 +64,7 @@ class DeltaConnector(SnapshotLister):
 
     def close(self) -> None:
         self._schemas.clear()
+        self._last = None
 
     # Names.
 
@@ -159,7 +161,11 @@ class DeltaConnector(SnapshotLister):
         return self._view(namespace, name, snapshot_id).tasks(ids, column_names)
 
     def _view(self, namespace: str, name: str, snapshot_id: int) -> SnapshotView:
-        return SnapshotView(self._table(namespace, name), self._schemas, self._scope, snapshot_id)
+        view = self._last
+        if view is None or not view.is_recent_of(namespace, name, snapshot_id):
+            view = SnapshotView(self._table(namespace, name), self._schemas, self._scope, snapshot_id)
+            self._last = view
+        return view
 
     def _table(self, namespace: str, name: str) -> LakeTable:
         return LakeTable(self._lake, self._rewrite, self._lake.find(namespace, name), namespace, name)
@@ -168,10 +174,7 @@ class DeltaConnector(SnapshotLister):
         """Metadata and schema of a version or the newest; the same again as long as the log has the same files."""
         with table.reading(version):
             entries = log_entries(table.place)
-            listed = hashlib.sha256(
-                repr(sorted((entry.base_name, entry.size, entry.mtime_ns) for entry in entries)).encode()
-            )
-            key = ("delta outline", self._scope, table.place.path, version, listed.hexdigest())
+            key = ("delta outline", self._scope, table.place.path, version, listing_digest(entries))
             outline: Outline | None = FILES.get(key)
             if outline is None:
                 outline = Outline.of(self._opened(table, version, entries), self._schemas)

@@ -6,6 +6,7 @@ deltalake has the history only of commits with a `commitInfo`, and only while it
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,6 +60,19 @@ def log_entries(table: Place) -> list[pafs.FileInfo]:
     log = table.below("_delta_log")
     infos = log.file_system.get_file_info(pafs.FileSelector(log.path, recursive=False))
     return [info for info in infos if info.type == pafs.FileType.File and info.size]
+
+
+def listing_digest(entries: Iterable[pafs.FileInfo]) -> str:
+    """A digest of the files of a log: the same as long as none comes, goes or changes.
+
+    Args:
+        entries: As `log_entries` gives them, in any order.
+
+    Returns:
+        SHA-256 in hex.
+    """
+    states = sorted((entry.base_name, entry.size, entry.mtime_ns) for entry in entries)
+    return hashlib.sha256(repr(states).encode()).hexdigest()
 
 
 def list_log(table: Place) -> LogFiles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from capture.connectors.delta.deletion_vectors import delete_files, deleted_rows
 from capture.connectors.delta.extended_statistics import extended_columns
 from capture.connectors.delta.lake_table import LakeTable, Schemas
 from capture.connectors.delta.large_log import LargeLog, LogSlice
-from capture.connectors.delta.log import DeltaColumn, log_entries, log_files
+from capture.connectors.delta.log import DeltaColumn, listing_digest, log_entries, log_files
 from capture.connectors.delta.log_files import NotSliced
 from capture.connectors.delta.statistics import MAX_FOOTERS, ColumnStatistics
 from capture.connectors.delta.table_version import (
@@ -38,6 +39,8 @@ from capture.connectors.spi import ColumnIds, FilePart, NativeStats, ScanColumn,
 from capture.connectors.storage.places import Unreadable, unknown_snapshot
 from store.logical_types import LogicalType, parse, to_arrow
 
+_RECENT_SECONDS: Final = 10.0
+_KEPT_FILES: Final = 10_000
 _VECTORS: Final = "deletionVectors"  # the table feature
 
 
@@ -69,6 +72,22 @@ class SnapshotView:
     def __init__(self, table: LakeTable, schemas: Schemas, scope: str, snapshot_id: int):
         self._table, self._schemas, self._scope, self._version = table, schemas, scope, snapshot_id
         self._footers = FooterCache(scope)
+        self._made = time.monotonic()
+        self._kept: tuple[str, list[_Piece]] | None = None  # with the digest of the log's listing
+
+    def is_recent_of(self, namespace: str, name: str, snapshot_id: int) -> bool:
+        """True if the view is of this version, and a moment old.
+
+        Args:
+            namespace: Of the table.
+            name: The table.
+            snapshot_id: The version.
+
+        Returns:
+            False also where credentials may have been renewed since.
+        """
+        of = (self._table.namespace, self._table.name, self._version)
+        return of == (namespace, name, snapshot_id) and time.monotonic() - self._made < _RECENT_SECONDS
 
     def statistics(self, ids: ColumnIds, column_names: frozenset[str] | None) -> NativeStats:
         """Statistics of the files and of some of their columns (None: all)."""
@@ -120,6 +139,9 @@ class SnapshotView:
         """The live files, in slices where the log is large, or has deletion vectors or wide bounds."""
         with self._table.reading(self._version):
             entries = log_entries(self._table.place)
+            listed = listing_digest(entries)
+            if self._kept is not None and self._kept[0] == listed:
+                return self._kept[1]
             if self._version not in log_files(entries).live():
                 raise unknown_snapshot(self._table.namespace, self._table.name, self._version)
             log = None
@@ -138,7 +160,10 @@ class SnapshotView:
                 if pieces := list(self._slices(log)):
                     return pieces
         whole = self._whole(opened or self._table.open(self._version), is_wide)
-        return [_Piece(whole, lambda: whole)]
+        pieces = [_Piece(whole, lambda: whole)]
+        if len(whole) <= _KEPT_FILES:
+            self._kept = listed, pieces
+        return pieces
 
     def _slices(self, log: LargeLog) -> Iterator[_Piece]:
         outline = log.outline()

@@ -12,6 +12,7 @@ import pytest
 
 from capture.connectors import open_connector
 from capture.connectors.delta.connector import DeltaConnector
+from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import parse_schema
 from capture.connectors.spi import Connector, ConnectorConfig
 from capture.connectors.storage.places import Unreadable
@@ -600,3 +601,21 @@ def test_an_inline_vector_has_no_file():
     found = delete_files(pa.array([told, None, there], VECTOR), place, lambda path: open_place(path, {}))
     assert [[tuple(row.values()) for row in rows] for rows in found.to_pylist()] == [
         [(None, "DELETION_VECTOR", None, 4)], [], [("/dv.bin", "DELETION_VECTOR", 7, 4)]]  # fmt: skip
+
+
+def test_statistics_and_tasks_of_a_version_open_the_table_once(tmp_path, monkeypatch):
+    rows = pa.table({"a": [1, 2, 3]})
+    deltalake.write_deltalake(tmp_path / "t", rows)
+    opened: list[int] = []
+    open_table = LakeTable.open
+    monkeypatch.setattr(LakeTable, "open", lambda *args: opened.append(1) or open_table(*args))
+    lake = connector(tmp_path)
+    stats, _ = captured(lake, "t", 0)
+    opened.clear()
+    (task,) = lake.plan_files("default", "t", 0, ids_of(lake, "t"))
+    assert (stats.row_count, task.row_count, opened) == (3, 3, [])
+
+    shutil.rmtree(tmp_path / "t")  # another table of that name, at the same version
+    deltalake.write_deltalake(tmp_path / "t", pa.concat_tables([rows, rows]))
+    (task,) = lake.plan_files("default", "t", 0, ids_of(lake, "t"))
+    assert task.row_count == 6
