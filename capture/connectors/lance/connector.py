@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import lance
-import pyarrow as pa
 
-from capture.connectors.lance.statistics import Fragment, analyzed_columns, analyzed_version, zone_map_rows
+from capture.connectors.lance.schema import to_schema
+from capture.connectors.lance.snapshot_view import SnapshotView
 from capture.connectors.options import check_options, patient
 from capture.connectors.spi import (
-    FILE_SCHEMA,
-    Column,
     ColumnIds,
     ConnectorConfig,
-    EarlierColumns,
     NativeStats,
-    ScanColumn,
     ScanTask,
-    Schema,
     Snapshot,
     SnapshotLister,
     SnapshotListing,
     SnapshotSelection,
     TableDescriptor,
-    delete_file,
 )
 from capture.connectors.storage.lake_directories import Lake
 from capture.connectors.storage.places import Place, Unreadable, first_line, unknown_snapshot, unknown_table
 from store.errors import NotFound, StatflightError
-from store.logical_types import from_arrow
 
 SUFFIX = ".lance"
 
@@ -76,48 +68,15 @@ class LanceConnector(SnapshotLister):
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
         with self._reading(namespace, name):
-            dataset = self._open(namespace, name, snapshot_id)
-            schema = to_schema(dataset.schema)
-            leaves = schema.leaves(column_names)
-            fragments = [_Fragment(dataset, fragment) for fragment in dataset.get_fragments()]
-            rows = int(dataset.count_rows())
-            files = pa.Table.from_pylist([row for f in fragments for row in f.rows()], FILE_SCHEMA)
-            deletes = any(f.deleted for f in fragments)
-            analyzed = _analyzed(dataset, leaves, ids)
-            return NativeStats(
-                rows,
-                files.num_rows,
-                sum(files["size_bytes"].to_pylist()),
-                files,
-                self._zone_maps(dataset, fragments, leaves, ids, lambda: self._reading(namespace, name)),
-                analyzed.columns if analyzed and analyzed.snapshot_id == snapshot_id else None,
-                row_deletes=deletes,
-                earlier=[analyzed] if analyzed and analyzed.snapshot_id < snapshot_id else (),
-            )
+            view = SnapshotView(self._open(namespace, name, snapshot_id), ids, column_names)
+            return view.native_stats(lambda: self._reading(namespace, name))
 
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> Iterator[ScanTask]:
         with self._reading(namespace, name):
-            dataset = self._open(namespace, name, snapshot_id)
-            columns = tuple(
-                ScanColumn(column_id, column.name, column.logical_type, column.key)
-                for column in to_schema(dataset.schema).leaves(column_names)
-                if (column_id := column.id_in(ids)) is not None
-            )
-            for lance_fragment in dataset.get_fragments():
-                fragment = _Fragment(dataset, lance_fragment)
-                yield ScanTask(
-                    "lance",
-                    fragment.paths[0],
-                    str(dataset.uri),
-                    fragment.live,
-                    sum(fragment.sizes),
-                    columns,
-                    fragment.fingerprint,
-                    self._lake.storage,
-                    arguments={"version": snapshot_id, "fragment_id": fragment.id},
-                )
+            view = SnapshotView(self._open(namespace, name, snapshot_id), ids, column_names)
+            yield from view.tasks(self._lake.storage)
 
     def close(self) -> None: ...
 
@@ -156,18 +115,6 @@ class LanceConnector(SnapshotLister):
             operation=_operation(dataset, version),
         )
 
-    @staticmethod
-    def _zone_maps(
-        dataset: Any, fragments: list[_Fragment], leaves: list[Column], ids: ColumnIds, reading: Callable[[], Any]
-    ) -> Callable[[], Iterator[pa.Table]]:
-        by_id = {f.id: Fragment(f.paths[0], f.live, f.deleted) for f in fragments}
-
-        def file_columns() -> Iterator[pa.Table]:
-            with reading():
-                yield from zone_map_rows(dataset, by_id, leaves, ids)
-
-        return file_columns
-
     def _reading(self, namespace: str, name: str) -> AbstractContextManager[None]:
         return self._translated(f'table "{namespace}.{name}"')
 
@@ -184,55 +131,6 @@ class LanceConnector(SnapshotLister):
             raise Unreadable(f"{what} cannot be read ({reason})") from error
 
 
-class _Fragment:
-    """A fragment: its files by absolute name, its live rows, and a fingerprint of both."""
-
-    def __init__(self, dataset: Any, fragment: Any):
-        self.id = int(fragment.fragment_id)
-        self.live = int(fragment.count_rows())
-        self.deleted = int(fragment.num_deletions)
-        files = fragment.data_files()
-        home = str(dataset.uri).rstrip("/")
-        bases = {base.id: base.path.rstrip("/") for base in _bases(dataset)}
-        self.paths = [f"{bases.get(getattr(f, 'base_id', None), home)}/data/{f.path}" for f in files]
-        self.sizes = [int(f.file_size_bytes or 0) for f in files]
-        deletion = fragment.deletion_file()
-        self.delete_files = [delete_file(f"{home}/{deletion}")] if deletion else []
-        parts = [str(deletion or ""), str(self.live)]
-        parts += [f"{path}\0{f.fields}" for path, f in zip(self.paths, files, strict=True)]
-        self.fingerprint = hashlib.sha256("\0\0".join(parts).encode()).hexdigest()
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        for path, size in zip(self.paths, self.sizes, strict=True):
-            yield {
-                "file_path": path,
-                "file_format": "LANCE",
-                "file_content": "DATA",
-                "row_count": self.live,
-                "size_bytes": size,
-                "delete_files": self.delete_files,
-            }
-
-
-def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds) -> EarlierColumns | None:
-    """The statistics in a version's config, labelled by the version they were computed at: a config lives on."""
-    config = dataset.config()
-    version = analyzed_version(config)
-    if version is None or version > dataset.version:
-        return None
-    try:
-        at_version = dataset if version == dataset.version else dataset.checkout_version(version)
-    except (ValueError, OSError):
-        return None  # it was cleaned up
-    columns = analyzed_columns(config, int(at_version.count_rows()), at_version.schema, leaves, ids)
-    return columns and EarlierColumns(version, to_schema(at_version.schema).hash, columns)
-
-
-def _bases(dataset: Any) -> list[Any]:
-    """Other places that a shallow clone's files lie in."""
-    return list(dataset.base_paths().values()) if hasattr(dataset, "base_paths") else []
-
-
 def _operation(dataset: Any, version: int) -> str | None:
     """`append`, `delete`, `create_index` and so on; None where the transaction is gone."""
     try:
@@ -240,17 +138,3 @@ def _operation(dataset: Any, version: int) -> str | None:
     except Exception:  # an old version without a transaction file raises what it likes
         return None
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
-
-
-def to_schema(schema: pa.Schema) -> Schema:
-    """All columns of a Lance dataset in depth-first order, containers before their leaves."""
-    return Schema(tuple(_walk(schema, (), False)))
-
-
-def _walk(fields: Any, above: tuple[str, ...], nullable: bool) -> Iterator[Column]:
-    for field in fields:
-        path, optional = (*above, field.name), nullable or field.nullable
-        kind = from_arrow(field.type)
-        yield Column(".".join(path), kind.text if kind else "VARIANT", optional, path=path)
-        if pa.types.is_struct(field.type):
-            yield from _walk(field.type, path, optional)

@@ -1,0 +1,137 @@
+"""A version of a Lance dataset: its fragments, as statistics and as scan tasks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from capture.connectors.lance.schema import to_schema
+from capture.connectors.lance.statistics import Fragment, analyzed_columns, analyzed_version, zone_map_rows
+from capture.connectors.spi import (
+    FILE_SCHEMA,
+    Column,
+    ColumnIds,
+    EarlierColumns,
+    NativeStats,
+    ScanColumn,
+    ScanTask,
+    delete_file,
+)
+
+
+class SnapshotView:
+    """One version of one dataset, read for statistics or for scan tasks.
+
+    Args:
+        dataset: Opened at the version.
+        ids: Ids of the table's columns.
+        column_names: Limits the columns to these names or keys; None for all.
+    """
+
+    def __init__(self, dataset: Any, ids: ColumnIds, column_names: frozenset[str] | None):
+        self._dataset, self._ids = dataset, ids
+        self._leaves = to_schema(dataset.schema).leaves(column_names)
+
+    def native_stats(self, reading: Callable[[], Any]) -> NativeStats:
+        """Statistics of the manifest: fragments, zone maps, and those of Spark's ANALYZE in the config.
+
+        Args:
+            reading: Opens a context that turns errors of the library into those of the connector.
+        """
+        dataset = self._dataset
+        fragments = [_Fragment(dataset, fragment) for fragment in dataset.get_fragments()]
+        files = pa.Table.from_pylist([row for f in fragments for row in f.rows()], FILE_SCHEMA)
+        by_id = {f.id: Fragment(f.paths[0], f.live, f.deleted) for f in fragments}
+        analyzed = _analyzed(dataset, self._leaves, self._ids)
+
+        def file_columns() -> Iterator[pa.Table]:
+            with reading():
+                yield from zone_map_rows(dataset, by_id, self._leaves, self._ids)
+
+        return NativeStats(
+            int(dataset.count_rows()),
+            files.num_rows,
+            sum(files["size_bytes"].to_pylist()),
+            files,
+            file_columns,
+            analyzed.columns if analyzed and analyzed.snapshot_id == dataset.version else None,
+            row_deletes=any(f.deleted for f in fragments),
+            earlier=[analyzed] if analyzed and analyzed.snapshot_id < dataset.version else (),
+        )
+
+    def tasks(self, storage: Mapping[str, str]) -> Iterator[ScanTask]:
+        """One scan task per fragment.
+
+        Args:
+            storage: Options of the file system, for whoever opens it.
+        """
+        columns = tuple(
+            ScanColumn(column_id, column.name, column.logical_type, column.key)
+            for column in self._leaves
+            if (column_id := column.id_in(self._ids)) is not None
+        )
+        for lance_fragment in self._dataset.get_fragments():
+            fragment = _Fragment(self._dataset, lance_fragment)
+            yield ScanTask(
+                "lance",
+                fragment.paths[0],
+                str(self._dataset.uri),
+                fragment.live,
+                sum(fragment.sizes),
+                columns,
+                fragment.fingerprint,
+                storage,
+                arguments={"version": int(self._dataset.version), "fragment_id": fragment.id},
+            )
+
+
+class _Fragment:
+    """A fragment: its files by absolute name, its live rows, and a fingerprint of both."""
+
+    def __init__(self, dataset: Any, fragment: Any):
+        self.id = int(fragment.fragment_id)
+        self.live = int(fragment.count_rows())
+        self.deleted = int(fragment.num_deletions)
+        files = fragment.data_files()
+        home = str(dataset.uri).rstrip("/")
+        bases = {base.id: base.path.rstrip("/") for base in _bases(dataset)}
+        self.paths = [f"{bases.get(getattr(f, 'base_id', None), home)}/data/{f.path}" for f in files]
+        self.sizes = [int(f.file_size_bytes or 0) for f in files]
+        deletion = fragment.deletion_file()
+        self.delete_files = [delete_file(f"{home}/{deletion}")] if deletion else []
+        parts = [str(deletion or ""), str(self.live)]
+        parts += [f"{path}\0{f.fields}" for path, f in zip(self.paths, files, strict=True)]
+        self.fingerprint = hashlib.sha256("\0\0".join(parts).encode()).hexdigest()
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for path, size in zip(self.paths, self.sizes, strict=True):
+            yield {
+                "file_path": path,
+                "file_format": "LANCE",
+                "file_content": "DATA",
+                "row_count": self.live,
+                "size_bytes": size,
+                "delete_files": self.delete_files,
+            }
+
+
+def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds) -> EarlierColumns | None:
+    """The statistics in a version's config, labelled by the version they were computed at: a config lives on."""
+    config = dataset.config()
+    version = analyzed_version(config)
+    if version is None or version > dataset.version:
+        return None
+    try:
+        at_version = dataset if version == dataset.version else dataset.checkout_version(version)
+    except (ValueError, OSError):
+        return None  # it was cleaned up
+    columns = analyzed_columns(config, int(at_version.count_rows()), at_version.schema, leaves, ids)
+    return columns and EarlierColumns(version, to_schema(at_version.schema).hash, columns)
+
+
+def _bases(dataset: Any) -> list[Any]:
+    """Other places that a shallow clone's files lie in."""
+    return list(dataset.base_paths().values()) if hasattr(dataset, "base_paths") else []
