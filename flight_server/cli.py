@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 try:
     import typer
@@ -62,6 +62,10 @@ COMMANDS = {
 class Commands(TyperGroup):
     """The commands by name; a module is imported when one of its commands is called, so that help starts at once."""
 
+    def __init__(self, *arguments: Any, **named: Any):
+        super().__init__(*arguments, **named)
+        self.commands = cast(Any, dict.fromkeys(COMMANDS))  # whose names are suggested for a misspelt one
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  click's own
         return list(COMMANDS)
 
@@ -93,7 +97,7 @@ def _speech(
     quiet: bool = typer.Option(False, "-q", "--quiet", callback=_set_level(-1), expose_value=False,
                                help="Write data and errors only."),
     verbose: bool = typer.Option(False, "-v", "--verbose", callback=_set_level(1), expose_value=False,
-                                 help="Show details and tracebacks."),
+                                 help="Show details; STATFLIGHT_DEBUG=1 shows tracebacks."),
 ) -> None:  # fmt: skip
     """Options of every command."""
 
@@ -125,10 +129,12 @@ def _version(is_asked: bool) -> None:
 
 @app.callback(help=HELP)
 def _options(
+    quiet: bool = typer.Option(False, "-q", "--quiet", help="Write data and errors only."),
+    verbose: bool = typer.Option(False, "-v", "--verbose", help="Show details; STATFLIGHT_DEBUG=1 shows tracebacks."),
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),  # noqa: ARG001  its callback ends the program
 ) -> None:
     """Options before the command."""
-    output.set_level(0)  # a process may run several command lines
+    output.set_level(-1 if quiet else 1 if verbose else 0)  # set each time: a process may run several command lines
 
 
 def main() -> NoReturn:

@@ -34,7 +34,7 @@ from store.names import is_pattern, matcher
 def ls(
     pattern: Annotated[
         str | None,
-        typer.Argument(metavar="[PATTERN]", help="Such as 'lake.sales.*', or the name of a catalog or schema.",
+        typer.Argument(metavar="PATTERN", help="Such as 'lake.sales.*', or the name of a catalog or schema.",
                        autocompletion=complete_table),
     ] = None,
     format: FormatOption = Format.TABLE,
@@ -130,7 +130,7 @@ def _history_table(rows: list[dict[str, Any]]) -> pa.Table:
 
 def report(
     tables: Annotated[
-        list[str], typer.Argument(metavar="TABLE…", help="Full names or patterns.", autocompletion=complete_table)
+        list[str], typer.Argument(metavar="TABLE", help="Full names or patterns.", autocompletion=complete_table)
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.html|DIR", help="A page, or a directory of pages.")

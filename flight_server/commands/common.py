@@ -154,7 +154,7 @@ def complete_table(ctx: Any, incomplete: str) -> list[str]:
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.schema.table", autocompletion=complete_table)]
 TableNames = Annotated[
     list[str],
-    typer.Argument(metavar="TABLE…", help="Full names, or patterns such as 'lake.sales.*'.",
+    typer.Argument(metavar="TABLE", help="Full names, or patterns such as 'lake.sales.*'.",
                    autocompletion=complete_table),
 ]  # fmt: skip
 

@@ -9,7 +9,6 @@ import typer
 
 from flight_server.commands.common import SERVER, Server, TlsRoots, Token, complete_table, connect, table_name
 from flight_server.commands.output import say, tell
-from flight_server.commands.wording import line_of
 
 
 def backup(
@@ -28,7 +27,7 @@ def backup(
 
 def expire(
     table: Annotated[
-        str | None, typer.Argument(metavar="[TABLE]", help="Only this one.", autocompletion=complete_table)
+        str | None, typer.Argument(metavar="TABLE", help="Only this one.", autocompletion=complete_table)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Only list what would be deleted.")] = True,
     server: Server = SERVER,
@@ -39,6 +38,6 @@ def expire(
     body: dict[str, Any] = {"dry_run": dry_run} | ({} if table is None else {"table": table_name(table)})
     with connect(server, token, tls_roots) as client:
         for gone in client.actions.call("expire", body):
-            tell(line_of(gone))
+            tell("  ".join(f"{key}={value}" for key, value in gone.items() if value is not None))
     if dry_run:
         say("nothing was deleted; --no-dry-run deletes")

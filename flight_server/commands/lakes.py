@@ -81,7 +81,7 @@ def _tell_tables(client: StatsClient, catalog: str, tables: list[Any]) -> None:
 
 def discover(
     catalog: _Catalog,
-    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="Only this one.")] = None,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this one.")] = None,
     full_rescan: Annotated[bool, typer.Option("--full-rescan", help="Read known snapshots again.")] = False,
     server: Server = SERVER,
     token: Token = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -18,8 +19,7 @@ from flight_server.commands.common import (
     for_each,
     snapshot_of,
 )
-from flight_server.commands.output import misuse, tell
-from flight_server.commands.wording import line_of
+from flight_server.commands.output import misuse, note, tell
 
 
 def publish(
@@ -49,11 +49,21 @@ def publish(
 
         def write(name: str) -> None:
             for written in client.actions.call("publish", {"table": name, "snapshot": at, "to": to} | more):
-                tell(line_of(written))
+                tell(_told(written))
 
         names, missing = expand(client, targets)
         if for_each(names, write) or missing:
             raise typer.Exit(1)
+
+
+def _told(written: Mapping[str, Any]) -> str:
+    """What was published, or would be, and where it is; with `--verbose` the columns, too."""
+    columns = list(written["columns"] or ())
+    how = "would be published" if written["state"] == "DRY_RUN" else "published"
+    parts = f"{len(columns)} column{'' if len(columns) == 1 else 's'} of snapshot {written['snapshot_id']}"
+    note(f"columns: {', '.join(columns)}")
+    line = f"{written['table']}: {parts} {how} to {written['to']}: {written['location']}"
+    return f"{line}; {written['detail']}" if written.get("detail") else line
 
 
 def _pair(text: str) -> tuple[str, str]:

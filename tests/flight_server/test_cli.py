@@ -301,16 +301,23 @@ def test_jobs_are_never_cut_short(server, run):
     assert job in out and NAME in out and "100%" in out
 
 
+PUBLISHED = {"table": NAME, "snapshot_id": 4, "to": "iceberg", "state": "CURRENT", "location": "file:///x.stats",
+             "columns": ["id", "name"], "detail": ""}  # fmt: skip
+
+
 def test_publish_tells_what_was_written(server, run):
-    server.answers["publish"] = lambda body: [{"path": "x.puffin", "blobs": 3, "note": None}]
+    server.answers["publish"] = lambda body: [PUBLISHED]
     status, out, _ = run("publish", NAME, "--to", "iceberg", "--snapshot", 4)
-    assert (status, out) == (0, "path=x.puffin  blobs=3\n")
+    assert (status, out) == (0, f"{NAME}: 2 columns of snapshot 4 published to iceberg: file:///x.stats\n")
     assert server.actions == [("publish", {"table": NAME, "snapshot": 4, "to": "iceberg"})]
 
 
 def test_publish_hands_on_what_it_is_told(server, run):
-    server.answers["publish"] = lambda body: [{"state": "DRY_RUN"}]
-    assert run("publish", NAME, "--to", "hive", "--dry-run", "--allow-inherited", "-o", "uri=thrift://h:1")[0] == 0
+    server.answers["publish"] = lambda body: [PUBLISHED | {"state": "DRY_RUN", "detail": "left out: tags"}]
+    status, out, _ = run(
+        "publish", NAME, "--to", "hive", "--dry-run", "--allow-inherited", "-o", "uri=thrift://h:1"
+    )  # fmt: skip
+    assert status == 0 and "would be published" in out and out.endswith("; left out: tags\n")
     assert server.actions[-1][1] == {
         "table": NAME, "snapshot": "current", "to": "hive", "dry_run": True, "allow_inherited": True,
         "options": {"uri": "thrift://h:1"},
@@ -457,10 +464,16 @@ def test_history_of_an_unknown_column_names_the_nearest(run):
 def test_quiet_writes_errors_only_and_verbose_says_more(server, run):
     assert run("show", NAME, "--quiet")[2] == ""
     assert server.uri in run("show", NAME, "-v")[2]
+    assert run("-q", "show", NAME)[2] == "" and server.uri in run("--verbose", "show", NAME)[2]
     status, _, err = run("show", "lake.s.*", "-q", "--server", "grpc://127.0.0.1:9")
     assert status == 1 and "127.0.0.1:9" in err
     run("ls")
     assert not output.quiet(), "the next command of the process speaks again"
+
+
+def test_a_misspelt_command_is_told_the_nearest(server, run):
+    status, _, err = run("captur", NAME)
+    assert status == 2 and "Did you mean 'capture'?" in err
 
 
 def test_no_name_moves_the_cursor_of_a_terminal(monkeypatch, capfd):
