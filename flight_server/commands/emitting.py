@@ -83,6 +83,7 @@ def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Pro
     Raises:
         CommandError: Nothing is stored of it.
     """
+    from flight_server.present import column_labels
     from flight_server.present.profiles import Profile
 
     def rows(flight: str) -> list[dict[str, Any]]:
@@ -94,13 +95,20 @@ def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Pro
         raise CommandError(f"{name}: no statistics are stored; capture it first")
     (table,) = client.read_table("sys.tables", name).to_pylist()
     record = next(iter(rows("stats.tables")), {})
+    labels = column_labels.labels(columns)
+
+    def labelled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows, of columns that are written alike with a name of their own."""
+        return [row | {"column_name": labels.get(row["column_id"], row["column_name"])} for row in rows]
+
+    columns = labelled(columns)
     quantiles: dict[str, dict[float, str]] = {}
-    for row in rows("stats.quantiles"):
+    for row in labelled(rows("stats.quantiles")):
         if row["value"] is not None:
             quantiles.setdefault(row["column_name"], {})[row["quantile"]] = row["value"]
     return Profile(
-        table, record, columns, quantiles, _by_column(rows("stats.histograms")),
-        _by_column(rows("stats.most_common_values")) if with_values else {},
+        table, record, columns, quantiles, _by_column(labelled(rows("stats.histograms"))),
+        _by_column(labelled(rows("stats.most_common_values"))) if with_values else {},
     )  # fmt: skip
 
 

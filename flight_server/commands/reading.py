@@ -26,6 +26,7 @@ from flight_server.commands.common import (
 )
 from flight_server.commands.output import misuse, say
 from flight_server.present import render, shapes, table_summary, text
+from flight_server.present.column_labels import labels
 from flight_server.present.render import Format
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")]
@@ -69,7 +70,8 @@ def _write(summary: table_summary.TableSummary, several: bool) -> None:
     if not summary.known:
         say(f"{summary.name}: nothing captured yet; run: statflight capture {summary.name}")
     heading = _headline(summary) if several or (summary.table is not None and sys.stdout.isatty()) else ""
-    lines = [_line(row, summary) for row in summary.rows]
+    names = labels(summary.rows)
+    lines = [_line(row, summary) | {"column": names[row["column_id"]]} for row in summary.rows]
     # A statistic that no column has, such as the mean where only metadata was read, takes no room.
     headers = [header for header in HEADERS if header in ALWAYS or any(line[header] for line in lines)]
     rows = [[line[header] for header in headers] for line in lines]
@@ -103,7 +105,6 @@ def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[s
     width = row["avg_width_bytes"]
     quartiles = summary.quantiles.get(row["column_id"], {})
     return {
-        "column": row["column_name"] or f"#{row['column_id']}",
         "type": row["logical_type"] or "",
         "null %": table_summary.percent_null(row),
         "distinct": table_summary.distinct(row),

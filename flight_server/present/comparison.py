@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from flight_server.present.column_labels import labels
 from flight_server.present.table_summary import Row, TableSummary
 
 OF_TABLE: Final = ("row_count", "data_file_count", "total_size_bytes")
@@ -48,9 +49,10 @@ def changes(before: TableSummary, after: TableSummary) -> list[Change]:
     """Differences of the table first, then of each column by its id: a renamed column is the same one."""
     differences = _compare("table", OF_TABLE, before.table or {}, after.table or {})
     olds, news = ({row["column_id"]: row for row in summary.rows} for summary in (before, after))
+    known_as = labels([*(row for i, row in olds.items() if i not in news), *news.values()])
     for column in sorted(olds.keys() | news.keys()):
         old, new = olds.get(column), news.get(column)
-        label = str((new or old or {}).get("column_name") or f"#{column}")
+        label = known_as[column]
         if old is None or new is None:
             differences.append(Change(label, "added" if old is None else "dropped"))
         else:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.client import full_name
-from flight_server.present import catalog_summary, history, shapes, table_summary
+from flight_server.present import catalog_summary, column_labels, history, shapes, table_summary
 from flight_server.present.reader import Leaf, Reader, equal, optional, read_table
 from flight_server.present.table_summary import Row
 from store.names import join_name, split_name
@@ -116,10 +116,19 @@ def _within(tables: pa.Table, text: str) -> pa.Table:
 
 
 def _columns_like(reader: Reader, search: str) -> list[dict[str, Any]]:
-    columns = reader.read("information_schema.columns", [*catalog_summary.KEY, "column_name", "data_type"])
+    columns = reader.read("information_schema.columns", [*catalog_summary.KEY, "column_id", "column_name", "data_type"])
     matching = columns.filter(pc.match_substring(columns["column_name"], search, ignore_case=True))
-    rows = matching.slice(0, FOUND_COLUMNS).to_pylist()
-    return [{"table": full_name(row), "column": row["column_name"], "type": row["data_type"]} for row in rows]
+    shown = matching.slice(0, FOUND_COLUMNS)
+    alike = matching.filter(pc.is_in(matching["column_name"], pc.unique(shown["column_name"])))
+    of_table: dict[str, list[Row]] = {}
+    for row in alike.to_pylist():
+        of_table.setdefault(full_name(row), []).append(row)
+    names = {table: column_labels.references(rows) for table, rows in of_table.items()}
+    return [
+        {"table": full_name(row), "column": row["column_name"], "reference": names[full_name(row)][row["column_id"]],
+         "type": row["data_type"]}
+        for row in shown.to_pylist()
+    ]  # fmt: skip
 
 
 # The page of a table.
@@ -135,6 +144,7 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     rows = _ordered(summary.rows, asked)
     page, pages, part = _page(len(rows), COLUMNS_A_PAGE, asked.page)
     shown = rows[part] if asked.page else rows
+    names, known_as = column_labels.references(summary.rows), column_labels.labels(summary.rows)
     shapes_of = _with_shapes(reader, name, shown, snapshot) if shown else summary
     snapshots = history.in_order(reader, name, read_table(reader, "sys.snapshots", name).to_pylist())
     counts = {row["snapshot_id"]: row for row in read_table(reader, "stats.tables", name).to_pylist()}
@@ -145,7 +155,10 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     return {
         "table": name, "snapshot": snapshot, "statistics": summary.table, "about": about,
         "column_count": len(summary.rows), "matching": len(rows), "page": page, "pages": pages,
-        "columns": [_column(row, shapes_of) for row in shown],
+        "columns": [
+            _column(row, shapes_of) | {"reference": names[row["column_id"]], "label": known_as[row["column_id"]]}
+            for row in shown
+        ],
         "snapshots": _snapshots(snapshots, counts), "files": _files(reader, name, summary.table, snapshot),
         "checks": _checks(reader, name),
         "publications": optional(reader, "sys.publications", name), "jobs": jobs.to_pylist(),
@@ -285,7 +298,7 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
     Args:
         reader: Of the server.
         name: Full name of the table.
-        column_name: Its name now.
+        column_name: Its name now, or `#<column_id>`.
         then: The snapshot of the second histogram; the captured one before the current when None.
 
     Raises:
@@ -293,7 +306,8 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
     """
     rows = history.column_rows(reader, name, column_name)
     if not rows:
-        return {"table": name, "column": column_name, "statistics": None, "history": [], "then": None}
+        return {"table": name, "column": column_name, "reference": column_name, "statistics": None, "history": [],
+                "then": None}  # fmt: skip
     ids = equal("column_id", rows[-1]["column_id"])
     summary = table_summary.gather(reader, name, "current", ids, allow_stale=True, shapes=True)
     now = summary.rows[0] if summary.rows else rows[-1]
@@ -306,7 +320,7 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
             before = {"snapshot_id": at, "histogram": bars_of(earlier, earlier.rows[0], 40)}
     names = ("snapshot_id", "committed_at", *history.STATISTICS)
     return {
-        "table": name, "column": now["column_name"] or column_name,
+        "table": name, "column": now["column_name"] or column_name, "reference": column_name,
         "statistics": _column(now, summary) | {"histogram": bars_of(summary, now, 40)},
         "history": [
             {key: row.get(key) for key in names} | {"null_share": null_share(row)} for row in rows[-POINTS:]

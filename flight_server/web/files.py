@@ -35,10 +35,9 @@ def pages_of(reader: Reader, name: str, snapshot: str | int) -> Iterator[tuple[s
     values = data.table(reader, name, _ALL, snapshot)
     yield from _both(urls.table(name), "table.html", values)
     for row in values["columns"]:
-        if row["column_name"] is not None:
-            yield from _both(
-                urls.column(name, row["column_name"]), "column.html", data.column(reader, name, row["column_name"])
-            )
+        yield from _both(
+            urls.column(name, row["reference"]), "column.html", data.column(reader, name, row["reference"])
+        )
 
 
 def index(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, str]]:

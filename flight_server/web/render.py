@@ -78,8 +78,8 @@ def _value(value: Any) -> str:
 
 
 def label(row: Row) -> str:
-    """The name of a column, or its id where it has none."""
-    return _value(row["column_name"] or f"#{row['column_id']}")
+    """The name of a column, with its id where others have that name too, or none has it."""
+    return _value(row.get("label") or row["column_name"] or f"#{row['column_id']}")
 
 
 def _freshness(row: Row) -> str:

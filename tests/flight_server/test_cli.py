@@ -447,6 +447,15 @@ def test_history_is_in_the_order_of_commits(server, run):
     assert run("history", NAME, "id", "--format", "csv")[1].startswith("snapshot_id,committed_at,row_count")
 
 
+def test_columns_of_one_name_are_told_apart(server, run):
+    server.rows("stats.columns", *(of_column(snapshot_id=3, column_id=at, max=str(at)) for at in (4, 5)))
+    lines = run("show", NAME)[1].splitlines()
+    assert [line.split()[:2] for line in lines[-2:]] == [["id", "#4"], ["id", "#5"]]
+    server.rows("sys.tables", KEY | {"format": "delta", "location": "/lake/orders"})
+    metrics = json.loads(run("emit", NAME, "--to", "openlineage")[1])["dataset"]["facets"]["dataQualityMetrics"]
+    assert metrics["columnMetrics"].keys() == {"id #4", "id #5"}
+
+
 def test_history_mixes_no_columns_of_one_name(server, run):
     server.rows("stats.columns", *(of_column(snapshot_id=3, column_id=at, max=str(at)) for at in (4, 5)))
     status, out, err = run("history", NAME, "id")

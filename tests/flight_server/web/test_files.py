@@ -57,6 +57,18 @@ def pages(server):
         return dict([*files.pages_of(client, "lake.s.t", "current"), *files.index(client, ["lake.s.t"])])
 
 
+def test_columns_that_are_written_alike_have_files_of_their_own(server):
+    alike = [COLUMN | {"column_id": i, "column_name": name, "logical_type": "INT", "min": "0", "max": str(i)}
+             for i, name in ((4, "st.x"), (5, "st.x"), (6, None))]  # fmt: skip
+    server.rows("stats.columns", *alike)
+    with StatsClient(server.uri) as client:
+        found = dict(files.pages_of(client, "lake.s.t", "current"))
+    linked = set(re.findall(r'href="([^"#]+\.html)"', found[f"{file_name('lake.s.t')}.html"])) - {"index.html"}
+    assert linked == {f"{file_name('lake.s.t', f'#{i}')}.html" for i in (4, 5, 6)} < found.keys()
+    for i in (4, 5, 6):
+        assert json.loads(found[f"{file_name('lake.s.t', f'#{i}')}.json"])["statistics"]["max"] == str(i)
+
+
 class Tags(HTMLParser):
     """Collects what a browser would see, and that every element is closed."""
 

@@ -118,6 +118,24 @@ def test_a_column_has_its_history(browser):
     assert data["then"]["snapshot_id"] == 1
 
 
+def test_columns_that_are_written_alike_have_pages_of_their_own(browser, app):
+    put(
+        app,
+        [column(i, table_name="alike", column_name="st.x", max=str(i), snapshot_id=s) for i in (1, 3) for s in (1, 2)],
+    )
+    page = browser.get("/table?name=lake.s.alike").text
+    found = dict(re.findall(r'<a href="(/column[^"]+)">([^<]+)</a>', page))
+    assert {html.unescape(label).replace("\u200b", "") for label in found.values()} == {"st.x #1", "st.x #3"}
+    assert [row["reference"] for row in json.loads(browser.get("/index.json?q=st.x").text)["columns"]] == ["#1", "#3"]
+    for url, label in found.items():
+        own = browser.get(html.unescape(url))
+        assert own.status == 200
+        data = json.loads(browser.get(html.unescape(url).replace("/column?", "/column.json?")).text)
+        assert data["statistics"]["max"] == label[-1] and data["column"] == "st.x"
+        for then in re.findall(r'<a href="(/column[^"]+then[^"]+)">', own.text):
+            assert browser.get(html.unescape(then)).status == 200
+
+
 @pytest.mark.parametrize("most", [40, pytest.param(400, marks=pytest.mark.benchmark)])
 def test_every_link_leads_to_a_page_and_each_has_a_twin(browser, most):
     seen, pending = set(), ["/"]
