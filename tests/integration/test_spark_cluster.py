@@ -113,7 +113,7 @@ def lake(tmp_path_factory) -> Path:
 
 
 def captured(directory: Path, lake: Path, settings: str, **options: Any) -> tuple[str, list[Any]]:
-    """The place of computation of a server with these settings, and its stored rows without times."""
+    """The place of computation of a server with these settings, and its stored rows without times and engine."""
     directory.mkdir()
     (directory / "statflight.toml").write_text(settings)
     with serving(directory, "--workers", 1, **options) as server, server.connect() as client:
@@ -128,9 +128,10 @@ def captured(directory: Path, lake: Path, settings: str, **options: Any) -> tupl
         assert {(o["outcome"], o["detail"]) for o in outcomes} == {("CAPTURED", "")}
         flights = ("stats.columns", "stats.file_columns", "stats.column_groups", "stats.sketches")
         stored = [row for flight in flights for row in client.get({"table": flight}).to_pylist()]
+    (execution,) = {outcome["attributes"]["execution"] for outcome in outcomes}
     for row in stored:
         row.pop("captured_at"), row.pop("refreshed_at", None)
-    (execution,) = {outcome["attributes"]["execution"] for outcome in outcomes}
+        assert row.pop("engine_id", None) in (None, "spark" if execution == "spark" else "local")
     return execution, sorted(stored, key=repr)
 
 
