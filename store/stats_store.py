@@ -111,7 +111,7 @@ def content_hash(flight: str, row: Mapping[str, Any], sketch_digests: Iterable[s
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-class DuckDBStatsStore:
+class DuckDBStatsStore(StatsStore):
     """`StatsStore` on a `Database`."""
 
     def __init__(self, database: Database, catalog: Catalog, *, require_registered_tables: bool = False):

@@ -7,11 +7,7 @@ from collections.abc import Iterator
 
 from tests.sources import ROOT, modules, parsed
 
-OPEN = (
-    "store/", "capture/compute/", "capture/engines/", "capture/publishers/", "capture/spark/", "flight_server/reads/",
-    "flight_server/writes/", "flight_server/worker/",
-    "flight_server/public/",
-)  # fmt: skip
+OPEN = ("store/", "flight_server/reads/", "flight_server/writes/")
 
 
 def _bases(class_: ast.ClassDef) -> Iterator[str]:

@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 
 class GluePublisher(Publisher):
+    """Column statistics and row counts in AWS Glue's catalog."""
+
     home: ClassVar[str] = "glue"
     options: ClassVar[frozenset[str]] = frozenset({
         "database", "table", "catalog_id", "region", "endpoint_url", "access_key_id", "secret_access_key",

@@ -41,6 +41,8 @@ _FIELDS: Final = {"LONG": "longStats", "DOUBLE": "doubleStats", "DECIMAL": "deci
 
 
 class HivePublisher(Publisher):
+    """Column statistics and row counts in a Hive metastore."""
+
     home: ClassVar[str] = "hive"
     options: ClassVar[frozenset[str]] = frozenset({"uri", "database", "table", "catalog"})
 

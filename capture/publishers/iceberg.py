@@ -25,6 +25,8 @@ _ONE_FILE = (".metadata.json", ".metadata.json.gz")
 
 
 class IcebergPublisher(Publisher):
+    """A Puffin file of theta sketches, registered in the table's metadata."""
+
     home: ClassVar[str] = "iceberg"
     formats: ClassVar[frozenset[str]] = frozenset({"iceberg"})
     sketches: ClassVar[frozenset[str]] = frozenset({"NDV"})

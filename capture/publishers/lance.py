@@ -23,6 +23,8 @@ _CHANGING: Final = ("computedAtVersion", "computedAt")  # with each commit
 
 
 class LancePublisher(Publisher):
+    """Statistics in the config of a new version, as Spark's ANALYZE keeps them."""
+
     home: ClassVar[str] = "lance"
     formats: ClassVar[frozenset[str]] = frozenset({"lance"})
 

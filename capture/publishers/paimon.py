@@ -34,6 +34,8 @@ _BATCH_COMMIT: Final = 2**63 - 1
 
 
 class PaimonPublisher(Publisher):
+    """A statistics file, named by a snapshot of its own."""
+
     home: ClassVar[str] = "paimon"
     formats: ClassVar[frozenset[str]] = frozenset({"paimon"})
     sketches: ClassVar[frozenset[str]] = frozenset({"NDV"})

@@ -40,6 +40,8 @@ _WITH_HISTOGRAM: Final = frozenset({"tinyint", "smallint", "int", "bigint", "flo
 
 
 class SparkCatalogPublisher(Publisher):
+    """Statistics in the session catalog of Spark, for its cost-based optimizer."""
+
     home: ClassVar[str] = "spark"
     sketches: ClassVar[frozenset[str]] = frozenset({"QUANTILES"})
     options: ClassVar[frozenset[str]] = frozenset({"table"})

@@ -33,6 +33,8 @@ _VARIABLE: Final = (Kind.STRING, Kind.BINARY)
 
 
 class TrinoDeltaPublisher(Publisher):
+    """The extended statistics that Trino keeps beside a Delta log."""
+
     home: ClassVar[str] = "trino"
     formats: ClassVar[frozenset[str]] = frozenset({"delta"})
 

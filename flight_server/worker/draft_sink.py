@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from capture.spi import Listing, TableHandle
+from capture.spi import Listing, Sink, TableHandle
 from flight_server.worker.connection import Server, first_line
 from flight_server.worker.lease_keeper import LeaseKeeper
 from store.errors import Cancelled, InvalidArgument, UpstreamError
@@ -48,7 +48,7 @@ def encoded(held: Held) -> dict[str, Any]:
     return {"table": held.flight, "extra": held.extra, "whole": held.whole, "ipc": stream.getvalue()}
 
 
-class DraftSink:
+class DraftSink(Sink):
     """Puts rows under a lease. Few rows wait until the end and go with the outcome, in one call.
 
     Attributes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from capture.compute.readers.base import TROUBLE, ColumnValues, constant, leaf, why
+from capture.compute.readers.base import TROUBLE, ColumnValues, TaskReader, constant, leaf, why
 from capture.connectors.spi import ScanColumn, ScanTask
 
 
-class LanceReader:
+class LanceReader(TaskReader):
     """A fragment of a Lance dataset; the library leaves out deleted rows."""
 
     row_groups = 0

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from capture.compute.readers.base import TROUBLE, ColumnValues, leaf, why
+from capture.compute.readers.base import TROUBLE, ColumnValues, TaskReader, leaf, why
 from capture.connectors.paimon.library import quiet
 from capture.connectors.spi import ScanColumn, ScanTask
 from store.names import column_parts
 
 
-class PaimonReader:
+class PaimonReader(TaskReader):
     """See `base.TaskReader`. Columns are read together, once: merging needs the keys each time."""
 
     row_groups = 0

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capture.compute import numbers
-from capture.compute.readers.base import TROUBLE, ColumnValues, constant, leaf, materialised, why
+from capture.compute.readers.base import TROUBLE, ColumnValues, TaskReader, constant, leaf, materialised, why
 from capture.connectors.footers.leaf_types import leaves_of
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
@@ -31,7 +31,7 @@ _ARROW_SCHEMA: Final = b"ARROW:schema"  # key of a footer's metadata
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-class ParquetReader:
+class ParquetReader(TaskReader):
     """A Parquet file, read by pyarrow in this thread."""
 
     def __init__(self, task: ScanTask, share: float | None):

@@ -27,7 +27,17 @@ from capture.engines.native.rollup import known_scalars
 from capture.spark import expressions, job
 from capture.spark.job import SPARK
 from capture.spark.session import Spark, SparkUnavailable
-from capture.spi import Budget, Capabilities, CaptureRequest, CaptureResult, Mode, Outcome, Sampling, Sink
+from capture.spi import (
+    Budget,
+    Capabilities,
+    CaptureEngine,
+    CaptureRequest,
+    CaptureResult,
+    Mode,
+    Outcome,
+    Sampling,
+    Sink,
+)
 from store import logical_types
 from store.errors import Cancelled, StatflightError, may_pass
 from store.logical_types import Kind
@@ -42,7 +52,7 @@ _COLUMN_KINDS: Final = frozenset({
 })  # fmt: skip
 
 
-class SparkEngine:
+class SparkEngine(CaptureEngine):
     """Computes statistics of columns, groups of columns and Spark expressions.
 
     Args:

@@ -63,6 +63,7 @@ class TableScan:
 
     @classmethod
     def of(cls, requests: Sequence[CaptureRequest]) -> TableScan:
+        """The scan that serves requests of one table, mode, sampling and budget."""
         table, method = requests[0].table, requests[0].sampling
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
         groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
@@ -87,6 +88,7 @@ class TableScan:
 
     @property
     def sampled(self) -> bool:
+        """True when not every row is read."""
         return self.sampling is not Sampling.NONE
 
     def reuse(self, tasks: Sequence[ScanTask], known: Known) -> dict[int, list[Answer]]:

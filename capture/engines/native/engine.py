@@ -17,14 +17,24 @@ from capture.engines.native import source_columns
 from capture.engines.native.known_listings import KnownListings, ListedPart, ListingDelta
 from capture.engines.native.rollup import Rollup, roll_up
 from capture.flight_rows import flight_rows, with_constants
-from capture.spi import Capabilities, CaptureRequest, CaptureResult, Listing, Mode, Outcome, Sink, TableHandle
+from capture.spi import (
+    Capabilities,
+    CaptureEngine,
+    CaptureRequest,
+    CaptureResult,
+    Listing,
+    Mode,
+    Outcome,
+    Sink,
+    TableHandle,
+)
 from store.errors import StatflightError, may_pass
 from store.targets import Target, TargetKind
 
 _COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX"})
 
 
-class NativeEngine:
+class NativeEngine(CaptureEngine):
     """Captures TABLE, COLUMN and FILE targets from a connector's metadata.
 
     When a TABLE or FILE is asked for, the COLUMN and FILE records of the same pass are kept too.

@@ -35,6 +35,7 @@ class ListedPart:
 
     @property
     def size_bytes(self) -> int:
+        """Memory held, for the cache's budget."""
         return int(self.files.nbytes) + _ROLLUP_BYTES * len(self.rollups)
 
 
@@ -68,6 +69,7 @@ class KnownListings:
         return found if found is not None and found.shape == _shape(table) else None
 
     def remember(self, table: TableHandle, mark: str, parts: Mapping[str, ListedPart]) -> None:
+        """Keeps the listing of a table's snapshot, part by part, for the capture of a later one."""
         listing = RememberedListing(table.snapshot_id, mark, _shape(table), parts)
         self._held.put(_key(table), listing, sum(part.size_bytes for part in parts.values()))
 

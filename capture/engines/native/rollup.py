@@ -98,6 +98,7 @@ class Rollup:
         self.sides[side] = (texts[best].as_py(), True if True in flags else None if None in flags else False)
 
     def complete(self, files: int | None) -> bool:
+        """True when all files are in it (`files`; any number where None) and a bound is known."""
         return (files is None or self.files == files) and (self.known["min"] or self.known["max"])
 
     def scalars(self, files: int | None, row_count: int | None, row_deletes: bool) -> dict[str, Any]:
