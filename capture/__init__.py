@@ -1,1 +1,1 @@
-"""How statistics come to be: connectors, engines, the control plane. Knows no Flight server."""
+"""Captures of statistics: connectors, engines, publishers. Knows no Flight server."""

@@ -26,7 +26,7 @@ _EXPECTED: Final = "on, off, or rules such as max_age=1d, changed=0.2, min_inter
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When the columns of a table are captured again.
+    """Conditions under which the columns of a table are captured again.
 
     Attributes:
         max_age: Statistics of an earlier snapshot are renewed once they are so old, however little changed.

@@ -1,4 +1,4 @@
-"""Who answers a capture request: candidates by (priority, id), one call per engine and stage, decisions on record."""
+"""Engines of capture requests: candidates by (priority, id), one call per engine and stage, decisions on record."""
 
 from __future__ import annotations
 

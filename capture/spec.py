@@ -36,7 +36,7 @@ class Sampling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much a sample may read; the limit reached first ends it, None is no limit.
+    """Limits of a sample; the limit reached first ends it, None is no limit.
 
     Attributes:
         max_rows: Rows of the row groups read.

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Outcome(StrEnum):
-    """How one request of a capture ended, or that it waits."""
+    """The end of one request of a capture, or that it waits."""
 
     CAPTURED = "CAPTURED"
     UNCAPTURABLE = "UNCAPTURABLE"
@@ -220,7 +220,11 @@ class Sink(Protocol):
         """Rows known of the table, newest capture of each target, whatever snapshot it was for."""
 
     def progress(self, share: float, message: str = "") -> None:
-        """How far the capture is, 0 to 1. Raises `store.errors.Cancelled` once the job is cancelled."""
+        """Reports the share of the capture that is done, 0 to 1.
+
+        Raises:
+            Cancelled: The job was cancelled.
+        """
 
 
 class CaptureEngine(Protocol):

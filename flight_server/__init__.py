@@ -1,1 +1,1 @@
-"""How statistics are asked for and handed out: Arrow Flight server, worker process, command line."""
+"""The Arrow Flight server, its worker process, its clients and the command line."""

@@ -333,7 +333,7 @@ class _Batch:
             pc.match_substring_regex(given, target_ids.PATTERN),
             pc.or_(pc.invert(pc.starts_with(given, "column-")), column_range),
         )
-        self._hold(fine, "storage_id", "is none", "table, column-…, file-…, expression-… or composite-…")
+        self._hold(fine, "storage_id", "is not a storage id", "table, column-…, file-…, expression-… or composite-…")
         if "target_kind" in self.columns:
             self._hold(
                 pc.equal(kinds, target_ids.kinds_of(given)), "storage_id", "is of another kind", "one of target_kind"

@@ -270,7 +270,7 @@ class NativeStats:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorConfig:
-    """How a lake is reached. `options` hold resolved secrets: never log, store or echo them."""
+    """The address and options of a lake. `options` hold resolved secrets: never log, store or echo them."""
 
     catalog: str
     format: str
@@ -297,7 +297,7 @@ class SnapshotLister(ABC):
 
     @property
     def tables_at_once(self) -> int:
-        """How many tables may be described at once, from threads of their own: more than one where each is a wait."""
+        """The number of tables that may be described at once, in threads: more than one where each is a wait."""
         return 1
 
     def enumerate_snapshots(
@@ -359,4 +359,4 @@ class Connector(Protocol):
 
     @property
     def tables_at_once(self) -> int:
-        """How many tables may be described at once, from threads of their own; 1 where that gains nothing."""
+        """The number of tables that may be described at once, from threads of their own; 1 where that gains nothing."""

@@ -83,7 +83,7 @@ def _snapshots_of(call: Call, item: CaptureItem, table: TableEntry, snapshot_ids
 
 
 def _no_snapshot(call: Call, table: TableEntry) -> str:
-    """Why a table has no snapshot, as far as the last look at its lake tells."""
+    """Why a table has no snapshot, as far as the last look at its lake found."""
     ((reason,),) = call.app.database.rows("SELECT last_error FROM tables WHERE table_key = ?", table.table_key)
     return f"the table cannot be read: {reason}" if reason else "the table has no snapshot"
 

@@ -114,7 +114,7 @@ def renew_lease(call: Call, body: bytes) -> Results:
 
 
 @action('{"job_id", "lease_token", "snapshot_id", "mark", "base"?, "removed"?}',
-         "For capture workers: tells how the files of a snapshot are going to be put")  # fmt: skip
+         "For capture workers: declares how the files of a snapshot are going to be put")  # fmt: skip
 def declare_listing(call: Call, body: bytes) -> Results:
     fields = parse_body(body, {"job_id": str, "lease_token": str, **_LISTED}, {"base": dict, "removed": list})
     call.app.access.require_worker(call.principal)
@@ -181,7 +181,7 @@ def finish_jobs(call: Call, body: bytes) -> Results:
         for part in ingest.shared(item, len(finishes), call.principal, call.app.policy, call.is_cancelled)
     ]  # fmt: skip
     for finish in finishes:  # all rows are fine
-        with contextlib.suppress(Conflict):  # the lease is lost, as its finish is told below
+        with contextlib.suppress(Conflict):  # the lease is lost, as the answer to its finish says
             for listing in finish["listings"]:
                 leases.declare_listing(finish["lease_token"], listing)
     for at, put, whole in parts:

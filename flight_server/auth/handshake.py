@@ -18,7 +18,7 @@ Headers = Mapping[str, Sequence[str | bytes]]
 
 
 class NoHandshake(flight.ServerAuthHandler):
-    """Lets every handshake and call pass: who calls is told by the header `authorization`."""
+    """Lets every handshake and call pass: the header `authorization` of each call says who calls."""
 
     def authenticate(self, outgoing: Any, incoming: Any) -> None:
         """Exchanges nothing."""

@@ -60,7 +60,7 @@ class Authenticator:
             return ANONYMOUS
         token = token_of(bearer or "")
         digest, found = _digest(token), None
-        # Every entry is compared, in constant time: how long it takes tells nothing about the tokens.
+        # Every entry is compared, in constant time: the time it takes shows nothing of the tokens.
         for entry, principal in self.entries:
             if hmac.compare_digest(entry, digest):
                 found = principal

@@ -23,7 +23,7 @@ _NOT_DRIFTING: Final = frozenset({"STRING", "BINARY", "UUID", "JSON", "VARIANT"}
 
 
 class State(StrEnum):
-    """How a rule ended; a rule of level warn does not fail."""
+    """Results of a rule; a rule of level warn does not fail."""
 
     PASSED = "PASSED"
     WARNED = "WARNED"

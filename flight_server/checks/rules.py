@@ -34,7 +34,7 @@ PREVIOUS: Final = "previous"  # the captured snapshot before the current one
 
 
 class Level(StrEnum):
-    """Whether a broken rule fails the check or only warns."""
+    """Levels of a rule: a broken one fails the check, or only warns."""
 
     FAIL = "fail"
     WARN = "warn"

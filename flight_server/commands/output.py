@@ -1,4 +1,4 @@
-"""How commands speak: data on standard output, notes and errors on standard error. Imports nothing heavy."""
+"""The output of commands: data on standard output, notes and errors on standard error. Imports nothing heavy."""
 
 from __future__ import annotations
 

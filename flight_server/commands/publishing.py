@@ -57,7 +57,7 @@ def publish(
 
 
 def _told(written: Mapping[str, Any]) -> str:
-    """What was published, or would be, and where it is; with `--verbose` the columns, too."""
+    """The line about a publication, done or dry, and its place; with `--verbose` the columns, too."""
     columns = list(written["columns"] or ())
     how = "would be published" if written["state"] == "DRY_RUN" else "published"
     parts = f"{len(columns)} column{'' if len(columns) == 1 else 's'} of snapshot {written['snapshot_id']}"

@@ -184,7 +184,9 @@ def _number(text: str) -> str | int:
 def _timestamp(text: str) -> str:
     match = _TIMESTAMP.fullmatch(text.strip())
     if not match:
-        raise _refusal(f"TIMESTAMP '{text[:50]}' is none", hint="it looks like TIMESTAMP '2026-01-31 12:34:56Z'")
+        raise _refusal(
+            f"TIMESTAMP '{text[:50]}' is not a timestamp", hint="it looks like TIMESTAMP '2026-01-31 12:34:56Z'"
+        )
     return f"{match['date']}T{match['time'] or '00:00'}{match['zone'] or 'Z'}"
 
 

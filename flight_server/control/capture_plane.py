@@ -1,4 +1,4 @@
-"""Captures as the server runs them: what a worker is told, which lane takes it, and how `resolve` waits for it."""
+"""Captures as the server runs them: what a worker gets, which lane takes it, and how `resolve` waits for it."""
 
 from __future__ import annotations
 

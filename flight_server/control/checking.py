@@ -1,4 +1,4 @@
-"""Rules that the server checks after each capture; results are stored, and a change of state is told a webhook."""
+"""Rules that the server checks after each capture; results are stored, and a change of state is posted to a webhook."""
 
 from __future__ import annotations
 

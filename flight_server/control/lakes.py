@@ -126,7 +126,7 @@ class Lakes:
         Args:
             operation: `validate`, `discover` or `publish`.
             config: As `config` returns it.
-            is_cancelled: Whether the caller has gone away; the worker is told to stop then.
+            is_cancelled: Whether the caller has gone away; the worker stops then.
             arguments: More of the task's payload.
 
         Returns:

@@ -53,7 +53,7 @@ class Leases:
     """Hands out tasks and durable jobs, and takes their ends.
 
     Attributes:
-        payload_of_job: What the worker of a durable job is told; `requests` is empty where nothing is left to do.
+        payload_of_job: Makes the payload of a durable job; `requests` is empty where nothing is left to do.
 
     Args:
         tasks: Work that somebody waits for.

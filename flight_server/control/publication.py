@@ -22,7 +22,7 @@ log = logging.getLogger("statflight.server")
 
 @dataclass(frozen=True, slots=True)
 class HeldJob:
-    """A durable job in a worker's hands, and the requests that its worker was told."""
+    """A durable job in a worker's hands, and the requests that its worker got."""
 
     lease: Lease
     requests: Sequence[Mapping[str, Any]] = ()

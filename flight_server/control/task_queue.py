@@ -37,7 +37,7 @@ class Task:
 
     Attributes:
         kind: Kind of lease that serves it: `control`, `watch`, `sync` or `publish`.
-        payload: What the worker is told.
+        payload: What the worker gets.
         table_key: The table whose statistics are put under its lease; None where none are.
         light: Metadata answers it.
         listed: It is in the job list while it is under way.
@@ -169,7 +169,7 @@ class TaskQueue:
         return task.result
 
     def abandon(self, task: Task) -> None:
-        """Nobody waits any more: what has not begun never does, what runs is told to stop."""
+        """Nobody waits any more: what has not begun never does, what runs is stopped."""
         with self.changed:
             task.cancelled = True
             if task in self._waiting[task.lane]:

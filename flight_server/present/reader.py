@@ -42,7 +42,7 @@ def read_table(
 
 
 def optional(reader: Reader, flight: str, name: str, *more: Leaf, **options: Any) -> list[Leaf]:
-    """As `read_table`, in rows; nothing from a server that does not have the flight yet."""
+    """The rows of `read_table`; nothing from a server that does not have the flight yet."""
     try:
         return read_table(reader, flight, name, None, *more, **options).to_pylist()
     except (pa.ArrowKeyError, NotFound):

@@ -1,6 +1,6 @@
 """An event of the log for each write and each refusal, with the correlation id. Reads leave none.
 
-Lines hold names of tables, callers and actions, and what a caller was told; never rows, options or tokens.
+Lines hold names of tables, callers and actions, and the code of the answer; never rows, options or tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The public address: its TLS files, and their renewal without a stream being cut.
 
-pyarrow's Flight server is told its certificate once, when it starts. Neither gRPC's own reloading of certificates nor a
+pyarrow's Flight server takes its certificate once, when it starts. Neither gRPC's own reloading of certificates nor a
 second server at the same port can be had through it (Arrow turns SO_REUSEPORT off). So a renewal is a succession: the
 server before closes its port and lets the streams under way go on to their end, while a new one opens at the same port
 with the new files, a millisecond or two later. Who connects just in between is refused with UNAVAILABLE, which is there

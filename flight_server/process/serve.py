@@ -137,7 +137,7 @@ def _drain(listener: Listener, inner: WorkersEndpoint, app: App, children: OwnWo
 
 
 def _secured(settings: Settings) -> Settings:
-    """The settings with TLS, where the server listens on a network and was not told that it may be insecure."""
+    """The settings with TLS, where the server listens on a network and `insecure` is not set."""
     secured = with_tls(settings)
     if secured is not settings:
         log.warning("TLS by a certificate of the server's own; clients need --tls-roots %s", secured.tls_cert)

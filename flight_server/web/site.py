@@ -148,7 +148,7 @@ class Site:
     # Callers.
 
     def _caller(self, request: Request) -> tuple[Principal, bool]:
-        """Who asks, and whether a cookie says so."""
+        """The caller, and whether a cookie identifies it."""
         header = request.headers.get("authorization")
         token = None if header else self._sessions.token(request.cookies.get(COOKIE))
         caller = self._guard.authenticate(header or (f"Bearer {token}" if token else None))

@@ -48,7 +48,7 @@ def split_body(data: bytes) -> tuple[bytes, memoryview]:
 
 
 def check_object(body: Any, required: Mapping[str, type], optional: Mapping[str, type]) -> dict[str, Any]:
-    """As `parse_body`, of what is read already."""
+    """`parse_body` for an object that is read already."""
     if not isinstance(body, dict):
         takes = ", ".join([*required, *optional]) or "no keys"
         raise InvalidArgument("the body must be a JSON object", hint=f"it takes {takes}")
@@ -148,7 +148,7 @@ def check_snapshot(value: Any, where: str = "body", allow_all: bool = False) -> 
     return value
 
 
-# What workers tell.
+# Reports of workers.
 
 LEASES: Final = ("control", "watch", "sync", "light", "job", "publish")
 _OUTCOME: Final[Mapping[str, type]] = {
@@ -174,7 +174,7 @@ def check_leases(kinds: list[Any]) -> list[str]:
 
 
 def check_engines(engines: list[Any]) -> list[dict[str, Any]]:
-    """Rows of `sys.engines`, as a worker tells of its own."""
+    """Rows of `sys.engines`, as a worker reports its own."""
     schema = FLIGHTS["sys.engines"].schema
     try:
         rows = [{name: engine.get(name) for name in schema.names} for engine in engines]
@@ -208,7 +208,7 @@ def check_decisions(items: Any, where: str = "decisions") -> list[dict[str, Any]
 
 
 def check_error(error: Any) -> dict[str, Any] | None:
-    """An error as `store.errors.to_json` tells it; its code goes on the wire."""
+    """An error in the form of `store.errors.to_json`; its code goes on the wire."""
     if error is None:
         return None
     for name, type_ in {"message": str, "code": str, "status": str, "hint": str, "params": dict}.items():

@@ -104,7 +104,7 @@ class LogSlice:
     _position: int
 
     def statistics(self) -> pa.Table:
-        """As `files`, with the statistics of all columns, and TIGHT."""
+        """`files` with the statistics of all columns, and TIGHT."""
         try:
             statistics = self._log.statistics(self._position)
         except NotSliced as error:
@@ -325,7 +325,7 @@ class LargeLog:
             if len(heads) == 2:
                 break
         else:
-            raise NotSliced("the log tells no protocol or no metadata")
+            raise NotSliced("the log has no protocol or no metadata")
         if '"numRecords"' in str(heads["metaData"].get("schemaString")):
             raise NotSliced("a column is called as the count of rows is")
         protocol = dict(heads["protocol"])

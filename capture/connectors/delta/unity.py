@@ -56,7 +56,7 @@ class UnityCatalog:
 
     @property
     def tables_at_once(self) -> int:
-        """How many tables are worth a look at once."""
+        """The number of tables that are worth a look at once."""
         return LOOKS
 
     def namespaces(self) -> list[str]:

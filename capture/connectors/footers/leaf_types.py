@@ -95,7 +95,7 @@ def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[FooterLeaf,
 
 
 def _width(type: pa.DataType) -> int:
-    """How many leaves of a footer an Arrow type takes."""
+    """The number of leaves that an Arrow type takes in a footer."""
     if isinstance(type, pa.BaseExtensionType):
         return _width(type.storage_type)
     if pa.types.is_dictionary(type):
@@ -144,7 +144,7 @@ _US_PER: Final = {"milliseconds": 1000, "microseconds": 1, "s": 1_000_000, "ms":
 def _reading(
     kind: LogicalType, logical: str, unsigned: bool, column: pq.ColumnSchema, type: pa.DataType
 ) -> Callable[[Any], Any] | None:
-    """How a raw statistic becomes (lower, upper, cut): both the value, unless something was cut from it."""
+    """The reader of a statistic, giving (lower, upper, cut): both the value, unless something was cut from it."""
     physical = column.physical_type
     match kind.kind:
         case Kind.BOOLEAN:

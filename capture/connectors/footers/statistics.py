@@ -29,7 +29,7 @@ class DataFile(Protocol):
 
     @property
     def place(self) -> Place:
-        """Where the file lies."""
+        """The place of the file."""
 
     @property
     def key(self) -> Key:

@@ -242,7 +242,7 @@ def open_parquet(io: LakeIO, entry: Entry) -> pq.ParquetFile:
 
 
 def _only_path(delete: Entry) -> str | None:
-    """The data file that a position delete file is about, when its bounds tell that it is only one."""
+    """The data file that a position delete file is about, when its bounds show that it is only one."""
     lower, upper = delete.path_bounds
     return lower.decode() if lower and lower == upper else None
 

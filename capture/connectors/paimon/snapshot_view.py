@@ -111,7 +111,7 @@ class SnapshotView:
         return File(meta, path, split, live, split.partition.to_dict(), deletion)
 
     def known_rows(self) -> int | None:
-        """Live rows as far as metadata tells; None when keys must be merged to know."""
+        """Live rows as far as metadata says; None when keys must be merged to know."""
         total = 0
         for unit in self.units:
             split = unit[0].split

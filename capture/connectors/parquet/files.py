@@ -54,7 +54,7 @@ class FileListing:
 
     @property
     def committed_at(self) -> datetime | None:
-        """When the newest file was written; None without files."""
+        """The time of the newest file; None without files."""
         newest = max((file.modified_ns for file in self.files), default=None)
         return None if newest is None else datetime.fromtimestamp(newest // 1000 / 1e6, UTC)
 

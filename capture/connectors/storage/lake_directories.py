@@ -106,7 +106,7 @@ class Lake:
 
     @property
     def tables_at_once(self) -> int:
-        """How many tables are worth a look at once."""
+        """The number of tables that are worth a look at once."""
         return 1 if self.root.is_local else LOOKS
 
     def namespaces(self) -> list[str]:
