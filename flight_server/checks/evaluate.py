@@ -70,8 +70,9 @@ class _DoesNotApply(Exception):
 
 
 def check(
-    reader: Reader, table: str, rules: Sequence[Rule], against: int | str | None = None, now: datetime | None = None
-) -> list[Result]:
+    reader: Reader, table: str, rules: Sequence[Rule], against: int | str | None = None, now: datetime | None = None,
+    captured_only: bool = False,
+) -> list[Result]:  # fmt: skip
     """The results of all rules that are about a table.
 
     Args:
@@ -81,6 +82,7 @@ def check(
         against: Snapshot to compare with, for rules that name none: an id, or "previous" for the captured one before
             the current. Without one before it, rules that compare with it have no result.
         now: Stands in for the clock.
+        captured_only: Rules about what nothing is captured of have no result; otherwise they fail.
 
     Raises:
         InvalidArgument: A rule compares snapshots and names none, and `against` is None.
@@ -94,7 +96,9 @@ def check(
     if not mine:
         return []
     subject = _Subject(reader, table, against, now or datetime.now(UTC))
-    return [result for rule in mine for result in subject.results(rule)]
+    return [
+        result for rule in mine if not captured_only or subject.is_captured(rule) for result in subject.results(rule)
+    ]
 
 
 class _Subject:
@@ -116,7 +120,7 @@ class _Subject:
             return
         rows = [row for row in self._facts.rows if rule.takes(row["column_name"] or "")]
         if not rows:
-            why = "no such column" if self._facts.rows else "nothing captured at the current snapshot"
+            why = "no such column" if self.is_captured(rule) else "nothing captured at the current snapshot"
             yield self._judged(rule, ", ".join(rule.columns) or None, None, None, why)
         for row in rows:
             try:
@@ -125,6 +129,17 @@ class _Subject:
                 # A rule for all columns is about those it can be about; one that names a column means it.
                 if any("*" not in pattern for pattern in rule.columns):
                     yield self._judged(rule, row["column_name"], None, row["snapshot_id"], str(why))
+
+    def is_captured(self, rule: Rule) -> bool:
+        """False if the statistics that a rule is about are there to be captured, and are not yet."""
+        if rule.measure == "age_seconds":
+            return True
+        if rule.is_of_table and rule.measure not in AGAINST:
+            return self._facts.table is not None
+        if any(rule.takes(row["column_name"] or "") for row in self._facts.rows):
+            return True
+        known = read_table(self._reader, "information_schema.columns", self._table, ["column_name"])
+        return bool(self._facts.rows) and not any(map(rule.takes, known["column_name"].to_pylist()))
 
     def _result(self, rule: Rule, row: Row | None) -> Result:
         about = row if row is not None else self._facts.table

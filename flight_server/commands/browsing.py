@@ -16,6 +16,7 @@ from flight_server.commands.common import (
     TlsRoots,
     Token,
     check_targets,
+    complete_column,
     complete_table,
     connect,
     expand,
@@ -81,7 +82,9 @@ def ls(
 
 def history(
     table: TableName,
-    column: Annotated[str, typer.Argument(metavar="COLUMN", help="Name of the column.")],
+    column: Annotated[
+        str, typer.Argument(metavar="COLUMN", help="Name of the column.", autocompletion=complete_column)
+    ],
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,

@@ -136,7 +136,26 @@ def names_of(text: str | None) -> list[str] | None:
 
 def complete_table(ctx: Any, incomplete: str) -> list[str]:
     """The full names that begin so, for the completion of a shell; nothing where no server answers in time."""
-    from flight_server.client import StatsClient, full_name
+    from flight_server.client import full_name
+
+    names = _asked(ctx, lambda client: [full_name(row) for row in client.tables().to_pylist()])
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_column(ctx: Any, incomplete: str) -> list[str]:
+    """The columns, of the table before them, that begin so."""
+    from flight_server.client import of_table
+
+    def names_in(client: StatsClient) -> list[str]:
+        where = of_table(ctx.params["table"])
+        names: list[str] = client.read("information_schema.columns", ["column_name"], where)["column_name"].to_pylist()
+        return names
+
+    return [name for name in _asked(ctx, names_in) if name.startswith(incomplete)]
+
+
+def _asked(ctx: Any, ask: Callable[[StatsClient], list[str]]) -> list[str]:
+    from flight_server.client import StatsClient
 
     try:
         given = ctx.params
@@ -145,10 +164,9 @@ def complete_table(ctx: Any, incomplete: str) -> list[str]:
         own, roots = own_certificate(), certificates(given.get("tls_roots"))
         with StatsClient(server, token, roots, tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key"),
                          timeout=COMPLETION_SECONDS) as client:  # fmt: skip
-            names = [full_name(row) for row in client.tables().to_pylist()]
+            return ask(client)
     except Exception:  # a shell that waits for words has no use for a reason
         return []
-    return sorted(name for name in names if name.startswith(incomplete))
 
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="catalog.schema.table", autocompletion=complete_table)]

@@ -94,7 +94,7 @@ class Checking:
         return len(ready)
 
     def _check(self, table: TableEntry) -> None:
-        results = check(self._reader, table.full_name, self._rules, grammar.PREVIOUS)
+        results = check(self._reader, table.full_name, self._rules, grammar.PREVIOUS, captured_only=True)
         self.results[table.full_name] = results
         if table.current_snapshot_id is None or not results:
             return

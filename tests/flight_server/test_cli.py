@@ -515,6 +515,9 @@ def test_tables_are_completed(server, run, tables, monkeypatch, capsys):
     monkeypatch.setenv("COMP_CWORD", "2")
     _, out, _ = run("show")
     assert out.split() == ["lake.s.a", "lake.s.b"]
+    monkeypatch.setenv("COMP_WORDS", "statflight history lake.s.a i")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    assert run("history")[1].split() == ["id"]
 
 
 def test_completion_is_silent_without_a_server(run, monkeypatch):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 
 import pytest
 
 from flight_server.auth.principal import ANONYMOUS
+from flight_server.checks.evaluate import check
+from flight_server.checks.rules import parse
 from flight_server.control.checking import SETTLE_SECONDS, Checking
 from flight_server.present.reader import equal
 from flight_server.process.metrics import Metrics
@@ -71,6 +74,24 @@ def test_results_are_stored_for_each_snapshot_and_changes_are_told(checked):
     ]
     snapshot(3, 50)
     assert len(told) == 2  # no news
+
+
+def test_what_is_not_captured_yet_is_no_failure(tmp_path):
+    at = KEY | {"snapshot_id": 1}
+    rules = [parse(text) for text in ("row_count > 5", "age_seconds < 0", "null_fraction <= 0.1", "nosuch: ndv > 1")]
+    with app_in(tmp_path) as app:
+
+        def results(**more):
+            found = check(LocalReader(app.scanner, ANONYMOUS), "lake.s.t", rules, **more)
+            return {result.rule: (str(result.state), result.detail) for result in found}
+
+        nothing = "nothing captured at the current snapshot"
+        put(app, [at | {"row_count": 100, "captured_at": datetime(2026, 1, 1, tzinfo=UTC)}], "stats.tables")
+        assert set(results(captured_only=True)) == {"row_count > 5", "age_seconds < 0"}
+        assert results()["null_fraction <= 0.1"] == results()["nosuch: ndv > 1"] == ("FAILED", nothing)
+        put(app, [at | {"column_id": 1, "column_name": "id", "row_count": 100, "null_count": 0}])
+        found = results(captured_only=True)
+        assert found["null_fraction <= 0.1"][0] == "PASSED" and found["nosuch: ndv > 1"] == ("FAILED", "no such column")
 
 
 def test_rules_that_compare_take_the_snapshot_before_or_the_one_they_name(checked):
