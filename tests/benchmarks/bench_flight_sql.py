@@ -168,7 +168,9 @@ def test_duckdb_over_a_dataset(served: str, monkeypatch: pytest.MonkeyPatch) -> 
         leaf = [{"column": "table_schema", "op": "EQ", "values": ["schema3"]}]
         connection = duckdb.connect()
         connection.register("d", d)
+        connection.register("m", client.read("stats.columns", where=leaf, snapshot="current"))
         calls = {
+            "memory": lambda _: connection.sql("SELECT * FROM m").to_arrow_table().num_rows,
             "json": lambda _: client.read("stats.columns", where=leaf, snapshot="current").num_rows,
             "duckdb": lambda _: (
                 connection.sql("SELECT * FROM d WHERE table_schema = 'schema3'").to_arrow_table().num_rows
@@ -183,7 +185,8 @@ def test_duckdb_over_a_dataset(served: str, monkeypatch: pytest.MonkeyPatch) -> 
         columns = [sorted(command["columns"]) for command in asked]  # type: ignore[call-overload]
     ratio = found["duckdb"] / found["json"]
     print(
-        f"\nDuckDB over a dataset {found['duckdb']:.2f} ms, JSON {found['json']:.2f} ms: {ratio:.2f}; a join reads {columns}"
+        f"\nDuckDB over a dataset {found['duckdb']:.2f} ms (over the same rows in memory {found['memory']:.2f}), "
+        f"JSON {found['json']:.2f} ms: {ratio:.2f}; a join reads {columns}"
     )
     assert ratio <= 1.3
     assert all(set(each) <= {"ndv", "table_name", "table_schema"} for each in columns)
