@@ -33,7 +33,7 @@ def test_the_blocks(tmp_path, monkeypatch):
             exec(compile("\n" * line + text, "CLIENTS.md", "exec"), names)
         names["client"].close()
         names["server"].close()
-    assert len(BLOCKS) == 8
+    assert len(BLOCKS) == 9
 
 
 def test_links_lead_to_sections():
