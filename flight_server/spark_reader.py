@@ -6,11 +6,13 @@
 
 Options: `uri`, `flight`, and optionally `columns` (names separated by commas), `snapshot` (`current` or an id),
 `allow_stale`, `partitions` (endpoints that tasks read in parallel, 4), `token`, `tls_roots` (a PEM file). With
-`spark.sql.python.filterPushdown.enabled` the server applies filters, without it Spark does. Needs pyspark and pyarrow.
+`spark.sql.python.filterPushdown.enabled` the server applies filters, without it Spark does. Needs pyspark and pyarrow;
+executors need pyarrow alone, since this code goes to them with the query.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -36,9 +39,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from flight_server import client_errors, connection
 from flight_server.connection import Connection
 
 DEFAULT_PARTITIONS: Final = 4
+for _module in (sys.modules[__name__], connection, client_errors):
+    cloudpickle.register_pickle_by_value(_module)
 _COMPARES: Final[dict[type, str]] = {
     EqualTo: "EQ", GreaterThan: "GT", GreaterThanOrEqual: "GTE", LessThan: "LT", LessThanOrEqual: "LTE",
 }  # fmt: skip
@@ -54,15 +60,6 @@ class _Server:
 
     def connect(self) -> Connection:
         return Connection(self.uri, self.token, self.tls_roots)
-
-
-@dataclass
-class _Ticket(InputPartition):
-    ticket: bytes
-
-    def __init__(self, ticket: bytes):
-        super().__init__(ticket)
-        self.ticket = ticket
 
 
 class StatflightDataSource(DataSource):
@@ -83,8 +80,8 @@ class StatflightDataSource(DataSource):
             ValueError: The option `uri` or `flight` is missing.
         """
         server, command = _server(self.options), _command(self.options)
-        with server.connect() as connection:
-            return from_arrow_schema(connection.schema(command))
+        with server.connect() as opened:
+            return from_arrow_schema(opened.schema(command))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Makes the reader of a query.
@@ -139,8 +136,8 @@ class StatflightReader(DataSourceReader):
             One partition per ticket.
         """
         command = self._command | {"partitions": self._partitions}
-        with self._server.connect() as connection:
-            return [_Ticket(ticket) for ticket in connection.tickets(command)]
+        with self._server.connect() as opened:
+            return [InputPartition(ticket) for ticket in opened.tickets(command)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads a share; runs in a task.
@@ -151,9 +148,8 @@ class StatflightReader(DataSourceReader):
         Yields:
             Its batches.
         """
-        assert isinstance(partition, _Ticket)
-        with self._server.connect() as connection:
-            yield from connection.get(partition.ticket, stream=True)
+        with self._server.connect() as opened:
+            yield from opened.get(partition.value, stream=True)
 
 
 class _Push:

@@ -216,8 +216,7 @@ class SqlEndpoint:
         planned = self._plan(sql)
         handle, size = secrets.token_bytes(16), 4 * len(sql) + _PLAN_COST
         self._prepared.put(handle, _Prepared(caller.name, planned, None, size), size)
-        types = planned.plan.parameters
-        declared = pa.schema([pa.field(f"parameter_{n}", type_) for n, type_ in enumerate(types, 1)])
+        declared = parameters.schema(planned.plan)
         return flight_sql.write_any(
             "ActionCreatePreparedStatementResult", (1, handle), (2, planned.schema.serialize().to_pybytes()),
             (3, declared.serialize().to_pybytes()),

@@ -12,6 +12,21 @@ from flight_server.sql.plan import Plan
 from store.errors import InvalidArgument
 
 MAX_PARAMETER_BYTES: Final = 1 << 20
+_MILLISECONDS: Final = pa.timestamp("ms")
+
+
+def schema(parsed: Plan) -> pa.Schema:
+    """Declares the parameters of a statement.
+
+    Args:
+        parsed: Its plan.
+
+    Returns:
+        A field for each. Instants are milliseconds: the JDBC driver, up to 18.3 at least, writes these whatever unit
+        is declared.
+    """
+    types = [_MILLISECONDS if pa.types.is_timestamp(type_) else type_ for type_ in parsed.parameters]
+    return pa.schema([pa.field(f"parameter_{number}", type_) for number, type_ in enumerate(types, 1)])
 
 
 def read(batches: Iterable[pa.RecordBatch], parsed: Plan) -> tuple[int, tuple[Any, ...]]:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from sqlglot import exp
@@ -19,7 +19,7 @@ from flight_server.sql import language, pushdown
 from flight_server.sql.language import Query
 from flight_server.sql.pushdown import Slot
 from store.errors import NotFound, nearest
-from store.predicates.tree import Node
+from store.predicates.tree import And, Node
 from store.schemas import FLIGHTS, Flight
 
 log = logging.getLogger("statflight.server")
@@ -142,7 +142,7 @@ def _make(statement: Query) -> Plan:
     nodes: dict[type, list[Any]] = {}
     for node, _ in language.nodes(statement):
         nodes.setdefault(type(node), []).append(node)
-    common = {cte.alias.lower() for cte in nodes.get(exp.CTE, [])}
+    common = _common(nodes.get(exp.CTE, []), nodes.get(exp.Table, []))
     found = [(node, table) for node in nodes.get(exp.Table, []) if (table := _table(node, common)) is not None]
     if len(found) > language.MAX_TABLES:
         raise language.refusal(f"the statement reads more than {language.MAX_TABLES} tables")
@@ -174,7 +174,17 @@ def _make(statement: Query) -> Plan:
     )  # fmt: skip
 
 
-def _table(node: exp.Table, common: set[str]) -> Table | None:
+def _common(expressions: list[exp.CTE], tables: list[exp.Table]) -> dict[str, exp.Table | None]:
+    """The names of common table expressions, each with its use where there is one use of one expression."""
+    names = [cte.alias.lower() for cte in expressions]
+    uses: dict[str, list[exp.Table]] = {name: [] for name in names}
+    for table in tables:
+        if not table.args.get("db") and table.name.lower() in uses:
+            uses[table.name.lower()].append(table)
+    return {name: used[0] if len(used) == 1 and names.count(name) == 1 else None for name, used in uses.items()}
+
+
+def _table(node: exp.Table, common: Mapping[str, exp.Table | None]) -> Table | None:
     """The flight that a table of the statement is; None for a common table expression."""
     parts = [part.name.lower() for part in (node.args.get("catalog"), node.args.get("db"), node.this) if part]
     if len(parts) == 1 and parts[0] in common:
@@ -199,29 +209,57 @@ def _narrowest(flight: Flight) -> str:
 # Conditions of one flight.
 
 
-def _pushed(node: exp.Table, table: Table, common: set[str]) -> tuple[Node | None, bool]:
-    """The condition on every row of a flight, and whether it is the whole condition of the SELECT."""
-    select = node.find_ancestor(exp.Select)
-    if select is None or not isinstance(node.parent, exp.From | exp.Join) or node.parent.parent is not select:
-        return None, False
+Columns: TypeAlias = Mapping[str, pa.Field]
+"""The columns of a flight by the name, in lower case, that a SELECT has for them."""
+
+
+def _pushed(node: exp.Table, table: Table, common: Mapping[str, exp.Table | None]) -> tuple[Node | None, bool]:
+    """The condition on every row of a flight, and whether it is the whole condition of the SELECT.
+
+    Conditions come from the SELECT that reads the flight, and from those around it as long as each hands columns on as
+    they are: tools wrap a table before they filter it.
+    """
+    found: list[Node] = []
+    exact = False
+    item: exp.Expression | None = node
+    columns = _fields_of(table)
+    while item is not None and (select := _reader(item)) is not None:
+        condition, whole = _condition(select, item, columns, common)
+        exact = exact or (item is node and whole)
+        if condition is not None:
+            found.append(condition)
+        columns = _handed_on(select, item, columns)
+        item = _wrapped(select, common) if columns else None
+    return (And(tuple(found)) if len(found) > 1 else found[0] if found else None), exact
+
+
+def _reader(item: exp.Expression) -> exp.Select | None:
+    """The SELECT in whose FROM clause or join an item is."""
+    within = item.parent.parent if isinstance(item.parent, exp.From | exp.Join) else None
+    return within if isinstance(within, exp.Select) else None
+
+
+def _condition(
+    select: exp.Select, item: exp.Expression, columns: Columns, common: Mapping[str, exp.Table | None]
+) -> tuple[Node | None, bool]:
+    """The condition of a SELECT on each row of an item of its FROM clause, and whether it is all of its condition."""
     joins = select.args.get("joins") or []
     inner = all(
         not join.side and not join.args.get("method") and (join.kind or "INNER").upper() in ("INNER", "CROSS")
         for join in joins
     )
-    if joins and not inner and not (isinstance(node.parent, exp.From) and _preserves_first(joins)):
+    if joins and not inner and not (isinstance(item.parent, exp.From) and _preserves_first(joins)):
         return None, False
-    fields = _fields_of(table)
-    alias = (node.alias or node.name).lower()
-    others = _other_names(select, node, common)
+    alias = _name_of(item)
+    others = _other_names(select, item, common)
 
     def column(named: exp.Column) -> pa.Field | None:
         if not isinstance(named.this, exp.Identifier):
             return None
         name, of = named.name.lower(), named.table.lower()
         if of:
-            return fields.get(name) if of == alias else None
-        return None if others is None or name in others else fields.get(name)
+            return columns.get(name) if of == alias else None
+        return None if others is None or name in others else columns.get(name)
 
     where = select.args.get("where")
     conditions = [] if where is None else [where.this]
@@ -230,17 +268,58 @@ def _pushed(node: exp.Table, table: Table, common: set[str]) -> tuple[Node | Non
     return pushdown.tree_of(pushdown.conjuncts(conditions), column)
 
 
+def _name_of(item: exp.Expression) -> str:
+    name = item.alias or (item.name if isinstance(item, exp.Table) else "")
+    return str(name).lower()
+
+
+def _handed_on(select: exp.Select, item: exp.Expression, columns: Columns) -> Columns:
+    """The columns that a SELECT of nothing but an item and a WHERE hands on unchanged, by their new names."""
+    args = {name for name, value in select.args.items() if value}
+    if not args <= {"expressions", "from_", "from", "where"} or select.find(exp.Window) is not None:
+        return {}
+    handed: dict[str, pa.Field | None] = {}
+    alias = _name_of(item)
+    for shown in select.expressions:
+        inner = shown.this if isinstance(shown, exp.Alias) else shown
+        if isinstance(inner, exp.Star):
+            if any(inner.args.values()):
+                return {}
+            given: Columns = columns
+        elif isinstance(inner, exp.Column) and isinstance(inner.this, exp.Identifier):
+            own = columns.get(inner.name.lower()) if inner.table.lower() in ("", alias) else None
+            given = {} if own is None else {(shown.alias or inner.name).lower(): own}
+            handed |= {} if given else {(shown.alias or inner.name).lower(): None}
+        else:
+            given = {}
+            handed |= {str(shown.alias).lower(): None}
+        for name, field in given.items():
+            handed[name] = None if name in handed else field  # of two columns of one name, none is meant
+    return {name: field for name, field in handed.items() if field is not None}
+
+
+def _wrapped(select: exp.Select, common: Mapping[str, exp.Table | None]) -> exp.Expression | None:
+    """The item of a FROM clause that a SELECT is: a subquery, or the only use of a common table expression."""
+    around = select.parent
+    alias = around.args.get("alias") if isinstance(around, exp.Subquery | exp.CTE) else None
+    if alias is not None and alias.args.get("columns"):
+        return None
+    if isinstance(around, exp.CTE):
+        return common.get(around.alias.lower())
+    return around if isinstance(around, exp.Subquery) else None
+
+
 def _preserves_first(joins: Iterable[exp.Join]) -> bool:
     return all((join.side or "").upper() in ("", "LEFT") and not join.args.get("method") for join in joins)
 
 
-def _other_names(select: exp.Select, node: exp.Table, common: set[str]) -> set[str] | None:
+def _other_names(select: exp.Select, item: exp.Expression, common: Mapping[str, exp.Table | None]) -> set[str] | None:
     """The columns of the other tables of a SELECT; None where they are not known."""
     names: set[str] = set()
     joined = [join.this for join in select.args.get("joins") or []]
     first = select.args.get("from_") or select.args.get("from")
     for other in [*([first.this] if first is not None else []), *joined]:
-        if other is node:
+        if other is item:
             continue
         table = _table(other, common) if isinstance(other, exp.Table) else None
         if table is None:

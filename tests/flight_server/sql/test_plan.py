@@ -14,7 +14,7 @@ from flight_server.sql import plan
 from flight_server.sql.sandbox import Sandbox
 from store.errors import StatflightError
 from store.predicates.arrow import to_arrow
-from store.predicates.tree import Leaf, Op
+from store.predicates.tree import And, Leaf, Op
 
 TAKEN = [
     "SELECT 1", "SELECT 1;", "select * from STATS.columns", 'SELECT "NDV" FROM "statflight"."stats"."columns"',
@@ -148,14 +148,43 @@ def test_conditions_of_one_flight_go_to_it():
         one,
         None,
     ]
-    assert pushed("WITH x AS (SELECT * FROM stats.columns WHERE ndv > 1) SELECT * FROM x WHERE ndv < 9") == [one]
     assert pushed("SELECT (SELECT max(ndv) FROM stats.columns WHERE 1 < ndv)") == [one]
     assert pushed("SELECT row_number() OVER () FROM stats.columns WHERE ndv > 1 QUALIFY ndv < 9") == [one]
     assert pushed("SELECT 1 FROM stats.columns WHERE ndv > 1 UNION SELECT ndv FROM stats.columns") == [one, None]
 
 
+def test_conditions_around_a_flight_go_to_it():
+    """Through SELECTs that hand its columns on as they are, under other names perhaps."""
+    one, two = Leaf("ndv", Op.GT, ("1",)), Leaf("column_id", Op.EQ, ("2",))
+    for sql, nodes in (
+        ("SELECT * FROM (SELECT * FROM stats.columns) t WHERE ndv > 1 LIMIT 3", [one]),
+        ("SELECT max(n) FROM (SELECT ndv AS n, column_id FROM stats.columns WHERE column_id = 2) t WHERE t.n > 1", [And((two, one))]),
+        ("SELECT * FROM (SELECT * FROM (SELECT c.* FROM stats.columns c WHERE ndv > 1) a) b WHERE b.column_id = 2", [one]),
+        ("SELECT * FROM (SELECT * FROM (SELECT * FROM stats.columns) a WHERE ndv > 1) b WHERE column_id = 2", [And((one, two))]),
+        ("WITH x AS (SELECT * FROM stats.columns WHERE ndv > 1) SELECT * FROM x WHERE column_id = 2", [And((one, two))]),
+        ("SELECT * FROM (SELECT * FROM stats.columns) c JOIN sys.flights f ON f.name = c.table_name AND c.ndv > 1", [one, None]),
+        ("SELECT * FROM (SELECT * FROM stats.columns) c, (SELECT * FROM sys.flights) f WHERE ndv > 1", [None, None]),  # of which?
+    ):  # fmt: skip
+        assert pushed(sql) == nodes, sql
+        assert not plan.make(sql).direct
+
+
 def test_conditions_that_must_not():
     for sql in (
+        "SELECT * FROM (SELECT * FROM stats.columns LIMIT 3) t WHERE ndv > 1",
+        "SELECT * FROM (SELECT DISTINCT ndv FROM stats.columns) t WHERE ndv > 1",
+        "SELECT * FROM (SELECT ndv, count(*) FROM stats.columns GROUP BY 1) t WHERE ndv > 1",
+        "SELECT * FROM (SELECT ndv, rank() OVER (ORDER BY column_id) AS r FROM stats.columns) t WHERE ndv > 1",
+        "SELECT * FROM (SELECT ndv + 1 AS ndv FROM stats.columns) t WHERE ndv > 1",
+        "SELECT * FROM (SELECT ndv_lower AS ndv, ndv AS ndv FROM stats.columns) t WHERE ndv > 1",
+        "SELECT * FROM (SELECT *, 1 AS ndv FROM stats.columns) t WHERE ndv > 1",
+        "SELECT * FROM (SELECT * EXCLUDE (ndv), 2 AS ndv FROM stats.columns) t WHERE ndv > 1",
+        "SELECT * FROM (SELECT column_id, ndv FROM stats.columns) t(ndv, x) WHERE ndv > 1",
+        "SELECT * FROM sys.flights LEFT JOIN (SELECT * FROM stats.columns) t ON t.ndv > 1",
+        "SELECT * FROM (SELECT * FROM stats.columns UNION SELECT * FROM stats_all.columns) t WHERE ndv > 1",
+        "WITH x AS (SELECT * FROM stats.columns) SELECT * FROM x a, x b WHERE a.ndv > 1",
+        "WITH x AS (SELECT * FROM stats.columns) SELECT * FROM (SELECT 1) y WHERE EXISTS (SELECT ndv FROM x) AND 2 > 1",
+        "SELECT (SELECT max(ndv) FROM (SELECT * FROM stats.columns) t) AS ndv FROM sys.flights WHERE ndv > 1",
         "SELECT 1 FROM stats.columns c LEFT JOIN stats.tables t ON t.data_file_count = 2",
         "SELECT 1 FROM stats.tables t RIGHT JOIN stats.columns c USING (table_name) WHERE t.data_file_count IS NULL",
         "SELECT 1 FROM stats.columns c FULL JOIN stats.tables t USING (table_name) WHERE c.ndv > 1",
@@ -223,6 +252,8 @@ CONDITIONS = st.recursive(
 def test_a_tree_keeps_what_duckdb_keeps(duck, condition):
     made = plan.make(f"SELECT column_id FROM stats.columns WHERE {condition}")
     assert made.direct
+    wrapped = plan.make(f"SELECT column_id FROM (SELECT * FROM stats.columns) t WHERE {condition}")
+    assert wrapped.sources[0].node == made.sources[0].node
     (batch,) = ROWS.to_batches()
     kept = batch.take(to_arrow(made.sources[0].node, ROWS.schema)(batch))["column_id"].to_pylist()
     assert kept == [i for (i,) in duck.sql(f"SELECT column_id FROM t WHERE {condition}").fetchall()]

@@ -8,6 +8,7 @@ import hashlib
 import re
 import threading
 import time
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -24,7 +25,9 @@ LONG = "SELECT count(*) FROM stats.columns a, stats.columns b, stats.columns c, 
 
 @pytest.fixture(scope="module", autouse=True)
 def stored(live_server):
-    rows = [KEY | {"column_id": i, "column_name": f"c{i}", "ndv": i * 1.5, "max": "x" * 100} for i in range(1, 501)]
+    at = datetime(2026, 5, 1, tzinfo=UTC)
+    rows = [KEY | {"column_id": i, "column_name": f"c{i}", "ndv": i * 1.5, "max": "x" * 100, "captured_at": at}
+            for i in range(1, 501)]  # fmt: skip
     with live_server.connect() as client:
         client.put("stats.columns", pa.Table.from_pylist(rows))
         client.put("stats.tables", pa.Table.from_pylist([KEY | {"row_count": 7}]))
@@ -213,6 +216,19 @@ def test_prepared_again_and_again(live_client):
     assert live_client.act_raw("ClosePreparedStatement", write_any("Request", (1, prepared.data(1)))) == []
     with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_STATEMENT"):
         live_client.get(of(prepared))
+
+
+def test_instants_as_parameters(live_client):
+    """Declared in milliseconds, which the JDBC driver writes; other units are taken as well."""
+    prepared = prepare(
+        live_client, f"SELECT column_id FROM stats.columns WHERE table_catalog = '{CATALOG}' AND captured_at < ?"
+    )
+    assert pa.ipc.read_schema(pa.py_buffer(prepared.data(3))).types == [pa.timestamp("ms")]
+    for unit in ("s", "ms", "us", "ns"):
+        for year, found in ((2000, False), (2100, True)):
+            given = pa.array([datetime(year, 1, 1)], pa.timestamp(unit))
+            bind(live_client, prepared, pa.record_batch([given], ["a"]))
+            assert bool(live_client.get(of(prepared)).num_rows) is found, (unit, year)
 
 
 def test_every_batch_of_parameters_is_read(live_client):
