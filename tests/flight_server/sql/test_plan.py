@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import duckdb
 import pyarrow as pa
 import pytest
@@ -257,6 +259,74 @@ def test_a_tree_keeps_what_duckdb_keeps(duck, condition):
     (batch,) = ROWS.to_batches()
     kept = batch.take(to_arrow(made.sources[0].node, ROWS.schema)(batch))["column_id"].to_pylist()
     assert kept == [i for (i,) in duck.sql(f"SELECT column_id FROM t WHERE {condition}").fetchall()]
+
+
+PLAIN = "stats.columns"
+ITEMS = st.recursive(
+    st.just(PLAIN),
+    lambda inner: st.one_of(
+        st.builds("(SELECT * FROM {} i)".format, inner), st.builds("(SELECT * FROM {} i WHERE {})".format, inner, CONDITIONS),
+        st.builds("(SELECT ndv_exact, column_name, ndv AS column_id, column_id AS ndv FROM {} i)".format, inner),
+        st.builds("(SELECT column_id, CAST(rank() OVER (ORDER BY i.ndv) AS DOUBLE) AS ndv, column_name, ndv_exact FROM {} i WHERE {})".format, inner, CONDITIONS),
+        st.builds("(SELECT * FROM {} i ORDER BY column_name, ndv LIMIT 3)".format, inner),
+        st.builds("(SELECT DISTINCT column_id, ndv, column_name, ndv_exact FROM {} i)".format, inner),
+        st.builds("(SELECT column_id, max(ndv) AS ndv, min(column_name) AS column_name, bool_or(ndv_exact) AS ndv_exact FROM {} i GROUP BY 1)".format, inner),
+        st.builds("(SELECT column_id, ndv, column_name, ndv_exact FROM {} i UNION ALL SELECT column_id, ndv, column_name, ndv_exact FROM stats.columns)".format, inner),
+    ),
+    max_leaves=3,
+)  # fmt: skip
+
+
+def of(alias, condition):
+    return re.sub(r"\b(column_id|ndv|column_name|ndv_exact)\b", rf"{alias}.\1", condition)
+
+
+STATEMENTS = st.one_of(
+    st.builds("SELECT column_id, ndv, column_name, ndv_exact FROM {} a WHERE {}".format, ITEMS, CONDITIONS),
+    st.builds("WITH x AS (SELECT * FROM {} a WHERE {}) SELECT column_id, ndv FROM x WHERE {}".format, ITEMS, CONDITIONS, CONDITIONS),
+    st.builds(
+        lambda kind, left, right, on, where: (
+            f"SELECT a.column_id, a.ndv, b.column_id, b.ndv FROM {left} a {kind} JOIN {right} b"
+            f" ON a.column_id = b.column_id AND {of('a', on[0])} AND {of('b', on[1])} WHERE {of('a', where[0])} AND {of('b', where[1])}"
+        ),
+        st.sampled_from(["", "LEFT", "RIGHT", "FULL"]), ITEMS, ITEMS, st.tuples(CONDITIONS, CONDITIONS),
+        st.tuples(st.one_of(st.just("TRUE"), CONDITIONS), st.one_of(st.just("TRUE"), CONDITIONS)),
+    ),
+    st.builds(
+        lambda item, inner, where: f"SELECT ndv FROM {item} a WHERE EXISTS (SELECT 1 FROM {inner} b WHERE b.column_id = a.column_id AND {where})",
+        ITEMS, ITEMS, CONDITIONS.map(lambda condition: of("b", condition)),
+    ),
+)  # fmt: skip
+
+
+def rows_of(sandbox, made, filtered):
+    """The rows of a plan over ROWS, with its conditions applied to the flights first, or not."""
+
+    def table(source):
+        given = {name: ROWS[name] if name in ROWS.column_names else pa.nulls(len(ROWS), source.table.flight.schema.field(name).type)
+                 for name in source.columns}  # fmt: skip
+        (batch,) = (
+            pa.table(given)
+            .cast(plan.naive(pa.schema([source.table.flight.schema.field(n) for n in given])))
+            .to_batches()
+        )
+        kept = filtered and source.node is not None
+        return pa.Table.from_batches([batch.take(to_arrow(source.node, ROWS.schema)(batch)) if kept else batch])
+
+    cursor = sandbox.cursor()
+    for source in made.sources:
+        cursor.register(source.label, table(source))
+    return sorted(map(repr, cursor.sql(made.sql).fetchall()))
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(STATEMENTS)
+def test_no_condition_of_a_flight_changes_an_answer(sandbox, statement):
+    made = plan.make(statement)
+    if not made.direct:
+        assert rows_of(sandbox, made, True) == rows_of(sandbox, made, False)
 
 
 # The DuckDB that statements run in.
