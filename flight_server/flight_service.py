@@ -189,7 +189,7 @@ class StatflightServer(flight.FlightServerBase):
             else:
                 request = tickets.of_ticket(ticket.ticket, headers.get("x-query-id"))
                 name, schema = request.flight.name, request.schema
-                answer = self.app.scanner.read(request, caller, context.is_cancelled)
+                answer = self.app.scanner.read(request, caller, context.is_cancelled, ticket.ticket)
                 self.app.note_read(request)
             if isinstance(answer, pa.Table):
                 if self.metrics is not None:

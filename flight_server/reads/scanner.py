@@ -98,23 +98,52 @@ class Scanner:
             ]  # fmt: skip
         return [table for table in among if principal.sees(*table.name)]
 
-    def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
+    def read(
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,
+        command: bytes | None = None,
+    ) -> Answer:  # fmt: skip
         """The answer of a scan, from the cache if it is there, else as of the commits before this call.
+
+        Args:
+            request: The scan.
+            principal: The caller.
+            is_cancelled: Whether the caller has left.
+            command: The bytes of the command or ticket, under which an answer of one row is cached when it is asked
+                for again.
 
         Raises:
             ResourceExhausted: The answer is larger than an answer may be, or no place is free for a stream.
         """
-        answer = self._read(request, principal, is_cancelled)
+        key = None if command is None or not principal.sees_all else ("one row", command)
+        known = None if key is None else self.slices.derived(key, self.versions.generation)
+        if known is not None and known.value is not None:
+            return self.streams.admit(known.value)
+        answer = self._read(request, principal, is_cancelled, key, known is not None)
         return self.streams.admit(answer) if isinstance(answer, pa.Table) else answer
 
-    def _read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
+    def _read(
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool],
+        key: tuple[str, bytes] | None, again: bool,
+    ) -> Answer:  # fmt: skip
         if (found := self._cached(request, principal)) is not None:
-            batch, _ = found
+            batch, of = found
+            if key is not None and of is not None and batch.num_rows == 1:
+                self._keep_row(key, batch, of, again)
             table = pa.Table.from_batches([batch])
             if batch.num_rows <= 1 or fits(batch, SMALL_BYTES):
                 return table
             return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
         return self._anew(request, principal, is_cancelled)
+
+    def _keep_row(self, key: tuple[str, bytes], batch: pa.RecordBatch, of: tuple[int, int], again: bool) -> None:
+        """Notes that a row was asked for; when it was before, caches a copy: a view would keep its slice in memory."""
+        row, size = None, len(key[1])
+        if again:
+            copy = Slice.of(batch, of[1])
+            if copy.block.size > MESSAGE_BYTES:
+                return
+            row, size = pa.Table.from_batches([copy.batch]), size + copy.size
+        self.slices.put_derived(key, Derived(*of, row), size)
 
     def reader(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never

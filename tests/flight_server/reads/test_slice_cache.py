@@ -90,6 +90,9 @@ def test_the_cache_answers_as_duckdb_does(app, uncached, tree, table, columns, s
             put(app, rows("a", 4, [replaced], max_width_bytes=replaced, schema_hash="y", row_count=200 + replaced))
         expected = uncached.table(request, ANYBODY)
         assert plain(app.scanner.table(_request(data), ANYBODY)) == plain(expected)
+        for _ in range(3):  # the last one by its command's bytes
+            again = app.scanner.read(_request(data), ANYBODY, command=data)
+            assert plain(again if isinstance(again, pa.Table) else pa.Table.from_batches(again)) == plain(expected)
         for command_ in (None, data, data):  # the last one by its command's bytes
             answer = app.scanner.message(_request(data), ANYBODY, command=command_)
             message = pa.ipc.open_stream(answer).read_all()
@@ -249,6 +252,26 @@ def test_a_repeated_read_action_is_answered_by_its_bytes_until_a_commit(app):
     assert ask()[0] is first
     put(app, rows("repeated", 1, [1], row_count=321, null_count=0, ndv=None))
     assert ask()[1] == [321]
+
+
+def test_a_row_that_is_asked_for_again_is_kept_until_a_commit(app):
+    put(app, rows("kept", 1, [1, 2]))
+    second = {"column": "column_id", "op": "EQ", "values": [2]}
+    data = command("kept", columns=["row_count"], snapshot="current", filter=second)
+    nobody = Principal("nobody", ALL_SCOPES, ("lake.s.b",))
+
+    def ask(principal=ANYBODY):
+        return app.scanner.read(_request(data), principal, command=data)
+
+    for _ in range(4):  # loaded on the second read, noted on the third at the latest, then kept
+        ask()
+    first = ask()
+    assert ask() is first
+    assert first["row_count"].to_pylist() == [102]
+    assert first.nbytes < 200  # a copy, not a view of the slice
+    assert ask(nobody).num_rows == 0
+    put(app, rows("kept", 1, [2], row_count=321, null_count=0, ndv=None))
+    assert [ask()["row_count"].to_pylist() for _ in range(4)] == [[321]] * 4
 
 
 def test_a_request_is_not_changed_by_being_answered(app):
