@@ -103,7 +103,8 @@ def parse(text: str, level: Level = Level.FAIL, tables: Sequence[str] = ("*",), 
     match = _RULE.fullmatch(text)
     if match is None:
         raise InvalidArgument(
-            f"the rule {text!r} cannot be read", hint="expected [COLUMN:] MEASURE OP NUMBER, as 'null_fraction <= 0.01'"
+            f"the rule {text!r} cannot be read",
+            hint="must be [COLUMN:] MEASURE OP NUMBER, such as 'null_fraction <= 0.01'",
         )
     measure, measures = match["measure"], [*OF_TABLE, *OF_COLUMN]
     if measure not in measures:

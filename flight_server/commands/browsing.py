@@ -138,7 +138,7 @@ def report(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.html|DIR", help="A page, or a directory of pages.")
     ],
-    snapshot: Annotated[str, typer.Option(help="An id, or 'current'.")] = "current",
+    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,

@@ -39,9 +39,11 @@ GOOD = frozenset({"CAPTURED", "QUEUED", "HIT"})
 
 def capture(
     tables: TableNames,
-    snapshot: Annotated[str, typer.Option(help="An id, 'current' or 'all'.")] = "current",
+    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, 'current' or 'all'.")] = "current",
     columns: _Columns = None,
-    kinds: Annotated[str | None, typer.Option(metavar="A,B", help=f"Of {', '.join(KINDS)}; any when absent.")] = None,
+    kinds: Annotated[
+        str | None, typer.Option(metavar="A,B", help=f"Some of {', '.join(KINDS)}; all when absent.")
+    ] = None,
     partition: Annotated[
         list[str] | None,
         typer.Option(metavar="FIELD=VALUE,…", help="Only the files of this partition, and no totals. Repeatable."),
@@ -114,7 +116,7 @@ def _partition(text: str) -> dict[str, str | None]:
     for pair in text.split(","):
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            misuse(f"--partition {text!r}: expected field=value,…")
+            misuse(f"--partition {text!r}: must be FIELD=VALUE,…")
         values[name.strip()] = value or None
     return values
 
@@ -125,14 +127,14 @@ def _sampling(method: str | None, budget: Mapping[str, float]) -> str | dict[str
             misuse(f"--{next(iter(budget)).replace('_', '-')} limits a sample: say --sample random, or guided")
         return None
     if method not in SAMPLES:
-        misuse(f"--sample {method!r}: expected {' or '.join(SAMPLES)}")
+        misuse(f"--sample {method!r}: must be {' or '.join(SAMPLES)}")
     return {"method": SAMPLES[method], **budget} if budget else SAMPLES[method]
 
 
 def _kinds(text: str | None) -> list[str] | None:
     kinds = names_of(text.upper() if text else text)
     if kinds is not None and (strange := [kind for kind in kinds if kind not in KINDS]):
-        misuse(f"--kinds {strange[0]!r}: expected of {', '.join(KINDS)}")
+        misuse(f"--kinds {strange[0]!r}: must be of {', '.join(KINDS)}")
     return kinds
 
 
@@ -181,9 +183,11 @@ def _counted(outcomes: list[dict[str, Any]]) -> str:
 
 def resolve(
     tables: TableNames,
-    snapshot: Annotated[str, typer.Option(help="An id, or 'current'.")] = "current",
+    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     columns: _Columns = None,
-    budget: Annotated[int | None, typer.Option("--budget-ms", min=0, help="How long a capture may take.")] = None,
+    budget: Annotated[
+        int | None, typer.Option("--budget-ms", min=0, help="How long a capture may take, in milliseconds.")
+    ] = None,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,

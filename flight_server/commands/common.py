@@ -41,7 +41,7 @@ SERVER = DEFAULT_URI
 def check_server(uri: str) -> None:
     """Ends the command with a usage error where the address is not one of Flight's."""
     if not re.match(r"grpc(\+tcp|\+tls|\+unix)?://", uri):
-        misuse(f"--server {uri!r} is not a Flight address; expected {DEFAULT_URI} or grpc+tls://host:port")
+        misuse(f"--server {uri!r} is not a Flight address; must be {DEFAULT_URI} or grpc+tls://host:port")
 
 
 def certificates(path: Path | None) -> bytes | None:
@@ -120,7 +120,7 @@ def snapshot_of(text: str, *words: str) -> str | int:
     try:
         return int(text)
     except ValueError:
-        misuse(f"snapshot {text!r}: expected {', '.join(words)}{' or ' if words else ''}an id")
+        misuse(f"snapshot {text!r}: must be {', '.join(words)}{' or ' if words else ''}an id")
 
 
 def names_of(text: str | None) -> list[str] | None:

@@ -23,7 +23,9 @@ def connect_lake(
     catalog: _Catalog,
     format: Annotated[str, typer.Argument(metavar="FORMAT", help="delta, iceberg, lance, parquet or paimon.")],
     uri: Annotated[str, typer.Argument(metavar="URI", help="A table, a directory of tables, or a catalog.")],
-    option: Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Repeatable.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Such as secret=NAME. Repeatable.")
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the lake of a connected catalog.")] = False,
     server: Server = SERVER,
     token: Token = None,
@@ -42,7 +44,7 @@ def connect_lake(
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        misuse(f"-o {text!r}: expected key=value")
+        misuse(f"-o {text!r}: must be KEY=VALUE")
     return key.strip(), value
 
 

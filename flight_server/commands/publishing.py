@@ -27,7 +27,7 @@ def publish(
     to: Annotated[
         str, typer.Option("--to", metavar="HOME", help="iceberg, spark, trino, paimon, lance, glue or hive.")
     ],
-    snapshot: Annotated[str, typer.Option(help="An id, or 'current'.")] = "current",
+    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
     allow_inherited: Annotated[
         bool,

@@ -37,7 +37,7 @@ ACTIVE = frozenset({"QUEUED", "RUNNING", "WAITING", "CANCELLING"})
 
 def show(
     tables: TableNames,
-    snapshot: Annotated[str, typer.Option(help="An id, or 'current'.")] = "current",
+    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     format: FormatOption = Format.TABLE,
     server: Server = SERVER,
     token: Token = None,

@@ -44,14 +44,14 @@ def serve(
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="Allow listening on a network without authentication.")
     ] = None,
-    metrics_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Prometheus metrics, when given.")] = None,
-    health_port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC health checks, when given.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port for Prometheus metrics and health.")
+    ] = None,
+    health_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port for gRPC health checks.")] = None,
     watch_seconds: Annotated[
         float | None, typer.Option(min=0, help="Seconds between inspections of a lake; 0 = never.", show_default="60")
     ] = None,
-    http_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Pages, metrics and health over HTTP, when given.")
-    ] = None,
+    http_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port for pages, metrics and health.")] = None,
     checks: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Rules to check after each capture.")] = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receives changed results of rules.")] = None,
     spark_master: Annotated[str | None, typer.Option(help="Spark master of the capture workers.")] = None,
@@ -148,7 +148,7 @@ def demo(
     directory: Annotated[Path, typer.Option("--dir", help="Directory to create the lake in.")] = Path(
         "statflight-demo"
     ),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the directory for you to explore.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the directory.")] = False,
 ) -> None:
     """Make a small lake, serve it, capture it, and show what comes out."""
     from flight_server.present.demo import run

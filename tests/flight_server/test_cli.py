@@ -255,7 +255,7 @@ def test_capture_of_a_sample(server, run):
 
 
 @pytest.mark.parametrize(("flags", "told"), [
-    (["--sample", "some"], "expected random or guided"), (["--max-rows", "5"], "say --sample random"),
+    (["--sample", "some"], "must be random or guided"), (["--max-rows", "5"], "say --sample random"),
 ])  # fmt: skip
 def test_a_sample_that_is_none_is_told(server, run, flags, told):
     status, _, err = run("capture", NAME, *flags)

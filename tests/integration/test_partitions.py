@@ -196,4 +196,4 @@ def test_a_scope_that_makes_no_sense_is_refused(client, action, more, field):
 def test_the_command_says_how_a_partition_is_told(server):
     command = [STATFLIGHT, "capture", "a.b.c", "--partition", "today", "--server", server.uri]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "--partition 'today': expected field=value" in done.stderr
+    assert done.returncode == 2 and "--partition 'today': must be FIELD=VALUE" in done.stderr
