@@ -171,6 +171,8 @@ class ParquetReader(TaskReader):
             assert column.path is not None
             try:
                 values = numbers.plain(leaf(table, column.path))
+                if len(values) != self._physical():  # pyarrow does not mind pages that are missing
+                    raise ValueError(f"the file is damaged: {len(values)} values for {self._physical()} rows")
                 if self._keep is not None:
                     values = values.filter(pa.array(self._keep))
             except TROUBLE as trouble:

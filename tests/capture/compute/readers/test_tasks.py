@@ -1,6 +1,8 @@
 """Scan tasks: only live rows, leaves of structs, constants, samples, and files that cannot be read."""
 
 import datetime as dt
+import struct
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -203,6 +205,21 @@ def test_a_damaged_column_leaves_the_others(write, tmp_path):
     assert sound.partial.max == "4999"
     assert damaged.partial is None
     assert damaged.error.startswith('file "lake/f.parquet", column "name": ')
+
+
+def test_a_column_that_ends_before_its_rows_do_is_damaged(write):
+    """pyarrow reads the values that are there, which would pass for all."""
+    task = write(ROWS.select(["id"]), COLUMNS[:1], write_statistics=False, store_schema=False)
+    content = Path(task.location).read_bytes()
+    size = struct.unpack("<I", content[-8:-4])[0]
+    footer = bytearray(content[-8 - size : -8])
+    ten = b"\x16\x14"  # an i64 of Thrift: the rows of the file first, those of the row group last
+    for place in (footer.find(ten), footer.rfind(ten)):
+        footer[place + 1] = 22
+    Path(task.location).write_bytes(content[: -8 - size] + bytes(footer) + content[-8:])
+    assert pq.ParquetFile(task.location).metadata.num_rows == 11
+    (found,) = scan(0, task, Work(ALL[:1]))
+    assert found.error == 'file "lake/f.parquet", column "id": the file is damaged: 10 values for 11 rows'
 
 
 def test_a_column_that_is_not_there(write):
