@@ -35,6 +35,7 @@ def environment() -> Environment:
         "nulls": _nulls, "null_bar": _null_bar, "least": _lower, "greatest": _upper,
         "bound": lambda text: harmless(table_summary.bound(text, None, "")), "quantile": _quantile, "spark": _spark,
         "histogram": _histogram, "line": _line, "breakable": _breakable, "partition": _partition,
+        "attribute": _attribute,
     }  # fmt: skip
     version = hashlib.sha256(style().encode()).hexdigest()[:12]  # a browser asks again after an upgrade
     jinja.globals |= {"within": data.within, "style_version": version}
@@ -120,6 +121,14 @@ def _edge(row: Row, value: str | None, exact: bool | None, sign: str, short: boo
 def _breakable(name: str) -> Markup:
     """A name that may go on in the next line after its dots and underscores."""
     return Markup("<wbr>").join(re.split(r"(?<=[._/])(?=.)", _value(name)))
+
+
+def _attribute(text: str) -> Markup:
+    """The whole text for an attribute that is sent back: control characters, which `value` spells out, by number."""
+    return Markup("").join(
+        char if char.isprintable() else Markup(f"&#{ord(char)};")  # noqa: S704  a number
+        for char in text
+    )
 
 
 def _partition(text: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
@@ -28,6 +29,13 @@ def test_a_name_may_break_after_its_dots_and_stays_a_text():
 )  # fmt: skip
 def test_a_partition_in_words(text, words):
     assert FILTERS["partition"](text) == words
+
+
+def test_an_attribute_is_sent_back_as_it_is():
+    text = "a\x1b[31m\r\n\"'<&>\u202e é"
+    page = FILTERS["attribute"](text)
+    assert page.isascii() is False and page.isprintable() and "<" not in page and '"' not in page
+    assert html.unescape(page.replace("&#27;", "\x1b").replace("&#13;", "\r")) == text
 
 
 def test_a_moment_is_short_in_a_list_and_whole_in_its_title():

@@ -19,6 +19,7 @@ import pytest
 from flight_server.web import site
 from flight_server.web.site import HEADERS
 from store.check_store import CheckRow, CheckStore
+from store.names import join_name
 from store.sketches import kll
 from store.target_ids import of_column
 from tests.flight_server.serving import app_in, put
@@ -165,6 +166,21 @@ def test_names_and_values_are_texts(browser):
         text = browser.get(url).text
         assert not [raw for raw in (EVIL, "<img", "<b>", "\x1b", "\u202e") if raw in text], url
     assert "&lt;b&gt;bold" in browser.get(f"/table?name={quote(f'lake.s.{EVIL}')}").text
+
+
+def test_a_form_sends_a_hostile_name_back_as_it_is(tmp_path):
+    name = 'esc\x1b[31m\r"<'
+    with app_in(tmp_path) as app, pages_of(app) as base:
+        put(app, [column(1, table_name=name)])
+        for url in (f"/table?name={quote(full_name(name))}", f"/?in={quote(full_name(name))}"):
+            page = Browser(base).get(url)
+            assert page.status == 200 and "\x1b" not in page.text and "\r" not in page.text
+            sent = re.search(r'type="hidden" name="\w+" value="([^"]*)"', page.text)[1]
+            assert html.unescape(sent.replace("&#27;", "\x1b").replace("&#13;", "\r")) == full_name(name)
+
+
+def full_name(name: str) -> str:
+    return join_name("lake", "s", name)
 
 
 @pytest.mark.parametrize(
