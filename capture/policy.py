@@ -1,7 +1,8 @@
 """Auto-analyze: what of a table is stale enough to be worth a capture. Pure functions; off unless a policy is given.
 
-A policy is a text: `on`, `off`, or rules such as `max_age=1d, changed=0.2, min_interval=10m, columns=used`. Rules for
-some tables only come after a pattern on `schema.table`: `sales.*: on; *: off`. The first pattern that fits counts.
+A policy is a text: `on`, `off`, `metadata` (the table's own statistics, no scans), or rules such as
+`max_age=1d, changed=0.2, min_interval=10m, columns=used`. Rules for some tables only come after a pattern on
+`schema.table`: `sales.*: on; *: off`. The first pattern that fits counts.
 
 Metadata is cheap, so a new snapshot's table statistics are captured at once; only what was tried in vain waits for
 `min_interval`. Scanning columns is not: that is done when enough of the rows changed, when the schema did, or when
@@ -21,7 +22,9 @@ from typing import Any, Final
 from store.errors import InvalidField
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_EXPECTED: Final = "on, off, or rules such as max_age=1d, changed=0.2, min_interval=10m, columns=used|all, wide=100"
+_EXPECTED: Final = (
+    "on, off, metadata, or rules such as max_age=1d, changed=0.2, min_interval=10m, columns=used|all|none, wide=100"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class Rules:
         changed: … or once this share of the rows is in files that came or went since.
         min_interval: But not sooner than so long after the last try; of the table's own statistics, after the last try
             at the same snapshot.
-        columns: `used`: of a table with more than `wide` columns only those that readers ask for; `all`: every one.
+        columns: `used`: of a table with more than `wide` columns only those that readers ask for; `all`: every one;
+            `none`: the table's own statistics are captured, which come from metadata, and no column is scanned.
         wide: How many columns make a table wide.
     """
 
@@ -79,6 +83,8 @@ def _rules(text: str) -> Rules | None:
         return None
     if text.lower() in ("on", "true", "yes", "1", "auto"):
         return Rules()
+    if text.lower() == "metadata":
+        return Rules(columns="none")
     rules: dict[str, Any] = {}
     for item in text.split(","):
         name, _, value = (piece.strip() for piece in item.partition("="))
@@ -104,7 +110,7 @@ def _share(text: str) -> float:
 
 
 def _word(text: str) -> str:
-    if text not in ("used", "all"):
+    if text not in ("used", "all", "none"):
         raise ValueError
     return text
 
@@ -147,6 +153,7 @@ class Because(StrEnum):
     CHANGED = "enough rows changed"
     AGE = "the statistics are old"
     LITTLE = "little changed"
+    METADATA = "the policy is about metadata alone"
     UNUSED = "the table is wide and nobody asks for its columns"
     ASKED = "readers ask for columns that are not captured"
     UNKNOWN = "not known how much changed, and not old yet"
@@ -183,6 +190,8 @@ def columns_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
     """The verdict on scanning columns, and the columns."""
     if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT, ())
+    if rules.columns == "none":
+        return Verdict(False, Because.METADATA, ())
     wide = rules.columns == "used" and len(state.columns) > rules.wide
     columns = tuple(i for i in sorted(state.columns) if not wide or state.used.get(i))
     if not columns:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from capture.policy import Because, Policy, Rules, TableState, columns_verdict, parse, table_verdict
+from capture.policy import Because, Policy, Rules, TableState, Verdict, columns_verdict, parse, table_verdict
 from store.errors import InvalidField
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -115,6 +115,10 @@ def test_a_wide_table_captures_what_readers_ask_for():
     assert columns_verdict(RULES, wide, NOW).because is Because.UNUSED
     assert columns_verdict(RULES, replace(wide, used={7: 3, 5: 1}), NOW).columns == (5, 7)
     assert len(columns_verdict(replace(RULES, columns="all"), wide, NOW).columns or ()) == 200
+    rules = parse("metadata").rules("s", "t")
+    assert rules == parse("columns=none").rules("s", "t")
+    assert columns_verdict(rules, wide, NOW) == Verdict(False, Because.METADATA, ())
+    assert table_verdict(rules, wide, NOW).capture
 
 
 def test_fresh_statistics_are_never_captured_again():
