@@ -88,8 +88,7 @@ def read_rows(
     received, size = 0, 0
     # the schema alone is checked too: a stream without rows must still be one that could have had some
     schema = _whole(lambda: _named(reader.schema))
-    empty = records.prepare(request.flight, pa.Table.from_batches([], schema), policy)
-    buffer = SpillBuffer(empty.schema, directory)
+    buffer = SpillBuffer(_prepared(request.flight, schema, policy), directory)
     checks: deque[Callable[[], pa.Table]] = deque()  # of batches, in their order
 
     def check(batch: pa.RecordBatch, first_row: int) -> pa.Table:
@@ -125,6 +124,12 @@ def read_rows(
         raise Cancelled("the put was cancelled before its stream was complete; nothing was stored")
     rows = buffer.table()
     return target_ids.with_storage_ids(request.flight, rows) if request.flight.name == "stats.sketches" else rows
+
+
+@functools.lru_cache(128)
+def _prepared(flight: Flight, schema: pa.Schema, policy: ZonePolicy) -> pa.Schema:
+    """The schema of checked rows of a stream; workers send the same few again and again."""
+    return records.prepare(flight, pa.Table.from_batches([], schema), policy).schema
 
 
 def _check_sketches(rows: pa.Table, first_row: int) -> None:
