@@ -91,7 +91,8 @@ def doubles(values: Words, lt: LogicalType) -> npt.NDArray[np.float64]:
     """
     # Of the magnitude: the words of a small negative value are large ones that nearly cancel.
     negative = values[:, 3].view(np.int64) < 0
-    magnitude = np.where(negative[:, None], ~values, values).astype(np.float64) @ _WORD_VALUES
+    words_as_doubles = np.where(negative[:, None], ~values, values).astype(np.float64)
+    magnitude = np.einsum("ij,j->i", words_as_doubles, _WORD_VALUES)  # BLAS would wake threads of its own
     return np.where(negative, -magnitude - 1, magnitude) / 10.0 ** (lt.scale or 0)
 
 

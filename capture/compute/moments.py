@@ -33,18 +33,19 @@ def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
     """
     if not len(values):
         return _NONE
-    if not np.isfinite(values).all():
+    largest = float(max(values.max(), -values.min()))
+    if not math.isfinite(largest):
         with np.errstate(invalid="ignore"):
             return _known(float(values[~np.isfinite(values)].sum())), None
-    largest = float(np.abs(values).max())
     if largest > _LARGE:
         mean, deviation = moments(values / largest, counts)
         return _known((mean or 0.0) * largest), None if deviation is None else _finite(deviation * largest)
     weights, count = counts.astype(np.float64), int(counts.sum())
-    mean = float(values @ weights) / count
+    mean = _dot(values, weights) / count
     away = values - mean
-    rest = float(away @ weights) / count  # what rounding left of the mean
-    squares = float((away * away) @ weights) - count * rest * rest
+    rest = _dot(away, weights) / count  # what rounding left of the mean
+    away *= away
+    squares = _dot(away, weights) - count * rest * rest
     return mean + rest, _deviation(squares, count)
 
 
@@ -78,6 +79,11 @@ def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
     )
     unknown = any(n > 1 and deviation is None for n, _, deviation in filled)
     return mean, None if unknown else _deviation(squares, count)
+
+
+def _dot(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> float:
+    """The sum of products, in this thread: those of BLAS spin while they wait, and their number is in the result."""
+    return float(np.einsum("i,i", values, weights))
 
 
 def _deviation(squares: float, count: int) -> float | None:

@@ -14,31 +14,56 @@ _LEARNED: Final = 0.3  # weight of a new measurement
 class Cost:
     """Seconds that a scan takes, estimated from its cells (rows times columns). Thread-safe.
 
+    The first rates are those of TPC-H tables on an idle core; each side's own scans correct them. A side that has not
+    been measured yet is taken to be as much slower or faster than expected as the other: on a busy machine both are.
+
     Attributes:
         local_rate: Cells a second in this process, with all its threads.
         spark_rate: Cells a second on a warm session, apart from `spark_seconds`.
-        spark_seconds: What a job on a warm session takes however small it is.
-        start_seconds: From a cold session to a warm one, while the kernels here go on.
+        spark_seconds: Seconds of a job on a warm session however small it is.
+        start_seconds: Seconds from a cold session to a warm one, while the kernels here go on.
     """
 
-    local_rate: float = 15e6 * min(os.cpu_count() or 2, 4)
+    local_rate: float = 30e6 * min(os.cpu_count() or 2, 4)  # beyond, threads wait for Python's lock
     spark_rate: float = 30e6 * (os.cpu_count() or 2)
     spark_seconds: float = 0.5
     start_seconds: float = 8.0
+    _measured: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def local(self, cells: int) -> float:
-        """Seconds in this process."""
+        """Estimates a scan in this process.
+
+        Args:
+            cells: Rows times columns.
+
+        Returns:
+            Seconds.
+        """
         return cells / self.local_rate
 
     def spark(self, cells: int) -> float:
-        """Seconds on a warm session."""
+        """Estimates a scan on a warm session.
+
+        Args:
+            cells: Rows times columns.
+
+        Returns:
+            Seconds.
+        """
         return self.spark_seconds + cells / self.spark_rate
 
     def prefers_spark(self, cells: int, is_warm: bool) -> bool:
-        """True if Spark finishes sooner; a cold session has to be worth its start.
+        """Compares both; a cold session has to be worth its start.
 
         What is computed here while the session starts is not lost, so only the rest counts.
+
+        Args:
+            cells: Rows times columns.
+            is_warm: A session is ready.
+
+        Returns:
+            True if Spark finishes sooner.
         """
         if is_warm:
             return self.spark(cells) < self.local(cells)
@@ -46,13 +71,33 @@ class Cost:
         return rest > 0 and self.spark(rest) < self.local(rest)
 
     def learn_local(self, cells: int, seconds: float) -> None:
-        """Takes in a measured scan in this process."""
-        if seconds > 0.2:  # below, the fixed cost of a capture is what was measured
-            with self._lock:
-                self.local_rate += _LEARNED * (cells / seconds - self.local_rate)
+        """Takes in a measured scan in this process.
+
+        Args:
+            cells: Rows times columns.
+            seconds: From its first file to its last.
+        """
+        if seconds <= 0.2:  # the fixed cost of a capture is what was measured
+            return
+        with self._lock:
+            self._measured.add("local")
+            factor = 1 + _LEARNED * (cells / seconds / self.local_rate - 1)
+            self.local_rate *= factor
+            if "spark" not in self._measured:
+                self.spark_rate *= factor
 
     def learn_spark(self, cells: int, seconds: float) -> None:
-        """Takes in a measured job on a warm session."""
-        if seconds > 2 * self.spark_seconds:
-            with self._lock:
-                self.spark_rate += _LEARNED * (cells / (seconds - self.spark_seconds) - self.spark_rate)
+        """Takes in a measured job on a warm session.
+
+        Args:
+            cells: Rows times columns.
+            seconds: From its first file to its last.
+        """
+        if seconds <= 2 * self.spark_seconds:
+            return
+        with self._lock:
+            self._measured.add("spark")
+            factor = 1 + _LEARNED * (cells / (seconds - self.spark_seconds) / self.spark_rate - 1)
+            self.spark_rate *= factor
+            if "local" not in self._measured:
+                self.local_rate *= factor

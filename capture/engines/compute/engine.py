@@ -44,6 +44,7 @@ from store.logical_types import Kind
 from store.targets import TargetKind
 
 _FLUSH_ROWS: Final = 4000
+_CLUSTER_MACHINES: Final = 4  # as large as this one, that a cluster is taken to have until it is measured
 _THREADED_CELLS: Final = 100_000  # below, threads cost more than they bring
 _LOCAL, _SPARK, _OVERLAPPED = "local", "spark", "overlapped"  # where a scan is computed
 
@@ -80,6 +81,8 @@ class SparkEngine(CaptureEngine):
         self.spark = spark or Spark(master)
         self.inline_max_cells = inline_max_cells
         self.cost = Cost()
+        if not self.spark.is_one_try:
+            self.cost.spark_rate *= _CLUSTER_MACHINES
 
     def supports(self, request: CaptureRequest) -> str:
         if request.target.kind is TargetKind.EXPRESSION:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capture.engines.compute.cost import Cost
+from capture.engines.compute.engine import SparkEngine
 
 
 @pytest.fixture
@@ -37,3 +38,26 @@ def test_what_only_shows_fixed_costs_teaches_nothing(cost):
     cost.learn_local(10, 0.1)
     cost.learn_spark(10, 1.9)
     assert (cost.local_rate, cost.spark_rate) == before
+
+
+def test_a_side_that_is_not_measured_is_as_slow_as_the_other(cost):
+    before = cost.spark_rate / cost.local_rate
+    for _ in range(20):
+        cost.learn_local(10_000_000, 10.0)  # the machine is busy with something else
+    assert cost.local_rate == pytest.approx(1e6, rel=0.05)
+    assert cost.spark_rate / cost.local_rate == pytest.approx(before)
+    cost.learn_spark(40_000_000, 11.0)  # but not Spark's
+    after = cost.spark_rate
+    cost.learn_local(10_000_000, 100.0)
+    assert cost.spark_rate == after > 4 * cost.local_rate
+
+
+def test_two_idle_cores_need_no_spark():
+    cost = Cost(local_rate=60e6, spark_rate=60e6)
+    assert not any(cost.prefers_spark(10**9, is_warm) for is_warm in (True, False))
+
+
+def test_a_cluster_is_taken_to_have_more_cores_than_this_machine():
+    alone, cluster = SparkEngine("local[*]"), SparkEngine("spark://10.0.0.1:7077")
+    assert not alone.cost.prefers_spark(10**9, True) or alone.cost.spark_rate > alone.cost.local_rate
+    assert cluster.cost.prefers_spark(10**9, False)
