@@ -31,6 +31,8 @@ try:
     statflight.connect(sys.argv[1], attempts=3)
 except ImportError as missing:
     assert "statflight[client]" in str(missing)
+else:
+    raise AssertionError("stamina is not here")
 import store
 assert store.MINE
 servers = {name for name in sys.modules if name.partition(".")[0] in ("store", "capture")}

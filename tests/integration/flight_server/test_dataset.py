@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import duckdb
 import polars as pl
 import pyarrow as pa
@@ -139,6 +141,18 @@ def test_engines_pull_only_what_they_need(d, asked):
     # polars filters once more, so it reads the column of its filter
     assert [sorted(command["columns"]) for command in asked] == [["ndv"], ["ndv", "table_name"], ["ndv"]]
     assert all("t1" in str(command["filter"]) for command in asked)
+
+
+def test_threads_share_a_dataset(d):
+    """Scans at once, each of its own rows, through one connection."""
+
+    def scan(number: int) -> list[tuple[int]]:
+        return (
+            duckdb.connect().register("d", d).sql(f"SELECT column_id FROM d WHERE column_name = 'c{number}'").fetchall()
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(scan, range(1, 65))) == [[(number,)] for number in range(1, 65)]
 
 
 def test_a_join_of_two_flights_moves_only_the_columns_it_needs(live_server, client):
