@@ -228,8 +228,9 @@ def _pushed(node: exp.Table, table: Table, common: Mapping[str, exp.Table | None
         exact = exact or (item is node and whole)
         if condition is not None:
             found.append(condition)
-        columns = _handed_on(select, item, columns)
-        item = _wrapped(select, common) if columns else None
+        around = _wrapped(select, common)
+        columns = {} if around is None else _handed_on(select, item, columns)
+        item = around if columns else None
     return (And(tuple(found)) if len(found) > 1 else found[0] if found else None), exact
 
 
