@@ -18,7 +18,8 @@ import pyarrow as pa
 from flight_server.auth.principal import Principal
 from flight_server.reads.streams import Stream
 from flight_server.sql import metadata, parameters, plan, pushdown
-from flight_server.sql.plan import NAIVE, Plan, Source
+from flight_server.sql.flights import NAIVE, naive
+from flight_server.sql.plan import Plan, Source
 from flight_server.sql.pushdown import Slot
 from flight_server.sql.running import Reading, RunningStatements
 from flight_server.sql.sandbox import Sandbox
@@ -196,11 +197,11 @@ class SqlEndpoint:
     def _schema(self, parsed: Plan) -> pa.Schema:
         if parsed.direct is not None:
             (source,) = parsed.sources
-            fields = plan.naive(_schema_of(source))
+            fields = naive(_schema_of(source))
             return pa.schema([field.with_name(n) for field, n in zip(fields, parsed.direct.names, strict=True)])
-        tables = {source.label: plan.naive(_schema_of(source)) for source in parsed.sources}
+        tables = {source.label: naive(_schema_of(source)) for source in parsed.sources}
         known = {name for source in parsed.sources for name in source.table.flight.schema.names}
-        return plan.naive(self._sandbox.schema(parsed.typed_sql, tables, known))
+        return naive(self._sandbox.schema(parsed.typed_sql, tables, known))
 
     def _statement(self, command: Message, caller: Principal) -> tuple[_Planned, tuple[Any, ...] | None]:
         match command.name:
@@ -280,7 +281,7 @@ class SqlEndpoint:
         batches = [batch.filter(kept(batch)) for batch in whole.to_batches()]
         if sum(batch.num_rows for batch in batches) > SMALL_ROWS:
             return None
-        schema = plan.naive(_schema_of(source))
+        schema = naive(_schema_of(source))
         shown = [pa.RecordBatch.from_arrays([_decoded(batch[name]) for name in schema.names], schema=schema)
                  for batch in batches]  # fmt: skip
         return pa.Table.from_batches(shown, schema).slice(0, request.limit)
@@ -332,7 +333,7 @@ class SqlEndpoint:
         self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool], most: int
     ) -> pa.Table | None:
         """The rows of a scan with naive instants; None where they have more bytes than that."""
-        schema = plan.naive(_schema_of(source))
+        schema = naive(_schema_of(source))
         answer = self._app.scanner.read(request, caller, is_cancelled)
         self._app.note_read(request)
         batches, size = [], 0

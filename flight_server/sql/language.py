@@ -196,6 +196,12 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
         raise refusal(f"{len(parsed)} statements were sent", hint=_KIND)
     if not isinstance(parsed[0], exp.Select | exp.SetOperation | exp.Subquery):
         raise refusal(f"{tokens[0].text.upper()[:50]} is not allowed", hint=_KIND)
+    if any(token.token_type is TokenType.FETCH for token in tokens):
+        for fetch in list(parsed[0].find_all(exp.Fetch)):
+            options = fetch.args.get("limit_options")
+            if options is None or not (options.args.get("percent") or options.args.get("with_ties")):
+                # `FETCH FIRST 5 ROWS ONLY` is the standard's LIMIT
+                fetch.replace(exp.Limit(expression=fetch.args.get("count") or exp.Literal.number(1)))
     return parsed[0]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.sql import sql_info
-from flight_server.sql.plan import CATALOG, TABLES, Table, naive
+from flight_server.sql.flights import CATALOG, TABLES, Table, naive
 from flight_server.wire.flight_sql import Message
 from store.schemas import KEY
 

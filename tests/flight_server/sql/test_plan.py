@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flight_server.sql import plan
+from flight_server.sql.flights import naive
 from flight_server.sql.sandbox import Sandbox
 from store.errors import StatflightError
 from store.predicates.arrow import to_arrow
@@ -28,6 +29,9 @@ TAKEN = [
     "SELECT * EXCLUDE (ndv) FROM stats.columns WHERE EXISTS (SELECT 1 FROM stats.tables)", "SELECT now(), current_date",
     "SELECT date_trunc('day', captured_at) + INTERVAL 1 DAY FROM stats.columns WHERE captured_at > TIMESTAMPTZ '2026-01-01 00:00:00+01'",
     "SELECT column_name || '!' FROM stats.columns WHERE column_name ILIKE 'a%' ESCAPE '!' AND ndv IS DISTINCT FROM 3",
+    "SELECT string_agg(column_name, ',' ORDER BY ndv DESC), array_agg(column_name ORDER BY ndv), percentile_cont(0.5) WITHIN GROUP (ORDER BY ndv),"
+    " percentile_disc(0.9) WITHIN GROUP (ORDER BY ndv DESC), max(ndv) + ? FROM stats.columns WHERE ndv > ? AND captured_at < now()",
+    "SELECT ndv FROM stats.columns ORDER BY 1 OFFSET 2 ROWS FETCH FIRST 5 ROWS ONLY",
     "SELECT 1 UNION SELECT 2", "(SELECT ndv FROM stats.columns) EXCEPT SELECT 2 ORDER BY 1 LIMIT 3", "SELECT 1 INTERSECT ALL SELECT 1", "(SELECT 1)",
     "SELECT table_name FROM (SELECT table_name FROM stats.columns UNION ALL BY NAME SELECT table_name FROM stats.tables) t GROUP BY 1",
     "SELECT table_name, row_number() OVER (PARTITION BY table_name ORDER BY ndv DESC) AS r FROM stats.columns QUALIFY r = 1",
@@ -51,7 +55,7 @@ def sandbox():
 def schema_of(sandbox, made):
     if made.direct:
         return
-    fields = {s.label: plan.naive(pa.schema([s.table.flight.schema.field(n) for n in s.columns])) for s in made.sources}
+    fields = {s.label: naive(pa.schema([s.table.flight.schema.field(n) for n in s.columns])) for s in made.sources}
     sandbox.schema(made.typed_sql, fields, [name for schema in fields.values() for name in schema.names])
 
 
@@ -72,6 +76,7 @@ REFUSED = {
     "SELECT current_setting('x')": "current_setting", "SELECT repeat('x', 1000000000)": "repeat", "SELECT COLUMNS('x')": "columns",
     "SELECT * FROM stats.columns TABLESAMPLE 1%": "SAMPLE", "SELECT 1 UNION SELECT * FROM read_csv('x')": "read_csv",
     "SELECT * FROM (VALUES (read_text('x'))) t": "read_text", "WITH read_text(a) AS (SELECT 1) SELECT read_text(a) FROM read_text": "read_text",
+    "SELECT 1 FROM stats.columns FETCH FIRST 5 PERCENT ROWS WITH TIES": "FETCH",
     "SELECT * FROM stats.columns, LATERAL (SELECT 1)": "LATERAL", "SELECT x -> x + 1": "", "SELECT {'a': 1}": "",
     "SELECT CAST(1 AS JSON)": "type", "SELECT $1": '"?"', "SELECT * FROM (PIVOT stats.columns ON ndv)": "",
     "SELECT 1 FROM duckdb_settings()": "duckdb_settings", "SELECT md5(random()::VARCHAR)": "md5",
@@ -115,6 +120,7 @@ def test_a_long_chain_of_conditions_is_taken(sandbox):
 # Conditions.
 
 DIRECT = [
+    "SELECT ndv FROM stats.columns FETCH NEXT ROW ONLY",
     "SELECT * FROM stats.columns", "SELECT ndv AS n, c.table_name FROM stats.columns c LIMIT 3", "SELECT * FROM sys.flights WHERE name = ?",
     "SELECT ndv FROM stats.columns WHERE table_name = 'a' AND (ndv > 1.5 OR ndv IS NULL) AND NOT ndv_exact LIMIT ?",
     "SELECT ndv FROM stats_all.columns WHERE column_id IN (1, 2) AND captured_at BETWEEN '2026-01-01' AND TIMESTAMP '2026-02-01 12:00:00'",
@@ -216,6 +222,8 @@ def test_types_of_parameters():
         "double", "string", "int64", "double", "double", "timestamp[us]", "bool", "int64", "int64"
     ]  # fmt: skip
     assert plan.make("SELECT '?', ?").parameters == (pa.string(),)
+    numbers = plan.make("SELECT ? + 1, 2.5 * -?, (? - ndv) FROM stats.columns WHERE column_id > ? + 1").parameters
+    assert numbers == (pa.int64(), pa.float64(), pa.float64(), pa.int64())
 
 
 # What a condition keeps is what DuckDB keeps.
@@ -306,9 +314,7 @@ def rows_of(sandbox, made, filtered):
         given = {name: ROWS[name] if name in ROWS.column_names else pa.nulls(len(ROWS), source.table.flight.schema.field(name).type)
                  for name in source.columns}  # fmt: skip
         (batch,) = (
-            pa.table(given)
-            .cast(plan.naive(pa.schema([source.table.flight.schema.field(n) for n in given])))
-            .to_batches()
+            pa.table(given).cast(naive(pa.schema([source.table.flight.schema.field(n) for n in given]))).to_batches()
         )
         kept = filtered and source.node is not None
         return pa.Table.from_batches([batch.take(to_arrow(source.node, ROWS.schema)(batch)) if kept else batch])

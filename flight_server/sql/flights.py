@@ -1,0 +1,100 @@
+"""Flights under the names that SQL has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from flight_server.sql import pushdown
+from store.errors import NotFound, nearest
+from store.schemas import FLIGHTS, Flight
+
+CATALOG: Final = "statflight"
+STORED_SCHEMA: Final = "stats_all"  # every stored row, where `stats` has the current ones
+NAIVE: Final = pa.timestamp("us")  # UTC without saying so: drivers cannot read zoned instants
+
+
+@dataclass(frozen=True)
+class Table:
+    """A flight under the name that SQL has for it."""
+
+    schema: str
+    name: str
+    flight: Flight
+
+    @property
+    def snapshot(self) -> str | None:
+        """The snapshot of a scan of it: "current", or None for all stored rows."""
+        return "current" if self.schema == "stats" else None
+
+
+def _tables() -> Iterator[Table]:
+    for flight in FLIGHTS.values():
+        schema, _, name = flight.name.partition(".")
+        yield Table(schema, name, flight)
+        if schema == "stats":
+            yield Table(STORED_SCHEMA, name, flight)
+
+
+TABLES: Final = {f"{table.schema}.{table.name}": table for table in _tables()}
+
+
+@cache
+def _fields(flight: str) -> Mapping[str, pa.Field]:
+    return pushdown.fields_of(FLIGHTS[flight].schema)
+
+
+def fields_of(table: Table) -> Mapping[str, pa.Field]:
+    """Indexes the fields of a table.
+
+    Args:
+        table: The table.
+
+    Returns:
+        The fields by name in lower case.
+    """
+    return _fields(table.flight.name)
+
+
+def naive(schema: pa.Schema) -> pa.Schema:
+    """Makes instants naive.
+
+    Args:
+        schema: Of a flight, or of a statement's answer.
+
+    Returns:
+        The schema with instants as Flight SQL hands them out.
+    """
+    return pa.schema([field.with_type(NAIVE) if pa.types.is_timestamp(field.type) else field for field in schema])
+
+
+def find(node: exp.Table, common: Collection[str]) -> Table | None:
+    """Finds the flight that a table of a statement is.
+
+    Args:
+        node: The table.
+        common: The names of common table expressions.
+
+    Returns:
+        The flight's table; None for a common table expression.
+
+    Raises:
+        NotFound: It is neither.
+    """
+    parts = [part.name.lower() for part in (node.args.get("catalog"), node.args.get("db"), node.this) if part]
+    if len(parts) == 1 and parts[0] in common:
+        return None
+    if len(parts) == 3 and parts[0] == CATALOG:
+        parts = parts[1:]
+    name = ".".join(parts)
+    if found := TABLES.get(name):
+        return found
+    shown = ".".join(part.name for part in (node.args.get("catalog"), node.args.get("db"), node.this) if part)[:200]
+    alike = [full for full in TABLES if full.endswith(f".{name}")]
+    hint = f'did you mean "{alike[0]}"?' if alike else nearest(name, list(TABLES))
+    raise NotFound(f'no table "{shown}"', code="UNKNOWN_TABLE", hint=hint or "sys.flights lists them all")

@@ -1,0 +1,82 @@
+"""Types of a statement's parameters: those of what they are compared or computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from flight_server.sql.flights import NAIVE, Table, naive
+
+_TYPES: Final = {
+    "BOOLEAN": pa.bool_(), "TINYINT": pa.int64(), "SMALLINT": pa.int64(), "INT": pa.int64(), "BIGINT": pa.int64(),
+    "FLOAT": pa.float64(), "DOUBLE": pa.float64(), "DECIMAL": pa.float64(), "DATE": pa.date32(), "TIMESTAMP": NAIVE,
+    "TIMESTAMPNTZ": NAIVE, "TIMESTAMPTZ": NAIVE, "DATETIME": NAIVE,
+}  # fmt: skip
+
+
+def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> list[pa.DataType]:
+    """Finds the type of each parameter.
+
+    Args:
+        placeholders: All of a statement, numbered from 1.
+        tables: The tables that it reads.
+
+    Returns:
+        The types by number: that of the column beside a parameter, a number in arithmetic, else text.
+    """
+    if not placeholders:
+        return []
+    types: dict[str, pa.DataType] = {}
+    for table in tables:
+        for field in naive(table.flight.schema):
+            types.setdefault(field.name.lower(), field.type)
+    found = {int(node.name): _parameter_type(node, types) for node in placeholders}
+    return [found.get(number, pa.string()) for number in range(1, max(found, default=0) + 1)]
+
+
+def _parameter_type(node: exp.Placeholder, types: Mapping[str, pa.DataType]) -> pa.DataType:
+    parent: exp.Expression | None = node.parent
+    arithmetic = False
+    numbers: list[exp.Literal] = []
+    while isinstance(parent, exp.Paren | exp.Tuple | exp.Neg | exp.Add | exp.Sub | exp.Mul | exp.Div | exp.Mod):
+        if isinstance(parent, exp.Binary):
+            arithmetic = True
+            beside = [each for each in parent.iter_expressions() if isinstance(each, exp.Column)]
+            if found := [types[each.name.lower()] for each in beside if each.name.lower() in types]:
+                return found[0]
+            numbers += [each for each in parent.iter_expressions() if isinstance(each, exp.Literal)]
+        parent = parent.parent
+    if isinstance(parent, exp.Limit | exp.Offset):
+        return pa.int64()
+    if isinstance(parent, exp.Cast):
+        return _TYPES.get(parent.to.this.name, pa.string())
+    if isinstance(parent, exp.Binary | exp.Between | exp.In):
+        beside = [each for each in parent.iter_expressions() if isinstance(each, exp.Column)]
+        for column in beside:
+            if (type_ := types.get(column.name.lower())) is not None:
+                return type_
+    if arithmetic:
+        return pa.int64() if numbers and all(number.is_int for number in numbers) else pa.float64()
+    return pa.string()
+
+
+def sql_name(type_: pa.DataType) -> str:
+    """Names a type as DuckDB does.
+
+    Args:
+        type_: As `find` returns it.
+
+    Returns:
+        The name of the type that its values have there.
+    """
+    if pa.types.is_integer(type_):
+        return "BIGINT"
+    if pa.types.is_floating(type_):
+        return "DOUBLE"
+    if pa.types.is_timestamp(type_):
+        return "TIMESTAMP"
+    named = {pa.bool_(): "BOOLEAN", pa.date32(): "DATE", pa.binary(): "BLOB"}
+    return named.get(type_, "VARCHAR")
