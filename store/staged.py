@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from store.arrow_sql import execute, query, within
+from store.arrow_sql import execute, query, query_few, within
 from store.layout import Connection, stored_columns
 from store.puts import IDENTITY, contradicts, cosmetic, once
 
 NONE = pa.chunked_array([], pa.int64())
 _ROW_GROUP = 122_880  # rows that DuckDB stores together
+_FEW_ROWS = 4096  # whose matches are read one by one
 _PIECE_BYTES = 256 << 20  # copied at a time
 
 NameOf = Callable[[int], str]
@@ -63,10 +64,15 @@ class Staged:
         if keep_complete and (partial := self._is_partial()):
             same = f"({same or 'true'}) OR ({keep_complete} AND {partial.format('s')} AND NOT {partial.format('t')})"
         wanted = "".join(f", t.{name}" for name in more)
-        return query(
-            connection, f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{wanted} FROM {{staged}} s"
-            f" JOIN ({stored}) t ON {self.same_target('s', 't')}", staged=self.numbered, **tables,
-        )  # fmt: skip
+        sql = (
+            f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{wanted} FROM {{staged}} s"
+            f" JOIN ({stored}) t ON {self.same_target('s', 't')}"
+        )
+        if self.rows.num_rows > _FEW_ROWS:
+            return query(connection, sql, staged=self.numbered, **tables)
+        names = ("row_no", "rid", "same", *more)
+        schema = pa.schema([(name, pa.bool_() if name in ("same", "own") else pa.int64()) for name in names])
+        return query_few(connection, sql, schema, staged=self.numbered, **tables)
 
     def same_target(self, staged: str, stored: str) -> str:
         """SQL of whether a staged and a stored row are about one target."""

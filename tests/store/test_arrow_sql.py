@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from store.arrow_sql import execute, query
+from store.arrow_sql import execute, query, query_few
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4, 5, 300])
@@ -24,3 +24,16 @@ def test_tables_are_read_and_values_are_bound(rows: int):
         assert set(found["word"].to_pylist()) <= {"{}"}
         with pytest.raises(duckdb.CatalogException):
             connection.execute("SELECT * FROM _arrow_1")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 30])
+def test_few_rows_are_the_rows_of_a_query(rows: int):
+    schema = pa.schema([("key", pa.int64()), ("flag", pa.bool_()), ("text", pa.string())])
+    table = pa.table([
+        pa.array(range(rows), pa.int64()), pa.array([n % 2 == 0 for n in range(rows)], pa.bool_()),
+        pa.array([None if n % 3 else str(n) for n in range(rows)], pa.string()),
+    ], schema)  # fmt: skip
+    with duckdb.connect() as connection:
+        found = query_few(connection, "SELECT * FROM {made} ORDER BY key", schema, made=table)
+        assert found.equals(query(connection, "SELECT * FROM {made} ORDER BY key", made=table))
+        assert found.schema == schema
