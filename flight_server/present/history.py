@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -63,19 +63,24 @@ def table_rows(reader: Reader, name: str) -> list[Row]:
     return in_order(reader, name, read_table(reader, "stats.tables", name).to_pylist())
 
 
+def snapshots(reader: Reader, name: str) -> list[Row]:
+    """The rows of `sys.snapshots` of a table, the oldest first."""
+    return sorted(read_table(reader, "sys.snapshots", name).to_pylist(), key=_place)
+
+
 def in_order(reader: Reader, name: str, rows: list[Row]) -> list[Row]:
-    """Rows of snapshots in the order of the table's history."""
+    """Rows of snapshots in the order of the table's history, each with `committed_at` of its snapshot."""
     columns = ["snapshot_id", "committed_at", "sequence_number"]
-    snapshots = {row["snapshot_id"]: row for row in read_table(reader, "sys.snapshots", name, columns).to_pylist()}
+    known = {row["snapshot_id"]: row for row in read_table(reader, "sys.snapshots", name, columns).to_pylist()}
+    unknown = {"committed_at": None}
+    placed = [(known.get(row["snapshot_id"], unknown | {"snapshot_id": row["snapshot_id"]}), row) for row in rows]
+    return [{**row, "committed_at": at["committed_at"]} for at, row in sorted(placed, key=lambda one: _place(one[0]))]
 
-    def place(row: Row) -> tuple[Any, ...]:
-        at: Row = snapshots.get(row["snapshot_id"], {})
-        sequence, committed = at.get("sequence_number"), at.get("committed_at")
-        first = committed.timestamp() if committed is not None else float("-inf")
-        return (first, -1 if sequence is None else sequence, row["snapshot_id"])
 
-    at_of = {number: row["committed_at"] for number, row in snapshots.items()}
-    return [{**row, "committed_at": at_of.get(row["snapshot_id"])} for row in sorted(rows, key=place)]
+def _place(snapshot: Row) -> tuple[float, int, int]:
+    sequence, committed = snapshot.get("sequence_number"), snapshot["committed_at"]
+    first = committed.timestamp() if committed is not None else float("-inf")
+    return (first, -1 if sequence is None else sequence, snapshot["snapshot_id"])
 
 
 def _columns(reader: Reader, name: str) -> list[str]:

@@ -146,7 +146,7 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     shown = rows[part] if asked.page else rows
     names, known_as = column_labels.references(summary.rows), column_labels.labels(summary.rows)
     shapes_of = _with_shapes(reader, name, shown, snapshot) if shown else summary
-    snapshots = history.in_order(reader, name, read_table(reader, "sys.snapshots", name).to_pylist())
+    snapshots = history.snapshots(reader, name)
     counts = {row["snapshot_id"]: row for row in read_table(reader, "stats.tables", name).to_pylist()}
     if not summary.known and not snapshots:
         table_summary.require(reader, name, snapshot)
