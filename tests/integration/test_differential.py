@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
+from capture.compute.readers import tasks
 from capture.engines.compute.engine import SparkEngine
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
@@ -74,6 +75,22 @@ def check(
             assert not computed, row
 
 
+def check_files(sink: Sink, table: TableHandle, where: str, computed: bool) -> None:
+    """Records of columns in files, which planners skip files by, against the live rows of each file."""
+    types = {i: column.logical_type for i, column in table.by_id.items()}
+    planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids)
+    found = {}
+    for task in planned:
+        for column, values in tasks.read(task, task.columns):
+            found[task.file_path, column.column_id] = Truth.of(values, types[column.column_id])
+    rows = [row for row in sink.get("stats.file_columns") if row["snapshot_id"] == table.snapshot_id]
+    assert not computed or {(row["file_path"], row["column_id"]) for row in rows} == found.keys(), where
+    for row in rows:
+        if row["completeness"] == "COMPLETE":
+            truth = found[row["file_path"], row["column_id"]]
+            truth.check(row, f"{where}, {row['file_path']}, {row['column_name']}", computed=False, deletes=True)
+
+
 def check_computed(format: str, seed: int, root: Path) -> None:
     """In process at each version, from the files anew and from those that the version before left."""
     lake = lake_of(format, seed, root)
@@ -84,6 +101,7 @@ def check_computed(format: str, seed: int, root: Path) -> None:
         fresh, results = capture(SparkEngine(inline_max_cells=10**12), table, targets(table))
         assert {(r.outcome, r.detail) for r in results} == {(Outcome.CAPTURED, "")}, where
         check(fresh, table, expected, where, computed=True, deletes=lake.counts_deleted)
+        check_files(fresh, table, where, computed=True)
         capture(SparkEngine(inline_max_cells=10**12), table, targets(table), kept)
         check(kept, table, expected, f"{where}, incremental", computed=True, deletes=lake.counts_deleted)
         table.connector.close()
@@ -98,6 +116,7 @@ def check_native(format: str, seed: int, root: Path) -> None:
         (row,) = sink.get("stats.tables")
         assert row["row_count"] in (None, len(lake.versions[version])), where
         check(sink, table, truths(lake, version, table), where, computed=False, deletes=lake.counts_deleted)
+        check_files(sink, table, where, computed=False)
         table.connector.close()
 
 
