@@ -163,6 +163,8 @@ def _analyzed(entries: Mapping[str, str], column: Column, rows: int, ids: Column
         return None
     nulls, distinct = _number(stat.get("nullCount")), _number(stat.get("distinctCount"))
     low, high = (_bound(stat.get(side), column.logical_type) for side in ("min", "max"))
+    if low is not None and high is not None and bounds.compare(low, high, parse(column.logical_type)) > 0:
+        low = high = None
     width, widest = _number(stat.get("avgLen")), _number(stat.get("maxLen"))
     return {
         "column_id": column_id,
@@ -190,6 +192,8 @@ def _bound(text: str | None, logical_type: str) -> str | None:
     if text is None:
         return None
     kind = parse(logical_type)
+    if kind.kind is Kind.BINARY or text == "NaN":
+        return None  # of a binary no text form is agreed on, and beside NaN the greatest number is unknown
     if kind.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
         text = text.replace(" ", "T") + ("Z" if kind.kind is Kind.TIMESTAMPTZ else "")
     try:

@@ -287,6 +287,18 @@ def test_malformed_values_of_analyze_are_unknown(path):
     )
 
 
+@pytest.mark.parametrize(("name", "low", "high", "expected"), [
+    ("x", "0.5", "NaN", ("0.5", None)), ("x", "NaN", "NaN", (None, None)), ("id", "149", "30", (None, None)),
+    ("id", "30", "149", ("30", "149")),
+])  # fmt: skip
+def test_bounds_of_analyze_that_are_none_are_unknown(path, name, low, high, expected):
+    """Spark orders NaN above every number; a minimum above the maximum would refuse the whole capture."""
+    version = analyze(path, **{f"column.{name}.{key}": text
+                               for key, text in (("version", "2"), ("min", low), ("max", high))})  # fmt: skip
+    (row,) = stats(connect(path), version, frozenset({name})).columns.to_pylist()
+    assert (row["min"], row["max"]) == expected
+
+
 def test_spark_types():
     types = {"long": pa.int64(), "list": pa.list_(pa.utf8()), "s": pa.struct([("a", pa.int32()), ("b", pa.date32())])}
     assert [spark_type(t) for t in types.values()] == ["bigint", "array<string>", "struct<a:int,b:date>"]
