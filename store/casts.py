@@ -39,6 +39,11 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The array in another type.
+
+    Raises:
+        InvalidField: A value does not fit; names the column `name`.
+    """
     source = array.type
     if source == target:
         return array
@@ -55,14 +60,17 @@ def cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def other_type(name: str, expected: pa.DataType, actual: pa.DataType) -> InvalidField:
+    """The error of a column of the wrong type."""
     return InvalidField(name, "is of another type", expected=type_name(expected), actual=actual)
 
 
 def type_name(type: pa.DataType) -> str:
+    """A type as messages write it."""
     return "utf8" if pa.types.is_string(type) else str(type)
 
 
 def first_line(error: Exception) -> str:
+    """The first line of an error, at most 200 characters."""
     return str(error).partition("\n")[0][:200]
 
 
@@ -72,6 +80,11 @@ def like(counts: pa.Array, other: pa.Array) -> pa.Array:
 
 
 def trimmed(text: str) -> str:
+    """The text without white space around it.
+
+    Raises:
+        ValueError: Nothing is left.
+    """
     text = text.strip()
     if not text:
         raise ValueError("is blank")
@@ -94,10 +107,19 @@ def json_object(text: str) -> str:
 
 
 def shown(text: str) -> str:
+    """A value as messages show it, cut after 100 characters."""
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 def lists(lengths: np.ndarray, values: pa.Array, type: pa.DataType, null: np.ndarray | None = None) -> pa.Array:
+    """Lists one after the other over their values.
+
+    Args:
+        lengths: Items of each list, N integers.
+        values: The items, as many as the sum of `lengths`.
+        type: The list type; values are cast to its item type.
+        null: Lists that are null, N booleans.
+    """
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     mask = None if null is None else pa.array(null)
     return pa.ListArray.from_arrays(offsets, values.cast(type.value_type), type, mask=mask)

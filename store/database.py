@@ -92,6 +92,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
+        """A cursor for one reader, closed at the end."""
         cursor = self.read()
         try:
             yield cursor

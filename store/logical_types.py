@@ -18,6 +18,8 @@ MAX_DECIMAL128: Final = 38
 
 
 class Kind(StrEnum):
+    """Names of logical types, without their parameters."""
+
     BOOLEAN = "BOOLEAN"
     INT = "INT"
     FLOAT = "FLOAT"

@@ -36,6 +36,7 @@ class LruCache(Generic[K, V]):
             return found[0]
 
     def put(self, key: K, value: V, size: int = 1) -> None:
+        """Keeps a value, and drops the least recently used until all fits. One over the limit is not kept."""
         size += self._overhead
         with self._lock:
             self._drop(key)
@@ -47,10 +48,12 @@ class LruCache(Generic[K, V]):
                 self._drop(next(iter(self._held)))
 
     def drop(self, key: K) -> None:
+        """Forgets a key, if it is known."""
         with self._lock:
             self._drop(key)
 
     def clear(self) -> None:
+        """Forgets everything."""
         with self._lock:
             self._held.clear()
             self.size = 0

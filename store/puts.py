@@ -46,6 +46,8 @@ _SLICE_ROWS = 65_536
 
 
 class PutMode(StrEnum):
+    """Ways of a put with targets that are stored already."""
+
     CREATE = "create"  # other content for a stored target is a conflict
     UPSERT = "upsert"
     REPLACE_SNAPSHOT = "replace_snapshot"
@@ -66,9 +68,11 @@ class Counts:
         return Counts(*(a + b for a, b in zip(self.astuple(), other.astuple(), strict=True)))
 
     def astuple(self) -> tuple[int, int, int, int]:
+        """received, created, unchanged, replaced."""
         return self.received, self.created, self.unchanged, self.replaced
 
     def to_json(self) -> dict[str, int]:
+        """The counts by name."""
         return dict(zip(("received", "created", "unchanged", "replaced"), self.astuple(), strict=True))
 
 

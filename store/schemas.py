@@ -84,6 +84,7 @@ class Flight:
 
     @property
     def family(self) -> str:
+        """The first part of the name: stats, information_schema or sys."""
         return self.name.split(".")[0]
 
     @property

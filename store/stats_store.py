@@ -307,6 +307,7 @@ class DuckDBStatsStore(StatsStore):
     def delete_in(
         self, connection: Connection, table: TableEntry, snapshot_id: int | None, target: Target | None = None
     ) -> int:
+        """`delete` in the writer's transaction."""
         self.database.touch(table.table_key)
         self.catalog.settling.moved([table.table_key])
         forget_mark(connection, table.table_key, snapshot_id)

@@ -16,6 +16,8 @@ MAX_ID = 2**63 - 1
 
 
 class TargetKind(StrEnum):
+    """Kinds of targets."""
+
     TABLE = "TABLE"
     COLUMN = "COLUMN"
     FILE = "FILE"
@@ -49,20 +51,41 @@ class Target:
 
     @classmethod
     def table(cls) -> Target:
+        """The table itself."""
         return cls(TargetKind.TABLE)
 
     @classmethod
     def column(cls, column_id: int) -> Target:
+        """A column by its id, at least 1.
+
+        Raises:
+            InvalidField: The id is not a positive integer.
+        """
         return cls(TargetKind.COLUMN, column_id=_positive("column_id", column_id))
 
     @classmethod
     def file(cls, file_path: str) -> Target:
+        """A file by its path, which is trimmed.
+
+        Raises:
+            InvalidField: The path is blank.
+        """
         if not isinstance(file_path, str) or not file_path.strip():
             raise InvalidField("file_path", "is blank", expected="the path of a file", actual=file_path)
         return cls(TargetKind.FILE, file_path=file_path.strip())
 
     @classmethod
     def expression(cls, engine_kind: str, key: bytes, engine_version: str | None = None) -> Target:
+        """An expression of an engine.
+
+        Args:
+            engine_kind: Name of the engine, in any case.
+            key: The expression in the engine's own form.
+            engine_version: Version of the engine; not a part of the identity.
+
+        Raises:
+            InvalidField: The engine or the key is empty.
+        """
         if not isinstance(engine_kind, str) or not engine_kind.strip():
             raise InvalidField("engine_kind", "is blank", expected="an engine such as spark", actual=engine_kind)
         if not key:
@@ -76,6 +99,11 @@ class Target:
 
     @classmethod
     def column_group(cls, column_ids: list[int] | tuple[int, ...]) -> Target:
+        """A group of columns; their order does not matter.
+
+        Raises:
+            InvalidField: There are fewer than two, or one is named twice.
+        """
         ids = sorted(_positive("column_ids", i) for i in column_ids)
         if len(ids) < 2:
             raise InvalidField("column_ids", "too few columns", expected="at least 2", actual=list(column_ids))
@@ -117,6 +145,7 @@ class Target:
 
     @property
     def storage_id(self) -> str:
+        """The identity of the target within its table and snapshot; see `storage_id`."""
         return storage_id(self)
 
     def to_json(self) -> dict[str, Any]:

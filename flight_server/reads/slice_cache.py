@@ -45,6 +45,12 @@ class Slice:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, generation: int) -> Slice:
+        """A slice of these rows.
+
+        Args:
+            batch: One table's rows of a flight at a snapshot.
+            generation: The table's version before they were read.
+        """
         return cls(batch.serialize(), batch.schema, generation)
 
     def packed(self, mark: bytes) -> bytes:
@@ -144,6 +150,7 @@ class SliceCache:
 
     @property
     def used(self) -> int:
+        """Memory held, in bytes."""
         return self._slices.size
 
     def has(self, key: SliceKey) -> bool:
@@ -152,6 +159,7 @@ class SliceCache:
 
     @property
     def is_half_full(self) -> bool:
+        """True once prewarming has to stop: the other half is for what is asked now."""
         return self.used > self._slices.limit // 2
 
     def derived(self, key: Hashable, generation: Callable[[int], int]) -> Derived | None:

@@ -70,6 +70,7 @@ class Watched:
         self._on_end = on_end
 
     def end(self) -> None:
+        """Frees the cursor and the place; once, whoever comes first."""
         with self._lock:
             if self._ended:
                 return
@@ -139,6 +140,7 @@ class Stream:
         return piece
 
     def close(self) -> None:
+        """Lets go of the rows that are not read yet, and ends the query."""
         self._batches = iter(())  # lets go of DuckDB's result
         self._pieces.clear()
         self._watched.end()

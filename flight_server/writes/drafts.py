@@ -31,6 +31,7 @@ class Draft:
         return bool(self._buffers or self._few or self._listings)
 
     def declare(self, listing: Listing) -> None:
+        """Notes how the files of a snapshot are put; the last word about a snapshot counts."""
         with self._lock:
             self._listings[listing.snapshot_id] = listing
 

@@ -47,6 +47,12 @@ class PutRequest:
 
 
 def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
+    """The put that a descriptor asks for, by path or JSON command.
+
+    Raises:
+        InvalidArgument: It is not valid, or the flight takes no rows.
+        NotFound: The flight is unknown.
+    """
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
         return PutRequest(_writable(path_name(descriptor)))
     return _parse_command(parse_json(descriptor.command or b"", "command"))
@@ -173,6 +179,7 @@ def _check_permission(rows: pa.Table, principal: Principal, request: PutRequest)
 
 
 def to_put(request: PutRequest, rows: pa.Table) -> Put:
+    """The put of rows that were prepared, in the mode of its request."""
     return Put(request.flight.name, rows, request.mode)
 
 

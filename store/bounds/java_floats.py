@@ -113,6 +113,7 @@ def _shape(array: pa.Array, java: Callable[[float], str], tiny: float) -> pa.Arr
 
 
 def join(*parts: pa.Array | str) -> pa.Array:
+    """The texts side by side, row by row; null where a part is."""
     return pc.binary_join_element_wise(*parts, "")
 
 

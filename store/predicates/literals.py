@@ -133,8 +133,10 @@ def _instant(text: str) -> int | None:
 
 
 def is_text(type: pa.DataType) -> bool:
+    """True for the three string types of Arrow."""
     return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
 
 
 def is_binary(type: pa.DataType) -> bool:
+    """True for the three binary types of Arrow."""
     return bool(pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_binary_view(type))

@@ -34,6 +34,8 @@ MAX_LITERAL_BYTES: Final = 1 << 20  # of all literals of one tree
 
 
 class Op(StrEnum):
+    """Comparisons of a column with literals."""
+
     EQ = "EQ"
     NEQ = "NEQ"
     LT = "LT"
@@ -48,6 +50,8 @@ class Op(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
+    """A column compared with literals; as many as the operator takes."""
+
     column: str
     op: Op
     values: tuple[Scalar, ...] = ()
@@ -55,16 +59,22 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class And:
+    """True where all children are."""
+
     children: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
+    """True where a child is."""
+
     children: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
+    """True where the child is false; unknown stays unknown."""
+
     child: Node
 
 

@@ -8,6 +8,7 @@ from store.errors import InvalidArgument
 
 
 def no_sketch(kind: str, what: str) -> InvalidArgument:
+    """The error of bytes that are not a valid sketch."""
     return InvalidArgument(f"data: no {kind} sketch of Apache DataSketches: {what}")
 
 

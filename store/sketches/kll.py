@@ -34,6 +34,7 @@ class Quantiles:
 
     @property
     def count(self) -> int:
+        """Values that the sketch stands for."""
         return int(self.weights.sum())
 
 

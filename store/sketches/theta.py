@@ -31,6 +31,7 @@ class Theta(NamedTuple):
 
     @property
     def exact(self) -> bool:
+        """True while every distinct hash is kept, so that their number is exact."""
         return self.theta == _MAX_THETA
 
 
@@ -60,10 +61,12 @@ class ThetaBuilder:
                 self._trim()
 
     def state(self) -> Theta:
+        """The sketch so far."""
         self._trim()
         return Theta(int(self._theta), self._parts[0] if self._parts else np.empty(0, np.uint64), self._empty)
 
     def serialize(self) -> bytes:
+        """The sketch so far, in the bytes of Apache DataSketches."""
         return write_theta(self.state())
 
     def _trim(self) -> None:
