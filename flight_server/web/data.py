@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -159,10 +160,21 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
             _column(row, shapes_of) | {"reference": names[row["column_id"]], "label": known_as[row["column_id"]]}
             for row in shown
         ],
+        "uncaptured": _uncaptured(reader, name, summary.rows) if snapshot == "current" else [],
         "snapshots": _snapshots(snapshots, counts), "files": _files(reader, name, summary.table, snapshot),
         "checks": _checks(reader, name),
         "publications": optional(reader, "sys.publications", name), "jobs": jobs.to_pylist(),
     }  # fmt: skip
+
+
+def _uncaptured(reader: Reader, name: str, captured: Sequence[Row]) -> list[dict[str, Any]]:
+    """The columns of the current schema that nothing is captured of, as many as a page lists."""
+    known = {row["column_id"] for row in captured}
+    columns = read_table(reader, "information_schema.columns", name, ["column_id", "column_name", "data_type"])
+    missing = (row for row in columns.to_pylist() if row["column_id"] not in known)
+    return [
+        {"column": row["column_name"], "type": row["data_type"]} for row in islice(missing, COLUMNS_A_PAGE)
+    ]  # fmt: skip
 
 
 def _ordered(rows: list[Row], asked: Asked) -> list[Row]:

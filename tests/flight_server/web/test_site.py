@@ -14,8 +14,10 @@ from threading import Event, Semaphore
 from urllib.parse import quote
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from flight_server.reads.local_reader import LocalReader
 from flight_server.web import site
 from flight_server.web.site import HEADERS
 from store.check_store import CheckRow, CheckStore
@@ -109,6 +111,22 @@ def test_a_table_has_its_checks(browser, app):
     ]  # fmt: skip
     page = browser.get("/table?name=lake.s.t").text
     assert "2026-01-02" in page and EVIL not in page and "<img" not in page
+
+
+def test_columns_that_are_not_captured_are_listed(app, browser, monkeypatch):
+    names = ["table_catalog", "table_schema", "table_name", "column_id", "column_name", "data_type"]
+    schema = pa.table([["lake"] * 2, ["s"] * 2, ["t"] * 2, [1, 99], ["c1", EVIL], ["INT", "MAP"]], names)
+    read = LocalReader.read
+
+    def with_schema(self, flight, columns=None, *more):
+        if flight == "information_schema.columns":
+            return schema.select(columns)
+        return read(self, flight, columns, *more)
+
+    monkeypatch.setattr(LocalReader, "read", with_schema)
+    assert json.loads(browser.get("/table.json?name=lake.s.t").text)["uncaptured"] == [{"column": EVIL, "type": "MAP"}]
+    page = browser.get("/table?name=lake.s.t").text
+    assert "Not captured" in page and html.escape(EVIL) in page and EVIL not in page
 
 
 def test_a_column_has_its_history(browser):
