@@ -47,6 +47,29 @@ class Lease:
     attempts: int
 
 
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be queued.
+
+    Attributes:
+        table: What is captured.
+        snapshot: An id, `current` or `all`.
+        mode: SYNC or ASYNC.
+        request: What the worker is told of it; equal ones of one table are one job.
+        targets: Storage ids, for the list of jobs.
+        priority: LIGHT or SCAN: seconds that it lets others go first.
+        attempts: Those that it begins with; it waits then as after its last one.
+    """
+
+    table: TableEntry
+    snapshot: str
+    mode: str
+    request: Mapping[str, Any]
+    targets: Sequence[str]
+    priority: int = 0
+    attempts: int = 0
+
+
 class JobStore:
     """The queue.
 
@@ -81,26 +104,46 @@ class JobStore:
         targets: Sequence[str], priority: int = SCAN, *, attempts: int = 0,
     ) -> str:  # fmt: skip
         """As `enqueue`, in the writer's transaction. A job that begins with attempts waits as after its last one."""
-        dedupe = _identity(table, snapshot, request)
+        job = NewJob(table, snapshot, mode, request, targets, priority, attempts)
+        return self.enqueue_all_in(connection, [job])[0]
+
+    def enqueue_all(self, jobs: Sequence[NewJob]) -> list[str]:
+        """Queues jobs in one transaction.
+
+        Args:
+            jobs: Any number of them, of any tables.
+
+        Returns:
+            The id of each, in order: of a new job, or of the active one that is equal.
+        """
+        return self.database.write(lambda connection: self.enqueue_all_in(connection, jobs))
+
+    def enqueue_all_in(self, connection: Connection, jobs: Sequence[NewJob]) -> list[str]:
+        """As `enqueue_all`, in the writer's transaction."""
+        digests = [_identity(job.table, job.snapshot, job.request) for job in jobs]
+        ending = [str(job.request["retry_of"]) for job in jobs if "retry_of" in job.request]  # which are about to end
         found = connection.execute(
-            f"SELECT job_id, state, request FROM jobs WHERE dedupe = ? AND state IN {ACTIVE} AND job_id <> ?",
-            [dedupe, request.get("retry_of", "")],  # which is about to end
+            f"SELECT dedupe, job_id, state, request FROM jobs WHERE state IN {ACTIVE}"
+            " AND dedupe IN (SELECT unnest(?::VARCHAR[])) AND job_id NOT IN (SELECT unnest(?::VARCHAR[]))",
+            [digests, ending],
         ).fetchall()
-        if found:
-            job_id, state, known = found[0]
-            if json.loads(known).get("missing_only") and not request.get("missing_only") and state != "RUNNING":
-                connection.execute("UPDATE jobs SET request = ? WHERE job_id = ?", [json.dumps(request), job_id])
-            return str(job_id)
-        job_id, now = str(uuid.uuid4()), self.now()
-        connection.execute(
-            "INSERT INTO jobs (job_id, state, table_key, table_catalog, table_schema, table_name, snapshot, mode,"
-            " targets, request, dedupe, attempts, priority, queued_at, not_before, progress, degraded, stats_processed)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, false, 0)",
-            [job_id, "WAITING" if attempts else "QUEUED", table.table_key, *table.name, snapshot, mode,
-             json.dumps(list(targets)), json.dumps(request), dedupe, attempts, priority, now,
-             now + backoff(attempts) if attempts else None],
-        )  # fmt: skip
-        return job_id
+        active = {digest: (str(job_id), state, json.loads(request)) for digest, job_id, state, request in found}
+        new: dict[str, tuple[str, NewJob]] = {}
+        ids = []
+        for job, digest in zip(jobs, digests, strict=True):
+            if digest in active:
+                job_id, state, known = active[digest]
+                if known.get("missing_only") and not job.request.get("missing_only") and state != "RUNNING":
+                    request = json.dumps(job.request)
+                    connection.execute("UPDATE jobs SET request = ? WHERE job_id = ?", [request, job_id])
+                ids.append(job_id)
+                continue
+            if digest not in new or (new[digest][1].request.get("missing_only") and "missing_only" not in job.request):
+                new[digest] = (new[digest][0] if digest in new else str(uuid.uuid4()), job)
+            ids.append(new[digest][0])
+        now = self.now()
+        insert_rows(connection, "jobs", [_row(job_id, job, digest, now) for digest, (job_id, job) in new.items()])
+        return ids
 
     def lease(self, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> Lease | None:
         """Hands out the next job that may run; tables in `busy_tables` are left alone, and priorities above `up_to`."""
@@ -295,6 +338,17 @@ def _identity(table: TableEntry, snapshot: str, request: Mapping[str, Any]) -> s
 
     text = json.dumps([table.table_key, sorted(map(captured, request["requests"]))])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _row(job_id: str, job: NewJob, digest: str, now: datetime) -> tuple[Any, ...]:
+    """A job that begins, as a row of `jobs`."""
+    state, not_before = ("WAITING", now + backoff(job.attempts)) if job.attempts else ("QUEUED", None)
+    ended = started = lease_until = lease_token = message = None
+    return (
+        job_id, state, job.table.table_key, *job.table.name, job.snapshot, job.mode, json.dumps(list(job.targets)),
+        json.dumps(job.request), digest, job.attempts, job.priority, now, started, ended, not_before, lease_until,
+        lease_token, 0.0, False, 0, message,
+    )  # fmt: skip
 
 
 def backoff(attempts: int) -> timedelta:

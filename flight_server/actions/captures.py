@@ -52,9 +52,12 @@ def capture(call: Call, body: bytes) -> Results:
             queued.setdefault((table.table_key, item.snapshot), []).append(at)
         else:
             now.setdefault(table.table_key, []).extend((at, snapshot_id) for snapshot_id in ids)
-    for (key, snapshot), members in queued.items():
-        specs = [(None, items[at].spec) for at in members]
-        job_id = app.captures.enqueue(app.catalog.by_key(key), snapshot, specs, call.correlation_id)
+    jobs = [
+        (app.catalog.by_key(key), snapshot, [(None, items[at].spec) for at in members])
+        for (key, snapshot), members in queued.items()
+    ]
+    job_ids = app.captures.enqueue_all(jobs, call.correlation_id) if jobs else []
+    for job_id, members in zip(job_ids, queued.values(), strict=True):
         for at in members:
             outcomes[at] = _outcome("QUEUED", "", job_id=job_id)
     captures = [

@@ -19,7 +19,7 @@ from flight_server.wire.scan_request import CURRENT
 from store import capture_facts
 from store.catalog_store import Catalog, TableEntry
 from store.errors import NotFound
-from store.job_store import LIGHT, SCAN, JobStore, Lease
+from store.job_store import LIGHT, SCAN, JobStore, Lease, NewJob
 from store.logical_types import parse as parse_type
 
 NATIVE_PRIORITY: Final = 1000  # engines from here on read metadata only
@@ -121,18 +121,41 @@ class Captures:
         Returns:
             The id of the job: a new one, or the active one that captures the same.
         """
-        requests = [
-            {**spec.json} if snapshot_id is None else {**spec.json, "snapshot_id": snapshot_id}
-            for snapshot_id, spec in wanted
-        ]
-        request: dict[str, Any] = {"requests": requests, "correlation_id": correlation_id}
-        if missing_only:
-            request["missing_only"] = True
-        targets = [spec.target.storage_id for _, spec in wanted]
-        priority = LIGHT if self.is_light(table, [spec for _, spec in wanted]) else SCAN
-        job_id = self.jobs.enqueue(table, str(snapshot), "ASYNC", request, targets, priority)
+        return self.enqueue_all([(table, snapshot, wanted)], correlation_id, missing_only=missing_only)[0]
+
+    def enqueue_all(
+        self, captures: Sequence[tuple[TableEntry, str | int, Sequence[tuple[int | None, CaptureSpec]]]],
+        correlation_id: str, *, missing_only: bool = False,
+    ) -> list[str]:  # fmt: skip
+        """Queues durable captures in one transaction.
+
+        Args:
+            captures: Of each what `enqueue` takes: table, snapshot, specs.
+            correlation_id: Of the call that asked for them.
+            missing_only: As of `enqueue`.
+
+        Returns:
+            The ids of the jobs, in order.
+        """
+        light: dict[tuple[str, tuple[CaptureSpec, ...]], bool] = {}
+        jobs = []
+        for table, snapshot, wanted in captures:
+            requests = [
+                {**spec.json} if snapshot_id is None else {**spec.json, "snapshot_id": snapshot_id}
+                for snapshot_id, spec in wanted
+            ]
+            request: dict[str, Any] = {"requests": requests, "correlation_id": correlation_id}
+            if missing_only:
+                request["missing_only"] = True
+            specs = tuple(spec for _, spec in wanted)
+            kind = table.format, specs
+            if kind not in light:  # which engines take it is the same for tables that are asked the same
+                light[kind] = self.is_light(table, specs)
+            targets = [spec.target.storage_id for spec in specs]
+            jobs.append(NewJob(table, str(snapshot), "ASYNC", request, targets, LIGHT if light[kind] else SCAN))
+        ids = self.jobs.enqueue_all(jobs)
         self.tasks.notify()
-        return job_id
+        return ids
 
     def payload_of_job(self, lease: Lease) -> Mapping[str, Any]:
         """The payload of a durable job whose turn has come; without requests where nothing is missing any more.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ import pytest
 from store.catalog_store import Catalog, TableEntry
 from store.database import Database
 from store.errors import Conflict, NotFound
-from store.job_store import LIGHT, MAX_ATTEMPTS, SCAN, JobStore, Lease, backoff
+from store.job_store import LIGHT, MAX_ATTEMPTS, SCAN, JobStore, Lease, NewJob, backoff
 
 
 @pytest.fixture
@@ -302,3 +303,25 @@ def test_counts(jobs):
     queue(jobs, 2)
     jobs.lease()
     assert jobs.counts() == {"RUNNING": 1, "QUEUED": 1}
+
+
+def new(table: int, **more) -> NewJob:
+    request = {"requests": [{"target": {"kind": "TABLE"}}], "correlation_id": "x"} | more
+    return NewJob(entry(table), "current", "ASYNC", request, ["table"], SCAN)
+
+
+def test_many_jobs_are_queued_at_once_and_equal_ones_are_one(jobs):
+    known = queue(jobs, table=2)
+    first, second, third, again = jobs.enqueue_all([new(1), new(2), new(3, missing_only=True), new(3)])
+    assert second == known and third == again and len({first, second, third}) == 3
+    assert jobs.counts() == {"QUEUED": 3}
+    ((request,),) = jobs.database.rows("SELECT request FROM jobs WHERE job_id = ?", third)
+    assert "missing_only" not in json.loads(request)  # of two that are one, all is captured
+    assert jobs.enqueue_all([]) == []
+
+
+def test_many_jobs_are_more_than_one_statement_takes(jobs):
+    ids = jobs.enqueue_all([new(table) for table in range(1000)])
+    assert len(set(ids)) == 1000 and jobs.counts() == {"QUEUED": 1000}
+    lease = jobs.lease()
+    assert lease is not None and lease.job_id in ids and jobs.get(lease.job_id)["finished_at"] is None
