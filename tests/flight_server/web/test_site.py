@@ -10,6 +10,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from threading import Event, Semaphore
 from urllib.parse import quote
 
@@ -97,6 +98,16 @@ def test_a_table_has_its_columns_by_page(browser):
     assert first["quantiles"]["0.5"]
     found = json.loads(browser.get("/table.json?name=lake.s.t&q=C7&sort=nulls&desc=1").text)
     assert [row["column_name"] for row in found["columns"]] == ["c7"]
+
+
+def test_the_twins_have_the_keys_that_the_protocol_names(browser):
+    protocol = (Path(site.__file__).parents[1] / "PROTOCOL.md").read_text(encoding="utf-8")
+    section = protocol[protocol.index("**17.2**") : protocol.index("**17.3**")]
+    told = {
+        row[0]: row[1:] for row in (re.findall(r"`([^`]+)`", line) for line in section.splitlines()) if len(row) > 1
+    }
+    urls = ("/index.json", "/table.json?name=lake.s.t", "/column.json?table=lake.s.t&name=c1")
+    assert {url.partition("?")[0]: list(json.loads(browser.get(url).text)) for url in urls} == told
 
 
 def test_a_table_has_its_checks(browser, app):
