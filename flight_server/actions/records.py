@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from capture import partitions
@@ -14,6 +15,7 @@ from flight_server.wire.scan_request import CURRENT, of_json, parse_json
 from store import logical_types, sketches
 from store.catalog_store import TableEntry
 from store.errors import InvalidArgument, NotFound
+from store.freshness import EXACT, INHERITED
 from store.targets import Target
 
 
@@ -84,20 +86,36 @@ def merge_sketches(call: Call, body: bytes) -> Results:
     allow_partial = fields.get("allow_partial") is True
     first = _theta(call, fields, allow_partial)
     if fields.get("with") is None:
-        yield sketches.estimate(first)._asdict()
+        yield _estimate(first.data, first) | {"snapshot_id": first.snapshot_id, "freshness": first.freshness}
         return
     other = parse_body(json.dumps(fields["with"]).encode(), {"table": str, "snapshot": object, "column": str})
     second = _theta(call, other, allow_partial)
     estimates = {}
     for name, merge in (("union", sketches.union), ("intersection", sketches.intersection)):
-        estimates[name] = sketches.estimate(merge([first, second]))._asdict()
+        estimates[name] = _estimate(merge([first.data, second.data]), first, second)
     yield estimates["union"] | estimates
 
 
-def _theta(call: Call, fields: Mapping[str, Any], allow_partial: bool) -> bytes:
-    """The union of a column's theta sketches: of its files where they are kept, else its own.
+@dataclass(frozen=True, slots=True)
+class _Theta:
+    """A theta sketch of a column, the snapshot whose rows it holds, and whether it holds all of them."""
 
-    The sketch of a sample is used only where `allow_partial` says so, and only if there is no other.
+    data: bytes
+    snapshot_id: int
+    freshness: str
+    is_whole: bool = True
+
+
+def _estimate(data: bytes, *of: _Theta) -> dict[str, Any]:
+    """What a sketch says; nothing exact of a part, nor of a snapshot that it was not captured at."""
+    found = sketches.estimate(data)._asdict()
+    return found | {"exact": found["exact"] and all(theta.freshness == EXACT and theta.is_whole for theta in of)}
+
+
+def _theta(call: Call, fields: Mapping[str, Any], allow_partial: bool) -> _Theta:
+    """A column's theta sketch: its own, else the union of those of its files.
+
+    The sketch of a sample, or of some of the files, is used only where `allow_partial` says so.
     """
     check_table_name(fields["table"])
     check_snapshot(fields["snapshot"])
@@ -119,9 +137,10 @@ def _theta(call: Call, fields: Mapping[str, Any], allow_partial: bool) -> bytes:
     rows = sketches_of.to_pylist()
     samples = [row for row in rows if sketches.is_partial(row["params"])]
     rows = [row for row in rows if not sketches.is_partial(row["params"])]
-    own = [row["data"] for row in rows if row["target_kind"] == "COLUMN"]
+    own = [row for row in rows if row["target_kind"] == "COLUMN"]
     if fields.get("partitions") is None and own:
-        return own[0]
+        of = own[0]["snapshot_id"]
+        return _Theta(own[0]["data"], of, EXACT if of == snapshot_id else INHERITED)
     partition_paths = None
     if fields.get("partitions") is not None:
         if not files.num_rows:
@@ -133,21 +152,33 @@ def _theta(call: Call, fields: Mapping[str, Any], allow_partial: bool) -> bytes:
         columns = call.app.catalog.schema_columns(table, call.app.catalog.snapshot(table, snapshot_id).schema_hash)
         types = {name: logical_types.parse(text) for name, text, *_ in columns}
         partition_paths = set(partitions.paths_in(files, parse_partitions(parsed), types, table.full_name).to_pylist())
-    parts = [
-        r["data"]
+    parts = {
+        r["file_path"]: r
         for r in rows
         if r["target_kind"] == "FILE" and (partition_paths is None or r["file_path"] in partition_paths)
-    ]
+    }
+    column = f'column "{fields["column"]}" of "{table.full_name}"'
     if not parts and samples and fields.get("partitions") is None:
         if allow_partial:
-            return sketches.union([row["data"] for row in samples])
+            return _Theta(sketches.union([row["data"] for row in samples]), snapshot_id, EXACT, is_whole=False)
         raise InvalidArgument(
-            f'the theta sketch of column "{fields["column"]}" of "{table.full_name}" is of a sample',
+            f"the theta sketch of {column} is of a sample",
             code="PARTIAL_SKETCH", hint='capture its NDV without sampling, or set "allow_partial": true',
         )  # fmt: skip
     if not parts:
         raise NotFound(
-            f'no theta sketch is stored of column "{fields["column"]}" of "{table.full_name}"',
-            code="UNKNOWN_SKETCH", hint="capture its NDV first",
+            f"no theta sketch is stored of {column}", code="UNKNOWN_SKETCH", hint="capture its NDV first"
         )  # fmt: skip
-    return sketches.union(parts)
+    listed = {
+        file["file_path"] for file in files.select(["file_path", "file_content", "row_count"]).to_pylist()
+        if file["file_content"] in (None, "DATA") and file["row_count"] != 0
+    }  # fmt: skip
+    lacking = (listed if partition_paths is None else listed & partition_paths) - parts.keys()
+    if lacking and not allow_partial:
+        raise InvalidArgument(
+            f"of {column}, {len(lacking)} of {len(lacking) + len(parts)} files have no theta sketch",
+            code="PARTIAL_SKETCH", hint='capture its NDV, or set "allow_partial": true to unite those of the others',
+        )  # fmt: skip
+    captured_at = {row["snapshot_id"] for row in parts.values()}
+    label = EXACT if captured_at == {snapshot_id} else INHERITED
+    return _Theta(sketches.union([row["data"] for row in parts.values()]), max(captured_at), label, not lacking)

@@ -56,6 +56,34 @@ def test_sketches_of_files_go_before_the_sketch_of_a_sample(app):
     assert merge(app)[0]["ndv"] == 1000
 
 
+def test_sketches_of_some_files_do_not_pass_for_the_table(app):
+    files = [KEY | {"file_path": f"f{n}", "file_content": "DATA", "row_count": 500 * (n < 3)} for n in range(4)]
+    put(app, files, "stats.files")
+    put(app, [sketch(Target.file(f"f{n}"), range(n * 500, n * 500 + 500)) for n in range(2)], "stats.sketches")
+    with pytest.raises(InvalidArgument, match="1 of 3 files have no theta sketch") as refused:
+        merge(app)
+    assert refused.value.code == "PARTIAL_SKETCH"
+    (answer,) = merge(app, allow_partial=True)
+    assert (answer["ndv"], answer["exact"]) == (1000, False)
+    put(app, [sketch(Target.file("f2"), range(1000, 1500))], "stats.sketches")
+    (answer,) = merge(app)
+    assert (answer["ndv"], answer["exact"], answer["freshness"]) == (1500, True, "EXACT")
+
+
+def test_the_sketch_of_an_earlier_snapshot_says_so(app):
+    put(app, [sketch(Target.column(1), range(200))], "stats.sketches")
+    own = merge(app)[0]
+    assert (own["exact"], own["snapshot_id"], own["freshness"]) == (True, 1, "EXACT")
+    schema = {"schema_hash": "h"}
+    for snapshot in (1, 2):
+        put(app, [KEY | schema | {"snapshot_id": snapshot, "row_count": 2000}], "stats.tables")
+        app.database.write(lambda c: c.execute("UPDATE snapshots SET schema_hash = 'h'"))
+    (later,) = merge(app, snapshot=2)
+    assert (later["ndv"], later["exact"], later["snapshot_id"], later["freshness"]) == (200, False, 1, "INHERITED")
+    (both,) = merge(app, **{"with": {"table": "lake.s.t", "snapshot": 2, "column": "c1"}})
+    assert not both["exact"] and not both["union"]["exact"] and both["union"]["ndv"] == 200
+
+
 # Deleting.
 
 NAME = "lake.s.t"
