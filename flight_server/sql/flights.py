@@ -15,6 +15,7 @@ from store.errors import NotFound, nearest
 from store.schemas import FLIGHTS, Flight
 
 CATALOG: Final = "statflight"
+_OF_A_LAKE: Final = "the tables here are those of sys.flights; statistics of a lake's table are rows of stats.columns"
 STORED_SCHEMA: Final = "stats_all"  # every stored row, where `stats` has the current ones
 NAIVE: Final = pa.timestamp("us")  # UTC without saying so: drivers cannot read zoned instants
 
@@ -97,4 +98,4 @@ def find(node: exp.Table, common: Collection[str]) -> Table | None:
     shown = ".".join(part.name for part in (node.args.get("catalog"), node.args.get("db"), node.this) if part)[:200]
     alike = [full for full in TABLES if full.endswith(f".{name}")]
     hint = f'did you mean "{alike[0]}"?' if alike else nearest(name, list(TABLES))
-    raise NotFound(f'no table "{shown}"', code="UNKNOWN_TABLE", hint=hint or "sys.flights lists them all")
+    raise NotFound(f'no table "{shown}"', code="UNKNOWN_TABLE", hint=hint or _OF_A_LAKE)

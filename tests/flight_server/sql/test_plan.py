@@ -83,6 +83,7 @@ REFUSED = {
     "SELECT current_user": "current_user", "SELECT @x": '"?"', "SELECT * FROM pg_catalog.pg_class": "pg_catalog.pg_class",
     "SELECT * FROM '/etc/passwd'": "/etc/passwd", "SELECT * FROM columns": 'did you mean "stats.columns"',
     "SELECT * FROM stats.colums": 'did you mean "stats.columns"', "SELECT * FROM other.stats.columns": "other.stats.columns",
+    "SELECT * FROM lake.sales.orders": "rows of stats.columns",
 }  # fmt: skip
 HUGE = {
     "parentheses": "SELECT " + "(" * 10_000 + "1" + ")" * 10_000, "NOT": "SELECT " + "NOT " * 10_000 + "TRUE",
