@@ -168,7 +168,7 @@ def test_history_of_an_unknown_column(server, client):
         client.history("lake.sales.orders", "di")
 
 
-@pytest.mark.parametrize("call", ["read", "act", "put"])
+@pytest.mark.parametrize("call", ["read", "stream", "act", "put"])
 def test_a_server_that_is_unavailable_is_asked_again(server, call):
     failures = [flight.FlightUnavailableError("[SHUTTING_DOWN] bye")] * 2
 
@@ -182,6 +182,7 @@ def test_a_server_that_is_unavailable_is_asked_again(server, call):
     server.failures = failures
     calls = {
         "read": lambda client: client.read("sys.flights").num_rows,
+        "stream": lambda client: client.read("sys.flights", stream=True).read_all().num_rows,
         "act": lambda client: client.actions.call("health"),
         "put": lambda client: client.put("stats.tables", pa.table({"table_name": ["a"]})),
     }
