@@ -16,10 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
+from capture.engines.native.engine import NativeEngine
 from capture.publishers.publishing import publish
+from capture.publishers.reading_back import with_catalogs
+from capture.publishers.spark_histograms import Bin, serialized
+from capture.publishers.spark_session import SessionCatalog
 from capture.publishers.spi import ColumnStatistics
 from capture.spark.session import Spark
+from capture.store_sink import LocalStore
 from store import sketches
 from store.errors import InvalidArgument, NotFound
 from tests.capture.publishers import parquet_tables
@@ -91,6 +97,23 @@ def test_spark_estimates_with_what_was_published(spark, tmp_path):
     described = {r[0]: r[1] for r in spark().sql(f"DESCRIBE EXTENDED {table.name} k").collect()}
     assert (described["min"], described["max"], described["distinct_count"]) == ("0", "900", "11")
     assert "num_of_bins: 254" in described["histogram"]
+
+
+def test_a_histogram_is_the_text_that_spark_itself_writes(spark):
+    found = [Bin(1.0, 2.5, 3), Bin(2.5, 2.5, 1), Bin(2.5, 1e300, 2**40)]
+    logical = spark()._jvm.org.apache.spark.sql.catalyst.plans.logical
+    array = spark().sparkContext._gateway.new_array(logical.HistogramBin, len(found))
+    for at, item in enumerate(found):
+        array[at] = logical.HistogramBin(item.low, item.high, item.ndv)
+    expected = logical.HistogramSerializer.serialize(logical.Histogram(50.0, array))
+    assert SessionCatalog.of(spark()).histogram(serialized(found, 150)) == expected
+
+
+def test_names_of_columns_with_signs_of_their_own(spark, tmp_path):
+    """All numbers of a table travel as one text."""
+    names = ["a b", "c=d", "e:f", "#g", "!h", "i\\j", "k'l", "ü", "m.n", "o.version"]
+    table = built(spark, tmp_path, pa.table({name: pa.array([1, 2, 3], pa.int64()) for name in names}))
+    assert set(publish(table.publisher()).columns) == set(names)
 
 
 def test_every_type_can_be_planned_with(spark, tmp_path):
@@ -211,6 +234,41 @@ def test_a_hive_metastore_keeps_them_for_other_sessions(tmp_path):
     assert "num_of_bins" in facts["histogram"]
     (plan,) = hive(settings, "EXPLAIN COST SELECT * FROM events WHERE id < 15")
     assert "rowCount=16" in plan[0] or "rowCount=15" in plan[0]
+
+    hive(settings, "ANALYZE TABLE events COMPUTE STATISTICS FOR COLUMNS id")  # its time is known here, and its numbers
+    with serving(tmp_path, "--workers", 1, "--config", toml) as server, server.connect() as client:
+        client.timeout = 300.0
+        lake = {"catalog": "other", "format": "parquet", "uri": str(tmp_path / "lake")}
+        client.act("register_connector", lake | {"options": {"statistics_from": "spark"}})
+        client.act("discover", {"catalog": "other"})
+        (told,) = client.act("capture", {"requests": [{"table": "other.default.events", "kinds": ["ROW_COUNT"]}]})
+        assert (told["outcome"], told["detail"]) == ("CAPTURED", "")
+        whose = {"column": "table_catalog", "op": "EQ", "values": ["other"]}
+        found = client.get({"table": "stats.columns", "predicates": [whose]}).to_pylist()
+    ndv = {row["column_name"]: row["ndv"] for row in found}
+    assert ndv["id"] == pytest.approx(150, rel=0.05)
+    assert {row["producer"] for row in found} == {"UPSTREAM_METADATA_DERIVED"}
+
+
+def captured(spark, table: Table, database: Path) -> tuple[dict[str, float | None], str]:
+    """The ndv of each column of a capture by metadata that reads Spark's catalog too, and its detail."""
+    config = dataclasses.replace(table.config, options={"statistics_from": "spark"})
+    connector = with_catalogs(open_connector(config), config, spark)
+    with LocalStore(database, [NativeEngine()]) as store:
+        detail = store.capture(connector, "c", "default", table.name)[0].detail
+        found = store.read("stats.columns", f"c.default.{table.name}").to_pylist()
+    return {row["column_name"]: row["ndv"] for row in found}, detail
+
+
+def test_statistics_of_sparks_analyze_are_read_back(spark, tmp_path):
+    table = built(spark, tmp_path, rows(0, 150))
+    assert "it holds none" in captured(spark, table, tmp_path / "1.duckdb")[1]
+    spark().sql(f"ANALYZE TABLE {table.name} COMPUTE STATISTICS FOR ALL COLUMNS")
+    ndv, detail = captured(spark, table, tmp_path / "2.duckdb")
+    assert ndv["id"] == pytest.approx(150, rel=0.05) and ndv["label"] and detail == ""
+    parquet_tables.append(table, rows(150, 160))
+    ndv, detail = captured(spark, table, tmp_path / "3.duckdb")
+    assert ndv == {"id": None, "label": None} and "was analysed at 150 rows, the table has 160" in detail
 
 
 def test_explain_shows_both_plans_and_the_truth(tmp_path):
