@@ -175,7 +175,7 @@ def measure_all(session: Any, tables: Any, queries: dict[int, str], kept: Path) 
     """Each query without and with the statistics, in turn: neither side gains by a JVM that has warmed up.
 
     Returns:
-        By query number what `measured` gives, of earlier runs too when they were kept.
+        By query number what `run_times` and `q_errors` tell, of earlier runs too when they were kept.
     """
     catalog = session._jsparkSession.sessionState().catalog()
     parser = session._jsparkSession.sessionState().sqlParser()
@@ -188,27 +188,38 @@ def measure_all(session: Any, tables: Any, queries: dict[int, str], kept: Path) 
 
     done = {int(number): told for number, told in json.loads(kept.read_text()).items()} if kept.exists() else {}
     with cost_based(session, True):
-        for number, sql in queries.items():
-            if number in done:
-                continue
-            done[number] = measured(session, sql, switch)
-            print(number, done[number], flush=True)
-            kept.write_text(json.dumps(done))
+        for part, measure in (("cpu", run_times), ("joins", q_errors)):
+            for number, sql in queries.items():
+                told = done.setdefault(number, {side: {} for side in SIDES})
+                if part not in told[SIDES[0]]:
+                    measure(session, sql, switch, told)
+                    print(number, told, flush=True)
+                    kept.write_text(json.dumps(done))
     return dict(sorted(done.items()))
 
 
-def measured(session: Any, sql: str, switch: Callable[[bool], None]) -> dict[str, Any]:
-    """One query: `changed` says whether its plan did; by side (`without`, `with`) the `seconds` of each run, and the
-    q-errors of its `joins` and of its scans with `filters`."""
-    switch(False)
-    session.sql(sql).collect()  # files and classes are read once
-    sides: dict[str, dict[str, Any]] = {side: {"seconds": []} for side in SIDES}
+def run_times(session: Any, sql: str, switch: Callable[[bool], None], told: dict[str, Any]) -> None:
+    """Tells the `seconds` of each run of a query and those of the JVM's `cpu`, of both sides in turn."""
+    for on in (False, True):  # files are read, and each side's code is compiled
+        switch(on)
+        session.sql(sql).collect()
     for _ in range(RUNS):
         for on, side in enumerate(SIDES):
             switch(bool(on))
-            begun = time.perf_counter()
+            begun, used = time.perf_counter(), cpu_seconds(session)
             session.sql(sql).collect()
-            sides[side]["seconds"].append(time.perf_counter() - begun)
+            told[side].setdefault("seconds", []).append(time.perf_counter() - begun)
+            told[side].setdefault("cpu", []).append(cpu_seconds(session) - used)
+
+
+def cpu_seconds(session: Any) -> float:
+    """Processor time of the JVM, user and system; unlike run times it does not tell of others on the machine."""
+    stat = Path(f"/proc/{session.sparkContext._gateway.proc.pid}/stat").read_text()
+    return sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def q_errors(session: Any, sql: str, switch: Callable[[bool], None], told: dict[str, Any]) -> None:
+    """Tells whether a query's plan `changed`, and of both sides the q-errors of `joins` and of scans with `filters`."""
     plans: list[str] = []
     counts: dict[str, int] = {}
     for on, side in enumerate(SIDES):
@@ -216,8 +227,8 @@ def measured(session: Any, sql: str, switch: Callable[[bool], None]) -> dict[str
         plan = plan_of(session, sql, with_statistics=True)
         plans.append(plan.shape)
         for kind, name in (("Filter", "filters"), ("Join", "joins")):
-            sides[side][name] = [q_error(session, op, counts) for op in plan.operators if op.kind == kind]
-    return sides | {"changed": plans[0] != plans[1]}
+            told[side][name] = [q_error(session, op, counts) for op in plan.operators if op.kind == kind]
+    told["changed"] = plans[0] != plans[1]
 
 
 def q_error(session: Any, operator: Operator, counts: dict[str, int]) -> float:
@@ -235,17 +246,20 @@ def q_error(session: Any, operator: Operator, counts: dict[str, int]) -> float:
 
 def report(title: str, found: dict[int, dict[str, Any]]) -> None:
     """The table that goes into the README, as it is."""
-    print(f"\n{title}\n\n| query | seconds without | with | faster | plan | q-error of joins without | with |")
-    print("|---|---|---|---|---|---|---|")
-    speeds = []
+    print(f"\n{title}\n\n| query | run time without | with | faster | CPU time without | with | faster | plan "
+          "| q-error of joins without | with |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+    speeds: dict[str, list[float]] = {"seconds": [], "cpu": []}
     for number, told in found.items():
-        old, new = (min(told[side]["seconds"]) for side in SIDES)
-        speeds.append(old / new)
-        changed = "changed" if told["changed"] else "same"
-        errors = (shown(told[side]["joins"]) for side in SIDES)
-        print(f"| {number} | {old:.2f} | {new:.2f} | {old / new:.2f} × | {changed} | {' | '.join(errors)} |")
-    print(f"\ngeometric mean of run times: {statistics.geometric_mean(speeds):.2f} × faster; "
-          f"{sum(speed < 0.95 for speed in speeds)} queries slower by more than a twentieth")  # fmt: skip
+        cells = []
+        for what, faster in speeds.items():
+            old, new = (min(told[side][what]) for side in SIDES)
+            faster.append(old / new)
+            cells += [f"{old:.1f} s", f"{new:.1f} s", f"{old / new:.2f} ×"]
+        cells.append("changed" if told["changed"] else "same")
+        print(f"| {number} | {' | '.join(cells + [shown(told[side]['joins']) for side in SIDES])} |")
+    for what, faster in speeds.items():
+        print(f"{what}: {statistics.geometric_mean(faster):.2f} × faster by geometric mean; "
+              f"{sum(speed < 0.95 for speed in faster)} queries slower by more than a twentieth")  # fmt: skip
     for what in ("joins", "filters"):
         errors = [list(itertools.chain.from_iterable(told[side][what] for told in found.values())) for side in SIDES]
         if all(errors):
