@@ -73,21 +73,40 @@ def tuple_of(values: pa.ChunkedArray | pa.Array) -> str:
 
 
 def rowid_in(rids: pa.ChunkedArray, table: str) -> str:
-    """A condition that holds for the rows of these ids: a list where they are few, else those of `{doomed}`."""
+    """A condition that holds for the rows of these ids: a list where they are few, else those of `{doomed}`.
+
+    Args:
+        rids: Row ids (int64).
+        table: Name of the physical table.
+    """
     among = tuple_of(rids) if 0 < len(rids) <= _FEW_ROWS else "(SELECT rid FROM {doomed})"
     return f"{table}.rowid IN {among}"
 
 
 def among(column: str, keys: Collection[int], table: str = "moved") -> str:
     """A condition that holds for the rows of exactly these keys (at least one): a list where they are few, else those
-    in the column `key` of an Arrow table. DuckDB skips row groups by the list and by the range."""
+    in the column `key` of an Arrow table. DuckDB skips row groups by the list and by the range.
+
+    Args:
+        column: SQL of the key.
+        keys: Integer keys.
+        table: Name of the Arrow table that has them in a column `key`.
+    """
     if len(keys) <= _LITERALS:
         return f"{column} IN ({', '.join(str(int(key)) for key in keys)})"
     return f"{column} BETWEEN {int(min(keys))} AND {int(max(keys))} AND {column} IN (SELECT key FROM {{{table}}})"
 
 
 def within(column: str, values: pa.ChunkedArray) -> str:
-    """A condition that holds for all the values (int64, at least one): a list where they are few, else their range."""
+    """A condition that holds for all the values (int64, at least one): a list where they are few, else their range.
+
+    Args:
+        column: SQL of the value.
+        values: Values (int64), at least one.
+
+    Returns:
+        SQL; where the values are many it holds for others between them too.
+    """
     distinct = values.unique()
     if len(distinct) <= _LITERALS:
         return f"{column} IN {tuple_of(distinct)}"

@@ -15,6 +15,13 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
     """Column key (`store.names.column_key`) → id, for every column that each table ever had.
 
     Where no other column is written alike, the dotted name is a key too.
+
+    Args:
+        database: The database.
+        table_keys: Keys of the tables.
+
+    Returns:
+        Table key → column → id.
     """
     rows = database.rows(
         "SELECT table_key, column_name, column_id FROM column_ids WHERE table_key IN (SELECT unnest(?::BIGINT[]))",
@@ -30,7 +37,15 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
 
 
 def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]:
-    """The tables with stored columns, sketches or files, at any snapshot: an engine looks these up."""
+    """The tables with stored columns, sketches or files, at any snapshot: an engine looks these up.
+
+    Args:
+        database: The database.
+        table_keys: Keys of the tables to look at.
+
+    Returns:
+        Keys of those that have some.
+    """
     if not table_keys:
         return set()
     held = [*parts("stats.columns"), *parts("stats.sketches"), "file_snapshots"]
@@ -45,6 +60,10 @@ def snapshot_columns(
     """The columns of snapshots, by table key and snapshot id; none of snapshots and schemas that are unknown.
 
     A column is [name, logical type, nullable, field id, path?]; the path is missing where a connector gave none.
+
+    Args:
+        database: The database.
+        pinned: (table key, snapshot id) pairs.
     """
     rows = database.rows(
         "SELECT s.table_key, s.snapshot_id, c.columns"

@@ -39,7 +39,12 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
-    """The array in another type.
+    """Casts a column to a flight's own type.
+
+    Args:
+        name: The column, for messages.
+        array: Values of a type that is `castable`.
+        target: The type of the flight's column.
 
     Raises:
         InvalidField: A value does not fit; names the column `name`.
@@ -60,17 +65,17 @@ def cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def other_type(name: str, expected: pa.DataType, actual: pa.DataType) -> InvalidField:
-    """The error of a column of the wrong type."""
+    """The error of a column that has another type than its flight's."""
     return InvalidField(name, "is of another type", expected=type_name(expected), actual=actual)
 
 
 def type_name(type: pa.DataType) -> str:
-    """A type as messages write it."""
+    """A type as messages name it."""
     return "utf8" if pa.types.is_string(type) else str(type)
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error, at most 200 characters."""
+    """The first line of an error's message."""
     return str(error).partition("\n")[0][:200]
 
 
@@ -80,7 +85,7 @@ def like(counts: pa.Array, other: pa.Array) -> pa.Array:
 
 
 def trimmed(text: str) -> str:
-    """The text without white space around it.
+    """A name without spaces around it.
 
     Raises:
         ValueError: Nothing is left.
@@ -107,12 +112,12 @@ def json_object(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A value as messages show it, cut after 100 characters."""
+    """A text as messages show it: short."""
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 def lists(lengths: np.ndarray, values: pa.Array, type: pa.DataType, null: np.ndarray | None = None) -> pa.Array:
-    """Lists one after the other over their values.
+    """A list column from lengths and values.
 
     Args:
         lengths: Items of each list, N integers.

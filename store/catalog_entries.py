@@ -68,7 +68,13 @@ class Entries:
 def new_column_ids(
     known: Mapping[str, int], names: Iterable[str], given: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The ids of the names that are not known, or known with another id than the given one: that, else the next."""
+    """The ids of the names that are not known, or known with another id than the given one: that, else the next.
+
+    Args:
+        known: Name → id of the columns there are.
+        names: Names to have ids, in the order in which new ones are given.
+        given: Name → id that a lake gives.
+    """
     new: dict[str, int] = {}
     next_id = max(known.values(), default=0) + 1
     for name in names:

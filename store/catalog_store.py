@@ -12,24 +12,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
-
-from store.arrow_sql import execute, query, within
 from store.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableEntry, new_column_ids
 from store.current_rows import CurrentRows
 from store.database import Connection, Database, insert_rows
 from store.errors import InvalidArgument, NotFound, nearest
-from store.lru import LruCache
 from store.names import dotted_name, split_name, table_uuid
 from store.publications import Publications
+from store.sightings import Sightings
 
-_PLACE = ("table_key", "snapshot_id", "hash")
 __all__ = ["EXTERNAL", "Catalog", "SnapshotEntry", "TableEntry", "table_uuid"]
 
-SIGHTED = 65_536  # snapshots that need not be looked up when they are put again
 
-
-class Catalog(Publications):
+class Catalog(Publications, Sightings):
     """The catalog of one database. Any thread may call reading methods; writing ones take the writer's connection.
 
     Args:
@@ -37,12 +31,12 @@ class Catalog(Publications):
     """
 
     def __init__(self, database: Database):
+        super().__init__()
         self.database = database
         self.drafted = Entries()  # as the writer's transaction has it
         self._committed = Entries()  # as everybody else sees it
         self._changed = False
         self.seen_as: dict[int, str] = {}  # digest of what was found of a table the last time it was looked at
-        self.sighted: LruCache[tuple[int, int], str] = LruCache(SIGHTED)  # table key, snapshot id → its schema hash
         self._next_key = 1
         self.settling = CurrentRows()
         with database.reading() as cursor:
@@ -121,7 +115,15 @@ class Catalog(Publications):
     # Reading, from the file.
 
     def snapshot(self, table: TableEntry, snapshot_id: int) -> SnapshotEntry:
-        """A stored snapshot of a table; NotFound (UNKNOWN_SNAPSHOT) if it does not exist."""
+        """A stored snapshot of a table; NotFound (UNKNOWN_SNAPSHOT) if it does not exist.
+
+        Args:
+            table: The table.
+            snapshot_id: Id of the snapshot.
+
+        Raises:
+            NotFound: The table has no such snapshot (UNKNOWN_SNAPSHOT).
+        """
         rows = self.database.rows(
             "SELECT snapshot_id, ordinal, schema_hash, is_live FROM snapshots WHERE table_key = ? AND snapshot_id = ?",
             table.table_key, snapshot_id,
@@ -161,6 +163,10 @@ class Catalog(Publications):
     def refuse_ambiguous(self, table: TableEntry, columns: Iterable[str]) -> None:
         """Refuses names of columns that two columns of a table's current schema are written as.
 
+        Args:
+            table: The table.
+            columns: Names; those that begin with `#` are ids.
+
         Raises:
             InvalidArgument: One of them is; names the ids to ask for instead.
         """
@@ -182,6 +188,10 @@ class Catalog(Publications):
 
     def column_id(self, table: TableEntry, column: str) -> int:
         """The id of a column, given as `#<id>`, its name or its key (`store.names.column_key`).
+
+        Args:
+            table: The table.
+            column: `#<id>`, a name or a key.
 
         Raises:
             InvalidArgument: Two columns are written so.
@@ -225,7 +235,14 @@ class Catalog(Publications):
     def register(
         self, connection: Connection, name: tuple[str, str, str], table_id: str | None = None, format: str = EXTERNAL
     ) -> TableEntry:
-        """The entry of a table, made when it is new."""
+        """The entry of a table, made when it is new.
+
+        Args:
+            connection: The writer's.
+            name: Catalog, schema and name.
+            table_id: Id of a new table; None to derive it from the name.
+            format: Format of a new table.
+        """
         return self.register_all(connection, {name: table_id}, format)[name]
 
     def register_all(
@@ -293,119 +310,20 @@ class Catalog(Publications):
         if not entry.dropped:
             draft.by_name[entry.name] = entry
 
-    def sight_snapshots(
-        self, connection: Connection, seen: pa.Table, new_tables: Collection[int] = ()
-    ) -> set[tuple[int, int]]:
-        """Registers snapshots that a put has rows of; an external table's greatest id is its current snapshot.
-
-        Args:
-            connection: The writer's.
-            seen: table_key, snapshot_id, schema_hash (null where the rows have none), each table and snapshot once.
-            new_tables: Keys of tables that have no snapshots yet.
-
-        Returns:
-            The snapshots that were not registered before, each with its table key.
-        """
-        places = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True)
-        unsure = pa.array([self.sighted.get(place) is None for place in places], pa.bool_())
-        new = seen.filter(unsure)
-        registered = self._sight(connection, new, new_tables) if new.num_rows else set()
-        greatest: dict[int, int] = {}
-        for key, snapshot_id in zip(seen["table_key"].to_pylist(), seen["snapshot_id"].to_pylist(), strict=True):
-            greatest[key] = max(greatest.get(key, snapshot_id), snapshot_id)
-        self.database.touch_all(greatest)
-        later = {}
-        for key, snapshot_id in greatest.items():
-            current = (entry := self.drafted.by_key[key]).current_snapshot_id
-            if entry.format == EXTERNAL and (current is None or snapshot_id > current):
-                later[key] = snapshot_id
-        if later:
-            self._advance(connection, later)
-        return registered
-
-    def _sight(self, connection: Connection, seen: pa.Table, new_tables: Collection[int]) -> set[tuple[int, int]]:
-        places = list(zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True))
-        hashes = dict(zip(places, seen["schema_hash"].to_pylist(), strict=True))
-        older = seen.filter(pa.array([key not in new_tables for key, _ in places], pa.bool_()))
-        stored = self._stored_hashes(connection, older) if older.num_rows else {}
-        new = [place for place in places if place not in stored]
-        # a connector's own snapshots come from the connector: whether it has this one it will tell
-        external = {key for key, _ in new if self.drafted.by_key[key].format == EXTERNAL}
-        insert_rows(connection, "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live)", [
-            [key, id_, id_ if key in external else -1, hashes[key, id_], True if key in external else None]
-            for key, id_ in new
-        ])  # fmt: skip
-        gained = [place for place, old in stored.items() if old is None and hashes[place] is not None]
-        if gained:
-            columns = {name: [place[at] for place in gained] for at, name in enumerate(("table_key", "snapshot_id"))}
-            rows = pa.table(columns | {"schema_hash": [hashes[place] for place in gained]})
-            execute(
-                connection, "UPDATE snapshots SET schema_hash = k.schema_hash FROM {gained} k WHERE"
-                f" snapshots.{within('table_key', rows['table_key'])} AND snapshots.table_key = k.table_key"
-                " AND snapshots.snapshot_id = k.snapshot_id", gained=rows,
-            )  # fmt: skip
-            self.settling.moved(columns["table_key"])
-        for place in places:
-            if (hash_ := stored.get(place) or hashes[place]) is not None:
-                self.sighted.put(place, hash_)
-        for key, _ in new:
-            self.seen_as.pop(key, None)  # whether the lake has it the next look tells
-        return set(new)
-
-    def _stored_hashes(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], str | None]:
-        """Table key and snapshot id → schema hash of the snapshots that are stored, among some."""
-        scope = f"{within('n.table_key', seen['table_key'])} AND {within('n.snapshot_id', seen['snapshot_id'])}"
-        join = "" if seen.num_rows == 1 else (
-            " SEMI JOIN {seen} s ON s.table_key = n.table_key AND s.snapshot_id = n.snapshot_id")  # fmt: skip
-        rows = execute(connection, "SELECT n.table_key, n.snapshot_id, n.schema_hash"
-                       f" FROM snapshots n{join} WHERE {scope}", seen=seen)  # fmt: skip
-        return {(key, snapshot_id): hash_ for key, snapshot_id, hash_ in rows}
-
-    def _advance(self, connection: Connection, later: Mapping[int, int]) -> None:
-        """Gives external tables a later current snapshot: table key → id, greater than any before."""
-        pairs = pa.table({
-            "table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64()),
-        })  # fmt: skip
-        changed = self._with_other_schema(connection, later, pairs)
-        if len(later) == 1:
-            ((key, snapshot_id),) = later.items()
-            connection.execute(
-                "UPDATE tables SET current_snapshot_id = ? WHERE table_key = ?", [snapshot_id, key]
-            )  # fmt: skip
-        else:
-            execute(
-                connection, "UPDATE tables SET current_snapshot_id = p.snapshot_id FROM {pairs} p"
-                f" WHERE tables.table_key = p.table_key AND tables.{within('table_key', pairs['table_key'])}",
-                pairs=pairs,
-            )  # fmt: skip
-        self.settling.moved(changed)
-        earlier = {k: i for k, i in later.items() if self.drafted.by_key[k].current_snapshot_id is not None}
-        self.settling.aged({key: snapshot_id for key, snapshot_id in earlier.items() if key not in changed})
-        for key, snapshot_id in later.items():
-            self.keep(replace(self.drafted.by_key[key], current_snapshot_id=snapshot_id))
-
-    def _with_other_schema(self, connection: Connection, later: Mapping[int, int], pairs: pa.Table) -> set[int]:
-        """The tables (key → new current snapshot, the same as `pairs`) whose schema is not that of the snapshot that
-        is current until now. Where it stays, the same rows answer, and are only labelled anew."""
-        hashes = []
-        for key, snapshot_id in later.items():
-            current = self.drafted.by_key[key].current_snapshot_id
-            if current is not None:
-                hashes.append((key, self.sighted.get((key, current)), self.sighted.get((key, snapshot_id))))
-        if all(old and new for _, old, new in hashes):
-            return {key for key, old, new in hashes if old != new}
-        moved = query(
-            connection, "SELECT p.table_key FROM {pairs} p JOIN tables t ON t.table_key = p.table_key"
-            " LEFT JOIN snapshots o ON o.table_key = t.table_key AND o.snapshot_id = t.current_snapshot_id"
-            " LEFT JOIN snapshots n ON n.table_key = p.table_key AND n.snapshot_id = p.snapshot_id"
-            " WHERE t.current_snapshot_id IS NOT NULL AND n.schema_hash IS DISTINCT FROM o.schema_hash", pairs=pairs,
-        )  # fmt: skip
-        return set(moved["table_key"].to_pylist())
-
     def assign_column_ids(
         self, connection: Connection, entry: TableEntry, names: Iterable[str], given: Mapping[str, int] | None = None
     ) -> dict[str, int]:
-        """Name → id for every name a table ever had; a new name gets `given`'s id, else the next free position."""
+        """Name → id for every name a table ever had; a new name gets `given`'s id, else the next free position.
+
+        Args:
+            connection: The writer's.
+            entry: The table.
+            names: Names to have ids.
+            given: Name → id that the lake gives.
+
+        Returns:
+            Name → id, of all names.
+        """
         known: dict[str, int] = dict(
             connection.execute(
                 "SELECT column_name, column_id FROM column_ids WHERE table_key = ?", [entry.table_key]
@@ -425,7 +343,15 @@ class Catalog(Publications):
     def put_connector(
         self, connection: Connection, catalog: str, format: str, uri: str, masked_options: Mapping[str, str]
     ) -> None:
-        """Stores a connector in the state ACTIVE, in place of one of the same name."""
+        """Stores a connector in the state ACTIVE, in place of one of the same name.
+
+        Args:
+            connection: The writer's.
+            catalog: The connector's name.
+            format: Its format.
+            uri: Address of the lake.
+            masked_options: Options without secrets.
+        """
         connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
         connection.execute(
             "INSERT INTO connectors VALUES (?, ?, ?, ?, 'ACTIVE', ?, NULL)",

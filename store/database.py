@@ -92,7 +92,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A cursor for one reader, closed at the end."""
+        """A cursor for the block, closed after it."""
         cursor = self.read()
         try:
             yield cursor
@@ -100,7 +100,18 @@ class Database:
             cursor.close()
 
     def submit(self, function: Callable[[Connection], T], *, alone: bool = False) -> Future[T]:
-        """Queues a function for the writer. `alone`: outside of any transaction, while nothing else is written."""
+        """Queues a function for the writer. `alone`: outside of any transaction, while nothing else is written.
+
+        Args:
+            function: Takes the writer's connection.
+            alone: Run it outside of any transaction, while nothing else is written.
+
+        Returns:
+            Its result, once that is on disk.
+
+        Raises:
+            ShuttingDown: The database is closed.
+        """
         if self._closed:
             raise ShuttingDown("the store is closed")
         future: Future[T] = Future()
@@ -120,7 +131,12 @@ class Database:
         self._touched.update(table_keys)
 
     def is_settled(self, table_key: int, generation: int) -> bool:
-        """Whether, inside of a write, a table is still as readers saw it at a generation."""
+        """Whether, inside of a write, a table is still as readers saw it at a generation.
+
+        Args:
+            table_key: Key of the table.
+            generation: Of `versions`, as of the read.
+        """
         return table_key not in self._touched and self.versions.generation(table_key) == generation
 
     def backup(self, path: str | Path) -> int:

@@ -149,6 +149,13 @@ class Discovery:
 
         `present` are the (schema, name) pairs of all tables of the lake, empty when not all were looked at: a table
         whose identity is known under a name that is no longer there was renamed; where it still is, one is a copy.
+
+        Args:
+            connection: The writer's.
+            catalog: The connector's name.
+            format: Its format.
+            found: The table.
+            present: (schema, name) of all tables of the lake.
         """
         name = (catalog, found["schema"], found["name"])
         entry = self._catalog.drafted.by_name.get(name)

@@ -33,7 +33,13 @@ class Listing:
 
 
 def can_continue(connection: Connection, table_key: int, listing: Listing) -> bool:
-    """True if the base is the newest listing, still has its mark, and the snapshot has no listing of its own."""
+    """True if the base is the newest listing, still has its mark, and the snapshot has no listing of its own.
+
+    Args:
+        connection: A connection.
+        table_key: Key of the table.
+        listing: The listing to be put.
+    """
     base = listing.base_snapshot_id
     found = connection.execute("SELECT snapshot_id, mark FROM file_marks WHERE table_key = ?", [table_key]).fetchall()
     if base is None or found != [(base, listing.base_mark)]:
@@ -51,6 +57,11 @@ def _is_newest(snapshot_id: int, listed: dict[int, int]) -> bool:
 
 def continue_listing(connection: Connection, table_key: int, listing: Listing) -> None:
     """Gives the snapshot the listing of its base without the removed files; what is new is put after that.
+
+    Args:
+        connection: The writer's.
+        table_key: Key of the table.
+        listing: The listing; its base must be what `can_continue` accepts.
 
     Raises:
         UpstreamError: The base is not what it was; another try starts anew.

@@ -32,7 +32,16 @@ STORAGE_ID = {
 
 
 def rows_of(flight: str, table: TableEntry, snapshot_id: int) -> tuple[str, list[Any]]:
-    """FROM and WHERE (open to `AND …`) of a table's stored rows `t` at one snapshot, and the parameters."""
+    """FROM and WHERE (open to `AND …`) of a table's stored rows `t` at one snapshot, and the parameters.
+
+    Args:
+        flight: A stored flight, or `file_sketches`.
+        table: The table.
+        snapshot_id: Id of the snapshot.
+
+    Returns:
+        SQL that begins with the table's name, and its parameters.
+    """
     if flight in BY_SNAPSHOT:
         return f"{BY_SNAPSHOT[flight]} t WHERE t.table_key = ? AND t.snapshot_id = ?", [table.table_key, snapshot_id]
     return (
@@ -43,7 +52,12 @@ def rows_of(flight: str, table: TableEntry, snapshot_id: int) -> tuple[str, list
 
 
 def where_target(flight: str, target: Target) -> tuple[str, list[Any]]:
-    """Condition (beginning with AND) of the rows `t` of a flight that are about a target, and the parameters."""
+    """Condition (beginning with AND) of the rows `t` of a flight that are about a target, and the parameters.
+
+    Args:
+        flight: A stored flight, or `file_sketches`.
+        target: The target.
+    """
     if flight.endswith("sketches"):
         return " AND t.storage_id = ?", [target.storage_id]
     match target.kind:
@@ -61,7 +75,13 @@ def where_target(flight: str, target: Target) -> tuple[str, list[Any]]:
 
 
 def positions(connection: Connection, table_key: int, family: str) -> dict[int, int]:
-    """Snapshot id → position of its listing."""
+    """Snapshot id → position of its listing.
+
+    Args:
+        connection: A connection.
+        table_key: Key of the table.
+        family: A flight of `BY_SPAN`.
+    """
     found = connection.execute(
         "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = ?", [table_key, family]
     )
@@ -100,7 +120,18 @@ def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scop
 def delete_by_snapshot(
     connection: Connection, flight: str, table: TableEntry, snapshot_id: int | None, target: Target | None
 ) -> int:
-    """How many rows went."""
+    """Deletes rows of a flight of `BY_SNAPSHOT`.
+
+    Args:
+        connection: The writer's.
+        flight: The flight.
+        table: The table.
+        snapshot_id: Of this snapshot alone; None for all.
+        target: Of this target alone; None for all.
+
+    Returns:
+        The number of rows deleted.
+    """
     condition, parameters = where_target(flight, target) if target else ("", [])
     where, values = "t.table_key = ?", [table.table_key]
     if snapshot_id is not None:
@@ -115,7 +146,18 @@ def delete_by_snapshot(
 def delete_by_span(
     connection: Connection, family: str, table: TableEntry, snapshot_id: int | None, target: Target | None
 ) -> int:
-    """How many rows of the listings went: a row that two listings held counts twice."""
+    """Deletes rows of a flight of `BY_SPAN`.
+
+    Args:
+        connection: The writer's.
+        family: The flight.
+        table: The table.
+        snapshot_id: Of this snapshot's listing alone; None for all.
+        target: Of this target alone; None for all.
+
+    Returns:
+        The number of rows taken out of listings: one that two listings hold counts twice.
+    """
     physical, key = BY_SPAN[family], table.table_key
     listings = positions(connection, key, family)
     doomed_listings = {s: pos for s, pos in listings.items() if snapshot_id in (None, s)}

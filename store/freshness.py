@@ -81,7 +81,12 @@ def rank_sql(record: str, hash: str, ordinal: str, asked: str) -> str:
 
 def stored_freshness_sql(snapshot_id: str, current: str) -> str:
     """SQL of the label of a stored row that is read for itself: EXACT at the current snapshot, else STALE; of a table
-    without a current snapshot every row is EXACT."""
+    without a current snapshot every row is EXACT.
+
+    Args:
+        snapshot_id: SQL of the row's snapshot id.
+        current: SQL of its table's current snapshot id.
+    """
     return f"CASE WHEN {snapshot_id} = coalesce({current}, {snapshot_id}) THEN '{EXACT}' ELSE '{STALE}' END"
 
 
@@ -94,7 +99,12 @@ def is_whole(row: Mapping[str, Any]) -> bool:
 
 
 def usable_for(label: str | None, row: Mapping[str, Any]) -> str:
-    """PRUNING or PLANNING, for a record by column name that is served with a freshness."""
+    """PRUNING or PLANNING, for a record by column name that is served with a freshness.
+
+    Args:
+        label: The freshness that the record is served with.
+        row: The record by column name.
+    """
     unsure = row.get("logical_type") in NAN_TYPES and row.get("nan_count") is None
     return PRUNING if label == EXACT and is_whole(row) and not unsure else PLANNING
 
@@ -128,7 +138,15 @@ def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArra
 
 
 def usable_for_arrow(label: pa.Array, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-    """`usable_for` of each row (utf8), given the freshness of each."""
+    """`usable_for` of each row (utf8), given the freshness of each.
+
+    Args:
+        label: Freshness of each row (utf8).
+        rows: The rows, with the columns of `USABLE_COLUMNS` that their flight has.
+
+    Returns:
+        utf8, without nulls.
+    """
     usable = pc.and_(pc.equal(label, EXACT).fill_null(False), is_whole_arrow(rows))
     if "nan_count" in rows.schema.names:
         floating = pc.is_in(rows["logical_type"], pa.array(NAN_TYPES))

@@ -94,7 +94,19 @@ class JobStore:
         self, table: TableEntry, snapshot: str, mode: str, request: Mapping[str, Any], targets: Sequence[str],
         priority: int = SCAN,
     ) -> str:  # fmt: skip
-        """The id of the job: a new one, or the active one that is equal."""
+        """The id of the job: a new one, or the active one that is equal.
+
+        Args:
+            table: The table to capture.
+            snapshot: Snapshot id as text, or `current`.
+            mode: Capture mode.
+            request: The request, as JSON has it.
+            targets: Storage ids or names of the targets.
+            priority: Seconds of waiting by which jobs of priority 0 go before it.
+
+        Returns:
+            The id of the new job, or of an active one that is equal.
+        """
         return self.database.write(
             lambda connection: self.enqueue_in(connection, table, snapshot, mode, request, targets, priority)
         )
@@ -146,7 +158,15 @@ class JobStore:
         return ids
 
     def lease(self, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> Lease | None:
-        """Hands out the next job that may run; tables in `busy_tables` are left alone, and priorities above `up_to`."""
+        """Hands out the next job that may run; tables in `busy_tables` are left alone, and priorities above `up_to`.
+
+        Args:
+            busy_tables: Keys of tables that are left alone.
+            up_to: The greatest priority to hand out; None for any.
+
+        Returns:
+            None when no job may run now.
+        """
         now = self.now()
         busy = list(busy_tables)
         limit = 2**31 if up_to is None else up_to
@@ -185,7 +205,17 @@ class JobStore:
         return self.database.write(run)
 
     def renew(self, job_id: str, token: str, progress: float | None = None, message: str | None = None) -> bool:
-        """Prolongs a lease; True while the job is wanted, False once it is being cancelled."""
+        """Prolongs a lease; True while the job is wanted, False once it is being cancelled.
+
+        Args:
+            job_id: The job.
+            token: The lease's token.
+            progress: Share done, 0 to 1.
+            message: What the worker does now.
+
+        Raises:
+            Conflict: The lease is lost.
+        """
 
         def run(connection: Connection) -> bool:
             state = self.check(connection, job_id, token)
@@ -212,7 +242,24 @@ class JobStore:
         self, connection: Connection, job_id: str, token: str, *, captured: int, failed: int, retry: bool, message: str,
         stats_processed: int,
     ) -> str:  # fmt: skip
-        """Ends a try, inside the writer's transaction that publishes its rows; the job's state after it."""
+        """Ends a try, inside the writer's transaction that publishes its rows; the job's state after it.
+
+        Args:
+            connection: The writer's.
+            job_id: The job.
+            token: The lease's token.
+            captured: Targets that were captured.
+            failed: Targets that failed.
+            retry: What failed may pass later.
+            message: What to show beside the state.
+            stats_processed: Rows that were published.
+
+        Returns:
+            The state after it.
+
+        Raises:
+            Conflict: The lease is lost.
+        """
         state = self.check(connection, job_id, token)
         attempts = connection.execute("SELECT attempts FROM jobs WHERE job_id = ?", [job_id]).fetchall()[0][0]
         now = self.now()

@@ -92,7 +92,13 @@ _MANY_ROWS: Final = 500
 
 
 def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Appends rows, of all columns and one type in each, in one statement: `executemany` takes a millisecond a row."""
+    """Appends rows, of all columns and one type in each, in one statement: `executemany` takes a millisecond a row.
+
+    Args:
+        connection: The writer's.
+        table: Name of the table; columns in parentheses may follow.
+        rows: Values in the order of the columns.
+    """
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
         if len(rows) > _MANY_ROWS:  # values of parameters are converted one by one
@@ -124,7 +130,14 @@ def row_columns(flight: str) -> Sequence[str]:
 
 
 def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
-    """CREATE TABLE of a flight's rows; `leading` and `more` are columns before and after the flight's own."""
+    """CREATE TABLE of a flight's rows; `leading` and `more` are columns before and after the flight's own.
+
+    Args:
+        flight: A stored flight.
+        table: Name of the physical table.
+        leading: SQL of the key's columns after `table_key`.
+        more: SQL of columns at the end, each after a comma.
+    """
     columns = []
     for name, type in stored_columns(flight).items():
         # sketches do not compress: trying to costs 3 to 5 times the write

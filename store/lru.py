@@ -36,7 +36,13 @@ class LruCache(Generic[K, V]):
             return found[0]
 
     def put(self, key: K, value: V, size: int = 1) -> None:
-        """Keeps a value, and drops the least recently used until all fits. One over the limit is not kept."""
+        """Keeps a value in place of one of the same key; drops the least recently used where it is too much.
+
+        Args:
+            key: The key.
+            value: The value.
+            size: What it takes, in the unit of the limit.
+        """
         size += self._overhead
         with self._lock:
             self._drop(key)
@@ -48,12 +54,12 @@ class LruCache(Generic[K, V]):
                 self._drop(next(iter(self._held)))
 
     def drop(self, key: K) -> None:
-        """Forgets a key, if it is known."""
+        """Drops a value, if it is there."""
         with self._lock:
             self._drop(key)
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Drops all values."""
         with self._lock:
             self._held.clear()
             self.size = 0

@@ -50,7 +50,13 @@ class MaterializedSlices:
         database.before_commit.append(self._forget)
 
     def find(self, flight: str, table_key: int, snapshot_id: int) -> bytes | None:
-        """The value, or None where there is none."""
+        """The value, or None where there is none.
+
+        Args:
+            flight: Name of the flight.
+            table_key: Key of the table.
+            snapshot_id: Id of its current snapshot.
+        """
         if table_key not in self._keys:
             return None
         with self._prepared() as cursor:

@@ -68,11 +68,11 @@ class Counts:
         return Counts(*(a + b for a, b in zip(self.astuple(), other.astuple(), strict=True)))
 
     def astuple(self) -> tuple[int, int, int, int]:
-        """received, created, unchanged, replaced."""
+        """The counts in their order."""
         return self.received, self.created, self.unchanged, self.replaced
 
     def to_json(self) -> dict[str, int]:
-        """The counts by name."""
+        """The counts as the answer of a put has them."""
         return dict(zip(("received", "created", "unchanged", "replaced"), self.astuple(), strict=True))
 
 
@@ -100,11 +100,21 @@ class Novel:
     flights: set[str] = field(default_factory=set)
 
     def has_tables(self, flight: str, rows: pa.Table) -> bool:
-        """True if no rows of a flight are stored for any table of the rows (`table_key`)."""
+        """True if no rows of a flight are stored for any table of the rows (`table_key`).
+
+        Args:
+            flight: The flight of the rows.
+            rows: Rows with `table_key`.
+        """
         return flight not in self.flights and self.tables.issuperset(rows["table_key"].unique().to_pylist())
 
     def has_snapshots(self, flight: str, rows: pa.Table) -> bool:
-        """True if no rows of a flight are stored for any table and snapshot of the rows."""
+        """True if no rows of a flight are stored for any table and snapshot of the rows.
+
+        Args:
+            flight: The flight of the rows.
+            rows: Rows with `table_key` and `snapshot_id`.
+        """
         if flight in self.flights or not self.snapshots:
             return False
         first = first_of_each(rows, ["table_key", "snapshot_id"])
@@ -141,7 +151,15 @@ class _Hash(io.RawIOBase):
 
 
 def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
-    """A number for each row: equal where the rows agree in all the columns, growing with their first appearance."""
+    """A number for each row: equal where the rows agree in all the columns, growing with their first appearance.
+
+    Args:
+        rows: The rows.
+        names: Columns to compare; nulls are equal.
+
+    Returns:
+        int64, of shape (rows,).
+    """
     total: Codes = np.zeros(rows.num_rows, np.int64)
     for name in names:
         column = rows[name]
@@ -171,7 +189,12 @@ def _texts(lists: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def split(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows apart by the values of some columns; rows that agree keep their order."""
+    """The rows apart by the values of some columns; rows that agree keep their order.
+
+    Args:
+        rows: The rows.
+        names: The columns.
+    """
     numbers = codes(rows, names)
     if not len(numbers) or (numbers == numbers[0]).all():
         yield rows
@@ -213,7 +236,15 @@ def once(flight: str, name_of: Callable[[int], str], rows: pa.Table, keys: Seque
 
 
 def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str, Any], new: dict[str, Any]) -> Conflict:
-    """The Conflict of a row with what is stored, naming the first field that differs."""
+    """The Conflict of a row with what is stored, naming the first field that differs.
+
+    Args:
+        flight: The flight.
+        full_name: The table's full name.
+        keys: The columns that name the target.
+        old: The stored record by column name.
+        new: The put's.
+    """
     content = [name for name in old if name not in cosmetic(flight) and name not in keys]
     differing = next((name for name in content if new.get(name) != old[name]), "content")
     return Conflict(

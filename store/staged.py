@@ -75,7 +75,12 @@ class Staged:
         return query_few(connection, sql, schema, staged=self.numbered, **tables)
 
     def same_target(self, staged: str, stored: str) -> str:
-        """SQL of whether a staged and a stored row are about one target."""
+        """SQL of whether a staged and a stored row are about one target.
+
+        Args:
+            staged: Alias of the staged row.
+            stored: Alias of the stored row.
+        """
         terms = []
         for key in self.keys:
             if key not in self.rows.column_names:
@@ -99,7 +104,17 @@ class Staged:
         return self.rows.append_column("row_no", pa.array(np.arange(self.rows.num_rows)))
 
     def refuse(self, connection: Connection, table: str, row_no: int, rowid: int) -> None:
-        """Raises the Conflict of one row."""
+        """Raises the Conflict of one row.
+
+        Args:
+            connection: The writer's.
+            table: Physical table of the stored row.
+            row_no: Number of the staged row.
+            rowid: Row id of the stored one.
+
+        Raises:
+            Conflict: Always.
+        """
         new = dict.fromkeys(self.columns) | self.rows.slice(row_no, 1).to_pylist()[0]
         found = connection.sql(f"SELECT * FROM {table} WHERE rowid = {int(rowid)}").to_arrow_table().to_pylist()[0]
         stored = {name: found[name] for name in self.columns}
@@ -118,7 +133,17 @@ class Staged:
         self, connection: Connection, table: str, rows: pa.Table, generation: int, more: Mapping[str, str],
         join: str = "", **tables: pa.Table,
     ) -> None:  # fmt: skip
-        """Appends rows; `more` are columns besides the flight's own and their SQL, `s` is the row."""
+        """Appends rows; `more` are columns besides the flight's own and their SQL, `s` is the row.
+
+        Args:
+            connection: The writer's.
+            table: The physical table.
+            rows: Rows of `rows`, maybe with more columns.
+            generation: Generation of the put.
+            more: Column → SQL of each column besides the flight's own.
+            join: SQL after the staged rows `s`.
+            tables: Arrow tables that the join names.
+        """
         names = ", ".join([*more, *(f'"{name}"' for name in self.given), "generation", "created_at"])
         values = ", ".join([*more.values(), *(f's."{name}"' for name in self.given), str(generation), "now()"])
         for piece in _pieces(rows):

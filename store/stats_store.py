@@ -63,6 +63,13 @@ class StatsStore(Protocol):
     def put(self, puts: Sequence[Put], *, idempotency_key: str | None = None) -> Counts:
         """Stores rows; what they do is counted.
 
+        Args:
+            puts: Stored in order; each sees what the one before it wrote.
+            idempotency_key: A put of the same content under it was stored already.
+
+        Returns:
+            Counts over all puts.
+
         Raises:
             Conflict: In mode `create` another record is stored for a target; or the key was used for other content.
             InvalidArgument: Two different rows for one target.
@@ -83,6 +90,13 @@ class StatsStore(Protocol):
     ) -> Page:
         """Records in storage-id order, the token of the next page (empty at the end), and the total count.
 
+        Args:
+            table: The table.
+            snapshot_id: Id of the snapshot.
+            kind: Records of these targets alone; None for all.
+            page_token: Where the page begins: the token of the one before it.
+            page_size: Records of a page.
+
         Raises:
             NotFound: The table has no such snapshot. One that was never captured has no records.
         """
@@ -91,10 +105,28 @@ class StatsStore(Protocol):
         """How many records `list` would go through; NotFound as there."""
 
     def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
-        """How many records went; sketches go with their record and are not counted."""
+        """Deletes records; sketches go with their record and are not counted.
+
+        Args:
+            table: The table.
+            snapshot_id: Of this snapshot alone; None for all.
+            target: Of this target alone; None for all.
+
+        Returns:
+            The number of records deleted.
+        """
 
     def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
-        """NotFound where nothing is stored for the target."""
+        """Metadata of the record of a target at a snapshot.
+
+        Args:
+            table: The table.
+            snapshot_id: Id of the snapshot.
+            target: The target.
+
+        Raises:
+            NotFound: No such snapshot, or nothing is stored for the target.
+        """
 
 
 def content_hash(flight: str, row: Mapping[str, Any], sketch_digests: Iterable[str]) -> str:
@@ -130,7 +162,14 @@ class DuckDBStatsStore(StatsStore):
     def put_in(
         self, connection: Connection, puts: Sequence[Put], idempotency_key: str | None = None, content: str = ""
     ) -> Counts:
-        """The put itself, inside the writer's transaction."""
+        """The put itself, inside the writer's transaction.
+
+        Args:
+            connection: The writer's.
+            puts: See `put`.
+            idempotency_key: See `put`.
+            content: `digest` of the puts, where they have a key.
+        """
         if idempotency_key is not None and (replay := self._replay(connection, idempotency_key, content)):
             return replay
         generation = self._next_generation()
@@ -307,7 +346,7 @@ class DuckDBStatsStore(StatsStore):
     def delete_in(
         self, connection: Connection, table: TableEntry, snapshot_id: int | None, target: Target | None = None
     ) -> int:
-        """`delete` in the writer's transaction."""
+        """`delete`, inside the writer's transaction."""
         self.database.touch(table.table_key)
         self.catalog.settling.moved([table.table_key])
         forget_mark(connection, table.table_key, snapshot_id)

@@ -33,6 +33,10 @@ def with_storage_ids(flight: Flight, table: pa.Table) -> pa.Table:
 
     A row of `stats.columns` that has a name but no id yet gets null. Rows of `stats.file_columns` get the id of their
     file. Of `stats.sketches` the column is in its own place, and target_kind and column_id are filled from it.
+
+    Args:
+        flight: The flight of the rows.
+        table: Rows as `store.records.prepare` returns them.
     """
     parts = [_with_storage_ids(flight, batch) for batch in table.to_batches()]
     if parts:

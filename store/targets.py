@@ -51,12 +51,12 @@ class Target:
 
     @classmethod
     def table(cls) -> Target:
-        """The table itself."""
+        """The target of a whole table."""
         return cls(TargetKind.TABLE)
 
     @classmethod
     def column(cls, column_id: int) -> Target:
-        """A column by its id, at least 1.
+        """The target of a column.
 
         Raises:
             InvalidField: The id is not a positive integer.
@@ -65,7 +65,7 @@ class Target:
 
     @classmethod
     def file(cls, file_path: str) -> Target:
-        """A file by its path, which is trimmed.
+        """The target of a file.
 
         Raises:
             InvalidField: The path is blank.
@@ -76,7 +76,7 @@ class Target:
 
     @classmethod
     def expression(cls, engine_kind: str, key: bytes, engine_version: str | None = None) -> Target:
-        """An expression of an engine.
+        """The target of an expression.
 
         Args:
             engine_kind: Name of the engine, in any case.
@@ -99,7 +99,7 @@ class Target:
 
     @classmethod
     def column_group(cls, column_ids: list[int] | tuple[int, ...]) -> Target:
-        """A group of columns; their order does not matter.
+        """The target of several columns together, in any order.
 
         Raises:
             InvalidField: There are fewer than two, or one is named twice.

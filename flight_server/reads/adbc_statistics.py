@@ -38,7 +38,13 @@ Statistic = tuple[str | None, int, Any, bool]
 
 
 def answer(request: ScanRequest, tables: Rows, columns: Rows) -> pa.Table:
-    """The answer of a scan of the flight. DuckDB knows no dense union, so none of it goes through DuckDB."""
+    """The answer of a scan of the flight. DuckDB knows no dense union, so none of it goes through DuckDB.
+
+    Args:
+        request: The scan.
+        tables: Rows of stats.tables with `TABLE_COLUMNS`.
+        columns: Rows of stats.columns with `COLUMNS`.
+    """
     names = pa.schema([FLIGHT.schema.field("catalog_name")])
 
     def keep(catalog: str) -> bool:

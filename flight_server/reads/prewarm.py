@@ -36,7 +36,7 @@ class Prewarmer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begins to warm the cache, in a thread of its own."""
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._run, name="ready", daemon=True)
         self._thread.start()
 

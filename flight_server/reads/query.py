@@ -41,7 +41,13 @@ class Queries:
         self._estimates: tuple[int, dict[str, int]] = (-1, {})  # rows by physical table, as of an epoch
 
     def start(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
-        """The batches; what they are of is fixed once this returns."""
+        """The batches; what they are of is fixed once this returns.
+
+        Args:
+            cursor: A cursor of its own.
+            request: The scan.
+            scope: The tables and snapshots it is about.
+        """
         if scope.epoch is not None:  # what is asked for is current: that is a plain filter
             batches = self._query(cursor, request, replace(scope, pins=None, snapshot=None, current=True))
             if self.versions.steady() == scope.epoch:
@@ -131,13 +137,26 @@ class Queries:
         return name not in STORED or self.estimate(name, only_current=scope.current) <= ORDERED_UP_TO
 
     def stored_rows(self, flight: Flight, keys: Collection[int] | None = None) -> dict[int, int]:
-        """How many rows of a stored flight there are of each table that has any, by table key; of all snapshots."""
+        """How many rows of a stored flight there are of each table that has any, by table key; of all snapshots.
+
+        Args:
+            flight: A stored flight.
+            keys: Keys of the tables to look at; None for all.
+
+        Returns:
+            Table key → rows, by ascending key.
+        """
         among = "" if keys is None else "WHERE table_key IN (SELECT unnest(?::BIGINT[]))"
         sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} {among} GROUP BY 1 ORDER BY 1"
         return dict(self.database.rows(sql) if keys is None else self.database.rows(sql, list(keys)))
 
     def estimate(self, flight: str, *, only_current: bool = False) -> int:
-        """Rows of a flight of `STORED`, by DuckDB's own estimate."""
+        """Rows of a flight of `STORED`, by DuckDB's own estimate.
+
+        Args:
+            flight: A flight of `STORED`.
+            only_current: Count what answers for current snapshots alone.
+        """
         epoch = self.versions.epoch
         if epoch != self._estimates[0]:  # to ask for one takes as long as to ask for all
             rows = self.database.rows("SELECT table_name, estimated_size FROM duckdb_tables()")
@@ -156,7 +175,12 @@ def sort_keys(request: ScanRequest, scope: ReadScope) -> tuple[str, ...]:
 
 
 def in_order(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """The rows sorted by the keys; the table itself where they are."""
+    """The rows sorted by the keys; the table itself where they are.
+
+    Args:
+        table: The rows.
+        keys: Columns to sort by, ascending.
+    """
     if table.num_rows < 2 or not keys:
         return table
     order = pc.sort_indices(table.select(list(keys)), [(key, "ascending") for key in keys])

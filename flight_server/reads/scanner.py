@@ -53,7 +53,12 @@ class Scanner:
         self.queries = Queries(database, versions)
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
-        """The request with "current" fixed to today's snapshot ids, for its ticket."""
+        """The request with "current" fixed to today's snapshot ids, for its ticket.
+
+        Args:
+            request: The scan.
+            principal: The caller; only tables it sees are pinned.
+        """
         if request.snapshot != CURRENT or request.pins is not None:
             return request
         tables = self._tables(request, principal)
@@ -62,7 +67,12 @@ class Scanner:
         return replace(request, pins=_current(tables))
 
     def scope(self, request: ScanRequest, principal: Principal) -> ReadScope:
-        """The tables of a request, and the snapshot of each."""
+        """The tables of a request, and the snapshot of each.
+
+        Args:
+            request: The scan.
+            principal: The caller; it sees no other tables.
+        """
         epoch = self.versions.steady()
         tables = self._tables(request, principal)
         only = tables[0] if tables is not None and len(tables) == 1 else None
@@ -148,7 +158,13 @@ class Scanner:
     def reader(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
     ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-        """The schema and batches of a scan."""
+        """The schema and batches of a scan.
+
+        Args:
+            request: The scan.
+            principal: The caller.
+            is_cancelled: Whether the caller has left.
+        """
         answer = self.read(request, principal, is_cancelled)
         return request.schema, answer.to_batches() if isinstance(answer, pa.Table) else answer
 
@@ -233,7 +249,17 @@ class Scanner:
         return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
 
     def slice(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
-        """Rows of a flight of one table (all stored ones, or those valid for a snapshot), if cached or materialized."""
+        """Rows of a flight of one table (all stored ones, or those valid for a snapshot), if cached or materialized.
+
+        Args:
+            flight: A flight `stats.*`.
+            table: The table.
+            snapshot: Snapshot id; None for all stored rows.
+            allow_stale: Records of other schemas may answer.
+
+        Returns:
+            None when DuckDB has to answer.
+        """
         stale = allow_stale and snapshot is not None
         return self.slices.get(
             (flight.name, table.table_key, snapshot, stale),
@@ -249,7 +275,13 @@ class Scanner:
         return None if data is None else self.unpack(flight, data, generation)
 
     def unpack(self, flight: Flight, data: bytes, generation: int) -> Slice | None:
-        """Opens a materialized slice; None when another version of this program wrote it."""
+        """Opens a materialized slice; None when another version of this program wrote it.
+
+        Args:
+            flight: A flight of `PACKED`.
+            data: What `pack` made.
+            generation: The table's generation, taken before the data was read.
+        """
         return Slice.unpacked(data, _MARKS[flight.name], flight.schema, generation)
 
     def pack(self, flight: Flight, made: Slice) -> bytes:
@@ -257,7 +289,12 @@ class Scanner:
         return made.packed(_MARKS[flight.name])
 
     def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[int, int, Slice]]:
-        """Table key, snapshot id and slice of the current rows of each table that has any, by one query."""
+        """Table key, snapshot id and slice of the current rows of each table that has any, by one query.
+
+        Args:
+            flight: A flight of `PACKED`.
+            tables: The tables.
+        """
         pins = {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
         if not pins:
             return
@@ -327,7 +364,12 @@ class Scanner:
     # Shares of a scan.
 
     def parts(self, request: ScanRequest, principal: Principal) -> list[ScanRequest]:
-        """The request in as many shares as it asks for: disjoint, and together all of its rows."""
+        """The request in as many shares as it asks for: disjoint, and together all of its rows.
+
+        Args:
+            request: The scan; `partitions` says how many shares.
+            principal: The caller.
+        """
         name = request.flight.name
         if request.partitions == 1 or name not in STORED or request.limit is not None or name == _SKETCHES:
             return [request]

@@ -75,6 +75,11 @@ def limited_to(alias: str, scope: ReadScope, parameters: list[Any]) -> str:
     """A condition on table keys; an integer list where they are few, so that DuckDB skips row groups by it.
 
     Long lists become a parameter, the keys of pins are those of the Arrow table `pins` (`pins_of`).
+
+    Args:
+        alias: Alias of the rows.
+        scope: The tables.
+        parameters: Parameters of the query; those of the condition are added.
     """
     keys = scope.keys
     if scope.pins is not None and (keys is None or len(keys) <= 16):

@@ -45,7 +45,7 @@ class Slice:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, generation: int) -> Slice:
-        """A slice of these rows.
+        """The slice of rows, copied.
 
         Args:
             batch: One table's rows of a flight at a snapshot.
@@ -59,7 +59,14 @@ class Slice:
 
     @classmethod
     def unpacked(cls, data: bytes, mark: bytes, schema: pa.Schema, generation: int) -> Slice | None:
-        """Opens a packed slice; None when it was packed with another mark."""
+        """Opens a packed slice; None when it was packed with another mark.
+
+        Args:
+            data: What `packed` made.
+            mark: `mark_of` the schema.
+            schema: The flight's schema.
+            generation: Generation of the table, taken before the data was read.
+        """
         if data[: len(mark)] != mark:
             return None
         size, packed = data[len(mark) : len(mark) + 8], pa.py_buffer(data)[len(mark) + 8 :]
@@ -80,7 +87,12 @@ class Slice:
         return index
 
     def select(self, wanted: TableCondition, limit: int | None = None) -> pa.RecordBatch:
-        """Filters by a plan; all columns are returned."""
+        """Filters by a plan; all columns are returned.
+
+        Args:
+            wanted: The condition.
+            limit: Rows at the most; None for all.
+        """
         batch = self.batch
         if wanted.column is not None:
             batch = self._equal(wanted.column, wanted.values)
@@ -163,14 +175,25 @@ class SliceCache:
         return self.used > self._slices.limit // 2
 
     def derived(self, key: Hashable, generation: Callable[[int], int]) -> Derived | None:
-        """A derived answer, if it is of the present generation (by table key) of its table."""
+        """A derived answer, if it is of the present generation (by table key) of its table.
+
+        Args:
+            key: As given to `put_derived`.
+            generation: Returns the present generation of a table key.
+        """
         found = self._slices.get(key)
         if isinstance(found, Derived) and found.generation == generation(found.table_key):
             return found
         return None
 
     def put_derived(self, key: Hashable, derived: Derived, size_bytes: int) -> None:
-        """Keeps a small answer under a key that is not a `SliceKey`."""
+        """Keeps a small answer under a key that is not a `SliceKey`.
+
+        Args:
+            key: A key that is not a `SliceKey`.
+            derived: The answer.
+            size_bytes: What it takes.
+        """
         self._slices.put(key, derived, size_bytes)
 
     def get(

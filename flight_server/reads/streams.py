@@ -70,7 +70,7 @@ class Watched:
         self._on_end = on_end
 
     def end(self) -> None:
-        """Frees the cursor and the place; once, whoever comes first."""
+        """Ends the watch, and closes the cursor."""
         with self._lock:
             if self._ended:
                 return
@@ -140,7 +140,7 @@ class Stream:
         return piece
 
     def close(self) -> None:
-        """Lets go of the rows that are not read yet, and ends the query."""
+        """Ends the query and gives the stream's place back."""
         self._batches = iter(())  # lets go of DuckDB's result
         self._pieces.clear()
         self._watched.end()
@@ -154,7 +154,12 @@ def _too_large() -> ResourceExhausted:
 
 
 def fits(batch: pa.RecordBatch, most_bytes: int) -> bool:
-    """True if the batch has at most so many bytes. Exact, and slow, only where its buffers have more."""
+    """True if the batch has at most so many bytes. Exact, and slow, only where its buffers have more.
+
+    Args:
+        batch: The batch.
+        most_bytes: The limit.
+    """
     return batch.get_total_buffer_size() <= most_bytes or batch.nbytes <= most_bytes
 
 
@@ -238,7 +243,18 @@ class Streams:
         self, cursor: Connection, start: Callable[[], Any], schema: pa.Schema, is_cancelled: Callable[[], bool] = never,
         shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> pa.Table | Stream:  # fmt: skip
-        """Starts a query on its own cursor: the whole answer where it is small, else a stream of its shaped batches."""
+        """Starts a query on its own cursor: the whole answer where it is small, else a stream of its shaped batches.
+
+        Args:
+            cursor: The query's own cursor; it is closed when the answer ends.
+            start: Starts the query and returns its batches.
+            schema: Of the batches.
+            is_cancelled: Whether the caller has left.
+            shape: Applied to each batch of a stream.
+
+        Raises:
+            ResourceExhausted: No place is free for a stream, or for a query.
+        """
         watched = self._watch_over(cursor, is_cancelled)
         try:
             with watched.running(), self.turns.turn(watched.check):
@@ -267,7 +283,15 @@ class Streams:
         return answer
 
     def serve(self, batches: Iterable[pa.RecordBatch], is_cancelled: Callable[[], bool] = never) -> Stream:
-        """Makes a stream of batches in memory."""
+        """Makes a stream of batches in memory.
+
+        Args:
+            batches: The batches.
+            is_cancelled: Whether the caller has left.
+
+        Raises:
+            ResourceExhausted: No place is free.
+        """
         return self._stream(self._watch_over(None, is_cancelled), iter(batches), lambda batch: batch.nbytes)
 
     def _stream(

@@ -46,7 +46,12 @@ class Usage:
                     self.note(table.table_key, plan.values if plan.column in ("column_id", "column_name") else ())
 
     def note(self, table_key: int, columns: tuple[Any, ...] = ()) -> None:
-        """A read of the table, or of these columns of it by name or id."""
+        """A read of the table, or of these columns of it by name or id.
+
+        Args:
+            table_key: Key of the table.
+            columns: Names or ids; empty for the whole table.
+        """
         now = time.time()
         with self._lock:
             for column in columns or (WHOLE,):

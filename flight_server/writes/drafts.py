@@ -31,7 +31,7 @@ class Draft:
         return bool(self._buffers or self._few or self._listings)
 
     def declare(self, listing: Listing) -> None:
-        """Notes how the files of a snapshot are put; the last word about a snapshot counts."""
+        """Notes how the files of a snapshot are listed."""
         with self._lock:
             self._listings[listing.snapshot_id] = listing
 
@@ -41,7 +41,13 @@ class Draft:
         return any(listing.base_snapshot_id is not None for listing in self._listings.values())
 
     def publish(self, connection: Connection, store: DuckDBStatsStore, table: TableEntry) -> None:
-        """Stores all of it."""
+        """Stores all of it.
+
+        Args:
+            connection: The writer's.
+            store: Where to.
+            table: The table that the draft is about.
+        """
         for listing in self._listings.values():
             if listing.base_snapshot_id is not None:
                 continue_listing(connection, table.table_key, listing)
@@ -54,7 +60,13 @@ class Draft:
         return [(table.table_key, listing) for listing in self._listings.values()]
 
     def add(self, put: Put, whole: bool, *, few: bool = False) -> None:
-        """Takes rows; `whole`: they are all there are at their snapshots; `few`: they stay in memory."""
+        """Takes rows; `whole`: they are all there are at their snapshots; `few`: they stay in memory.
+
+        Args:
+            put: The rows.
+            whole: They are all rows of their snapshots.
+            few: They stay in memory.
+        """
         mode = PutMode.REPLACE_SNAPSHOT if whole else put.mode
         with self._lock:
             if few:
@@ -88,7 +100,13 @@ class DraftGroup:
         store.database.on_rollback.append(lambda _: self._drafts.clear())
 
     def publish(self, connection: Connection, draft: Draft, table: TableEntry) -> None:
-        """Stores a draft by the end of the writer's transaction, inside of which this is called."""
+        """Stores a draft by the end of the writer's transaction, inside of which this is called.
+
+        Args:
+            connection: The writer's.
+            draft: The draft.
+            table: The table that it is about.
+        """
         if draft.continues:
             draft.publish(connection, self._store, table)
         else:

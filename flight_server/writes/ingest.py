@@ -47,7 +47,7 @@ class PutRequest:
 
 
 def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
-    """The put that a descriptor asks for, by path or JSON command.
+    """The request of a DoPut's descriptor.
 
     Raises:
         InvalidArgument: It is not valid, or the flight takes no rows.
@@ -90,7 +90,19 @@ def read_rows(
     request: PutRequest, reader: Any, principal: Principal, policy: ZonePolicy,
     is_cancelled: Callable[[], bool], directory: Path | None = None,
 ) -> pa.Table:  # fmt: skip
-    """The stream's rows, checked, as one table. Nothing is stored yet; many rows wait in a file in the directory."""
+    """The stream's rows, checked, as one table. Nothing is stored yet; many rows wait in a file in the directory.
+
+    Args:
+        request: What is put.
+        reader: The stream.
+        principal: The caller.
+        policy: What to do with instants that lack a zone.
+        is_cancelled: Whether the caller has left.
+        directory: Where rows wait that are too many for memory; None keeps them there.
+
+    Raises:
+        InvalidArgument: A row is wrong; names it.
+    """
     received, size = 0, 0
     # the schema alone is checked too: a stream without rows must still be one that could have had some
     schema = _whole(lambda: _named(reader.schema))
@@ -179,7 +191,7 @@ def _check_permission(rows: pa.Table, principal: Principal, request: PutRequest)
 
 
 def to_put(request: PutRequest, rows: pa.Table) -> Put:
-    """The put of rows that were prepared, in the mode of its request."""
+    """The put of checked rows."""
     return Put(request.flight.name, rows, request.mode)
 
 
@@ -223,7 +235,18 @@ def with_streams(items: Sequence[Any], streams: memoryview) -> list[Any]:
 def inline(
     item: Any, draft: str, principal: Principal, policy: ZonePolicy, is_cancelled: Callable[[], bool]
 ) -> tuple[Put, bool]:
-    """Rows sent along with an outcome: `{"table", "extra"?, "whole"?, "ipc"}`, an IPC stream or its base64."""
+    """Rows sent along with an outcome: `{"table", "extra"?, "whole"?, "ipc"}`, an IPC stream or its base64.
+
+    Args:
+        item: The rows.
+        draft: Id of the draft that they go to.
+        principal: The caller.
+        policy: What to do with instants that lack a zone.
+        is_cancelled: Whether the caller has left.
+
+    Returns:
+        The put, and whether it is all there is at its snapshots.
+    """
     if not isinstance(item, dict) or not isinstance(item.get("ipc"), str | memoryview):
         raise InvalidField("rows", "must be a list of IPC streams", expected='{"table", "ipc"}', actual=item)
     request = _parse_command({name: value for name, value in item.items() if name != "ipc"} | {"draft": draft})

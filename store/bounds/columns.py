@@ -243,6 +243,14 @@ _JAVA_TEXT = r"0|-?(?:[0-9]{1,7}\.[0-9]{1,18}|[1-9]\.[0-9]{1,17}E-?[1-9][0-9]{0,
 def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, policy: ZonePolicy = REFUSE) -> pa.Array:
     """`canonical` of each text; nulls stay null.
 
+    Args:
+        texts: utf8.
+        lt: The type that the texts spell values of.
+        policy: What to do with instants that lack a zone.
+
+    Returns:
+        utf8, of the same length.
+
     Raises:
         BadBound: A text is not a value of the type; names the first such row.
     """
@@ -292,6 +300,10 @@ def sort_keys(texts: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
 
     Keys of two calls compare with each other, except those of DECIMAL, which are ranks within one call where the
     digits of the values are too far apart for one decimal type.
+
+    Args:
+        texts: Canonical texts (utf8).
+        lt: Their type.
 
     Returns:
         int64 for INT, FLOAT, DOUBLE, DATE (days), TIME, TIMESTAMP and TIMESTAMPTZ (microseconds), uint8 for BOOLEAN,
@@ -356,7 +368,13 @@ def _decimal_keys(texts: pa.Array, lt: LogicalType) -> pa.Array:
 
 
 def in_order(mins: pa.Array | pa.ChunkedArray, maxs: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.BooleanArray:
-    """A mask of min ≤ max for each row, null where either is null; both are canonical texts."""
+    """A mask of min ≤ max for each row, null where either is null; both are canonical texts.
+
+    Args:
+        mins: Lower bounds (utf8).
+        maxs: Upper bounds (utf8), of the same length.
+        lt: Their type.
+    """
     mins, maxs = (_plain(texts).cast(pa.string()) for texts in (mins, maxs))
     keys = sort_keys(pa.concat_arrays([mins, maxs]), lt)  # in one call, for the ranks of decimals
     return pc.less_equal(keys.slice(0, len(mins)), keys.slice(len(mins)))

@@ -68,7 +68,15 @@ def read_float(text: str) -> float:
 
 
 def print_floats(array: pa.Array, single: bool) -> pa.Array:
-    """The text of each number of a column, read as floats or as doubles; null stays null."""
+    """The text of each number of a column, read as floats or as doubles; null stays null.
+
+    Args:
+        array: float32 or float64.
+        single: Read the numbers as floats.
+
+    Returns:
+        utf8, of the same length.
+    """
     array = array.cast(pa.float32() if single else pa.float64(), safe=False)
     if len(array) <= _FEW:
         java = java_float if single else java_double
@@ -113,7 +121,7 @@ def _shape(array: pa.Array, java: Callable[[float], str], tiny: float) -> pa.Arr
 
 
 def join(*parts: pa.Array | str) -> pa.Array:
-    """The texts side by side, row by row; null where a part is."""
+    """Joins texts row by row; each part is a column (utf8) or one text for all rows."""
     return pc.binary_join_element_wise(*parts, "")
 
 

@@ -79,6 +79,11 @@ _MAX_NUMBER_LENGTH: Final = 4096  # longer than any double's exact digits; bound
 def canonical(text: str, lt: LogicalType, policy: ZonePolicy = REFUSE) -> str:
     """The canonical text of the value that `text` spells.
 
+    Args:
+        text: What spells the value.
+        lt: Its type.
+        policy: What to do with an instant that lacks a zone.
+
     Raises:
         ValueError: It spells no value of the type; the message is a short reason.
     """
@@ -279,6 +284,11 @@ _PLAIN: Final[dict[Kind, Callable[[str], str]]] = {
 def encode(value: Any, lt: LogicalType, policy: ZonePolicy = REFUSE) -> str:
     """The canonical text of a typed Python value; a text counts as a value where the type has no Python type.
 
+    Args:
+        value: The value.
+        lt: Its type.
+        policy: What to do with an instant that lacks a zone.
+
     Raises:
         ValueError: The value is not one of the type; the message is a short reason.
     """
@@ -351,6 +361,10 @@ def decode(text: str, lt: LogicalType) -> Any:
     """The typed Python value of a canonical text; the inverse of `encode`.
 
     An INTERVAL stays text, as its months have no Python type.
+
+    Args:
+        text: A canonical text.
+        lt: Its type.
 
     Raises:
         ValueError: The text is not a bound of the type, or its year is outside Python's calendar.

@@ -39,7 +39,12 @@ def to_arrow(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Arr
 
 
 def to_mask(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-    """The condition as a function from a batch of a schema to one boolean per row, null where it is unknown."""
+    """The condition as a function from a batch of a schema to one boolean per row, null where it is unknown.
+
+    Args:
+        node: The tree.
+        schema: The schema of the batches.
+    """
     mask = _mask(node, fields_of(schema))
 
     def truth(batch: pa.RecordBatch) -> pa.Array:

@@ -34,7 +34,12 @@ def literal_text(value: Scalar) -> str | None:
 
 
 def typed_literal(value: Scalar, type: pa.DataType) -> Any:
-    """The literal as a value of the Arrow type, instants as microseconds since 1970; None if it is not one."""
+    """The literal as a value of the Arrow type, instants as microseconds since 1970; None if it is not one.
+
+    Args:
+        value: The literal as JSON has it.
+        type: Type of its column.
+    """
     text = literal_text(value)
     if text is None:
         return None
@@ -133,10 +138,10 @@ def _instant(text: str) -> int | None:
 
 
 def is_text(type: pa.DataType) -> bool:
-    """True for the three string types of Arrow."""
+    """True of utf8 and large utf8."""
     return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
 
 
 def is_binary(type: pa.DataType) -> bool:
-    """True for the three binary types of Arrow."""
+    """True of binary types."""
     return bool(pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_binary_view(type))

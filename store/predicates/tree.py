@@ -284,6 +284,10 @@ def _by_value(leaf: Leaf, field: pa.Field) -> ResolvedLeaf | None:
 def check(node: Node | None, schema: pa.Schema) -> None:
     """Refuses a tree that speaks of unknown columns, or of literals that are not of their column's kind.
 
+    Args:
+        node: The tree.
+        schema: The flight's schema.
+
     Raises:
         InvalidArgument: UNKNOWN_COLUMN or BAD_LITERAL; it names the column.
     """
@@ -353,6 +357,10 @@ def equal_values(node: Node | None, column: str) -> set[str] | None:
     """The texts a utf8 column must equal for a row to be kept, None if the tree does not restrict it so.
 
     Rows kept always have one of these values; having one does not mean being kept.
+
+    Args:
+        node: The tree; None keeps every row.
+        column: A utf8 column, in lower case.
     """
     match node:
         case Leaf(name, Op.EQ | Op.IN, values) if _folded(name) == _folded(column):

@@ -73,7 +73,7 @@ class HyperLogLog:
         np.maximum.at(self._registers, buckets, values)
 
     def merge(self, other: HyperLogLog) -> None:
-        """Takes in the values of another sketch of the same precision."""
+        """Adds all values of another sketch."""
         np.maximum(self._registers, other._registers, out=self._registers)
 
     @classmethod

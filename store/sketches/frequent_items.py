@@ -31,7 +31,15 @@ class FrequentItem(NamedTuple):
 
 
 def heaviest(counts: Longs, keep: int = FREQUENT_ITEMS_KEPT) -> tuple[Longs, int]:
-    """Places of the values to keep, greatest count first, and the greatest count left out (0 when none is)."""
+    """Places of the values to keep, greatest count first, and the greatest count left out (0 when none is).
+
+    Args:
+        counts: How often each value occurs, of shape (values,).
+        keep: How many to keep.
+
+    Returns:
+        Places in `counts`, and a count.
+    """
     if len(counts) <= keep:
         return np.argsort(-counts, kind="stable"), 0
     offset = _ranked(counts, keep)
@@ -52,7 +60,14 @@ def _ranked(counts: Longs, rank: int) -> int:
 
 
 def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: int) -> bytes:
-    """The sketch of `total` values in which item i occurs weights[i] to weights[i] + offset times, others ≤ offset."""
+    """The sketch of `total` values in which item i occurs weights[i] to weights[i] + offset times, others ≤ offset.
+
+    Args:
+        items: The values.
+        weights: Lower limits of their counts.
+        total: The number of values altogether.
+        offset: The greatest error of a weight.
+    """
     if not total:
         return struct.pack("<BBBBBBxx", 1, 1, 10, FREQUENT_LG, 3, 5)
     pairs = sorted([(-w, i) for i, w in zip(items, weights, strict=True) if w > 0])
@@ -101,7 +116,12 @@ def _frequent_head(data: bytes) -> tuple[int, int, int]:
 
 
 def merge_frequent(sketches: Sequence[bytes], keep: int = FREQUENT_ITEMS_KEPT) -> bytes:
-    """The sketch of all values of all sketches."""
+    """The sketch of all values of all sketches.
+
+    Args:
+        sketches: Apache frequent-items bytes.
+        keep: How many items the result keeps.
+    """
     items, weights, total, offset = _all_items(sketches)
     if len(items):
         coded = items.dictionary_encode()

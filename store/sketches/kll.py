@@ -39,7 +39,13 @@ class Quantiles:
 
 
 def kll(values: Doubles, counts: Longs | None = None, k: int = KLL_K) -> bytes:
-    """The sketch of ascending `values` without NaN, each occurring `counts` times (default once)."""
+    """The sketch of ascending `values` without NaN, each occurring `counts` times (default once).
+
+    Args:
+        values: float64, of shape (n,), ascending.
+        counts: int64, of shape (n,).
+        k: Accuracy: greater is finer and larger.
+    """
     if not len(values):
         return struct.pack("<BBBBHBx", 2, 1, 15, 1, k, 8)
     cumulative = np.arange(1, len(values) + 1) if counts is None else np.cumsum(counts)
@@ -47,7 +53,12 @@ def kll(values: Doubles, counts: Longs | None = None, k: int = KLL_K) -> bytes:
 
 
 def merge_kll(sketches: Sequence[bytes], k: int = KLL_K) -> bytes:
-    """The sketch of all values of all sketches."""
+    """The sketch of all values of all sketches.
+
+    Args:
+        sketches: Apache KLL bytes.
+        k: Accuracy of the result.
+    """
     states = [state for state in map(_parse_kll, sketches) if state is not None]
     if not states:
         return kll(np.empty(0), k=k)
@@ -107,7 +118,15 @@ def _parse_kll(data: bytes) -> _Levels | None:
 
 
 def quantiles(data: bytes, ranks: Sequence[float]) -> list[float]:
-    """The values at ranks in [0, 1]; empty for a sketch of nothing."""
+    """The values at ranks in [0, 1]; empty for a sketch of nothing.
+
+    Args:
+        data: Apache KLL bytes.
+        ranks: Shares of the values, 0 to 1.
+
+    Returns:
+        One value for each rank.
+    """
     if (state := read_kll(data)) is None:
         return []
     return [float(value) for value in _at_ranks(state, np.asarray(ranks, np.float64))]

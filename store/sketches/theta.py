@@ -61,12 +61,12 @@ class ThetaBuilder:
                 self._trim()
 
     def state(self) -> Theta:
-        """The sketch so far."""
+        """The sketch as it is now."""
         self._trim()
         return Theta(int(self._theta), self._parts[0] if self._parts else np.empty(0, np.uint64), self._empty)
 
     def serialize(self) -> bytes:
-        """The sketch so far, in the bytes of Apache DataSketches."""
+        """The sketch as Apache bytes."""
         return write_theta(self.state())
 
     def _trim(self) -> None:
@@ -80,7 +80,12 @@ class ThetaBuilder:
 
 
 def theta(hashes: Hashes, k: int = THETA_K) -> bytes:
-    """The compact sketch of hashes of shape (n,)."""
+    """The compact sketch of hashes of shape (n,).
+
+    Args:
+        hashes: uint64 hashes.
+        k: How many hashes are kept at the most.
+    """
     builder = ThetaBuilder(k)
     builder.update(hashes)
     return builder.serialize()
@@ -121,7 +126,12 @@ def read_theta(data: bytes) -> Theta:
 
 
 def union(sketches: Sequence[bytes], k: int = THETA_K) -> bytes:
-    """The sketch of all values of all sketches."""
+    """The sketch of all values of all sketches.
+
+    Args:
+        sketches: Apache theta bytes.
+        k: How many hashes are kept at the most.
+    """
     states = [state for state in map(read_theta, sketches) if not state.empty]
     if not states:
         return write_theta(Theta(_MAX_THETA, np.empty(0, np.uint64), True))
