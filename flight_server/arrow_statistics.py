@@ -14,7 +14,7 @@ import pyarrow as pa
 TABLE_COLUMNS: Final = ("row_count", "freshness", "completeness")
 COLUMNS: Final = (
     "column_id", "column_name", "logical_type", "null_count", "ndv", "ndv_exact", "min", "max", "min_is_exact",
-    "max_is_exact", "avg_width_bytes", "max_width_bytes", "freshness", "completeness",
+    "max_is_exact", "avg_width_bytes", "max_width_bytes", "freshness", "completeness", "nan_count",
 )  # fmt: skip
 _KINDS: Final = (pa.field("int64", pa.int64()), pa.field("float64", pa.float64()), pa.field("utf8", pa.string()))
 _VALUE: Final = pa.dense_union(_KINDS)
@@ -67,6 +67,11 @@ def _is_sure(row: Row) -> bool:
     return bool(row["freshness"] == "EXACT" and row["completeness"] == "COMPLETE")
 
 
+def _may_be_exact(row: Row) -> bool:
+    """False for records of an earlier snapshot, and for those that say they are incomplete."""
+    return row["freshness"] in (None, "EXACT") and row["completeness"] in (None, "COMPLETE")
+
+
 def _said(name: str, value: Any, exact: bool) -> tuple[str, Any]:
     return f"ARROW:{name}:{'exact' if exact else 'approximate'}", value
 
@@ -76,11 +81,13 @@ def _of(row: Row) -> Iterator[tuple[str, Any]]:
     if row["null_count"] is not None:
         yield _said("null_count", row["null_count"], sure)
     if (ndv := row["ndv"]) is not None:
-        exact = bool(row["ndv_exact"]) and float(ndv).is_integer()
+        exact = bool(row["ndv_exact"]) and float(ndv).is_integer() and _may_be_exact(row)
         yield _said("distinct_count", int(ndv) if exact else float(ndv), exact)
     for name, bound in (("max_value", "max"), ("min_value", "min")):
         if row[bound] is not None:
-            yield _said(name, _value(row[bound], row["logical_type"] or ""), bool(row[f"{bound}_is_exact"]))
+            nan_is_known = row["logical_type"] not in ("FLOAT", "DOUBLE") or row["nan_count"] is not None
+            exact = bool(row[f"{bound}_is_exact"]) and nan_is_known and _may_be_exact(row)
+            yield _said(name, _value(row[bound], row["logical_type"] or ""), exact)
     if row["avg_width_bytes"] is not None:
         yield _said("average_byte_width", float(row["avg_width_bytes"]), sure)
     if row["max_width_bytes"] is not None:

@@ -1,7 +1,7 @@
 """`adbc.statistics`: current statistics in the shape of ADBC 1.1's GetStatistics, one row for each catalog.
 
-An unknown statistic is left out. Counts are exact where their row covers the current snapshot whole; a bound
-and a count of distinct values say by themselves whether they are.
+An unknown statistic is left out. Counts are exact where their row covers the current snapshot whole; a bound and a
+count of distinct values say by themselves whether they are, unless their row is of an earlier snapshot or of a part.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.wire.scan_request import ScanRequest
+from store.freshness import EXACT, NAN_TYPES
 from store.predicates.arrow import to_arrow
 from store.schemas import ADBC_STATISTIC, FLIGHTS
 
@@ -29,7 +30,7 @@ _SURE: Final = ("freshness", "completeness")
 TABLE_COLUMNS: Final = (*_NAMES, "row_count", *_SURE)
 COLUMNS: Final = (
     *_NAMES, "column_name", "logical_type", "null_count", "ndv", "ndv_exact", "min", "max", "min_is_exact",
-    "max_is_exact", "avg_width_bytes", "max_width_bytes", *_SURE,
+    "max_is_exact", "avg_width_bytes", "max_width_bytes", "nan_count", *_SURE,
 )  # fmt: skip
 
 Rows = Sequence[Mapping[str, Any]]
@@ -98,18 +99,25 @@ def _is_sure(row: Mapping[str, Any]) -> bool:
     return bool(row["freshness"] == "EXACT" and row["completeness"] == "COMPLETE")
 
 
+def _may_be_exact(row: Mapping[str, Any]) -> bool:
+    """False for records of an earlier snapshot, and for those that say they are incomplete."""
+    return bool(row["freshness"] in (None, EXACT) and row["completeness"] in (None, "COMPLETE"))
+
+
 def _of_column(row: Mapping[str, Any]) -> Iterator[Statistic]:
     name, rough = row["column_name"], not _is_sure(row)
     if row["avg_width_bytes"] is not None:
         yield name, AVERAGE_BYTE_WIDTH, float(row["avg_width_bytes"]), rough
     if (ndv := row["ndv"]) is not None:
-        exact = bool(row["ndv_exact"]) and float(ndv).is_integer()
+        exact = bool(row["ndv_exact"]) and float(ndv).is_integer() and _may_be_exact(row)
         yield name, DISTINCT_COUNT, int(ndv) if exact else float(ndv), not exact
     if row["max_width_bytes"] is not None:
         yield name, MAX_BYTE_WIDTH, row["max_width_bytes"], rough
     for key, bound in ((MAX_VALUE, "max"), (MIN_VALUE, "min")):
         if row[bound] is not None:
-            yield name, key, _value(row[bound], row["logical_type"] or ""), not row[f"{bound}_is_exact"]
+            nan_is_known = row["logical_type"] not in NAN_TYPES or row["nan_count"] is not None
+            exact = row[f"{bound}_is_exact"] and nan_is_known and _may_be_exact(row)
+            yield name, key, _value(row[bound], row["logical_type"] or ""), not exact
     if row["null_count"] is not None:
         yield name, NULL_COUNT, row["null_count"], rough
 

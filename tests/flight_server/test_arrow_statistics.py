@@ -40,3 +40,10 @@ def test_keys_say_what_is_exact():
     ]  # fmt: skip
     found.validate(full=True)
     assert len(build(None, [], {})) == 0
+
+
+def test_nothing_is_exact_of_an_earlier_snapshot():
+    told = {"ndv": 2.0, "ndv_exact": True, "min": "1", "min_is_exact": True, "logical_type": "INT"}
+    (row,) = build(None, [column(1, **told, **SURE | {"freshness": "INHERITED"})], {1: 0})
+    assert [key for key, _ in row["statistics"].as_py()] == [
+        "ARROW:distinct_count:approximate", "ARROW:min_value:approximate"]  # fmt: skip

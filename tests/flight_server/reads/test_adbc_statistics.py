@@ -42,8 +42,8 @@ def test_kinds_and_exactness():
         5: (3, False),
     }
     assert of_column(null_count=3, freshness="INHERITED", completeness="COMPLETE") == {5: (3, True)}
-    assert of_column(ndv=3.0, ndv_exact=True) == {1: (3, False)} and of_column(ndv=3.0) == {1: (3.0, True)}
-    bounds = {"min_is_exact": True, "max_is_exact": None}
+    assert of_column(ndv=3.0, ndv_exact=True, **SURE) == {1: (3, False)} and of_column(ndv=3.0) == {1: (3.0, True)}
+    bounds = {"min_is_exact": True, "max_is_exact": None} | SURE
     assert of_column(logical_type="INT64", min="-5", max=str(2**70), **bounds) == {
         4: (-5, False),
         3: (str(2**70).encode(), True),
@@ -53,6 +53,18 @@ def test_kinds_and_exactness():
         4: (b"2026-01-01", True),
         3: ("é".encode(), True),
     }
+
+
+def test_nothing_is_exact_of_an_earlier_snapshot_or_a_part():
+    told = {"logical_type": "INT", "ndv": 3.0, "ndv_exact": True, "min": "1", "max": "5", "min_is_exact": True,
+            "max_is_exact": True, "null_count": 1, "max_width_bytes": 4}  # fmt: skip
+    for unsure in ({"freshness": "INHERITED"}, {"completeness": "PARTIAL"}):
+        found = of_column(**(told | SURE | unsure))
+        assert len(found) == 5 and all(rough for _, rough in found.values()), found
+    assert not any(rough for _, rough in of_column(**told, **SURE).values())
+    nan_unknown = of_column(**(told | SURE | {"logical_type": "DOUBLE"}))
+    assert {key for key, (_, rough) in nan_unknown.items() if rough} == {3, 4}
+    assert of_column(**(told | {"freshness": "EXACT"}))[1] == (3, False)  # what was put says no more than ndv_exact
 
 
 def test_one_row_for_each_catalog():
