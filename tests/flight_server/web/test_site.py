@@ -122,6 +122,7 @@ def test_a_table_has_its_checks(browser, app):
     ]  # fmt: skip
     page = browser.get("/table?name=lake.s.t").text
     assert "2026-01-02" in page and EVIL not in page and "<img" not in page
+    assert "1 of 2 checks did not pass" in page
 
 
 def test_columns_that_are_not_captured_are_listed(app, browser, monkeypatch):
