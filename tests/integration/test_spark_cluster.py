@@ -131,7 +131,8 @@ def captured(directory: Path, lake: Path, settings: str, **options: Any) -> tupl
     (execution,) = {outcome["attributes"]["execution"] for outcome in outcomes}
     for row in stored:
         row.pop("captured_at"), row.pop("refreshed_at", None)
-        assert row.pop("engine_id", None) in (None, "spark" if execution == "spark" else "local")
+    engines = {row.pop("engine_id") for row in stored if row.get("engine_id") in ("local", "spark")}
+    assert engines == {"spark" if execution == "spark" else "local"}
     return execution, sorted(stored, key=repr)
 
 
