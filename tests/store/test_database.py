@@ -46,10 +46,10 @@ def held_up(database: Database) -> threading.Event:
 
     def wait(connection):
         entered.set()
-        release.wait(10)
+        release.wait(60)
 
     database.submit(wait)
-    entered.wait(10)
+    entered.wait(60)
     return release
 
 

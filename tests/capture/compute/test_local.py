@@ -76,5 +76,5 @@ def test_a_cancelled_job_ends(tasks, threads):
         list(local.computed(tasks, WORK, poll, threads))
     for thread in threading.enumerate():
         if thread.name.startswith("kernels"):
-            thread.join(5)
+            thread.join(60)
     assert threading.active_count() <= before

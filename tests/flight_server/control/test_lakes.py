@@ -110,11 +110,17 @@ def test_a_lake_in_trouble_is_not_registered(house):
 
 def test_a_stopped_connect_leaves_the_catalog_as_it_was(house):
     house.register(discover=True)
-    gone = threading.Event()
-    house.before = lambda _: (gone.set(), threading.Event().wait(0.2))[0]
+    begun, noticed = threading.Event(), threading.Event()
+    house.before = lambda _: (begun.set(), noticed.wait(60))[0]  # the look outlasts its caller
+
+    def is_cancelled() -> bool:
+        if begun.is_set():
+            noticed.set()
+        return begun.is_set()
+
     with pytest.raises(Cancelled):
         house.lakes.register(
-            {"catalog": "c", "format": "delta", "uri": "/b", "options": {}}, gone.is_set, replace=True, discover=True
+            {"catalog": "c", "format": "delta", "uri": "/b", "options": {}}, is_cancelled, replace=True, discover=True
         )
     assert house.connectors() == [("delta", "/a", None)] and house.states() == {"t": ("ACTIVE", None)}
 

@@ -448,7 +448,7 @@ def test_work_wakes_who_waits(house):
     thread = threading.Thread(target=lambda: found.append(house.lease("control", timeout=5.0)))
     thread.start()
     house.tasks.submit(Task("control", {}))
-    thread.join(20)
+    thread.join(60)
     assert found and found[0]["kind"] == "control"
 
 

@@ -44,7 +44,7 @@ def url(server) -> str:
 def test_a_message_is_signed(receiver):
     hook = Webhook(url(receiver), "secret")
     hook.post({"table": "ä", "n": 1})
-    assert receiver.taken.wait(5)
+    assert receiver.taken.wait(60)
     ((message, signature, body),) = receiver.got
     assert message == {"table": "ä", "n": 1} and signature == hook.signature(body)
     assert signature != Webhook("http://x", "other").signature(body)

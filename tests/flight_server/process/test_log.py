@@ -105,7 +105,7 @@ def relayed(written: bytes) -> list[dict]:
     thread.start()
     with os.fdopen(writing, "wb") as pipe:
         pipe.write(written)
-    thread.join(20)
+    thread.join(60)
     return events(stream)
 
 

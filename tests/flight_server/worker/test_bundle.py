@@ -63,7 +63,7 @@ def test_nothing_waits_behind_a_long_capture(monkeypatch, capture_seconds, lease
     home = Home()
     bundle = Bundle(home, leases(3, lease_seconds))  # type: ignore[arg-type]
     begun = [first["lease_token"]] if (first := bundle.next()) else []  # else this machine was slower than the bundle
-    assert home.given.wait(10)
+    assert home.given.wait(60)
     assert begun + home.returned == ["t0", "t1", "t2"]
     assert bundle.next() is None
 
@@ -83,40 +83,43 @@ def test_what_ends_while_the_server_is_told_is_told_together():
     def send(batch: list[Ended]) -> None:
         sent.append(batch)
         told.set()
-        go.wait(10)
+        go.wait(60)
         if sum(map(len, sent)) == 4:
             done.set()
 
     outbox = Outbox(send)
     outbox.put(ended(0))
-    assert told.wait(10)
+    assert told.wait(60)
     for number in (1, 2, 3):
         outbox.put(ended(number))
     go.set()
-    assert done.wait(10)
+    assert done.wait(60)
     assert [len(batch) for batch in sent] == [1, 3]
 
 
 def test_captures_of_a_bundle_wait_for_each_other_but_not_for_ever(monkeypatch):
-    monkeypatch.setattr(module, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(module, "LINGER_SECONDS", 3600.0)
     sent: list[int] = []
     done = threading.Event()
     outbox = Outbox(lambda batch: (sent.append(len(batch)), done.set())[1])
     for number in range(3):
         outbox.put(ended(number, more=True))
-    assert done.wait(10)
+    assert sent == []
+    monkeypatch.setattr(module, "LINGER_SECONDS", -1.0)  # the time is over
+    assert done.wait(60)
     assert sent == [3]
 
 
 def test_a_call_holds_a_limit_of_bytes(monkeypatch):
     monkeypatch.setattr(module, "MAX_BYTES", 100)
-    monkeypatch.setattr(module, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(module, "LINGER_SECONDS", 3600.0)
     sent: list[int] = []
     done = threading.Event()
     outbox = Outbox(lambda batch: (sent.append(len(batch)), len(sent) < 3 or done.set())[0])
     for number in range(5):
         outbox.put(ended(number, rows=6, more=True))
-    assert done.wait(10)
+    monkeypatch.setattr(module, "LINGER_SECONDS", -1.0)
+    assert done.wait(60)
     assert sent == [2, 2, 1]
 
 

@@ -64,7 +64,7 @@ def publish(house: House, drafts: list[tuple[Draft, Any]]) -> list[Any]:
     """Publishes each in a write of its own; the first holds the writer until all are queued, so that they are one
     transaction."""
     ready = threading.Event()
-    first = house.database.submit(lambda _: ready.wait(10))
+    first = house.database.submit(lambda _: ready.wait(60))
     futures = [house.database.submit(lambda c, d=d, t=t: house.group.publish(c, d, t)) for d, t in drafts]
     ready.set()
     first.result(10)
