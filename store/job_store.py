@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from store.catalog_store import TableEntry
 from store.database import Connection, Database, insert_rows
-from store.errors import Conflict, NotFound
+from store.errors import Conflict, NotFound, StatflightError
 
 ACTIVE: Final = ("QUEUED", "RUNNING", "WAITING", "CANCELLING")
 ENDED: Final = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -167,40 +167,86 @@ class JobStore:
         Returns:
             None when no job may run now.
         """
+        return next(iter(self.lease_some(1, busy_tables, up_to=up_to)), None)
+
+    def lease_some(self, most: int, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> list[Lease]:
+        """Hands out the next jobs that may run, of each table one.
+
+        At most a quarter of those that may run, so that other workers get theirs; one that was tried before goes alone.
+
+        Args:
+            most: How many, at least 1.
+            busy_tables: Keys of tables that are left alone.
+            up_to: The greatest priority.
+
+        Returns:
+            The leases in the order of the queue; none where no job may run.
+        """
         now = self.now()
         busy = list(busy_tables)
         limit = 2**31 if up_to is None else up_to
         commits, until = self._none.get(limit, (-1, now))
         if commits == self._commits and now < until:
-            return None
+            return []
         waiting = "state IN ('QUEUED', 'WAITING') AND priority <= ?"
         commits = self._commits  # before the look: what is committed meanwhile is looked at again
-        ((first,),) = self.database.rows(
-            f"SELECT min(coalesce(not_before, 'epoch'::TIMESTAMPTZ)) FROM jobs WHERE {waiting}", limit
+        ((first, count),) = self.database.rows(
+            f"SELECT min(coalesce(not_before, 'epoch'::TIMESTAMPTZ)), count(*) FROM jobs WHERE {waiting}", limit
         )
         if first is None or first > now:
             self._none[limit] = commits, first or datetime.max.replace(tzinfo=UTC)
-            return None
+            return []
         ready = f"{waiting} AND coalesce(not_before <= ?, true)"
+        order = "queued_at + to_seconds(priority), job_id"
+        count = min(most, 1 + count // 4)
 
-        def run(connection: Connection) -> Lease | None:
-            found = connection.execute(
+        def run(connection: Connection) -> list[Lease]:
+            rows = connection.execute(
                 "SELECT job_id, table_key, snapshot, mode, request, attempts FROM jobs j"
                 f" WHERE {ready} AND NOT EXISTS (SELECT 1 FROM jobs r WHERE r.table_key = j.table_key"
                 " AND r.state IN ('RUNNING', 'CANCELLING')) AND table_key NOT IN (SELECT unnest(?::BIGINT[]))"
-                " ORDER BY queued_at + to_seconds(priority), job_id LIMIT 1",
-                [limit, now, busy],
+                f" QUALIFY row_number() OVER (PARTITION BY table_key ORDER BY {order}) = 1 ORDER BY {order} LIMIT ?",
+                [limit, now, busy, count],
             ).fetchall()
-            if not found:
-                return None
-            job_id, table_key, snapshot, mode, request, attempts = found[0]
-            token = uuid.uuid4().hex
+            rows = [row for at, row in enumerate(rows) if not at or not (row[5] or rows[0][5])]
+            leases = [
+                Lease(job_id, uuid.uuid4().hex, table_key, snapshot, mode, json.loads(request), attempts + 1)
+                for job_id, table_key, snapshot, mode, request, attempts in rows
+            ]
+            if leases:
+                connection.execute(
+                    "UPDATE jobs SET state = 'RUNNING', attempts = attempts + 1, lease_token = l.token,"
+                    " lease_until = ?, message = NULL, started_at = coalesce(started_at, ?)"
+                    " FROM (SELECT unnest(?::VARCHAR[]) AS id, unnest(?::VARCHAR[]) AS token) l"
+                    " WHERE job_id = l.id",
+                    [now + timedelta(seconds=self.lease_seconds), now,
+                     [lease.job_id for lease in leases], [lease.token for lease in leases]],
+                )  # fmt: skip
+            return leases
+
+        return self.database.write(run)
+
+    def give_back(self, tokens: Sequence[str]) -> int:
+        """Queues jobs again that their worker has not begun, as if they had not been handed out.
+
+        Args:
+            tokens: Of their leases.
+
+        Returns:
+            How many those were.
+        """
+
+        def run(connection: Connection) -> int:
+            held = "lease_token IN (SELECT unnest(?::VARCHAR[]))"
             connection.execute(
-                "UPDATE jobs SET state = 'RUNNING', attempts = ?, lease_token = ?, lease_until = ?, message = NULL,"
-                " started_at = coalesce(started_at, ?) WHERE job_id = ?",
-                [attempts + 1, token, now + timedelta(seconds=self.lease_seconds), now, job_id],
+                f"UPDATE jobs SET state = 'CANCELLED', finished_at = ? WHERE state = 'CANCELLING' AND {held}",
+                [self.now(), tokens],
             )
-            return Lease(job_id, token, table_key, snapshot, mode, json.loads(request), attempts + 1)
+            return connection.execute(
+                "UPDATE jobs SET state = 'QUEUED', attempts = attempts - 1, lease_token = NULL, lease_until = NULL,"
+                " started_at = CASE WHEN attempts > 1 THEN started_at END"
+                f" WHERE state = 'RUNNING' AND {held}", [tokens],
+            ).fetchall()[0][0]  # fmt: skip
 
         return self.database.write(run)
 
@@ -217,8 +263,11 @@ class JobStore:
             Conflict: The lease is lost.
         """
 
-        def run(connection: Connection) -> bool:
-            state = self.check(connection, job_id, token)
+        def run(connection: Connection) -> bool | StatflightError:
+            try:
+                state = self.check(connection, job_id, token)
+            except StatflightError as lost:  # told below: raised here, all that shares the transaction is done again
+                return lost
             connection.execute(
                 "UPDATE jobs SET lease_until = ?, progress = coalesce(?, progress), message = coalesce(?, message)"
                 " WHERE job_id = ?",
@@ -226,7 +275,10 @@ class JobStore:
             )
             return state == "RUNNING"
 
-        return self.database.write(run)
+        answer = self.database.write(run)
+        if isinstance(answer, StatflightError):
+            raise answer
+        return answer
 
     def check(self, connection: Connection, job_id: str, token: str) -> str:
         """The state of a job that this token still holds; Conflict where the lease is lost."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ GRACE_SECONDS: Final = 15.0  # that a worker is given to come (back), from the s
 FORGET_SECONDS: Final = 60.0  # after its last poll a worker is forgotten
 PRUNE_SECONDS: Final = 3600.0
 _POLL_SECONDS: Final = 0.25
+_ENDED_AT_ONCE: Final = 32  # durable jobs
 _REMEMBERED: Final = 4096  # leases that ended
 
 
@@ -70,6 +72,7 @@ class Leases:
         self._drafts: dict[str, Draft] = {}  # by token
         self._workers: dict[str, _Worker] = {}
         self._gone: OrderedDict[str, bool] = OrderedDict()  # tokens of leases that are over: whether by their worker
+        self._ending = ThreadPoolExecutor(_ENDED_AT_ONCE, "end-jobs")
         self._started = self._pruned = self._clock()
         tasks.has_worker = self._has_worker
 
@@ -140,19 +143,22 @@ class Leases:
                         for task in tasks]  # fmt: skip
             busy = [task.table_key for task in self._tasks.leased.values() if task.table_key is not None]
         if "job" in kinds:
-            lease = self._jobs.lease(busy)
+            leases = self._jobs.lease_some(most, busy)
         elif "light" in kinds:
-            lease = self._jobs.lease(busy, up_to=LIGHT)
+            leases = self._jobs.lease_some(most, busy, up_to=LIGHT)
         else:
             return []
-        begun = None if lease is None else self._begin_job(lease)
-        return [] if begun is None else [begun]
+        return [begun for lease in leases if (begun := self._begin_job(lease)) is not None]
 
     def give_back(self, tokens: Sequence[str]) -> int:
         """Takes back leases of captures that their worker has not begun, for others; how many those were."""
         with self._changed:
-            given = self._tasks.give_back(t for t in tokens if t not in self._drafts)
-            self._changed.notify_all()
+            unbegun = [token for token in tokens if token not in self._drafts]
+            given = self._tasks.give_back(unbegun)
+            jobs = [token for token in unbegun if self._held.pop(token, None) is not None]
+        if jobs:
+            given += self._jobs.give_back(jobs)
+        self._tasks.notify()
         return given
 
     def _begin_job(self, lease: Lease) -> dict[str, Any] | None:
@@ -273,7 +279,7 @@ class Leases:
                              decisions=body.get("decisions", []), retry=retry)  # fmt: skip
 
     def finish_all(self, finishes: Sequence[Mapping[str, Any]]) -> list[str | StatflightError]:
-        """Ends leases as `finish` does, the captures among them that somebody waits for in one transaction.
+        """Ends leases as `finish` does, captures that somebody waits for in one transaction, and so durable ones.
 
         Args:
             finishes: Bodies as `finish` takes them, each with its `job_id` and `lease_token`.
@@ -283,12 +289,13 @@ class Leases:
         """
         answers: list[str | StatflightError] = ["SUCCEEDED"] * len(finishes)
         together: dict[int, tuple[Task, Draft, Mapping[str, Any]]] = {}
+        apart: dict[int, Future[str]] = {}  # the writer takes what waits into one transaction
         for at, body in enumerate(finishes):
             try:
                 with self._changed:
                     task = self._tasks.leased.get(body["lease_token"])
                 if task is None or task.kind != "sync" or body.get("error"):
-                    answers[at] = self.finish(body["job_id"], body["lease_token"], body)
+                    apart[at] = self._ending.submit(self.finish, body["job_id"], body["lease_token"], body)
                     continue
                 _, _, draft = self._take(body["job_id"], body["lease_token"], body)
                 self._count(task, body)
@@ -306,6 +313,11 @@ class Leases:
                 if task.result is None and task.error is None:
                     task.error = UpstreamError("what was captured could not be stored", code="INTERNAL")
             self._forget([task for task, _, _ in ended])
+        for at, ending in apart.items():
+            try:
+                answers[at] = ending.result()
+            except StatflightError as error:
+                answers[at] = error
         return answers
 
     def _take(

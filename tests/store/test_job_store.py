@@ -325,3 +325,45 @@ def test_many_jobs_are_more_than_one_statement_takes(jobs):
     assert len(set(ids)) == 1000 and jobs.counts() == {"QUEUED": 1000}
     lease = jobs.lease()
     assert lease is not None and lease.job_id in ids and jobs.get(lease.job_id)["finished_at"] is None
+
+
+def test_some_jobs_are_leased_at_once_each_of_a_table_of_its_own(jobs):
+    jobs.enqueue_all([new(table) for table in range(8)] + [new(0, requests=[item(1)])])
+    leases = jobs.lease_some(3)
+    assert len({lease.table_key for lease in leases}) == len({lease.token for lease in leases}) == 3
+    assert all(jobs.renew(lease.job_id, lease.token) for lease in leases)
+    assert len(jobs.lease_some(100)) == 2  # a quarter of six, and one: others want some too
+    assert {finish(jobs, lease) for lease in leases} == {"SUCCEEDED"}
+
+
+def test_a_job_that_was_tried_before_is_leased_alone(jobs):
+    ids = jobs.enqueue_all([new(table) for table in range(8)])
+    lease = jobs.lease()
+    assert lease is not None and finish(jobs, lease, captured=0, failed=1) == "WAITING"
+    ready(jobs, lease.job_id)
+    of = {lease.job_id: lease for lease in jobs.lease_some(3)}
+    assert len(of) == (1 if lease.job_id in of else 3)
+    assert {*of} <= {*ids}
+
+
+def test_jobs_that_have_not_begun_are_given_back(jobs):
+    jobs.enqueue_all([new(table) for table in range(8)])
+    first, *rest = jobs.lease_some(3)
+    jobs.cancel(rest[0].job_id)
+    assert jobs.give_back([lease.token for lease in rest]) == 1
+    assert [jobs.get(lease.job_id)["state"] for lease in (first, *rest)] == ["RUNNING", "CANCELLED", "QUEUED"]
+    given = jobs.get(rest[1].job_id)
+    assert (given["attempts"], given["started_at"]) == (0, None)
+    with pytest.raises(Conflict):
+        jobs.renew(rest[1].job_id, rest[1].token)
+
+
+def test_a_lost_lease_disturbs_no_other_write(jobs):
+    queue(jobs)
+    lease = jobs.lease()
+    rolled_back: list[int] = []
+    jobs.database.on_rollback.append(lambda _: rolled_back.append(1))
+    for token, job_id in (("another", lease.job_id), (lease.token, "unknown")):
+        with pytest.raises((Conflict, NotFound)):
+            jobs.renew(job_id, token)
+    assert not rolled_back

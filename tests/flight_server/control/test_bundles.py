@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from flight_server.control.task_queue import MAX_BUNDLE, Task
-from store.errors import StatflightError, UpstreamError
+from store.errors import StatflightError, UpstreamError, to_json
+from store.job_store import NewJob
 from store.targets import Target
 from tests.flight_server.control.test_leases import LEASE, House, outcome, requests
 
@@ -172,3 +173,29 @@ def test_after_the_loss_of_a_worker_its_captures_go_one_by_one(house):
     assert len(house.take(64)) > 1
     late = house.work.finish_all(ends(lost))
     assert [isinstance(answer, StatflightError) and answer.code for answer in late] == ["LEASE_LOST"] * len(lost)
+
+
+def queue(house: Bundles, count: int) -> None:
+    """Durable jobs of tables t0, t1, …"""
+    names = {("c", "s", f"t{n}"): None for n in range(count)}
+    entries = house.database.write(lambda c: house.catalog.register_all(c, names, "delta"))
+    request = {"requests": [{"target": {"kind": "TABLE"}, "snapshot_id": 1}]}
+    house.jobs.enqueue_all([NewJob(entry, "1", "ASYNC", request, ["table"]) for entry in entries.values()])
+
+
+def test_durable_jobs_are_leased_together_and_each_has_its_own_fate(house):
+    queue(house, 12)
+    leases = house.work.lease("w", ["job"], 0.0, [], lambda: False, 64)
+    assert len(leases) == 4 and {lease["kind"] for lease in leases} == {"job"}
+    given, *mine = leases
+    assert house.work.give_back([given["lease_token"]]) == 1
+    assert house.jobs.get(given["job_id"])["state"] == "QUEUED"
+    for lease in mine:
+        name = house.jobs.get(lease["job_id"])["table_name"]
+        house.work.add_to_draft(lease["lease_token"], house.rows(7, table_name=name), False, few=True)
+    lost = {"job_id": given["job_id"], "lease_token": given["lease_token"], "outcomes": [outcome()]}
+    bodies = [*ends(mine[:2]), lost, *ends(mine[2:], outcomes=[], error=to_json(UpstreamError("away")))]
+    *good, refused, failed = house.work.finish_all(bodies)
+    assert good == ["SUCCEEDED", "SUCCEEDED"] and failed == "WAITING"
+    assert isinstance(refused, StatflightError) and refused.code == "LEASE_LOST"
+    assert sorted(house.counts().values()) == [7, 7]
