@@ -31,6 +31,7 @@ pytestmark = pytest.mark.benchmark
 
 TABLES, COLUMNS = 5_000, 50
 HISTORIES = [int(n) for n in os.environ.get("STATFLIGHT_BENCH_CATALOG_SNAPSHOTS", "3,30").split(",")]
+GROWING, FEW_TABLES = (3, 30, 300), 200  # histories that are compared with each other
 ROUNDS = 15
 NAMES = ("table_name", "column_name", "ndv")
 READS: dict[str, tuple[dict[str, Any], str]] = {
@@ -81,6 +82,35 @@ def app(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[App]:
     made.database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True).result()
     yield made
     made.close()
+
+
+def test_reads_do_not_grow_with_history(tmp_path: Path) -> None:
+    """Reads of what is current, and of pinned ids, with 3, 30 and 300 stored snapshots of the same tables."""
+    apps = {}
+    for snapshots in GROWING:
+        apps[snapshots] = app = App(Settings(db=tmp_path / f"{snapshots}.duckdb", cache_bytes=0))
+        for snapshot in range(1, snapshots + 1):
+            app.store.put([Put("stats.columns", rows(snapshot, tables=FEW_TABLES))])
+        app.database.submit(lambda c: c.execute("CHECKPOINT").fetchall(), alone=True).result()
+    grown: dict[tuple[str, str], float] = {}
+    print()
+    for name, (body, _) in READS.items():
+        asked = tickets.of_ticket(json.dumps({"table": "stats.columns", **body, "snapshot": "current"}).encode())
+        questions = {n: {"current": asked, "pinned": app.scanner.pin(asked, ANONYMOUS)} for n, app in apps.items()}
+        times: dict[tuple[str, int], list[float]] = {}
+        for _ in range(3 * ROUNDS):
+            for snapshots, app in apps.items():
+                for word, question in questions[snapshots].items():
+                    took = timed(lambda: [*app.scanner.reader(question, ANONYMOUS)[1]])  # noqa: B023
+                    times.setdefault((word, snapshots), []).append(took)
+        for word in ("current", "pinned"):
+            ms = [statistics.median(times[word, snapshots]) * 1e3 for snapshots in GROWING]
+            grown[name, word] = ms[-1] / ms[0]
+            told = ", ".join(f"{n} snapshots {each:.1f} ms" for n, each in zip(GROWING, ms, strict=True))
+            print(f"{name}, {word}: {told}: {grown[name, word]:.2f} x (at most 1.2)")
+    for app in apps.values():
+        app.close()
+    assert max(grown.values()) <= 1.5, grown  # a busy machine is allowed for
 
 
 def test_puts(tmp_path: Path) -> None:
