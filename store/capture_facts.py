@@ -48,9 +48,9 @@ def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]
     """
     if not table_keys:
         return set()
-    held = [*parts("stats.columns"), *parts("stats.sketches"), "file_snapshots"]
+    physical = [*parts("stats.columns"), *parts("stats.sketches"), "file_snapshots"]
     scope = f"BETWEEN {min(table_keys)} AND {max(table_keys)}"  # by which DuckDB skips row groups
-    union = " UNION ".join(f"SELECT table_key FROM {name} WHERE table_key {scope}" for name in held)
+    union = " UNION ".join(f"SELECT table_key FROM {name} WHERE table_key {scope}" for name in physical)
     return {key for (key,) in database.rows(union)} & set(table_keys)
 
 

@@ -88,11 +88,11 @@ class Catalog(Publications, Sightings):
             for cut in range(1, len(rest)):
                 if entry := self._seen.by_name.get((first, ".".join(rest[:cut]), ".".join(rest[cut:]))):
                     return entry
-        known = [entry.full_name for entry in self.tables()]
+        names = [entry.full_name for entry in self.tables()]
         raise NotFound(
             f'no table "{full_name}"',
             code="UNKNOWN_TABLE",
-            hint=nearest(full_name, known) or "discover its catalog first, or put statistics of it",
+            hint=nearest(full_name, names) or "discover its catalog first, or put statistics of it",
             params={"table": full_name},
         )
 
@@ -154,11 +154,11 @@ class Catalog(Publications, Sightings):
 
     def ambiguous_names(self, connection: Connection, table: TableEntry, names: Collection[str]) -> list[str]:
         """The names that two columns of the table's current schema share."""
-        found = connection.execute(
+        shared = connection.execute(
             "SELECT column_name FROM table_columns WHERE table_key = ? AND column_name IN (SELECT unnest(?::VARCHAR[]))"
             " GROUP BY column_name HAVING count(DISTINCT column_id) > 1 ORDER BY 1", [table.table_key, list(names)],
         )  # fmt: skip
-        return [name for (name,) in found.fetchall()]
+        return [name for (name,) in shared.fetchall()]
 
     def refuse_ambiguous(self, table: TableEntry, columns: Iterable[str]) -> None:
         """Refuses names of columns that two columns of a table's current schema are written as.
@@ -200,11 +200,11 @@ class Catalog(Publications, Sightings):
         self.refuse_ambiguous(table, [column])
         ids = self.column_ids(table)
         number = int(column[1:]) if column[:1] == "#" and column[1:].isdecimal() else None
-        found = ids.get(column) if number is None or number not in ids.values() else number
-        if found is None:
+        column_id = ids.get(column) if number is None or number not in ids.values() else number
+        if column_id is None:
             hint = nearest(column, list(ids))
             raise NotFound(f'"{table.full_name}" has no column "{column}"', code="UNKNOWN_COLUMN", hint=hint)
-        return found
+        return column_id
 
     def schema_columns(self, table: TableEntry, schema_hash: str | None) -> list[list[Any]]:
         """[name, logical type, nullable, field id, path?] of each column of a schema seen before; empty when unknown.
@@ -224,8 +224,8 @@ class Catalog(Publications, Sightings):
             "SELECT catalog, format, uri, options, state, last_error FROM connectors WHERE catalog = ?", catalog
         )
         if not rows or rows[0][1] == EXTERNAL:
-            known = [row[0] for row in self.database.rows("SELECT catalog FROM connectors")]
-            hint = nearest(catalog, known) or "register it first"
+            catalogs = [row[0] for row in self.database.rows("SELECT catalog FROM connectors")]
+            hint = nearest(catalog, catalogs) or "register it first"
             raise NotFound(f'no connector "{catalog}"', code="UNKNOWN_CONNECTOR", hint=hint)
         row = rows[0]
         return {"catalog": row[0], "format": row[1], "uri": row[2], "options": json.loads(row[3]), "state": row[4]}
@@ -324,21 +324,21 @@ class Catalog(Publications, Sightings):
         Returns:
             Name → id, of all names.
         """
-        known: dict[str, int] = dict(
+        stored: dict[str, int] = dict(
             connection.execute(
                 "SELECT column_name, column_id FROM column_ids WHERE table_key = ?", [entry.table_key]
             ).fetchall()
         )
-        new = new_column_ids(known, names, given)
+        new = new_column_ids(stored, names, given)
         if new:
-            replaced = [name for name in new if name in known]
+            replaced = [name for name in new if name in stored]
             if replaced:
                 connection.execute(
                     "DELETE FROM column_ids WHERE table_key = ? AND column_name IN (SELECT unnest(?))",
                     [entry.table_key, replaced],
                 )
             insert_rows(connection, "column_ids", [[entry.table_key, n, i] for n, i in new.items()])
-        return known | new
+        return stored | new
 
     def put_connector(
         self, connection: Connection, catalog: str, format: str, uri: str, masked_options: Mapping[str, str]

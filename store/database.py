@@ -68,8 +68,8 @@ class Database:
             if self._lock is not None:
                 self._lock.release()
             if root is None and isinstance(trouble, duckdb.Error):
-                held = "lock" in str(trouble).lower()
-                raise _unusable(name, _HELD if held else "it cannot be opened as a database") from None
+                is_locked = "lock" in str(trouble).lower()
+                raise _unusable(name, _HELD if is_locked else "it cannot be opened as a database") from None
             raise
         return root
 

@@ -165,11 +165,11 @@ def delete_by_span(
     condition, parameters = where_target(family, target) if target else ("", [])
     last = max(listings.values(), default=-1)
     for pos in doomed_listings.values():
-        held = f"t.table_key = {key} AND from_pos <= {pos} AND to_pos > {pos}{condition}"
+        in_listing = f"t.table_key = {key} AND from_pos <= {pos} AND to_pos > {pos}{condition}"
         if target is None:
-            deleted += connection.execute(f"SELECT count(*) FROM {physical} t WHERE {held}").fetchall()[0][0]
+            deleted += connection.execute(f"SELECT count(*) FROM {physical} t WHERE {in_listing}").fetchall()[0][0]
             continue
-        doomed = connection.sql(f"SELECT rowid AS rid FROM {physical} t WHERE {held}", params=parameters or None)
+        doomed = connection.sql(f"SELECT rowid AS rid FROM {physical} t WHERE {in_listing}", params=parameters or None)
         rowids = doomed.to_arrow_table()["rid"]
         deleted += len(rowids)
         turn = pa.table({"table_key": [key], "pos": [pos], "last": [last]})

@@ -285,8 +285,8 @@ class JobStore:
         found = connection.execute("SELECT state, lease_token FROM jobs WHERE job_id = ?", [job_id]).fetchall()
         if not found:
             raise _unknown(job_id)
-        state, held = found[0]
-        if state not in ("RUNNING", "CANCELLING") or held != token:
+        state, lease_token = found[0]
+        if state not in ("RUNNING", "CANCELLING") or lease_token != token:
             raise Conflict(f'the lease on job "{job_id}" is lost', code="LEASE_LOST", hint="drop what was captured")
         return str(state)
 

@@ -23,17 +23,17 @@ class LruCache(Generic[K, V]):
     def __init__(self, limit: int, overhead: int = 0):
         self.limit, self.size = limit, 0
         self._overhead = overhead
-        self._held: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
         """The value, None when it does not exist."""
         with self._lock:
-            found = self._held.get(key)
-            if found is None:
+            entry = self._entries.get(key)
+            if entry is None:
                 return None
-            self._held.move_to_end(key)
-            return found[0]
+            self._entries.move_to_end(key)
+            return entry[0]
 
     def put(self, key: K, value: V, size: int = 1) -> None:
         """Keeps a value in place of one of the same key; drops the least recently used where it is too much.
@@ -48,10 +48,10 @@ class LruCache(Generic[K, V]):
             self._drop(key)
             if size > self.limit:
                 return
-            self._held[key] = value, size
+            self._entries[key] = value, size
             self.size += size
             while self.size > self.limit:
-                self._drop(next(iter(self._held)))
+                self._drop(next(iter(self._entries)))
 
     def drop(self, key: K) -> None:
         """Drops a value, if it is there."""
@@ -61,12 +61,12 @@ class LruCache(Generic[K, V]):
     def clear(self) -> None:
         """Drops all values."""
         with self._lock:
-            self._held.clear()
+            self._entries.clear()
             self.size = 0
 
     def _drop(self, key: K) -> None:
-        if (old := self._held.pop(key, None)) is not None:
+        if (old := self._entries.pop(key, None)) is not None:
             self.size -= old[1]
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)

@@ -60,8 +60,8 @@ class MaterializedSlices:
         if table_key not in self._keys:
             return None
         with self._prepared() as cursor:
-            found = cursor.execute(f"EXECUTE find({int(table_key)})").fetchall()
-        return next((data for name, snapshot, data in found if (name, snapshot) == (flight, snapshot_id)), None)
+            values = cursor.execute(f"EXECUTE find({int(table_key)})").fetchall()
+        return next((data for name, snapshot, data in values if (name, snapshot) == (flight, snapshot_id)), None)
 
     def having(self, table_keys: Collection[int]) -> Iterator[tuple[str, int, int, bytes]]:
         """Flight, table key, snapshot id and value of all values of some tables."""

@@ -44,19 +44,19 @@ class SnapshotMerge:
     def apply(self, connection: Connection, generation: int) -> Counts:
         """Raises Conflict where mode `create` meets another record."""
         staged = self.staged
-        found = self._found(connection)
-        other = found.filter(pc.invert(found["same"]))
+        stored = self._found(connection)
+        other = stored.filter(pc.invert(stored["same"]))
         if self.mode is PutMode.CREATE and other.num_rows:
             first = other.slice(0, 1).to_pylist()[0]
             staged.refuse(connection, self.tables[first["part"]], first["row_no"], first["rid"])
-        settled = found if self.mode is PutMode.FILL else found.filter(found["same"])
+        settled = stored if self.mode is PutMode.FILL else stored.filter(stored["same"])
         fresh = staged.without(settled["row_no"])
         replaced = 0
         if self.mode is not PutMode.FILL:
             replaced = other.num_rows
             self._delete(connection, other)
         if self.mode is PutMode.REPLACE_SNAPSHOT and not self._has_novel_snapshots:
-            self._delete_absent(connection, found)
+            self._delete_absent(connection, stored)
         in_place = replaced == fresh.num_rows and pc.all(pc.equal(other["part"], 0), min_count=0).as_py()
         self._insert(connection, fresh, generation, in_place=in_place)
         if self.mode is PutMode.REPLACE_SNAPSHOT and self.flight != "stats.sketches":
@@ -89,7 +89,7 @@ class SnapshotMerge:
                 among = f"{self.staged.scope()} AND {rowid_in(rids['rid'], table)}"
                 execute(connection, f"DELETE FROM {table} WHERE {among}", doomed=rids)
 
-    def _delete_absent(self, connection: Connection, found: pa.Table) -> None:
+    def _delete_absent(self, connection: Connection, matched: pa.Table) -> None:
         """Deletes what is stored at the snapshots of the put and not in it; of sketches, only those of targets that
         are not."""
         among = ""
@@ -103,7 +103,7 @@ class SnapshotMerge:
             connection, f"SELECT t.part, t.rid, t.table_key FROM ({stored}) t SEMI JOIN {{staged}} p"
             " ON p.table_key = t.table_key AND p.snapshot_id = t.snapshot_id WHERE NOT EXISTS"
             f" (SELECT 1 FROM {{kept}} k WHERE k.part = t.part AND k.rid = t.rid){among}",
-            kept=found.select(["part", "rid"]), staged=self.staged.rows,
+            kept=matched.select(["part", "rid"]), staged=self.staged.rows,
         )  # fmt: skip
         self._delete(connection, absent)
         if self.is_parted:  # an older row may answer now

@@ -96,10 +96,10 @@ class SpanMerge:
         """Subquery of the stored rows of the listing that a put is about; of a new one, of the newest before it."""
         if self.turn.num_rows == 1:  # no join for the rows of one table
             own, pos = self.turn["own"][0].as_py(), self.turn["pos"][0].as_py()
-            held = f"t.to_pos = {OPEN_END}" if own is None else f"t.from_pos <= {pos} AND t.to_pos > {pos}"
+            in_listing = f"t.to_pos = {OPEN_END}" if own is None else f"t.from_pos <= {pos} AND t.to_pos > {pos}"
             return (
                 f"SELECT t.rowid AS rid, {own is not None} AS own, t.* FROM {self.physical} t"
-                f" WHERE t.{self.staged.scope()} AND {held}"
+                f" WHERE t.{self.staged.scope()} AND {in_listing}"
             )
         return (
             f"SELECT t.rowid AS rid, w.own IS NOT NULL AS own, t.* FROM {self.physical} t JOIN {{turn}} w"

@@ -42,8 +42,8 @@ class Staged:
 
     def scope(self, snapshots: bool = False) -> str:
         """A condition that holds for all stored rows these can match, by which DuckDB skips row groups."""
-        found = within("table_key", self.rows["table_key"])
-        return f"{found} AND {within('snapshot_id', self.rows['snapshot_id'])}" if snapshots else found
+        scope = within("table_key", self.rows["table_key"])
+        return f"{scope} AND {within('snapshot_id', self.rows['snapshot_id'])}" if snapshots else scope
 
     def matches(
         self, connection: Connection, stored: str, more: Sequence[str] = (), *, keep_complete: str | None = None,
@@ -116,8 +116,8 @@ class Staged:
             Conflict: Always.
         """
         new = dict.fromkeys(self.columns) | self.rows.slice(row_no, 1).to_pylist()[0]
-        found = connection.sql(f"SELECT * FROM {table} WHERE rowid = {int(rowid)}").to_arrow_table().to_pylist()[0]
-        stored = {name: found[name] for name in self.columns}
+        row = connection.sql(f"SELECT * FROM {table} WHERE rowid = {int(rowid)}").to_arrow_table().to_pylist()[0]
+        stored = {name: row[name] for name in self.columns}
         keys = [key for key in self.keys if key != "table_key"]
         raise contradicts(self.flight, self.name_of(new["table_key"]), keys, stored, new)
 

@@ -186,15 +186,15 @@ class DuckDBStatsStore(StatsStore):
         return counts
 
     def _replay(self, connection: Connection, key: str, content: str) -> Counts | None:
-        found = connection.execute("SELECT content_hash, answer FROM idempotency WHERE key = ?", [key]).fetchall()
-        if not found:
+        replies = connection.execute("SELECT content_hash, answer FROM idempotency WHERE key = ?", [key]).fetchall()
+        if not replies:
             return None
-        if found[0][0] != content:
+        if replies[0][0] != content:
             raise Conflict(
                 f'idempotency_key "{key}" was used before with other content',
                 hint="send the same rows and mode again, or use a new key",
             )
-        return Counts(**json.loads(found[0][1]))
+        return Counts(**json.loads(replies[0][1]))
 
     def _registered(self, connection: Connection, puts: Sequence[Put], novel: Novel) -> list[Put]:
         """The puts that have rows, with `table_key`; tables and snapshots that are new are stored."""
@@ -256,13 +256,13 @@ class DuckDBStatsStore(StatsStore):
             given = {name: ids.get(int(distinct[at])) for name, at in zip(names, order, strict=True)}
             latest = _greatest_snapshots(rows, places, len(distinct))
             current = {name: latest[at] for name, at in zip(names, order, strict=True)}
-            made = self.catalog.register_all(connection, {name: given[name] for name in unknown}, current=current)
-            novel.tables.update(entry.table_key for entry in made.values())
+            entries = self.catalog.register_all(connection, {name: given[name] for name in unknown}, current=current)
+            novel.tables.update(entry.table_key for entry in entries.values())
         keys: Codes = np.empty(len(distinct), np.int64)
         for name, at in zip(names, order, strict=True):
-            found = self.catalog.find(name)
-            assert found is not None
-            keys[at] = found.table_key
+            entry = self.catalog.find(name)
+            assert entry is not None
+            keys[at] = entry.table_key
         return rows.append_column("table_key", pa.array(keys[places]))
 
     def _next_generation(self) -> int:
@@ -273,8 +273,8 @@ class DuckDBStatsStore(StatsStore):
     # Reading single records.
 
     def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
-        found = self._find(table, snapshot_id, target)
-        return found and {name: found[name] for name in found if name not in ("generation", "created_at")}
+        record = self._find(table, snapshot_id, target)
+        return record and {name: record[name] for name in record if name not in ("generation", "created_at")}
 
     def _find(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
         flight = FLIGHT_OF[target.kind]
@@ -300,11 +300,11 @@ class DuckDBStatsStore(StatsStore):
         family = "file_sketches" if target.kind is TargetKind.FILE else "stats.sketches"
         source, leading = rows_of(family, table, snapshot_id)
         with self.database.reading() as cursor:
-            found = cursor.execute(
+            digests = cursor.execute(
                 f"SELECT role || ' ' || sketch_type || ' ' || sha256(data) FROM {source} AND t.storage_id = ?"
                 " ORDER BY 1", [*leading, storage_id(target)],
             ).fetchall()  # fmt: skip
-        return [row[0] for row in found]
+        return [row[0] for row in digests]
 
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
         self.catalog.snapshot(table, snapshot_id)
@@ -329,12 +329,12 @@ class DuckDBStatsStore(StatsStore):
                 flight = FLIGHT_OF[each]
                 source, leading = rows_of(flight, table, snapshot_id)
                 named = f"{STORAGE_ID[flight].format('t')} AS storage_id, '{each}' AS target_kind"
-                found = cursor.sql(
+                page = cursor.sql(
                     f"SELECT * FROM (SELECT {named}, t.* FROM {source}) WHERE storage_id > ?"
                     f" ORDER BY storage_id LIMIT {wanted}",
                     params=[*leading, page_token],
                 ).to_arrow_table()
-                records += found.to_pylist()
+                records += page.to_pylist()
         page = records[:page_size]
         return page, page[-1]["storage_id"] if len(records) > len(page) else "", total
 
@@ -378,12 +378,12 @@ class DuckDBStatsStore(StatsStore):
             f"EXISTS (SELECT 1 FROM {name} r WHERE r.table_key = n.table_key AND r.snapshot_id = n.snapshot_id)"
             for name in physical
         )
-        found = self.database.rows(
+        stale = self.database.rows(
             "SELECT n.table_key, n.snapshot_id FROM snapshots n WHERE n.is_live = false"
             f" AND n.table_key IN (SELECT unnest(?::BIGINT[])) AND ({stored}) ORDER BY ALL", keys,
         )  # fmt: skip
         doomed: dict[int, Ids] = {}
-        for key, snapshot_id in found:
+        for key, snapshot_id in stale:
             doomed.setdefault(key, []).append(snapshot_id)
         return doomed
 

@@ -65,13 +65,13 @@ class Queries:
 
     def _lacking(self, flight: str, snapshot: int, epoch: int) -> tuple[int, ...] | None:
         """The tables that may inherit records at a snapshot, as of an epoch; None where they are many."""
-        found = self._inheriting.get((flight, snapshot))
-        if found is None or found[0] != epoch:
+        inheriting = self._inheriting.get((flight, snapshot))
+        if inheriting is None or inheriting[0] != epoch:
             sql = lacking_sql(flight, ReadScope(snapshot=snapshot), "", f"r.snapshot_id = {int(snapshot)}")
             keys = tuple(key for (key,) in self.database.rows(f"{sql} LIMIT {_FEW_TABLES + 1}"))
-            found = (epoch, keys if len(keys) <= _FEW_TABLES else None)
-            self._inheriting.put((flight, snapshot), found)
-        return found[1]
+            inheriting = (epoch, keys if len(keys) <= _FEW_TABLES else None)
+            self._inheriting.put((flight, snapshot), inheriting)
+        return inheriting[1]
 
     def _query(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
         source = self._source(request, scope)
@@ -86,14 +86,14 @@ class Queries:
 
     def _source(self, request: ScanRequest, scope: ReadScope) -> FlightSource:
         name = request.flight.name
-        if made := self.arrow_sources.get(name):
-            answer = made(scope)
+        if arrow_source := self.arrow_sources.get(name):
+            answer = arrow_source(scope)
             if isinstance(answer, FlightSource):
                 return answer
             columns = {column: f'source."{column}"' for column in request.flight.schema.names}
             return FlightSource("source", [], columns, arrow={"source": answer})
-        if known := SOURCES.get(name):
-            return known(scope)
+        if catalog_source := SOURCES.get(name):
+            return catalog_source(scope)
         used = {*request.names, *(column.strip().lower() for column in tree.columns_of(request.node))}
         return stats_source(request.flight, scope, used)
 
@@ -200,9 +200,9 @@ def _with_names(sql: str, parameters: list[Any], names: tuple[str, ...]) -> tupl
     given = iter(parameters)
     merged: list[Any] = []
 
-    def mark(found: re.Match[str]) -> str:
-        merged.append(next(given) if found[1] is None else names[int(found[1])])
-        return "?" if found[1] is None else "?::VARCHAR"
+    def mark(place: re.Match[str]) -> str:
+        merged.append(next(given) if place[1] is None else names[int(place[1])])
+        return "?" if place[1] is None else "?::VARCHAR"
 
     return re.sub(r":t([0-3])|\?", mark, sql), merged
 

@@ -59,12 +59,12 @@ class RecordFinder:
 
     def find(self, wanted: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
         """One record or None for each, in order; those not cached are read by one query per table and snapshot."""
-        found: dict[RecordKey, Mapping[str, Any] | None] = {}
+        records: dict[RecordKey, Mapping[str, Any] | None] = {}
         missing: dict[tuple[int, int, TargetKind], list[RecordKey]] = {}
         for item in dict.fromkeys(wanted):
-            known = self._cache.derived(item, self._generation)
-            if known is not None:
-                found[item] = known.value
+            kept = self._cache.derived(item, self._generation)
+            if kept is not None:
+                records[item] = kept.value
             else:
                 missing.setdefault((item[0], item[1], item[2].kind), []).append(item)
         for (table_key, snapshot_id, kind), items in missing.items():
@@ -72,9 +72,9 @@ class RecordFinder:
             read = self._read(self._catalog.by_key(table_key), snapshot_id, kind, [target for _, _, target in items])
             for item in items:
                 record = read.get(item[2].storage_id)
-                found[item] = record
+                records[item] = record
                 self._cache.put_derived(item, Derived(table_key, generation, record), RECORD_BYTES)
-        return [found[item] for item in wanted]
+        return [records[item] for item in wanted]
 
     def _read(
         self, table: TableEntry, snapshot_id: int, kind: TargetKind, targets: Sequence[Target]

@@ -99,8 +99,8 @@ class Scanner:
         if principal.sees_all and not any(name is not None for name in names):
             return None
         if all(name is not None and len(name) == 1 for name in names):  # one table by its full name, the usual case
-            found = self.catalog.find(tuple(next(iter(name or ())) for name in names))  # type: ignore[arg-type]
-            among = [found] if found else []
+            table = self.catalog.find(tuple(next(iter(name or ())) for name in names))  # type: ignore[arg-type]
+            among = [table] if table else []
         else:
             among = [
                 table for table in self.catalog.tables()
@@ -125,18 +125,18 @@ class Scanner:
             ResourceExhausted: The answer is larger than an answer may be, or no place is free for a stream.
         """
         key = None if command is None or not principal.sees_all else ("one row", command)
-        known = None if key is None else self.slices.derived(key, self.versions.generation)
-        if known is not None and known.value is not None:
-            return self.streams.admit(known.value)
-        answer = self._read(request, principal, is_cancelled, key, known is not None)
+        kept = None if key is None else self.slices.derived(key, self.versions.generation)
+        if kept is not None and kept.value is not None:
+            return self.streams.admit(kept.value)
+        answer = self._read(request, principal, is_cancelled, key, kept is not None)
         return self.streams.admit(answer) if isinstance(answer, pa.Table) else answer
 
     def _read(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool],
         key: tuple[str, bytes] | None, again: bool,
     ) -> Answer:  # fmt: skip
-        if (found := self._cached(request, principal)) is not None:
-            batch, of = found
+        if (cached := self._cached(request, principal)) is not None:
+            batch, of = cached
             if key is not None and of is not None and batch.num_rows == 1:
                 self._keep_row(key, batch, of, again)
             table = pa.Table.from_batches([batch])
@@ -191,17 +191,17 @@ class Scanner:
         """
         if not principal.sees_all:
             command = None
-        known = None if command is None else self.slices.derived(command, self.versions.generation)
-        if known is not None:
-            return self.streams.admit(known.value)
+        kept = None if command is None else self.slices.derived(command, self.versions.generation)
+        if kept is not None:
+            return self.streams.admit(kept.value)
         return self.streams.admit(self._message(request, principal, is_cancelled, command))
 
     def _message(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool], command: bytes | None
     ) -> pa.Buffer:
         of = None
-        if (found := self._cached(request, principal)) is not None:
-            batch, of = found
+        if (cached := self._cached(request, principal)) is not None:
+            batch, of = cached
             batches, whole = [batch], batch.num_rows <= 1 or fits(batch, SMALL_BYTES)
         else:
             answer = self._anew(request, principal, is_cancelled)
@@ -236,11 +236,11 @@ class Scanner:
             if pin is None:
                 return _none(request), None
             snapshot = pin
-        found = self.slice(request.flight, table, snapshot, request.allow_stale)
-        if found is None:
+        cached = self.slice(request.flight, table, snapshot, request.allow_stale)
+        if cached is None:
             return None
-        batch = found.select(plan, request.limit)
-        of = (table.table_key, found.generation)
+        batch = cached.select(plan, request.limit)
+        of = (table.table_key, cached.generation)
         return (batch if request.columns is None else batch.select(request.names)), of
 
     def _pin(self, request: ScanRequest, table: TableEntry) -> int | None:
@@ -284,9 +284,9 @@ class Scanner:
         """
         return Slice.unpacked(data, _MARKS[flight.name], flight.schema, generation)
 
-    def pack(self, flight: Flight, made: Slice) -> bytes:
+    def pack(self, flight: Flight, rows: Slice) -> bytes:
         """Serializes a slice of a flight of `PACKED` for the store."""
-        return made.packed(_MARKS[flight.name])
+        return rows.packed(_MARKS[flight.name])
 
     def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[int, int, Slice]]:
         """Table key, snapshot id and slice of the current rows of each table that has any, by one query.
@@ -303,16 +303,16 @@ class Scanner:
         whole = ScanRequest(flight)
         with self.database.reading() as cursor:
             batches = list(self.queries.start(cursor, whole, ReadScope(list(pins), current=True)))
-        if not (found := pa.Table.from_batches(batches, whole.schema)).num_rows:
+        if not (rows := pa.Table.from_batches(batches, whole.schema)).num_rows:
             return
-        batch = one_batch(found)  # table by table: a read of known tables is in order
+        batch = one_batch(rows)  # table by table: a read of known tables is in order
         names = [batch.column(name).dictionary_encode().indices.to_numpy() for name in NAMES]
         changes = np.logical_or.reduce([codes[1:] != codes[:-1] for codes in names])
         starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
         for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
             key = keys[tuple(batch.column(name)[start].as_py() for name in NAMES)]
-            made = Slice.of(batch.slice(start, stop - start), generations[key])
-            yield key, pins[key], made
+            current = Slice.of(batch.slice(start, stop - start), generations[key])
+            yield key, pins[key], current
 
     def _load(
         self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int
@@ -353,13 +353,13 @@ class Scanner:
         hidden = [key for key in keys if key not in request.names]
         wanted = request if not hidden else request.with_columns((*request.names, *hidden))
         strip = (lambda batch: batch.select(request.names)) if hidden else None
-        found = self.streams.run(
+        answer = self.streams.run(
             cursor, lambda: self.queries.start(cursor, wanted, scope), wanted.schema, is_cancelled, strip
         )  # fmt: skip
-        if not keys or isinstance(found, Stream):
-            return found
-        found = in_order(found, keys)
-        return found.select(request.names) if hidden else found
+        if not keys or isinstance(answer, Stream):
+            return answer
+        answer = in_order(answer, keys)
+        return answer.select(request.names) if hidden else answer
 
     # Shares of a scan.
 

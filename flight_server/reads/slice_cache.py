@@ -181,9 +181,9 @@ class SliceCache:
             key: As given to `put_derived`.
             generation: Returns the present generation of a table key.
         """
-        found = self._slices.get(key)
-        if isinstance(found, Derived) and found.generation == generation(found.table_key):
-            return found
+        entry = self._slices.get(key)
+        if isinstance(entry, Derived) and entry.generation == generation(entry.table_key):
+            return entry
         return None
 
     def put_derived(self, key: Hashable, derived: Derived, size_bytes: int) -> None:
@@ -209,9 +209,9 @@ class SliceCache:
             unpack: Opens the materialized slice of a generation; None when there is none.
         """
         now = generation()
-        found = self._slices.get(key)
-        if isinstance(found, Slice) and found.generation == now:
-            return found
+        entry = self._slices.get(key)
+        if isinstance(entry, Slice) and entry.generation == now:
+            return entry
         worth = self.largest > 0 and self._worth_loading(key)
         if (unpacked := unpack(now)) is not None:
             if worth:

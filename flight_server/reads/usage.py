@@ -14,7 +14,7 @@ from store.catalog_store import Catalog
 from store.database import Connection, Database, insert_rows
 
 FLUSH_SECONDS: Final = 5.0
-MAX_HELD: Final = 100_000  # columns noted between two flushes; more are not counted
+MAX_COUNTED: Final = 100_000  # columns noted between two flushes; more are not counted
 COUNTED_TOGETHER: Final = 256  # reads; until then one costs its caller next to nothing
 WHOLE: Final = ""  # reads of a table that name no column
 
@@ -28,7 +28,7 @@ class Usage:
     def __init__(self, database: Database, catalog: Catalog):
         self._database, self._catalog = database, catalog
         self._reads: deque[TableCondition] = deque()  # not counted yet
-        self._held: dict[Key, list[float]] = {}  # reads, time of the last
+        self._counts: dict[Key, list[float]] = {}  # reads, time of the last
         self._lock = threading.Lock()
         self._flushed = time.monotonic()
 
@@ -55,33 +55,33 @@ class Usage:
         now = time.time()
         with self._lock:
             for column in columns or (WHOLE,):
-                held = self._held.get((table_key, column))
-                if held is not None:
-                    held[0] += 1
-                    held[1] = now
-                elif len(self._held) < MAX_HELD:
-                    self._held[table_key, column] = [1, now]
+                counted = self._counts.get((table_key, column))
+                if counted is not None:
+                    counted[0] += 1
+                    counted[1] = now
+                elif len(self._counts) < MAX_COUNTED:
+                    self._counts[table_key, column] = [1, now]
 
     def flush(self, every: float = FLUSH_SECONDS) -> None:
         """Writes down what was counted, if it was not done a short while ago."""
         if time.monotonic() - self._flushed < every:
             return
         self._count()
-        if not self._held:
+        if not self._counts:
             return
         with self._lock:
-            noted, self._held = self._held, {}
+            noted, self._counts = self._counts, {}
         self._flushed = time.monotonic()
-        held = self._named(noted)
+        counted = self._named(noted)
 
         def run(connection: Connection) -> None:
-            keys = sorted({key for key, _ in held})
+            keys = sorted({key for key, _ in counted})
             known = connection.execute(
                 "SELECT table_key, column_name, reads FROM column_usage"
                 " WHERE table_key IN (SELECT unnest(?::BIGINT[]))", [keys],
             ).fetchall()  # fmt: skip
             before = {(key, column or WHOLE): reads for key, column, reads in known}
-            old = [key for key in held if key in before]
+            old = [key for key in counted if key in before]
             if old:
                 connection.execute(
                     "DELETE FROM column_usage u WHERE EXISTS (SELECT 1 FROM (SELECT unnest(?::BIGINT[]) AS k,"
@@ -90,22 +90,22 @@ class Usage:
                 )
             insert_rows(connection, "column_usage", [
                 [key, *self._catalog.by_key(key).name, column or None, before.get((key, column), 0) + int(reads),
-                 datetime.fromtimestamp(last, UTC)] for (key, column), (reads, last) in held.items()
+                 datetime.fromtimestamp(last, UTC)] for (key, column), (reads, last) in counted.items()
             ])  # fmt: skip
 
         self._database.write(run)
 
-    def _named(self, held: dict[Key, list[float]]) -> dict[tuple[int, str], list[float]]:
+    def _named(self, counted: dict[Key, list[float]]) -> dict[tuple[int, str], list[float]]:
         """Counts by column name; columns that the table lacks are dropped."""
         names: dict[Key, list[str]] = {}
         for key, name, number in self._database.rows(
             "SELECT table_key, column_name, column_id FROM column_ids WHERE table_key IN (SELECT unnest(?::BIGINT[]))",
-            sorted({key for key, _ in held}),
+            sorted({key for key, _ in counted}),
         ):  # fmt: skip
             names[key, name] = [name]
             names.setdefault((key, number), []).append(name)
         found: dict[tuple[int, str], list[float]] = {}
-        for (key, column), (reads, last) in held.items():
+        for (key, column), (reads, last) in counted.items():
             for name in [WHOLE] if column == WHOLE else names.get((key, column), ()):
                 before = found.get((key, name), [0, 0.0])
                 found[key, name] = [before[0] + reads, max(before[1], last)]

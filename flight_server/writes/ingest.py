@@ -78,12 +78,12 @@ def _parse_command(body: Any) -> PutRequest:
 
 
 def _writable(name: str) -> Flight:
-    found = find_flight(name)
-    if not found.writable:
+    flight_ = find_flight(name)
+    if not flight_.writable:
         raise InvalidArgument(
             f"{name} is not written by DoPut", code="NOT_WRITABLE", hint="the flight sys.flights tells which are"
         )
-    return found
+    return flight_
 
 
 def read_rows(
@@ -152,8 +152,8 @@ def _prepared(flight: Flight, schema: pa.Schema, policy: ZonePolicy) -> pa.Schem
 
 def _check_sketches(rows: pa.Table, first_row: int) -> None:
     """Refuses sketches that nobody could read: they would make the answers that are computed from them fail."""
-    if found := first_unreadable(rows["sketch_type"], rows["data"]):
-        row, reason = found
+    if unreadable := first_unreadable(rows["sketch_type"], rows["data"]):
+        row, reason = unreadable
         type, data = rows["sketch_type"][row].as_py(), rows["data"][row].as_py()
         raise InvalidField("data", reason, expected=f"the bytes of an {type}", actual=f"{len(data)} bytes",
                            where=f"row {first_row + row + 1}")  # fmt: skip

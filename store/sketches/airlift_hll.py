@@ -218,8 +218,8 @@ def hash_bytes(values: pa.Array) -> Hashes:
     binary = values.cast(pa.large_binary())
     sizes = pc.binary_length(binary).to_numpy(zero_copy_only=False).astype(np.int64)
     offsets = np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary)]
-    held = binary.buffers()[2]
-    data = np.frombuffer(held, np.uint8) if held is not None else np.zeros(0, np.uint8)
+    buffer = binary.buffers()[2]
+    data = np.frombuffer(buffer, np.uint8) if buffer is not None else np.zeros(0, np.uint8)
     hashes = []
     for size in np.unique(sizes):
         starts = offsets[sizes == size]

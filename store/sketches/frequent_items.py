@@ -146,26 +146,26 @@ def _all_items(sketches: Sequence[bytes]) -> tuple[pa.Array, Longs, int, int]:
 
     The i-th items of all sketches are found at once: a text says where the next one begins.
     """
-    held: list[tuple[bytes, int]] = []
+    sketches_read: list[tuple[bytes, int]] = []
     total = offset = 0
     for data in sketches:
         count, seen, left_out = _frequent_head(data)
         total, offset = total + seen, offset + left_out
         if count:
-            held.append((data, count))
-    if not held:
+            sketches_read.append((data, count))
+    if not sketches_read:
         return pa.array([], pa.binary()), np.empty(0, np.int64), total, offset
-    held.sort(key=lambda pair: -pair[1])
-    counts: Longs = np.array([count for _, count in held])
-    weights = np.concatenate([np.frombuffer(data, "<u8", count, 32) for data, count in held]).astype(np.int64)
-    ends = np.cumsum([len(data) for data, _ in held])
-    octets: npt.NDArray[np.uint8] = np.frombuffer(b"".join([*(data for data, _ in held), bytes(4)]), np.uint8)
+    sketches_read.sort(key=lambda pair: -pair[1])
+    counts: Longs = np.array([count for _, count in sketches_read])
+    weights = np.concatenate([np.frombuffer(data, "<u8", count, 32) for data, count in sketches_read]).astype(np.int64)
+    ends = np.cumsum([len(data) for data, _ in sketches_read])
+    octets: npt.NDArray[np.uint8] = np.frombuffer(b"".join([*(data for data, _ in sketches_read), bytes(4)]), np.uint8)
     words: npt.NDArray[np.uint32] = np.ndarray((len(octets) - 3,), "<u4", octets, 0, (1,))  # one at every byte
     at = np.concatenate([[0], ends[:-1]]) + 32 + 8 * counts
-    starts: Longs = np.zeros((len(held), int(counts[0])), np.int64)
+    starts: Longs = np.zeros((len(sketches_read), int(counts[0])), np.int64)
     sizes = np.zeros_like(starts)
     # How many sketches have an i-th item.
-    rows: Longs = len(held) - np.searchsorted(counts[::-1], np.arange(int(counts[0])), "right")
+    rows: Longs = len(sketches_read) - np.searchsorted(counts[::-1], np.arange(int(counts[0])), "right")
     for place, n in enumerate(rows.tolist()):
         here = at[:n]
         np.minimum(here, ends[:n], out=here)  # beyond its end a sketch is refused below

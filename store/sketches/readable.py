@@ -27,10 +27,10 @@ def first_unreadable(types: pa.Array | pa.ChunkedArray, data: pa.Array | pa.Chun
         types: The `sketch_type` of each row; sketches of other types than the project's own are not looked at.
         data: The bytes of each row.
     """
-    for row, (type, held) in enumerate(zip(types.to_pylist(), data.to_pylist(), strict=True)):
+    for row, (type, sketch) in enumerate(zip(types.to_pylist(), data.to_pylist(), strict=True)):
         if type in _READ:
             try:
-                _READ[type](held)
+                _READ[type](sketch)
             except InvalidArgument as trouble:
                 return row, str(trouble).removeprefix("data: ")
     return None
