@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from capture.compute.partial import MEASURED, NUMERIC
+from capture.compute.partial import HASHED, MEASURED, NUMERIC
 from capture.engines import takers
 from capture.orchestrator import Answer, ControlPlane, Question
 from capture.spec import CaptureSpec
@@ -171,16 +171,31 @@ class Captures:
         if not wanted:
             raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
         if lease.request.get("missing_only"):
-            records = self.records.find([(table.table_key, snapshot_id, spec.target) for snapshot_id, spec in wanted])
-            missing = [
-                pinned for pinned, record in zip(wanted, records, strict=True)
-                if record is None or _answer(record, pinned[1].kinds) is None
-            ]  # fmt: skip
+            known = self.known([(table.table_key, snapshot_id, spec) for snapshot_id, spec in wanted])
+            missing = [pinned for pinned, held in zip(wanted, known, strict=True) if held is None]
             if not missing:
                 return {"requests": [], "held": sorted({snapshot_id for snapshot_id, _ in wanted})}
             wanted = missing
         (payload,) = self.payloads([(table, wanted)], Mode.ASYNC, str(lease.request.get("correlation_id", "")))
         return payload
+
+    def known(self, wanted: Sequence[tuple[int, int, CaptureSpec]]) -> list[Mapping[str, Any] | Answer | None]:
+        """What the store answers: a record that holds all kinds asked for, a refusal, or None.
+
+        Args:
+            wanted: Table key, snapshot id and spec of each question.
+        """
+        keys = [(table_key, snapshot_id, spec.target) for table_key, snapshot_id, spec in wanted]
+        records = self.records.find(keys)
+        sketched = [
+            key for key, (*_, spec), record in zip(keys, wanted, records, strict=True)
+            if record is not None and _sketches_of(record, spec.kinds)
+        ]  # fmt: skip
+        roles = self.records.whole_sketches(sketched) if sketched else {}
+        return [
+            None if record is None else _answer(record, spec.kinds, roles.get(key, frozenset()))
+            for key, (*_, spec), record in zip(keys, wanted, records, strict=True)
+        ]
 
     def _ids_of(self, snapshot: str, body: Mapping[str, Any], table: TableEntry) -> list[int]:
         """The snapshot ids of a stored request."""
@@ -192,8 +207,9 @@ class Captures:
 _FIELDS_OF = {
     "ROW_COUNT": ("row_count",), "FILE_COUNT": ("data_file_count",), "TOTAL_BYTES": ("total_size_bytes",),
     "NULL_COUNT": ("null_count",), "NDV": ("ndv",), "WIDTH": ("avg_width_bytes",), "MIN_MAX": ("min", "max"),
+    "MOMENTS": ("mean",),
 }  # fmt: skip
-
+_SKETCHED: Final = {"HISTOGRAM": ("QUANTILES", NUMERIC), "MCV": ("MCV", HASHED)}  # the role, and types that have it
 
 _KINDS_OF_TYPES: Final = {"HISTOGRAM": NUMERIC, "MOMENTS": MEASURED}  # those that not every type has
 
@@ -207,17 +223,37 @@ def impossible(record: Mapping[str, Any], kinds: Collection[str]) -> str | None:
     return f"a value of type {logical_type} has no {' and no '.join(lacking)}; ask without it" if lacking else None
 
 
-def answers(record: Mapping[str, Any], kinds: Collection[str]) -> bool:
-    """True when a record holds the kinds asked for; an engine computes all there is."""
+def _sketches_of(record: Mapping[str, Any], kinds: Collection[str]) -> set[str]:
+    """The roles of the sketches that a column or expression of this type has for some kinds."""
+    if not any(name in kinds for name in _SKETCHED):
+        return set()
+    if (logical_type := record.get("logical_type")) is None or "column_ids" in record:
+        return set()
+    kind = parse_type(logical_type).kind
+    return {role for name, (role, having) in _SKETCHED.items() if name in kinds and kind in having}
+
+
+def answers(record: Mapping[str, Any], kinds: Collection[str], roles: Collection[str] = frozenset()) -> bool:
+    """True when a record holds the kinds asked for; an engine computes all there is but sketches nobody asked for.
+
+    Args:
+        record: Of a target, as it is stored.
+        kinds: What is asked for; nothing in particular when empty.
+        roles: The sketches stored for the target, without those of samples.
+    """
+    if _sketches_of(record, kinds) - set(roles):
+        return False
     if record.get("producer") == "ENGINE_COMPUTED":
         return True
     return all(any(record.get(name) is not None for name in _FIELDS_OF[kind]) for kind in kinds if kind in _FIELDS_OF)
 
 
-def _answer(record: Mapping[str, Any], kinds: Collection[str]) -> Mapping[str, Any] | Answer | None:
+def _answer(
+    record: Mapping[str, Any], kinds: Collection[str], roles: Collection[str]
+) -> Mapping[str, Any] | Answer | None:
     if reason := impossible(record, kinds):
         return Answer("FAILED", reason, can_change=False)
-    return record if answers(record, kinds) else None
+    return record if answers(record, kinds, roles) else None
 
 
 @dataclass
@@ -252,11 +288,7 @@ class ResolvePlane(ControlPlane):
     captures: Captures
 
     def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | Answer | None]:
-        records = self.captures.records.find([(q.table_key, q.snapshot_id, q.spec.target) for q in questions])
-        return [
-            None if record is None else _answer(record, question.spec.kinds)
-            for question, record in zip(questions, records, strict=True)
-        ]
+        return self.captures.known([(q.table_key, q.snapshot_id, q.spec) for q in questions])
 
     def is_light(self, question: Question) -> bool:
         return self.captures.is_light(self.captures.catalog.by_key(question.table_key), [question.spec])

@@ -17,6 +17,7 @@ from flight_server.reads.stats_sources import stats_source
 from store import bounds, logical_types, sketches
 from store.database import Database
 from store.errors import InvalidArgument
+from store.freshness import PLANNING
 from store.layout import STORED
 from store.schemas import FLIGHTS, KEY, PROVENANCE
 
@@ -97,8 +98,8 @@ def _expanded(
              "min", "max"]  # fmt: skip
     chosen = ", ".join(f'{columns.columns[name]} AS "{name}"' for name in names)
     sql = (
-        f"SELECT c.*, k.data FROM (SELECT s.table_key, {chosen} FROM {columns.sql} WHERE {columns.where}) c JOIN"
-        " (SELECT s.table_key, s.snapshot_id, s.column_id, s.data"
+        f"SELECT c.*, k.data, k.params FROM (SELECT s.table_key, {chosen} FROM {columns.sql} WHERE {columns.where}) c"
+        " JOIN (SELECT s.table_key, s.snapshot_id, s.column_id, s.data, s.params"
         f" FROM {found.sql} WHERE s.role = ? AND s.target_kind = 'COLUMN') k ON k.table_key = c.table_key"
         " AND k.snapshot_id = c.snapshot_id AND k.column_id = c.column_id"
         " ORDER BY c.table_key, c.snapshot_id, c.column_id"
@@ -112,6 +113,8 @@ def _expanded(
         if record["logical_type"] is None:
             continue
         common = {name: record[name] for name in (*KEY, *PROVENANCE, "column_id", "column_name")}
+        if sketches.is_partial(record["params"]):  # a sample beside a record of the whole
+            common |= {"completeness": "PARTIAL", "usable_for": PLANNING}
         with suppress(InvalidArgument):  # a sketch that is none of ours, put before puts were checked
             rows += [common | row for row in rows_of(record)]
     return _table(flight, rows)

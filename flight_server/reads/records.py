@@ -21,6 +21,7 @@ from store.catalog_store import Catalog, TableEntry
 from store.freshness import EXACT, usable_for
 from store.puts import FLIGHT_OF
 from store.schemas import FLIGHTS
+from store.sketches import is_partial
 from store.stats_store import DuckDBStatsStore
 from store.targets import Target, TargetKind
 
@@ -75,6 +76,22 @@ class RecordFinder:
                 records[item] = record
                 self._cache.put_derived(item, Derived(table_key, generation, record), RECORD_BYTES)
         return [records[item] for item in wanted]
+
+    def whole_sketches(self, wanted: Sequence[RecordKey]) -> dict[RecordKey, set[str]]:
+        """The roles of the sketches stored for targets at exactly their snapshots, without those of samples."""
+        found: dict[RecordKey, set[str]] = {}
+        of_snapshot: dict[tuple[int, int], dict[str, RecordKey]] = {}
+        for key in wanted:
+            of_snapshot.setdefault(key[:2], {})[key[2].storage_id] = key
+        for (table_key, snapshot_id), targets in of_snapshot.items():
+            rows = self._store.database.rows(
+                "SELECT storage_id, role, params FROM stats_sketches WHERE table_key = ? AND snapshot_id = ?"
+                " AND storage_id IN (SELECT unnest(?::VARCHAR[]))", table_key, snapshot_id, list(targets),
+            )  # fmt: skip
+            for storage_id, role, params in rows:
+                if not is_partial(params):
+                    found.setdefault(targets[storage_id], set()).add(role)
+        return found
 
     def _read(
         self, table: TableEntry, snapshot_id: int, kind: TargetKind, targets: Sequence[Target]

@@ -15,13 +15,13 @@ def app(tmp_path_factory):
         yield made
 
 
-def put_column(app, table, logical_type, values, data=None, **more):
+def put_column(app, table, logical_type, values, data=None, params=None, **more):
     (row,) = rows(table, 1, [1], logical_type=logical_type, **more)
     put(app, [row])
     key = {name: row[name] for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")}
     data = data or sketches.kll(np.sort(np.asarray(values, np.float64)))
     sketch = {"target_kind": "COLUMN", "storage_id": "column-" + "1".zfill(19), "column_id": 1, "role": "QUANTILES",
-              "sketch_type": KLL, "data": data}  # fmt: skip
+              "sketch_type": KLL, "data": data, "params": params}  # fmt: skip
     put(app, [key | sketch], "stats.sketches")
 
 
@@ -67,3 +67,15 @@ def test_a_sketch_that_cannot_be_read_hides_no_other(app):
     assert len(quantiles(app, "fine")) == len(RANKS) and quantiles(app, "broken") == []
     assert read(app, command(flight="stats.quantiles")).num_rows >= len(RANKS)
     assert read(app, command("broken", "stats.histograms")).num_rows == 0
+
+
+@pytest.mark.parametrize(("params", "labels"), [
+    (None, ("COMPLETE", "PRUNING")), ('{"completeness": "PARTIAL"}', ("PARTIAL", "PLANNING")),
+])  # fmt: skip
+@pytest.mark.parametrize("flight", ["stats.quantiles", "stats.histograms"])
+def test_the_sketch_of_a_sample_passes_for_no_whole(app, flight, params, labels):
+    """Beside a record of the whole, which metadata or an earlier capture has made."""
+    table = f"{flight}{params is None}"
+    put_column(app, table, "INT", [1, 2], params=params, completeness="COMPLETE")
+    found = read(app, command(table, flight, snapshot="current")).to_pylist()
+    assert {(row["completeness"], row["usable_for"]) for row in found} == {labels}
