@@ -144,6 +144,7 @@ def test_all_statistics_of_lineitem(engine, tmp_path, capsys):
     session.sql("DROP TABLE bench_lineitem")
     ratios = {f"{name} / capture": medians[name] / medians["capture"] for name in ("ANALYZE", "SUMMARIZE")}
     ratios["capture / decode"] = medians["capture"] / medians["decode"]
+    ratios["peak MB of a worker"] = worker_peak_mb()
     report(capsys, f"lineitem SF{SCALE}, all statistics", ratios)
     if SCALE == "1":
         assert ratios["ANALYZE / capture"] >= 5

@@ -1,10 +1,13 @@
 """The control plane: resolve and capture through a server with one worker. Prints p50 in milliseconds, and ratios.
 
-`pytest tests/benchmarks/bench_control.py -m benchmark -s`, or run it as a script.
+`pytest tests/benchmarks/bench_control.py -m benchmark -s`, or run it as a script. STATFLIGHT_BENCH_TABLES says of how
+many tables jobs are queued.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import statistics
 import sys
 import tempfile
@@ -18,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.benchmarks.bench_small_tables import cpu_ms
 from tests.flight_server.live_server import Client, serving
 
 pytestmark = pytest.mark.benchmark
@@ -131,6 +135,52 @@ def bench(uri: str, client: Client, lake: Path) -> dict[str, float]:
     say(f"{CLIENTS} clients × 3 × {TARGETS}   {took * 1000:8.0f} ms   {rate:,.0f} targets/s, {len(wrong)} wrong")
     assert not wrong, wrong[:3]
     return found
+
+
+def drain(root: Path, tables: int, workers: int) -> None:
+    """A durable job for each table of a lake, from the request to the end of the last one; and looks at the lake."""
+    lake, home = root / "lake", root / f"home{workers}"
+    home.mkdir(parents=True)
+    rows = io.BytesIO()
+    pq.write_table(pa.table({f"c{c}": [(row * 7919 + c) % 503 for row in range(1000)] for c in range(10)}), rows)
+    for number in range(tables):
+        folder = lake / f"t{number:05}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "0.parquet").write_bytes(rows.getvalue())
+    with serving(home, "--workers", workers) as server, server.connect() as client:
+        client.timeout = 3600.0
+        client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake)})
+        looks = [timed(lambda: client.act("discover", {"catalog": "lake"})) for _ in range(2)]
+        say(f"discover of {tables} tables: {looks[0]:.1f} s, unchanged {looks[1]:.1f} s (at most 5)")
+        targets = [{"kind": "TABLE"}, *({"kind": "COLUMN", "column_id": i} for i in range(1, 11))]
+        names = [f"lake.default.t{number:05}" for number in range(tables)]
+        asked = [{"table": name, "target": target, "mode": "ASYNC"} for name in names for target in targets]
+        own = server.process.pid
+        before = cpu_ms(own)
+        queued = timed(lambda: client.act("capture", {"requests": asked}))
+        active = [{"column": "state", "op": "IN", "values": ["QUEUED", "WAITING", "RUNNING"]}]
+        look = {"table": "sys.capture_jobs", "columns": ["job_id"], "predicates": active}
+
+        def wait() -> None:
+            while client.read(look).num_rows:
+                time.sleep(0.5)
+
+        drained = timed(wait)
+        assert set(client.read({"table": "sys.capture_jobs"})["state"].to_pylist()) == {"SUCCEEDED"}
+        cpu = (cpu_ms(own) - before) / tables
+        say(f"{tables} jobs, {workers} workers: queued in {queued:.1f} s, drained in {drained:.1f} s, which is"
+            f" {drained * 1000 / tables:.1f} ms a job; CPU of the server {cpu:.1f} ms a job")  # fmt: skip
+
+
+def timed(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_many_durable_jobs(tmp_path: Path, workers: int) -> None:
+    drain(tmp_path, int(os.environ.get("STATFLIGHT_BENCH_TABLES", "5000")), workers)
 
 
 def test_control_plane() -> None:
