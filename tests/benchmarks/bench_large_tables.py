@@ -1,4 +1,4 @@
-"""Captures of TPC-H tables, and of one of 200 columns, through a server with one worker: seconds until the last outcome.
+"""Captures of TPC-H tables, and of one of 200 columns, by a server with one worker: seconds until the last outcome.
 
 Each is interleaved with DuckDB's SUMMARIZE of the same files and, with STATFLIGHT_BENCH_SPARK=1, with Spark's `ANALYZE
 TABLE … FOR ALL COLUMNS`. The first capture of lineitem is on a server that has captured nothing large before. Besides:
