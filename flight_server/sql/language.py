@@ -99,6 +99,7 @@ INSTANTS: Final = _words("""
 LISTS: Final = _words("array_contains array_length array_size list_contains")
 FUNCTIONS: Final = AGGREGATES | WINDOWS | TEXTS | NUMBERS | CHOICES | INSTANTS | LISTS
 
+_ESCAPES: Final = {"d": "DATE", "t": "TIME", "ts": "TIMESTAMP"}
 # Words that stand before a parenthesis without calling anything.
 _NO_CALLS: Final = _words("""
     all and any as between by case cast char decimal distinct else end escape except exists extract filter from group
@@ -184,12 +185,15 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
         raise refusal('parameters must be written as "?"')
     if len(marks) > MAX_PARAMETERS:
         raise refusal(f"the statement has more than {MAX_PARAMETERS} parameters")
-    if marks:
-        numbered, at = [], 0
-        for number, mark in enumerate(marks, 1):
-            numbered += [sql[at : mark.start], f"${number}"]
-            at = mark.end + 1
-        sql = "".join([*numbered, sql[at:]])
+    changes = [(mark.start, mark.end, f"${number}") for number, mark in enumerate(marks, 1)]
+    if any(token.token_type is TokenType.L_BRACE for token in tokens):
+        changes = sorted([*changes, *_escapes(tokens)])
+    if changes:
+        written, at = [], 0
+        for start, end, text in changes:
+            written += [sql[at:start], text]
+            at = end + 1
+        sql = "".join([*written, sql[at:]])
         tokens = _DIALECT.tokenize(sql)
     parsed = [each for each in _DIALECT.parser().parse(tokens, sql) if each is not None]
     if len(parsed) != 1:
@@ -203,6 +207,15 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
                 # `FETCH FIRST 5 ROWS ONLY` is the standard's LIMIT
                 fetch.replace(exp.Limit(expression=fetch.args.get("count") or exp.Literal.number(1)))
     return parsed[0]
+
+
+def _escapes(tokens: list[Token]) -> Iterator[tuple[int, int, str]]:
+    """Where JDBC's escapes of times stand, `{ts '…'}`, and what they mean: the driver sends them as they are."""
+    for brace, name, text, end in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):
+        word = _ESCAPES.get(name.text.lower()) if brace.token_type is TokenType.L_BRACE else None
+        if word and text.token_type is TokenType.STRING and end.token_type is TokenType.R_BRACE:
+            yield brace.start, name.end, f" {word}"
+            yield end.start, end.end, ""
 
 
 def _check(statement: Query) -> None:

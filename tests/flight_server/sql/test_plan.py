@@ -32,6 +32,7 @@ TAKEN = [
     "SELECT string_agg(column_name, ',' ORDER BY ndv DESC), array_agg(column_name ORDER BY ndv), percentile_cont(0.5) WITHIN GROUP (ORDER BY ndv),"
     " percentile_disc(0.9) WITHIN GROUP (ORDER BY ndv DESC), max(ndv) + ? FROM stats.columns WHERE ndv > ? AND captured_at < now()",
     "SELECT ndv FROM stats.columns ORDER BY 1 OFFSET 2 ROWS FETCH FIRST 5 ROWS ONLY",
+    "SELECT {fn ucase(column_name)}, {t '10:00:00'}, ? FROM stats.columns WHERE captured_at > {ts '2026-01-01 00:00:00'} AND ndv = ? AND ndv > 1",
     "SELECT 1 UNION SELECT 2", "(SELECT ndv FROM stats.columns) EXCEPT SELECT 2 ORDER BY 1 LIMIT 3", "SELECT 1 INTERSECT ALL SELECT 1", "(SELECT 1)",
     "SELECT table_name FROM (SELECT table_name FROM stats.columns UNION ALL BY NAME SELECT table_name FROM stats.tables) t GROUP BY 1",
     "SELECT table_name, row_number() OVER (PARTITION BY table_name ORDER BY ndv DESC) AS r FROM stats.columns QUALIFY r = 1",
@@ -176,6 +177,15 @@ def test_conditions_around_a_flight_go_to_it():
     ):  # fmt: skip
         assert pushed(sql) == nodes, sql
         assert not plan.make(sql).direct
+
+
+def test_escapes_of_times_are_times():
+    day = Leaf("captured_at", Op.GTE, ("2026-01-01T00:00Z",))
+    at = Leaf("captured_at", Op.LT, ("2026-05-01T12:30:00Z",))
+    sql = "SELECT ndv FROM stats.columns WHERE captured_at >= {d '2026-01-01'} AND captured_at < {ts '2026-05-01 12:30:00'} AND ndv = ?"
+    made = plan.make(sql)
+    assert made.direct and made.sources[0].node.children[:2] == (day, at)
+    assert made.parameters == (pa.float64(),)
 
 
 def test_conditions_that_must_not():
