@@ -40,6 +40,7 @@ def column_rows(
     """One row per file for one column.
 
     What contradicts itself is unknown: a null count below zero or above the row count, a lower bound above the upper.
+    Files without rows have no bounds, whatever their partition is.
     """
     rows = len(file_paths)
     columns = dict(_blank(rows))
@@ -56,6 +57,12 @@ def column_rows(
             columns[name] = _plausible(count, row_count)
     if kind.orderable:
         lower, upper = _in_order(lower, upper)
+        if rows and pc.min(row_count).as_py() == 0:
+            filled = pc.not_equal(row_count, 0).fill_null(True)
+            lower, upper = (
+                None if side is None else pc.if_else(filled, side, pa.scalar(None, side.type))
+                for side in (lower, upper)
+            )
         columns["min"], columns["min_is_exact"] = _bound(lower, kind, lower_exact, rows)
         columns["max"], columns["max_is_exact"] = _bound(upper, kind, upper_exact, rows)
     return pa.table([columns[name] for name in FILE_COLUMN_SCHEMA.names], FILE_COLUMN_SCHEMA)

@@ -284,6 +284,14 @@ def test_hive_partitions(tmp_path):
         connector(tmp_path, hive_partitioning="perhaps")
 
 
+def test_the_partition_of_a_file_without_rows_bounds_nothing(tmp_path):
+    for day, rows in enumerate((0, 2, 3), 1):
+        write(tmp_path / f"t/day={day}/x.parquet", pa.table({"v": pa.array([7] * rows, pa.int64())}))
+    found = captured(connector(tmp_path), "t")[1]["day"]
+    assert [(row["row_count"], row["min"], row["max_is_exact"]) for row in found] == [
+        (0, None, None), (2, "2", True), (3, "3", True)]  # fmt: skip
+
+
 def test_uneven_hive_partitions(tmp_path):
     write(tmp_path / "t/year=2020/x.parquet", pa.table({"v": [1]}))
     write(tmp_path / "t/x.parquet", pa.table({"v": [1]}))
