@@ -28,18 +28,52 @@ Texts: TypeAlias = tuple[str | None, ...]
 
 
 def detail(files: int, total: int) -> str:
-    """The detail of an outcome for a capture of so many of the table's files."""
+    """The detail of an outcome for a capture of some of a table's files.
+
+    Args:
+        files: How many were captured.
+        total: How many there are.
+
+    Returns:
+        A sentence for whoever reads the outcome.
+    """
     return f"statistics of {files} of {total} files; the records of the whole are left as they are"
 
 
 def files_of(table: TableHandle, native: NativeStats, wanted: Sequence[Partition]) -> pa.Array:
-    """Paths of the snapshot's data files in any of the partitions; errors as `paths_in`."""
+    """The data files of a snapshot in any of the partitions.
+
+    Args:
+        table: At the snapshot.
+        native: What metadata says of its files.
+        wanted: The partitions.
+
+    Returns:
+        Their paths.
+
+    Raises:
+        InvalidArgument: The table is not partitioned, or not by such a field.
+        NotFound: No file is in any of the partitions.
+    """
     types = {c.name: logical_types.parse(c.logical_type) for c in table.columns.columns if c.is_leaf}
     return paths_in(native.files, wanted, types, join_name(table.catalog, table.schema, table.name))
 
 
 def within(table: TableHandle, tasks: Sequence[ScanTask], wanted: Sequence[Partition]) -> list[ScanTask]:
-    """The scan tasks whose files are in any of the partitions; errors as `paths_in`."""
+    """The scan tasks whose files are in any of the partitions.
+
+    Args:
+        table: At the snapshot.
+        tasks: Of all its files.
+        wanted: The partitions.
+
+    Returns:
+        Some of the tasks, in their order.
+
+    Raises:
+        InvalidArgument: The table is not partitioned, or not by such a field.
+        NotFound: No file is in any of the partitions.
+    """
     native = table.connector.capture_snapshot_target_stats(
         table.schema, table.name, table.snapshot_id, table.column_ids, frozenset()
     )

@@ -36,13 +36,28 @@ class Registry:
         self.engines = sorted(engines, key=lambda engine: (engine.priority, engine.id))
 
     def candidates(self, request: CaptureRequest) -> list[CaptureEngine]:
-        """The engines whose capabilities cover the request, by priority."""
+        """The engines whose capabilities cover a request.
+
+        Args:
+            request: Any.
+
+        Returns:
+            Engines by priority, the first to be tried first.
+        """
         return [engine for engine in self.engines if not _mismatch(engine, request)]
 
     def capture_batch(
         self, requests: Sequence[CaptureRequest], sink: Sink
     ) -> tuple[list[CaptureResult], list[Decision]]:
-        """One result per request, in order, and the decisions that led to them. Never raises for one item's trouble."""
+        """Has requests captured, each by the first of its candidates that takes it.
+
+        Args:
+            requests: Of any tables and targets.
+            sink: Receives the rows of the tables and snapshots asked for.
+
+        Returns:
+            One result per request, in order, and the decisions that led to them; trouble of an engine is in the result.
+        """
         results: list[CaptureResult | None] = [None] * len(requests)
         pending = {at: self.candidates(request) for at, request in enumerate(requests)}
         tried: dict[int, CaptureResult] = {}

@@ -94,11 +94,11 @@ class Fold:
     def _push(self, level: int, part: Partial) -> None:
         if level == len(self._levels):
             self._levels.append([])
-        held = self._levels[level]
-        held.append(part)
-        if len(held) == _FAN_IN:
+        waiting = self._levels[level]
+        waiting.append(part)
+        if len(waiting) == _FAN_IN:
             self._levels[level] = []
-            self._push(level + 1, kernels.merge(held, self.lt))
+            self._push(level + 1, kernels.merge(waiting, self.lt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,11 @@ class Known:
             return {}
         places = list(places)
         rows = [self._rows[place] for place in places]
-        held = [row for place in places for row in self._sketch_rows[place].values()]
-        return {"stats.file_columns": _taken(self._columns, rows), "stats.sketches": _taken(self._sketches, held)}
+        sketches_of_places = [row for place in places for row in self._sketch_rows[place].values()]
+        return {
+            "stats.file_columns": _taken(self._columns, rows),
+            "stats.sketches": _taken(self._sketches, sketches_of_places),
+        }
 
 
 def known(
@@ -179,9 +182,9 @@ def known(
     whole = sketches.filter(pc.and_(fit, pc.equal(sketches["target_kind"], "COLUMN")))
     sketches = sketches.filter(pc.and_(fit, pc.is_valid(sketches["file_path"])))
     sketches = sketches.filter(_current(sketches, {task.file_path: task.fingerprint for task in tasks}))
-    held: dict[_Place, dict[str, int]] = {}
+    roles_of: dict[_Place, dict[str, int]] = {}
     for at, (path, column_id, role) in enumerate(_lists(sketches, ("file_path", "column_id", "role"))):
-        held.setdefault((path, column_id), {})[role] = at
+        roles_of.setdefault((path, column_id), {})[role] = at
     lacks = {i: _roles(wanted, lt) for i, lt in types.items()}
     data = sketches["data"]
     columns = sink.stored("stats.file_columns", table)
@@ -193,7 +196,7 @@ def known(
     for at, values in enumerate(_lists(columns, _MEASURES)):
         row = dict(zip(_MEASURES, values, strict=True))
         place, lt = (row["file_path"], row["column_id"]), types[row["column_id"]]
-        found = held.get(place)
+        found = roles_of.get(place)
         if found is None or row["logical_type"] != lt.text or lt.kind not in HASHED:
             continue
         part = _part(row, *(data[found[r]].as_py() if r in found else None for r in ("QUANTILES", "MCV")))
@@ -201,7 +204,7 @@ def known(
             continue
         rows[place] = at
         parts[place] = (part, row["bytes_scanned"] or 0)
-    return Known(parts, _unions(whole, tasks, parts, column_ids), columns, sketches, rows, held)
+    return Known(parts, _unions(whole, tasks, parts, column_ids), columns, sketches, rows, roles_of)
 
 
 def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Partial:

@@ -197,12 +197,12 @@ class Rows:
         more: Mapping[str, Any],
         roles: Mapping[str, str] = {},
     ) -> None:
-        held = self._rows.setdefault("stats.sketches", [])
+        rows = self._rows.setdefault("stats.sketches", [])
         for role, kind, name in fold.SKETCHES:
             if (data := getattr(part, name)) is not None:
                 role = roles.get(role, role)
                 sketch = {"role": role, "sketch_type": kind, "data": data, "params": fold.params(role, lt, **more)}
-                held.append(about | sketch | {"captured_at": self.now})
+                rows.append(about | sketch | {"captured_at": self.now})
 
 
 def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 def default_engines(
     spark_master: str | None = None, inline_max_cells: int | None = None, spark: Spark | None = None
 ) -> list[CaptureEngine]:
-    """The compute engine, the native one, and whatever is installed besides. Starts no JVM."""
+    """The compute engine, the native one, and whatever is installed besides. Starts no JVM.
+
+    Args:
+        spark_master: Of the compute engine; None for all cores of this machine.
+        inline_max_cells: Up to so many rows times columns it computes in this process; None leaves it to measured cost.
+        spark: A session that is shared with others; `spark_master` is of no account then.
+
+    Returns:
+        The engines, unordered: a registry sorts them by priority.
+    """
     from capture.engines.compute.engine import SparkEngine
     from capture.engines.native.engine import NativeEngine
 
@@ -57,7 +66,14 @@ def takers(
 
 
 def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:
-    """Rows of `sys.engines`."""
+    """Describes engines for the system table of engines.
+
+    Args:
+        engines: Any.
+
+    Returns:
+        One row of `sys.engines` per engine.
+    """
     return [
         {
             "engine_id": engine.id,

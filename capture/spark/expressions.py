@@ -53,6 +53,12 @@ class NotDeterministic(InvalidArgument):
 def checked(key: bytes) -> str:
     """The text of an expression.
 
+    Args:
+        key: UTF-8, from a client.
+
+    Returns:
+        The text, which neither reads other data nor calls into the JVM.
+
     Raises:
         InvalidArgument: It is not valid UTF-8, or holds what is not allowed.
     """
@@ -67,7 +73,15 @@ def checked(key: bytes) -> str:
 
 
 def named(text: str, types: dict[str, LogicalType]) -> dict[str, LogicalType]:
-    """The columns that an expression may speak of: every part of whose name occurs in it. May be too many."""
+    """The columns that an expression may speak of: every part of whose name occurs in it. May be too many.
+
+    Args:
+        text: A checked expression.
+        types: Type by dotted name of the table's leaves.
+
+    Returns:
+        Those of `types` that it may name.
+    """
     words = {word.lower() for word in re.findall(r"\w+", text)}
     return {
         name: lt
@@ -186,10 +200,10 @@ def _read(payload: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             reader.close()
             yield pa.RecordBatch.from_arrays([pa.nulls(rows, pa.bool_())], schema=schema)
             continue
-        held = {}
+        columns_read = {}
         for column, values in tasks.read(task, [column for column in task.columns if column.name in names]):
-            held[column.name] = _for_spark(values, logical_types.parse(column.logical_type))
-        arrays = [_assembled(field.name, field.type, held) for field in schema]
+            columns_read[column.name] = _for_spark(values, logical_types.parse(column.logical_type))
+        arrays = [_assembled(field.name, field.type, columns_read) for field in schema]
         yield from pa.Table.from_arrays(arrays, schema=schema).to_batches(_BATCH_ROWS)
 
 
@@ -210,10 +224,10 @@ def _for_spark(values: pa.ChunkedArray, lt: LogicalType) -> pa.ChunkedArray:
     return values.cast(_arrow_type(lt))
 
 
-def _assembled(path: str, type: pa.DataType, held: dict[str, pa.ChunkedArray]) -> pa.Array:
+def _assembled(path: str, type: pa.DataType, columns_read: dict[str, pa.ChunkedArray]) -> pa.Array:
     if not pa.types.is_struct(type):
-        return held[path].combine_chunks()
-    children = [_assembled(f"{path}.{field.name}", field.type, held) for field in type]
+        return columns_read[path].combine_chunks()
+    children = [_assembled(f"{path}.{field.name}", field.type, columns_read) for field in type]
     return pa.StructArray.from_arrays(children, fields=list(type))
 
 
@@ -235,12 +249,12 @@ def _nested(types: dict[str, LogicalType]) -> dict[str, Any]:
 
 
 def _columns_ddl(columns: dict[str, Any]) -> str:
-    def of(held: Any) -> str:
-        if isinstance(held, dict):
-            return f"struct<{', '.join(f'`{_quoted(name)}`: {of(below)}' for name, below in held.items())}>"
-        return _spark_type(held)
+    def of(node: Any) -> str:
+        if isinstance(node, dict):
+            return f"struct<{', '.join(f'`{_quoted(name)}`: {of(below)}' for name, below in node.items())}>"
+        return _spark_type(node)
 
-    return ", ".join(f"`{_quoted(name)}` {of(held)}" for name, held in columns.items()) or "`_` boolean"
+    return ", ".join(f"`{_quoted(name)}` {of(node)}" for name, node in columns.items()) or "`_` boolean"
 
 
 def _quoted(name: str) -> str:
@@ -248,12 +262,12 @@ def _quoted(name: str) -> str:
 
 
 def _arrow_schema(columns: dict[str, Any]) -> pa.Schema:
-    def of(held: Any) -> pa.DataType:
-        if isinstance(held, dict):
-            return pa.struct([(name, of(below)) for name, below in held.items()])
-        return _arrow_type(held)
+    def of(node: Any) -> pa.DataType:
+        if isinstance(node, dict):
+            return pa.struct([(name, of(below)) for name, below in node.items()])
+        return _arrow_type(node)
 
-    return pa.schema([(name, of(held)) for name, held in columns.items()] or [("_", pa.bool_())])
+    return pa.schema([(name, of(node)) for name, node in columns.items()] or [("_", pa.bool_())])
 
 
 def _arrow_type(lt: LogicalType) -> pa.DataType:

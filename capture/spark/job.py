@@ -28,7 +28,16 @@ SPARK: Final = "spark"
 def distributed(
     spark: Spark, tasks: Sequence[Numbered], work: Work, poll: Callable[[], None]
 ) -> Iterator[list[Answer]]:
-    """The answers of each wave of tasks, in the order of the tasks, computed on Spark's executors.
+    """Computes tasks on Spark's executors, in waves of bounded size.
+
+    Args:
+        spark: Where to compute.
+        tasks: The files, numbered.
+        work: What to compute of each.
+        poll: Called a few times a second; what it raises cancels the job.
+
+    Yields:
+        The answers of each wave, in the order of the tasks.
 
     Raises:
         UpstreamError: Spark cannot be started, or failed.
@@ -53,9 +62,17 @@ def distributed(
 def overlapped(
     spark: Spark, tasks: Sequence[Numbered], work: Work, poll: Callable[[], None], notes: list[str]
 ) -> Iterator[list[Answer]]:
-    """The answers of each task, computed in this process while a session starts, which then takes over what is left.
+    """Computes tasks in this process while a session starts, which then takes over what is left.
 
-    A session that does not start is noted, and all is computed here.
+    Args:
+        spark: The session to start.
+        tasks: The files, numbered.
+        work: What to compute of each.
+        poll: Called between tasks and a few times a second; what it raises ends the work.
+        notes: Receives the reason where the session does not start, and all is computed here.
+
+    Yields:
+        Answers, in the order of the tasks.
     """
     started, rest = spark.start(), deque(tasks)
 
@@ -76,7 +93,15 @@ def overlapped(
 
 
 def balanced(tasks: Sequence[Numbered], count: int) -> list[list[Numbered]]:
-    """At most `count` groups of about equal bytes, the largest first; files keep their order within a group."""
+    """Divides tasks into groups of about equal bytes.
+
+    Args:
+        tasks: The files, numbered.
+        count: Groups at most.
+
+    Returns:
+        The groups, the largest first; files keep their order within a group.
+    """
     groups: list[list[Numbered]] = [[] for _ in range(min(count, len(tasks)))]
     loads = [0] * len(groups)
     for task in sorted(tasks, key=lambda pair: (-pair[1].size_bytes, pair[0])):
@@ -96,6 +121,9 @@ def compute(payload: bytes) -> pa.RecordBatch:
     Args:
         payload: Groups with their work, and a directory of claims: only those groups that nobody else has taken are
             computed then, each as it is come to. Without one, all.
+
+    Returns:
+        The answers, of PARTIAL_SCHEMA.
     """
     global _frozen
     if not _frozen:

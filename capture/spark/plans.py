@@ -67,11 +67,11 @@ class UsedTable:
 
 @contextmanager
 def cost_based(session: Any, on: bool) -> Iterator[None]:
-    """Switches Spark's cost-based optimizer, with its join reordering, on or off within the block.
+    """Switches Spark's cost-based optimizer on or off within the block.
 
     Args:
-        session: A classic session, whose settings are put back afterwards.
-        on: True switches it on.
+        session: A Spark session.
+        on: Whether the optimizer reads statistics.
     """
     before = {name: session.conf.get(name) for name in COST_BASED}
     try:
@@ -84,12 +84,15 @@ def cost_based(session: Any, on: bool) -> Iterator[None]:
 
 
 def plan_of(session: Any, sql: str, *, with_statistics: bool) -> Plan:
-    """Plans a query, without running it.
+    """Plans a query with the statistics of the catalog, or as if there were none but file sizes.
 
     Args:
-        session: A classic session.
-        sql: The query.
-        with_statistics: False plans as if the catalog had no statistics but file sizes.
+        session: A classic Spark session.
+        sql: One query.
+        with_statistics: Whether the optimizer reads them.
+
+    Returns:
+        The plan; the query is not run.
     """
     with cost_based(session, with_statistics):
         execution = session.sql(sql)._jdf.queryExecution()
@@ -101,11 +104,14 @@ def plan_of(session: Any, sql: str, *, with_statistics: bool) -> Plan:
 
 
 def true_rows(session: Any, operator: Operator) -> int:
-    """Rows that an operator really puts out, counted by running the query up to it.
+    """Counts the rows that an operator really puts out, by running the query up to it.
 
     Args:
-        session: The session that planned the query.
-        operator: Of its plan.
+        session: The session that planned it.
+        operator: Of a plan of that session.
+
+    Returns:
+        Rows.
     """
     dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, operator.plan)
     return int(dataset.count())
@@ -115,25 +121,25 @@ def used_tables(session: Any, plan: Plan) -> list[UsedTable]:
     """The tables of a plan, with the statistics that the optimizer has of the columns the query compares.
 
     Args:
-        session: The session that planned the query.
+        session: The session that planned it.
         plan: Of `plan_of`.
 
     Returns:
-        One for each relation, in the plan's order.
+        One entry per relation.
     """
     compared = {
         name
         for operator in plan.operators if operator.kind in ("Filter", "Join", "Aggregate")
         for name in re.findall(r"[A-Za-z_]\w*", operator.text)
     }  # fmt: skip
-    found = []
+    tables = []
     for operator in plan.operators:
         if operator.kind != "LogicalRelation":
             continue
         entry = operator.plan.catalogTable()
         size = operator.size_bytes
         if not entry.isDefined():
-            found.append(UsedTable("", None, size, {}, "is read by its path: only a registered table has statistics"))
+            tables.append(UsedTable("", None, size, {}, "is read by its path: only a registered table has statistics"))
             continue
         table = entry.get()
         name = str(table.identifier().unquotedString())
@@ -141,22 +147,29 @@ def used_tables(session: Any, plan: Plan) -> list[UsedTable]:
         names = [str(n) for n in _seq(session, table.schema().fieldNames())]
         wanted = [column for column in names if column in compared]
         if not stats.isDefined() or not stats.get().rowCount().isDefined():
-            found.append(UsedTable(name, None, size, {}, "has no row count in the catalog: publish --to spark"))
+            tables.append(UsedTable(name, None, size, {}, "has no row count in the catalog: publish --to spark"))
             continue
-        held = session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(stats.get().colStats())
-        columns = {column: _of_column(held, column) for column in wanted}
-        found.append(UsedTable(name, int(str(stats.get().rowCount().get())), size, columns))
-    return found
+        of_columns = session._jvm.scala.jdk.javaapi.CollectionConverters.asJava(stats.get().colStats())
+        columns = {column: _of_column(of_columns, column) for column in wanted}
+        tables.append(UsedTable(name, int(str(stats.get().rowCount().get())), size, columns))
+    return tables
 
 
 def broadcast_threshold(session: Any) -> int:
-    """Bytes up to which Spark broadcasts a table."""
+    """The size up to which Spark broadcasts a table.
+
+    Args:
+        session: A classic Spark session.
+
+    Returns:
+        Bytes.
+    """
     text = str(session.conf.get("spark.sql.autoBroadcastJoinThreshold"))
     return int(session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))
 
 
-def _of_column(held: Any, column: str) -> str:
-    found = held.get(column)
+def _of_column(of_columns: Any, column: str) -> str:
+    found = of_columns.get(column)
     if found is None:
         return "no statistics in the catalog"
     if not found.distinctCount().isDefined():

@@ -114,21 +114,33 @@ class Spark:
             SparkUnavailable: Spark does not start.
             UpstreamError: Spark failed.
         """
-        held = list(payloads)
+        sent = list(payloads)
 
         def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield compute(held[number])
+                    yield compute(sent[number])
 
         def job(session: Any) -> pa.Table:
-            numbers = session.range(0, len(held), 1, len(held))
+            numbers = session.range(0, len(sent), 1, len(sent))
             return numbers.mapInArrow(answers, ddl(schema)).toArrow().cast(schema)
 
         return self.call(job, poll)
 
     def call(self, job: Callable[[Any], pa.Table], poll: Callable[[], None] = lambda: None) -> pa.Table:
-        """Runs `job(session)` in a thread of its own under a tag, by which it is cancelled when `poll` raises."""
+        """Runs a job in a thread of its own under a tag, by which it is cancelled when `poll` raises.
+
+        Args:
+            job: A function of the session.
+            poll: Called a few times a second; what it raises cancels the job and is passed on.
+
+        Returns:
+            What the job returns.
+
+        Raises:
+            SparkUnavailable: Spark does not start.
+            UpstreamError: Spark failed.
+        """
         session = self._acquire()
         tag = f"statflight-{uuid.uuid4().hex}"
         # The tags of a classic session are its thread's: no other thread could interrupt them. A context's are not.
@@ -171,7 +183,11 @@ class Spark:
 
     @contextmanager
     def held(self) -> Iterator[Callable[[], Any]]:
-        """Gives the session, started at the first call, and keeps it from being stopped within the block."""
+        """Keeps the session from being stopped within the block.
+
+        Yields:
+            A function that gives the session, started at its first call.
+        """
         users = 0
 
         def session() -> Any:
@@ -192,7 +208,11 @@ class Spark:
         self._release()
 
     def start(self) -> futures.Future[None]:
-        """Starts the session in a thread of its own, unless there is one; the future raises as `run` does."""
+        """Starts the session in a thread of its own, unless there is one.
+
+        Returns:
+            A future that raises as `run` does.
+        """
         pool = futures.ThreadPoolExecutor(1, "spark-start")
         try:
             return pool.submit(self.ensure)
@@ -340,7 +360,14 @@ def _packages() -> Path:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """A schema of integers, doubles, truth, text, bytes and lists of integers as Spark spells it."""
+    """A schema as Spark spells it.
+
+    Args:
+        schema: Of integers, doubles, truth, text, bytes and lists of integers.
+
+    Returns:
+        Names and types, separated by commas.
+    """
     names = {
         pa.int64(): "bigint", pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string",
         pa.binary(): "binary", pa.list_(pa.int64()): "array<bigint>",

@@ -54,7 +54,11 @@ class Bundle:
         return bool(self._waiting)
 
     def next(self) -> Mapping[str, Any] | None:
-        """The lease to begin; None where none is left."""
+        """Takes the next lease.
+
+        Returns:
+            The lease to begin; None where none is left.
+        """
         with self._lock:
             self._since = time.monotonic()
             if not self._waiting:
@@ -124,7 +128,11 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def put(self, ended: Ended) -> None:
-        """Takes a capture; waits while there are too many."""
+        """Takes a capture that has ended; waits while there are too many.
+
+        Args:
+            ended: The capture, whose lease is kept until it is told.
+        """
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="outbox")
@@ -160,7 +168,14 @@ class Outbox:
 
 
 def rows_together(ended: Sequence[Ended]) -> list[dict[str, Any]]:
-    """The `rows` of `finish_jobs`: one stream for rows of one flight, kind and schema, with how many are whose."""
+    """The `rows` of `finish_jobs`: one stream for rows of one flight, kind and schema.
+
+    Args:
+        ended: The captures of one call, in the order of `finishes`.
+
+    Returns:
+        Items with `counts`, how many rows of the stream are whose.
+    """
     groups: dict[tuple[Any, ...], list[tuple[int, Held]]] = {}
     for at, end in enumerate(ended):
         for held in end.body.get("rows", ()):

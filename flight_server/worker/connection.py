@@ -19,9 +19,26 @@ class Server(Connection):
     def act(
         self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = ACTION_SECONDS
     ) -> list[Any]:
+        """Calls an action.
+
+        Args:
+            name: Of the action.
+            body: Its JSON; Arrow buffers in it are sent as streams.
+            timeout: Seconds; None waits as long as it takes.
+
+        Returns:
+            All results, in order.
+        """
         return super().act(name, body, timeout)
 
 
 def first_line(trouble: BaseException) -> str:
-    """The first line of an error, or its type where it has none; at most 500 characters."""
+    """The first line of an error, for messages.
+
+    Args:
+        trouble: Any.
+
+    Returns:
+        At most 500 characters; the error's type where it has no text.
+    """
     return next(iter(str(trouble).strip().splitlines()), type(trouble).__name__)[:500]

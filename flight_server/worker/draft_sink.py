@@ -67,6 +67,19 @@ class DraftSink(Sink):
         self._bytes = 0
 
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
+        """Takes rows; those that have become many go to the server at once.
+
+        Args:
+            flight: A `stats.*` flight.
+            rows: Of the lease's table.
+            extra: They were not asked for, and replace no record that is there.
+            whole: They are all there are at their snapshot.
+
+        Raises:
+            Cancelled: The lease is lost.
+            InvalidArgument: The server refuses the rows.
+            UpstreamError: The server cannot be reached.
+        """
         self.keeper.touched = time.monotonic()
         if rows.num_rows or whole:
             self._held.setdefault((flight, extra, whole), []).append(rows)
@@ -96,6 +109,15 @@ class DraftSink(Sink):
         ]
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
+        """Tells how the files of a snapshot are going to be put.
+
+        Args:
+            table: At the snapshot.
+            listing: All files, or the changes from a base.
+
+        Returns:
+            False where the server does not have that base.
+        """
         self.keeper.touched = time.monotonic()
         told: dict[str, Any] = {"snapshot_id": table.snapshot_id, "mark": listing.mark}
         self.listings = [other for other in self.listings if other["snapshot_id"] != table.snapshot_id]
@@ -114,6 +136,16 @@ class DraftSink(Sink):
             return False
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
+        """Reads what is stored of a table, whatever snapshot it was captured for.
+
+        Args:
+            flight: A `stats.*` flight.
+            table: At the snapshot that is captured.
+            columns: Names of columns; None for all.
+
+        Returns:
+            The newest row of each target.
+        """
         self.keeper.touched = time.monotonic()
         if not self.has_statistics:
             nothing = FLIGHTS[flight].schema.empty_table()
@@ -126,4 +158,13 @@ class DraftSink(Sink):
         return self.server.get(command)
 
     def progress(self, share: float, message: str = "") -> None:
+        """Notes how far the capture is.
+
+        Args:
+            share: 0 to 1.
+            message: A few words.
+
+        Raises:
+            Cancelled: The capture is not wanted any more.
+        """
         self.keeper.progress(share, message)

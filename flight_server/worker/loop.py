@@ -62,7 +62,17 @@ class Connectors:
 
     @contextlib.contextmanager
     def opened(self, config: Mapping[str, Any]) -> Iterator[Connector]:
-        """An opened connector. One that was in trouble, or is old, is not used again."""
+        """An opened connector for the block. One that was in trouble, or is old, is not used again.
+
+        Args:
+            config: `catalog`, `format`, `uri`, `options`, as a lease has it.
+
+        Yields:
+            The connector.
+
+        Raises:
+            StatflightError: A secret does not exist, or the lake cannot be opened.
+        """
         resolved = dict(config, options=resolve(config["options"]))
         key = json.dumps(resolved, sort_keys=True)  # so that a credential that was renewed opens another
         self.close_old()
@@ -79,7 +89,11 @@ class Connectors:
             raise
 
     def close_old(self) -> bool:
-        """Closes connectors that are open for too long; True where none is left open."""
+        """Closes connectors that are open for too long.
+
+        Returns:
+            True where none is left open.
+        """
         now = time.monotonic()
         for old in [k for k, (_, since) in self._open.items() if now - since > CONNECTOR_SECONDS]:
             self._close(old)
@@ -126,7 +140,11 @@ class Worker:
         self._watching: dict[str, _Slot] = {}  # by catalog; its connector stays open between two looks
 
     def start(self, roles: Sequence[Sequence[str]]) -> None:
-        """Starts a thread for each role: the kinds of leases it asks for, in order."""
+        """Starts a thread for each role.
+
+        Args:
+            roles: Kinds of leases that a thread asks for, in order.
+        """
         for kinds in roles:
             slot = _Slot(kinds, self._session)
             self._slots.append(slot)
@@ -162,7 +180,11 @@ class Worker:
                         self._slots.remove(slot)
 
     def run(self, kinds: Sequence[str]) -> None:
-        """Leases and works in this thread until told to stop."""
+        """Leases and works in this thread until told to stop.
+
+        Args:
+            kinds: Kinds of leases, in order.
+        """
         slot = _Slot(kinds, self._session)
         self._slots.append(slot)
         self._run(slot)

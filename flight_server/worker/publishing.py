@@ -56,6 +56,14 @@ def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozens
 
     Columns whose record is of a sample, or of an earlier snapshot unless `allow_inherited`, are named in `left_out`.
 
+    Args:
+        server: Has the statistics.
+        payload: Of the lease: `table`, `snapshot_id`, `allow_inherited`.
+        roles: The sketches that the home takes.
+
+    Returns:
+        What is published.
+
     Raises:
         NotFound: No record of a column of that table is stored at all.
         InvalidArgument: None of the records may be published.

@@ -85,6 +85,14 @@ class SparkEngine(CaptureEngine):
             self.cost.spark_rate *= _CLUSTER_MACHINES
 
     def supports(self, request: CaptureRequest) -> str:
+        """The first reason why the engine cannot take a request.
+
+        Args:
+            request: Any.
+
+        Returns:
+            A reason; empty if it can.
+        """
         if request.target.kind is TargetKind.EXPRESSION:
             if request.target.engine_kind != self.id:
                 return f"target unsupported: an expression of {request.target.engine_kind}, not of {self.id}"
@@ -95,6 +103,15 @@ class SparkEngine(CaptureEngine):
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
+        """Captures requests, those of one table and sampling by one pass over its files.
+
+        Args:
+            requests: Of any tables and targets.
+            sink: Receives the rows, has what was captured before, and is told of the progress.
+
+        Returns:
+            One result per request, in order; trouble is in the result and is never raised.
+        """
         results: dict[int, CaptureResult] = {}
         batches: dict[tuple[object, ...], list[int]] = {}
         for at, request in enumerate(requests):
@@ -177,19 +194,19 @@ class SparkEngine(CaptureEngine):
         ).items():
             for start in range(0, len(found), _FLUSH_ROWS):
                 sink.put(flight, rows.stored(found[start : start + _FLUSH_ROWS]))
-        held = dict(reused)
+        by_task = dict(reused)
         for wave in waves:
             for answer in wave:
                 if answer.engine_id == SPARK:
                     rows.engine_id = SPARK
-                held.setdefault(answer.task, []).append(answer)
-            scanned.done(held)
-            scan.take(held, tasks, rows)
+                by_task.setdefault(answer.task, []).append(answer)
+            scanned.done(by_task)
+            scan.take(by_task, tasks, rows)
             if rows.pending >= _FLUSH_ROWS:
                 _flush(rows, sink)
             scanned.tell()
-        scan.take(held, tasks, rows)
-        assert not held, "a task without an answer"
+        scan.take(by_task, tasks, rows)
+        assert not by_task, "a task without an answer"
         if not requests[0].partitions:  # no record of the whole is made of a part
             scan.finish(whole, rows)
         _flush(rows, sink)

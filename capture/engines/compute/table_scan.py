@@ -63,7 +63,14 @@ class TableScan:
 
     @classmethod
     def of(cls, requests: Sequence[CaptureRequest]) -> TableScan:
-        """The scan that serves requests of one table, mode, sampling and budget."""
+        """A pass that has read nothing yet.
+
+        Args:
+            requests: Of one table, snapshot, mode and sampling.
+
+        Returns:
+            The pass over all columns and groups that the requests name.
+        """
         table, method = requests[0].table, requests[0].sampling
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
         groups = sorted({r.target.column_ids for r in requests if r.target.column_ids})
@@ -88,11 +95,19 @@ class TableScan:
 
     @property
     def sampled(self) -> bool:
-        """True when not every row is read."""
+        """True if only some row groups are read."""
         return self.sampling is not Sampling.NONE
 
     def reuse(self, tasks: Sequence[ScanTask], known: Known) -> dict[int, list[Answer]]:
-        """The answers from the store, by task, for those it has all answers of."""
+        """Takes the answers of files that the store has all answers of.
+
+        Args:
+            tasks: The live files, in order.
+            known: What the store has of them.
+
+        Returns:
+            Answers by the number of the task; nothing where groups are asked for, which have no parts in the store.
+        """
         found: dict[int, list[Answer]] = {}
         if not known.parts or self.work.groups:
             return found
@@ -110,12 +125,18 @@ class TableScan:
                 self.folds[i,].unite(known.theta((tasks[answers[0].task].file_path, i)))
         return found
 
-    def take(self, held: dict[int, list[Answer]], tasks: Sequence[ScanTask], rows: Rows) -> None:
-        """Folds the answers of files whose turn it is, and makes the rows of each file."""
-        while self.taken in held:
+    def take(self, answers: dict[int, list[Answer]], tasks: Sequence[ScanTask], rows: Rows) -> None:
+        """Folds the answers of files whose turn it is, and makes the rows of each file.
+
+        Args:
+            answers: By the number of the task; those that are folded are removed.
+            tasks: The live files, in order.
+            rows: Receives the rows.
+        """
+        while self.taken in answers:
             at = self.taken
             task = tasks[at]
-            for answer in held.pop(at):
+            for answer in answers.pop(at):
                 self._fold(answer, task, rows)
             self.taken += 1
 
@@ -136,7 +157,12 @@ class TableScan:
             rows.file_column(task, answer.column_id, self.types[answer.column_id], answer)
 
     def finish(self, tasks: Sequence[ScanTask], rows: Rows) -> None:
-        """The rows of the table; `tasks` are all its files, whatever was read of them."""
+        """Makes the rows of the table.
+
+        Args:
+            tasks: All its live files, whatever was read of them.
+            rows: Receives the rows.
+        """
         total, files = self.rows_total, incremental.listing(tasks)
         for key, fold in self.folds.items():
             if tasks and not fold.parts:
@@ -156,7 +182,14 @@ class TableScan:
 
 
 def sketches_of(requests: Sequence[CaptureRequest]) -> SketchSelection:
-    """The sketches that any of the requests asks for."""
+    """The sketches that any of the requests asks for.
+
+    Args:
+        requests: Of columns or expressions; one without kinds asks for all.
+
+    Returns:
+        The costlier statistics to compute.
+    """
     kinds = [request.kinds for request in requests]
     return SketchSelection(
         quantiles=any(not asked or "HISTOGRAM" in asked for asked in kinds),

@@ -55,9 +55,26 @@ class NativeEngine(CaptureEngine):
         self._listings = KnownListings()
 
     def supports(self, request: CaptureRequest) -> str:
+        """The first reason why the engine cannot take a request.
+
+        Args:
+            request: Any.
+
+        Returns:
+            A reason; empty if it can.
+        """
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
+        """Captures requests from metadata, those of one table by one look.
+
+        Args:
+            requests: Of any tables and targets.
+            sink: Receives the rows.
+
+        Returns:
+            One result per request, in order; trouble is in the result and is never raised.
+        """
         groups: dict[tuple[Any, ...], list[int]] = {}
         for at, request in enumerate(requests):
             groups.setdefault((*request.table.key.values(), request.partitions), []).append(at)
