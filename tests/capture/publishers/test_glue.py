@@ -6,6 +6,7 @@ import base64
 import json
 import threading
 from decimal import Decimal
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -81,19 +82,16 @@ class Glue(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-@pytest.fixture(scope="module")
-def server():
+@cache
+def running() -> ThreadingHTTPServer:
+    """The server of all tests of this process, for which one client is made; it ends with the process."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Glue)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
 
 
 @pytest.fixture
-def glue(server):
+def glue():
     handler = type(
         "Handler",
         (Glue,),
@@ -104,6 +102,7 @@ def glue(server):
             "entry": {"VersionId": "7", "Parameters": {"classification": "parquet"}},
         },
     )
+    server = running()
     server.RequestHandlerClass = handler
     return handler, f"http://127.0.0.1:{server.server_port}"
 
