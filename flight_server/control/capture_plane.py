@@ -13,7 +13,7 @@ from capture.spec import CaptureSpec
 from capture.spi import Mode
 from flight_server.control.lakes import Lakes
 from flight_server.control.task_queue import Task, TaskQueue
-from flight_server.reads.records import RecordFinder
+from flight_server.reads.records import RecordFinder, RecordKey
 from flight_server.wire.action_bodies import ALL
 from flight_server.wire.scan_request import CURRENT
 from store import capture_facts
@@ -187,13 +187,14 @@ class Captures:
         """
         keys = [(table_key, snapshot_id, spec.target) for table_key, snapshot_id, spec in wanted]
         records = self.records.find(keys)
-        sketched = [
-            key for key, (*_, spec), record in zip(keys, wanted, records, strict=True)
-            if record is not None and _sketches_of(record, spec.kinds)
-        ]  # fmt: skip
-        roles = self.records.whole_sketches(sketched) if sketched else {}
+        roles: Mapping[RecordKey, Collection[str]] = {}
+        if not all(_SKETCHED_KINDS.isdisjoint(spec.kinds) for *_, spec in wanted):
+            held = zip(keys, wanted, records, strict=True)
+            roles = self.records.whole_sketches(
+                [key for key, (*_, spec), record in held if record is not None and _sketches_of(record, spec.kinds)]
+            )
         return [
-            None if record is None else _answer(record, spec.kinds, roles.get(key, frozenset()))
+            None if record is None else _answer(record, spec.kinds, roles.get(key, _NO_ROLES))
             for key, (*_, spec), record in zip(keys, wanted, records, strict=True)
         ]
 
@@ -210,6 +211,8 @@ _FIELDS_OF = {
     "MOMENTS": ("mean",),
 }  # fmt: skip
 _SKETCHED: Final = {"HISTOGRAM": ("QUANTILES", NUMERIC), "MCV": ("MCV", HASHED)}  # the role, and types that have it
+_SKETCHED_KINDS: Final = frozenset(_SKETCHED)
+_NO_ROLES: Final[frozenset[str]] = frozenset()
 
 _KINDS_OF_TYPES: Final = {"HISTOGRAM": NUMERIC, "MOMENTS": MEASURED}  # those that not every type has
 
@@ -223,14 +226,14 @@ def impossible(record: Mapping[str, Any], kinds: Collection[str]) -> str | None:
     return f"a value of type {logical_type} has no {' and no '.join(lacking)}; ask without it" if lacking else None
 
 
-def _sketches_of(record: Mapping[str, Any], kinds: Collection[str]) -> set[str]:
+def _sketches_of(record: Mapping[str, Any], kinds: Collection[str]) -> frozenset[str]:
     """The roles of the sketches that a column or expression of this type has for some kinds."""
-    if not any(name in kinds for name in _SKETCHED):
-        return set()
+    if _SKETCHED_KINDS.isdisjoint(kinds):  # nearly always
+        return _NO_ROLES
     if (logical_type := record.get("logical_type")) is None or "column_ids" in record:
-        return set()
+        return _NO_ROLES
     kind = parse_type(logical_type).kind
-    return {role for name, (role, having) in _SKETCHED.items() if name in kinds and kind in having}
+    return frozenset(role for name, (role, having) in _SKETCHED.items() if name in kinds and kind in having)
 
 
 def answers(record: Mapping[str, Any], kinds: Collection[str], roles: Collection[str] = frozenset()) -> bool:
@@ -241,7 +244,7 @@ def answers(record: Mapping[str, Any], kinds: Collection[str], roles: Collection
         kinds: What is asked for; nothing in particular when empty.
         roles: The sketches stored for the target, without those of samples.
     """
-    if _sketches_of(record, kinds) - set(roles):
+    if not _sketches_of(record, kinds).issubset(roles):
         return False
     if record.get("producer") == "ENGINE_COMPUTED":
         return True
