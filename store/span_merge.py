@@ -167,11 +167,12 @@ class SpanMerge:
         new = self.turn.filter(pc.is_null(self.turn["own"]))
         if stored is not None and new.num_rows:
             stay = stored.filter(pc.and_not(stored["same"], stored["own"])).select(["rid"])
-            ended = query(
-                connection, f"SELECT t.rid FROM ({self._in_listing()}) t WHERE NOT t.own"
-                " AND t.rid NOT IN (SELECT rid FROM {stay})", stay=stay, turn=self.turn,
+            execute(
+                connection, f"UPDATE {self.physical} SET to_pos = w.pos FROM {{turn}} w"
+                f" WHERE w.table_key = {self.physical}.table_key AND w.own IS NULL"
+                f" AND {self.physical}.{self.staged.scope()} AND {self.physical}.to_pos = {OPEN_END}"
+                f" AND {self.physical}.rowid NOT IN (SELECT rid FROM {{stay}})", stay=stay, turn=self.turn,
             )  # fmt: skip
-            self._end_at(connection, ended["rid"], "w.pos")
         if doomed is not None and len(doomed):
             remove_at(connection, self.family, doomed, self.staged.scope(), self.turn)
         if extended is not None:
