@@ -203,8 +203,8 @@ def run_times(session: Any, sql: str, switch: Callable[[bool], None], told: dict
     for on in (False, True):  # files are read, and each side's code is compiled
         switch(on)
         session.sql(sql).collect()
-    for _ in range(RUNS):
-        for on, side in enumerate(SIDES):
+    for run in range(RUNS):  # in turn first, for a session still warms up
+        for on, side in list(enumerate(SIDES))[:: -1 if run % 2 else 1]:
             switch(bool(on))
             begun, used = time.perf_counter(), cpu_seconds(session)
             session.sql(sql).collect()
