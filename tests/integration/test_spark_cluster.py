@@ -153,6 +153,51 @@ def test_a_cluster_computes_what_this_process_does(master, environment, lake, he
     assert shipped, "the executors fetched no code"
 
 
+READS = """
+import os, sys, pyarrow as pa
+from pyspark.sql import SparkSession
+from flight_server.spark_reader import StatflightDataSource
+
+spark = SparkSession.builder.master(sys.argv[1]).getOrCreate()
+spark.dataSource.register(StatflightDataSource)
+reader = spark.read.format("statflight").option("uri", sys.argv[2]).option("flight", "stats.columns")
+rows = reader.option("partitions", 4).load().where("column_id > 0")
+
+def places(batches):
+    yield pa.RecordBatch.from_pydict({"place": [os.getcwd()], "count": [sum(batch.num_rows for batch in batches)]})
+
+for place, count in sorted(rows.mapInArrow(places, "place string, count long").collect()):
+    print(place, count)
+spark.stop()
+"""
+
+
+def test_executors_read_flights_in_parallel(master, environment, tmp_path):
+    """Shares of one flight, on both executors, whose Python has not this package: its code comes with the query."""
+    rows = [{"table_catalog": "c", "table_schema": "s", "table_name": f"t{i % 8}", "snapshot_id": 1, "column_id": i + 1}
+            for i in range(400)]  # fmt: skip
+    settings = {
+        "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.executor.memory": "512m",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{WITHIN:.0f}s", "spark.locality.wait": "0",
+    }  # fmt: skip
+    given = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+    (tmp_path / "server").mkdir()
+    (tmp_path / "reads.py").write_text(READS)
+    with serving(tmp_path / "server") as server:
+        with server.connect() as client:
+            client.put("stats.columns", pa.Table.from_pylist(rows))
+        done = subprocess.run(
+            [sys.executable, tmp_path / "reads.py", master, server.uri], cwd=tmp_path, timeout=WITHIN,
+            env=os.environ | environment | {"PYSPARK_SUBMIT_ARGS": f"{given} pyspark-shell"}, capture_output=True,
+            text=True,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    shares = [line.rsplit(" ", 1) for line in done.stdout.splitlines() if line.startswith("/")]
+    assert len(shares) == 4 and sum(int(count) for _, count in shares) == len(rows), done.stdout
+    assert all(int(count) for _, count in shares) and len({place for place, _ in shares}) == 2, shares
+
+
 def test_a_connect_server_computes_what_this_process_does(environment, lake, here, tmp_path):
     submitted = [
         "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]", "--name", "c",

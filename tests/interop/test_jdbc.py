@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from flight_server.client import StatsClient
+from tests.flight_server.certificates import make
 from tests.flight_server.live_server import LiveServer, serving
 from tests.interop.clients import HERE, block, require, served
 from tests.interop.java import jars
@@ -33,8 +35,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def java(program: Path, driver: str, server: LiveServer, *arguments: str) -> list[str]:
-    address = server.uri.removeprefix("grpc://")
-    url = f"jdbc:arrow-flight-sql://{address}?useEncryption=false"
+    scheme, _, address = server.uri.partition("://")
+    url = f"jdbc:arrow-flight-sql://{address}?useEncryption={str(scheme == 'grpc+tls').lower()}"
     return [require("java"), OPENS, "-Xmx256m", "-cp", driver, str(program), url, *arguments]
 
 
@@ -127,3 +129,22 @@ def test_a_token_is_the_password(driver: str, tmp_path: Path) -> None:
                                ("&user=any&password=wrong", "UNAUTHENTICATED"), ("", "UNAUTHENTICATED")):  # fmt: skip
             done = subprocess.run([*command[:-1], command[-1] + login], capture_output=True, text=True, timeout=300)
             assert (done.returncode == 0) == (not mention) and mention in done.stderr, (login, done.stderr[-3000:])
+
+
+def test_tls(driver: str, tmp_path: Path) -> None:
+    """The certificate is checked against roots, or not at all; a caller without TLS fails, and the server lives on."""
+    cert, key = make("server").write(tmp_path)
+    (tmp_path / "Columns.java").write_text(block("java"), encoding="utf-8")
+    with serving(tmp_path, "--tls-cert", cert, "--tls-key", key) as server:
+        command = java(tmp_path / "Columns.java", driver, server)
+        for way, works in (
+            (f"&tlsRootCerts={cert}", True),
+            ("&disableCertificateVerification=true", True),
+            ("", False),
+        ):
+            done = subprocess.run([*command[:-1], command[-1] + way], capture_output=True, text=True, timeout=300)
+            assert (done.returncode == 0) is works, (way, done.stderr[-3000:])
+        plain = command[-1].replace("useEncryption=true", "useEncryption=false")
+        assert subprocess.run([*command[:-1], plain], capture_output=True, timeout=300).returncode != 0
+        with StatsClient(server.uri, tls_roots=cert) as client:
+            assert client.tables().num_rows == 0
