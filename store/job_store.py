@@ -9,65 +9,25 @@ Jobs are handed out in the order they were queued, but a priority counts as so m
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from store.catalog_store import TableEntry
 from store.database import Connection, Database, insert_rows
 from store.errors import Conflict, NotFound, StatflightError
+from store.jobs import MAX_ATTEMPTS, SCAN, Lease, NewJob, backoff, digest_of, row_of
 
 ACTIVE: Final = ("QUEUED", "RUNNING", "WAITING", "CANCELLING")
 ENDED: Final = ("SUCCEEDED", "FAILED", "CANCELLED")
-MAX_ATTEMPTS: Final = 8
-BACKOFF_MS, MAX_BACKOFF_MS = 500, 30_000
-LIGHT, SCAN = 0, 30  # priorities: of what reads metadata only, of what reads data
 KEPT_DAYS: Final = 30  # of jobs that have ended, and of decisions
 
 _COLUMNS: Final = (
     "job_id", "state", "table_catalog", "table_schema", "table_name", "snapshot", "mode", "targets", "attempts",
     "queued_at", "started_at", "finished_at", "progress", "degraded", "stats_processed", "message",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A job in a worker's hands: only who holds the token may renew or finish it."""
-
-    job_id: str
-    token: str
-    table_key: int
-    snapshot: str
-    mode: str
-    request: Mapping[str, Any]
-    attempts: int
-
-
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """A job to be queued.
-
-    Attributes:
-        table: What is captured.
-        snapshot: An id, `current` or `all`.
-        mode: SYNC or ASYNC.
-        request: What the worker is told of it; equal ones of one table are one job.
-        targets: Storage ids, for the list of jobs.
-        priority: LIGHT or SCAN: seconds that it lets others go first.
-        attempts: Those that it begins with; it waits then as after its last one.
-    """
-
-    table: TableEntry
-    snapshot: str
-    mode: str
-    request: Mapping[str, Any]
-    targets: Sequence[str]
-    priority: int = 0
-    attempts: int = 0
 
 
 class JobStore:
@@ -132,7 +92,7 @@ class JobStore:
 
     def enqueue_all_in(self, connection: Connection, jobs: Sequence[NewJob]) -> list[str]:
         """As `enqueue_all`, in the writer's transaction."""
-        digests = [_identity(job.table, job.snapshot, job.request) for job in jobs]
+        digests = [digest_of(job.table, job.snapshot, job.request) for job in jobs]
         ending = [str(job.request["retry_of"]) for job in jobs if "retry_of" in job.request]  # which are about to end
         found = connection.execute(
             f"SELECT dedupe, job_id, state, request FROM jobs WHERE state IN {ACTIVE}"
@@ -154,7 +114,7 @@ class JobStore:
                 new[digest] = (new[digest][0] if digest in new else str(uuid.uuid4()), job)
             ids.append(new[digest][0])
         now = self.now()
-        insert_rows(connection, "jobs", [_row(job_id, job, digest, now) for digest, (job_id, job) in new.items()])
+        insert_rows(connection, "jobs", [row_of(job_id, job, digest, now) for digest, (job_id, job) in new.items()])
         return ids
 
     def lease(self, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> Lease | None:
@@ -420,39 +380,6 @@ class JobStore:
             connection.execute("DELETE FROM capture_decisions WHERE decided_at < ?", [before])
 
         self.database.write(run)
-
-
-def _identity(table: TableEntry, snapshot: str, request: Mapping[str, Any]) -> str:
-    """Digest of what a job captures; jobs of equal digest are one, however they were asked for.
-
-    The caller's patience (`latency_budget_ms`), the order of targets and kinds, and the word for the current snapshot
-    make no difference.
-    """
-
-    def captured(item: Mapping[str, Any]) -> str:
-        at = str(item.get("snapshot_id", snapshot))
-        at = str(table.current_snapshot_id) if at == "current" else at
-        rest = {name: value for name, value in item.items() if name not in ("snapshot_id", "latency_budget_ms")}
-        return json.dumps([at, rest | {"kinds": sorted(rest.get("kinds", ()))}], sort_keys=True)
-
-    text = json.dumps([table.table_key, sorted(map(captured, request["requests"]))])
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _row(job_id: str, job: NewJob, digest: str, now: datetime) -> tuple[Any, ...]:
-    """A job that begins, as a row of `jobs`."""
-    state, not_before = ("WAITING", now + backoff(job.attempts)) if job.attempts else ("QUEUED", None)
-    ended = started = lease_until = lease_token = message = None
-    return (
-        job_id, state, job.table.table_key, *job.table.name, job.snapshot, job.mode, json.dumps(list(job.targets)),
-        json.dumps(job.request), digest, job.attempts, job.priority, now, started, ended, not_before, lease_until,
-        lease_token, 0.0, False, 0, message,
-    )  # fmt: skip
-
-
-def backoff(attempts: int) -> timedelta:
-    """How long to wait after so many attempts."""
-    return timedelta(milliseconds=min(BACKOFF_MS * 2 ** (attempts - 1), MAX_BACKOFF_MS))
 
 
 def _unknown(job_id: str) -> NotFound:

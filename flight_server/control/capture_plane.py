@@ -19,7 +19,8 @@ from flight_server.wire.scan_request import CURRENT
 from store import capture_facts
 from store.catalog_store import Catalog, TableEntry
 from store.errors import NotFound
-from store.job_store import LIGHT, SCAN, JobStore, Lease, NewJob
+from store.job_store import JobStore
+from store.jobs import LIGHT, SCAN, Lease, NewJob
 from store.logical_types import parse as parse_type
 
 NATIVE_PRIORITY: Final = 1000  # engines from here on read metadata only

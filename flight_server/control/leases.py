@@ -30,7 +30,8 @@ from store.errors import (
     from_json,
 )
 from store.file_listings import Listing, can_continue
-from store.job_store import LIGHT, JobStore, Lease
+from store.job_store import JobStore
+from store.jobs import LIGHT, Lease
 from store.stats_store import Put
 
 log = logging.getLogger("statflight.server")

@@ -13,7 +13,8 @@ from flight_server.writes.drafts import Draft, DraftGroup, together
 from store.catalog_store import Catalog, TableEntry
 from store.database import Connection
 from store.errors import Conflict, StatflightError, UpstreamError
-from store.job_store import MAX_ATTEMPTS, JobStore, Lease
+from store.job_store import JobStore
+from store.jobs import MAX_ATTEMPTS, Lease
 from store.stats_store import DuckDBStatsStore
 from store.targets import Target
 

@@ -12,7 +12,8 @@ import pytest
 from store.catalog_store import Catalog, TableEntry
 from store.database import Database
 from store.errors import Conflict, NotFound
-from store.job_store import LIGHT, MAX_ATTEMPTS, SCAN, JobStore, Lease, NewJob, backoff
+from store.job_store import JobStore
+from store.jobs import LIGHT, MAX_ATTEMPTS, SCAN, Lease, NewJob, backoff
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from flight_server.control.task_queue import MAX_BUNDLE, Task
 from store.errors import StatflightError, UpstreamError, to_json
-from store.job_store import NewJob
+from store.jobs import NewJob
 from store.targets import Target
 from tests.flight_server.control.test_leases import LEASE, House, outcome, requests
 

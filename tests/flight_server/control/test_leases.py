@@ -25,7 +25,8 @@ from store.errors import (
     UpstreamError,
     to_json,
 )
-from store.job_store import MAX_ATTEMPTS, JobStore
+from store.job_store import JobStore
+from store.jobs import MAX_ATTEMPTS
 from store.schemas import FLIGHTS
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from store.targets import Target
