@@ -33,7 +33,7 @@ class Question:
 
     @property
     def same(self) -> tuple[Any, ...]:
-        """Equal questions share one capture."""
+        """A key that questions which share one capture have in common: table, snapshot, target and kinds."""
         return self.table_key, self.snapshot_id, self.spec.target.storage_id, tuple(sorted(self.spec.kinds))
 
 
@@ -58,29 +58,62 @@ class Running(Protocol):
     """A capture under way; `outcome(question)` gives (outcome, detail) once `wait` returned True."""
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the end; False if it has not come within the time."""
+        """Waits for the end of the capture.
+
+        Args:
+            seconds: 0 or less only asks whether it has ended.
+
+        Returns:
+            False if it has not ended within the time.
+        """
 
     def outcome(self, question: Question) -> tuple[str, str]:
-        """The outcome of one of its questions, and the detail."""
+        """The end of one question of a capture that has ended.
+
+        Args:
+            question: One of those it was started with, or an equal one.
+
+        Returns:
+            An `Outcome` by name, and the detail.
+
+        Raises:
+            StatflightError: The capture as a whole failed.
+        """
 
 
 class ControlPlane(Protocol):
     """The parts of a server that the orchestrator needs: stored records, captures, jobs."""
 
     def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | Answer | None]:
-        """For each question the record that answers it: at exactly that snapshot, with the kinds asked for.
+        """Looks up the records that answer questions, at exactly their snapshots, with the kinds asked for.
 
-        An Answer in its place says that no capture would find one.
+        Returns:
+            For each question, in order, the record, or None where there is none; an Answer in its place where a
+            capture would not find one either.
         """
 
     def is_light(self, question: Question) -> bool:
         """True if metadata answers it; such captures do not wait for scans."""
 
     def start(self, questions: Sequence[Question]) -> Running:
-        """Begins one capture of questions about the same table, all light or none."""
+        """Begins one capture.
+
+        Args:
+            questions: At least one, about the same table, all light or none.
+
+        Raises:
+            StatflightError: The capture cannot be begun.
+        """
 
     def follow_up(self, questions: Sequence[Question]) -> None:
-        """Queues one scoped job for questions about the same table, if an engine can take them."""
+        """Queues one job for those questions that an engine can take; no job where that is none.
+
+        Args:
+            questions: At least one, about the same table.
+
+        Raises:
+            StatflightError: The job cannot be queued.
+        """
 
 
 @dataclass
@@ -102,7 +135,17 @@ class Orchestrator:
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self, questions: Sequence[Question]) -> list[Answer]:
-        """One answer per question, in order. Never raises for one question's trouble."""
+        """Answers questions, each within its own budget, counted from this call.
+
+        Args:
+            questions: About any tables; those whose captures can be shared share them.
+
+        Returns:
+            One answer per question, in order. Trouble of a capture is an answer FAILED of its questions.
+
+        Raises:
+            StatflightError: The stored records cannot be looked up.
+        """
         started = self.clock()
         answers: list[Answer | None] = [None] * len(questions)
         waits: list[int] = []

@@ -55,7 +55,15 @@ class Policy:
     entries: tuple[tuple[str, Rules | None], ...] = ()
 
     def rules(self, schema: str, name: str) -> Rules | None:
-        """The rules of the first pattern that a table matches; None where that says off, or no pattern matches."""
+        """The rules for a table, those of the first pattern that its name matches.
+
+        Args:
+            schema: The table's schema, dotted when nested.
+            name: The table's name. Case counts.
+
+        Returns:
+            None where the pattern says off, and where no pattern matches.
+        """
         full = f"{schema}.{name}"
         return next((rules for pattern, rules in self.entries if fnmatchcase(full, pattern)), None)
 
@@ -66,10 +74,13 @@ class Policy:
 
 
 def parse(text: str) -> Policy:
-    """The policy of a text.
+    """Reads a policy.
+
+    Args:
+        text: As the head of this file describes it; an empty text is a policy that is off.
 
     Raises:
-        InvalidField: Names the part that is wrong.
+        InvalidField: A rule is unknown or its value cannot be read; names the rule.
     """
     entries = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
@@ -176,7 +187,16 @@ class Verdict:
 
 
 def table_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
-    """The verdict on the table's own statistics, which come from metadata."""
+    """Decides about the table's own statistics, which come from metadata.
+
+    Args:
+        rules: Of the table.
+        state: `tried_…` of the last try at the table's own statistics.
+        now: With a time zone, as the times of `state`.
+
+    Returns:
+        A verdict whose `columns` is None.
+    """
     if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT)
     if state.has_table_record:
@@ -187,7 +207,16 @@ def table_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
 
 
 def columns_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
-    """The verdict on scanning columns, and the columns."""
+    """Decides about scanning columns.
+
+    Args:
+        rules: Of the table.
+        state: `tried_at` of the last scan that was tried.
+        now: With a time zone, as the times of `state`.
+
+    Returns:
+        A verdict with the ids of the columns to scan: those wanted that are not captured at the current snapshot.
+    """
     if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT, ())
     if rules.columns == "none":

@@ -126,10 +126,17 @@ KEYS: Final = tuple(name.name for name in fields(CaptureSpec) if name.name != "b
 
 
 def parse_partitions(value: Any, where: str = "partitions") -> tuple[Partition, ...]:
-    """Partitions as requests give them: objects of field → text, number, truth value or null; None is no scope.
+    """Reads the partitions of a request.
+
+    Args:
+        value: At least one object of field → text, number, truth value or null; None is no scope.
+        where: Its place in the whole body, for errors.
+
+    Returns:
+        Each partition once, in their order; empty for None.
 
     Raises:
-        InvalidField: Names the part that is wrong.
+        InvalidField: A part has the wrong shape, or they are more than `MAX_PARTITIONS`; names the part.
     """
     if value is None:
         return ()
@@ -202,7 +209,16 @@ def _milliseconds(value: Any, where: str) -> int | None:
 
 
 def enum_of(enum: type[E], value: Any, where: str) -> E:
-    """The member of a value; InvalidField lists the members where it is none."""
+    """The member of an enumeration with a value.
+
+    Args:
+        enum: The enumeration.
+        value: As the caller sent it.
+        where: Its place in the whole body, for errors.
+
+    Raises:
+        InvalidField: No member has that value; lists the members.
+    """
     try:
         return enum(value)
     except ValueError:

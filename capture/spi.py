@@ -79,8 +79,15 @@ class TableHandle:
         return {column_id: column.name for column_id, column in self.by_id.items()}
 
     def selected(self, selectors: Sequence[str]) -> frozenset[str]:
-        """Keys of the leaves that selectors pick: `#<column_id>`, a name, or a struct's name for what is in it. They
-        are hints: what the snapshot does not have picks nothing."""
+        """Keys of the leaves that selectors pick.
+
+        Args:
+            selectors: `#<column_id>`, a dotted name, or either of a struct for the leaves in it. One that no column of
+                this snapshot fits picks nothing.
+
+        Returns:
+            Keys of `Column`, of leaves only.
+        """
         by_id, keys = self.by_id, set()
         for selector in map(str.strip, selectors):
             column = by_id.get(int(selector[1:])) if selector[:1] == "#" and selector[1:].isdecimal() else None
@@ -105,7 +112,15 @@ class CaptureRequest:
     def of(
         cls, table: TableHandle, target: Target, *, mode: Mode = Mode.SYNC, correlation_id: str = "", **spec: Any
     ) -> CaptureRequest:
-        """A request for a target; `spec` are other fields of `CaptureSpec`."""
+        """A request for one target.
+
+        Args:
+            table: The table at its snapshot.
+            target: What to capture of it.
+            mode: SYNC where somebody waits.
+            correlation_id: Of the call that asked for it.
+            spec: Other fields of `CaptureSpec`, such as `kinds`.
+        """
         return cls(table, CaptureSpec(target, **spec), mode, correlation_id)
 
     @property
@@ -168,7 +183,11 @@ class Capabilities:
     budgets: bool = False  # whether its samples keep to a budget
 
     def mismatch(self, request: CaptureRequest) -> str:
-        """Why the request does not fit, or an empty string."""
+        """Compares a request with what the engine can do.
+
+        Returns:
+            The first reason why it does not fit; an empty string where it fits.
+        """
         if request.target.kind not in self.target_kinds:
             return f"target {request.target.kind} unsupported"
         if self.connectors and request.table.connector.format not in self.connectors:
@@ -206,21 +225,46 @@ class Sink(Protocol):
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
         """Adds rows of a `stats.*` flight.
 
-        `extra` rows (not asked for) never replace a record that is there; `whole` rows are all there are at that
-        snapshot: records of other targets of the flight go.
+        Args:
+            flight: Name of the flight.
+            rows: Of the schema of the flight, about the captured table.
+            extra: Rows nobody asked for: they never replace a record that is there.
+            whole: Rows are all there are of the flight at their snapshot: records of other targets go.
+
+        Raises:
+            Cancelled: The job was cancelled.
+            InvalidArgument: A row is not valid, where that is found out at once.
         """
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
-        """Tells how the files of a snapshot are going to be put: all of them, or the changes from a base.
+        """Announces how the files of a snapshot are going to be put: all of them, or the changes from a base.
 
-        False when there is no such base, and all rows of `stats.files` and `stats.file_columns` must be put.
+        Args:
+            table: The table at the snapshot.
+            listing: Its mark, and the base if only changes are put.
+
+        Returns:
+            False when the base is not there: all rows of `stats.files` and `stats.file_columns` must be put.
         """
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows known of the table, newest capture of each target, whatever snapshot it was for."""
+        """Rows stored of the table, whichever snapshot they were captured at.
+
+        Args:
+            flight: Name of a `stats.*` flight.
+            table: The table.
+            columns: Names of columns to read; all of them by default.
+
+        Returns:
+            At most one row of each target, the newest; none where nothing is stored.
+        """
 
     def progress(self, share: float, message: str = "") -> None:
-        """Reports the share of the capture that is done, 0 to 1.
+        """Reports the share of the capture that is done.
+
+        Args:
+            share: 0 to 1.
+            message: What is being done, for people.
 
         Raises:
             Cancelled: The job was cancelled.
@@ -241,7 +285,11 @@ class CaptureEngine(Protocol):
     capabilities: Capabilities
 
     def supports(self, request: CaptureRequest) -> str:
-        """Why this engine cannot take the request (the first mismatch), or an empty string."""
+        """Decides whether the engine takes a request.
+
+        Returns:
+            The first reason why it cannot; an empty string where it can.
+        """
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
         """Captures requests about one table.

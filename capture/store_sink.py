@@ -72,7 +72,10 @@ class StoreSink(Sink):
             raise Cancelled("the capture was stopped")
 
     def publish(self) -> Counts:
-        """Stores what was put, what was asked for first; the sink is empty afterwards.
+        """Stores what was put, `extra` rows last, in one transaction; the sink is empty afterwards.
+
+        Returns:
+            Records by what became of them, over all flights.
 
         Raises:
             StatflightError: The store refuses the rows; nothing is stored then.
@@ -144,10 +147,18 @@ class LocalStore:
         return results
 
     def read(self, flight: str, table: str, snapshot_id: int | None = None) -> pa.Table:
-        """The rows of a `stats.*` flight that were captured at a snapshot (the current one by default).
+        """The rows of a flight stored for a table at one snapshot.
+
+        Args:
+            flight: Name of a stored `stats.*` flight.
+            table: Full name, `catalog.schema.table`.
+            snapshot_id: The current snapshot by default.
+
+        Returns:
+            Rows without the columns that the server derives; none where nothing was captured at that snapshot.
 
         Raises:
-            NotFound: The table does not exist.
+            NotFound: The store does not know the table.
         """
         entry = self.catalog.get(table)
         at = entry.current_snapshot_id if snapshot_id is None else snapshot_id
@@ -173,7 +184,17 @@ class LocalStore:
 
 
 def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapshot_id: int) -> pa.Table:
-    """Stored rows of a flight for a table at a snapshot, without the derived columns."""
+    """Stored rows of a flight for a table at one snapshot.
+
+    Args:
+        store: The store.
+        flight: Name of a stored `stats.*` flight; `stats.sketches` includes those of files.
+        table: The table.
+        snapshot_id: Id of the snapshot.
+
+    Returns:
+        Columns of the flight but for the derived ones; those the store does not keep are null.
+    """
     schema = pa.schema([field for field in FLIGHTS[flight].schema if field.name not in DERIVED])
     catalog, namespace, name = table.name
     key = {"table_catalog": catalog, "table_schema": namespace, "table_name": name, "table_id": table.table_id,
@@ -197,14 +218,21 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
 def look_at_table(
     connector: Connector, namespace: str, name: str, known: frozenset[int] = frozenset(), full: bool = False
 ) -> dict[str, Any]:
-    """A table, its snapshots and their schemas as JSON, for `Catalog.discovered`.
+    """Describes a table, its snapshots and their schemas, as `Discovery.store` takes them.
 
     Args:
         connector: The opened lake.
         namespace: The table's namespace.
         name: The table.
-        known: Snapshots that need not be listed again.
+        known: Ids of snapshots that need not be listed again.
         full: List them nevertheless.
+
+    Returns:
+        Values that JSON can hold; secrets in the table's properties are masked.
+
+    Raises:
+        NotFound: The lake does not have the table.
+        StatflightError: The lake cannot be read.
     """
     described = connector.describe(namespace, name)
     listing = connector.enumerate_snapshots(namespace, name, full_rescan=full, known_snapshot_ids=known)

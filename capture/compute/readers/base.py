@@ -51,7 +51,7 @@ class TaskReader(Protocol):
             wanted: Columns of the task.
 
         Yields:
-            Each column once, not always in the order asked for.
+            Each column once, not always in the order asked for; one that cannot be read has an `error`.
         """
 
     def close(self) -> None:

@@ -32,24 +32,37 @@ class Rollup:
 
     @classmethod
     def of(cls, name: str, logical_type: str, parts: Iterable[Rollup]) -> Rollup:
-        """The roll-up of all the files of some roll-ups."""
-        found, parts = cls(name, logical_type), list(parts)
+        """The roll-up of all the files of some roll-ups.
+
+        Args:
+            name: Of the column, dotted.
+            logical_type: Of the column.
+            parts: Roll-ups of this column over files that no two of them share.
+
+        Returns:
+            A new roll-up; the part itself where there is just one.
+        """
+        whole, parts = cls(name, logical_type), list(parts)
         if len(parts) == 1:
             return parts[0]
-        found.files = sum(part.files for part in parts)
+        whole.files = sum(part.files for part in parts)
         for count in _COUNTS:
             counts = [getattr(part, count) for part in parts]
-            setattr(found, count, None if None in counts else sum(counts))
+            setattr(whole, count, None if None in counts else sum(counts))
         for side in ("min", "max"):
-            found.known[side] = all(part.known[side] for part in parts)
+            whole.known[side] = all(part.known[side] for part in parts)
             bounds_of = [bound for part in parts if (bound := part.sides[side]) is not None]
-            if found.known[side] and bounds_of:
+            if whole.known[side] and bounds_of:
                 texts, exact = zip(*bounds_of, strict=True)
-                found._outermost(side, pa.array(texts, pa.string()), pa.array(exact, pa.bool_()))
-        return found
+                whole._outermost(side, pa.array(texts, pa.string()), pa.array(exact, pa.bool_()))
+        return whole
 
     def add(self, rows: pa.Table) -> None:
-        """Adds rows of this column in files, of FILE_COLUMN_SCHEMA."""
+        """Adds rows of files that are not in it yet.
+
+        Args:
+            rows: Of FILE_COLUMN_SCHEMA, all about this column, one per file.
+        """
         if rows.num_rows == 1 and not self.files:
             self._first(rows.to_pylist()[0])
             return
@@ -98,32 +111,54 @@ class Rollup:
         self.sides[side] = (texts[best].as_py(), True if True in flags else None if None in flags else False)
 
     def complete(self, files: int | None) -> bool:
-        """True when all files are in it (`files`; any number where None) and a bound is known."""
+        """True when all files are in it and at least one of the two bounds is known.
+
+        Args:
+            files: Number of data files of the snapshot; any number will do where None.
+        """
         return (files is None or self.files == files) and (self.known["min"] or self.known["max"])
 
     def scalars(self, files: int | None, row_count: int | None, row_deletes: bool) -> dict[str, Any]:
-        """The scalar columns of the table-level record; with rows missing from the metadata, what is certain."""
+        """The scalar columns of the table-level record.
+
+        Args:
+            files: Number of data files of the snapshot, None where it is not known. Where fewer are in the roll-up,
+                null_count, nan_count and bounds are left null.
+            row_count: Live rows of the table, where metadata knows them; goes before the sum over the files.
+            row_deletes: Rows of the files may be deleted, so no bound is exact.
+
+        Returns:
+            Column of SCALAR → value, null where not known, with `column_name` and `logical_type`.
+        """
         partial = files is not None and self.files < files
         row: dict[str, Any] = dict.fromkeys(SCALAR) | {"column_name": self.name, "logical_type": self.logical_type}
         row["row_count"] = row_count if row_count is not None else None if partial else self.row_count
         if not partial:
             row["null_count"], row["nan_count"] = self.null_count, self.nan_count
         for side in ("min", "max"):
-            found = self.sides[side]
-            if found is not None and self.known[side] and not partial:
-                row[side] = found[0]
-                row[f"{side}_is_exact"] = False if row_deletes else found[1]
+            bound = self.sides[side]
+            if bound is not None and self.known[side] and not partial:
+                row[side] = bound[0]
+                row[f"{side}_is_exact"] = False if row_deletes else bound[1]
         return row
 
 
 def known_scalars(native: NativeStats, table: TableHandle) -> dict[int, dict[str, Any]]:
-    """Scalars that metadata knows of whole columns: enclosing bounds and counts, by column id."""
-    found: dict[int, Rollup] = {}
+    """Scalars that the metadata of files knows of whole columns.
+
+    Args:
+        native: Statistics of the snapshot; its `file_columns()` is read to the end.
+        table: The table at that snapshot.
+
+    Returns:
+        Column id → `Rollup.scalars`, of the columns with a row in a file.
+    """
+    rollups: dict[int, Rollup] = {}
     for part in native.file_columns():
-        roll_up(found, part, table)
+        roll_up(rollups, part, table)
     return {
         column_id: rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
-        for column_id, rollup in found.items()
+        for column_id, rollup in rollups.items()
     }
 
 
@@ -132,6 +167,11 @@ def roll_up(rollups: dict[int, Rollup], rows: pa.Table, table: TableHandle) -> N
 
     Two columns may be written alike (`a.b` and `a` → `b`), so a row is of the column of its id; of that of its name
     only where it has none.
+
+    Args:
+        rollups: By column id; changed in place, new columns are added.
+        rows: Any number of columns and files. Rows of columns that the table does not have are left out.
+        table: The table at the snapshot.
     """
     columns = table.by_id
     if rows["column_id"].null_count:
@@ -146,7 +186,14 @@ def roll_up(rollups: dict[int, Rollup], rows: pa.Table, table: TableHandle) -> N
 
 
 def by_column(rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
-    """The rows of each column id, in their order."""
+    """Splits rows by `column_id`.
+
+    Args:
+        rows: With a column `column_id`, in any order.
+
+    Yields:
+        Each id once, ascending, the null id last, with its rows in their order.
+    """
     if not rows.num_rows:
         return
     ids = rows["column_id"].combine_chunks()
