@@ -156,7 +156,10 @@ def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
 
     DuckDB stores a chunk of whole row groups as it comes; smaller ones it first copies together, at twice the cost.
     """
-    step = max(1, _PIECE_BYTES * rows.num_rows // max(1, rows.nbytes))
+    size_bytes = rows.get_total_buffer_size()  # unlike nbytes cheap for many chunks, and never less
+    if size_bytes > _PIECE_BYTES:
+        size_bytes = rows.nbytes  # a slice of large buffers is not split for what it leaves out
+    step = max(1, _PIECE_BYTES * rows.num_rows // max(1, size_bytes))
     if step > _ROW_GROUP:
         step -= step % _ROW_GROUP
     for start in range(0, rows.num_rows, step):
