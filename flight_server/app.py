@@ -143,9 +143,12 @@ class App:
         options: Mapping[str, Any] = self.lakes.config(catalog)["options"]
         return options
 
-    def enqueue(self, table: TableEntry, snapshot: str | int, specs: Sequence[CaptureSpec], correlation_id: str) -> str:
-        """Queues a capture; the id of the job."""
-        return self.captures.enqueue(table, snapshot, [(None, spec) for spec in specs], correlation_id)
+    def enqueue_all(
+        self, captures: Sequence[tuple[TableEntry, int, Sequence[CaptureSpec]]], correlation_id: str
+    ) -> list[str]:
+        """Queues captures in one transaction; the ids of the jobs, in order."""
+        pinned = [(table, snapshot_id, [(None, spec) for spec in specs]) for table, snapshot_id, specs in captures]
+        return self.captures.enqueue_all(pinned, correlation_id)
 
     def _connected(self) -> list[str]:
         rows = self.database.rows("SELECT catalog FROM connectors WHERE format <> ?", EXTERNAL)

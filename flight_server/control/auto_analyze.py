@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -55,8 +55,19 @@ class AnalyzeHost(Protocol):
     def options(self, catalog: str) -> Mapping[str, Any]:
         """A connector's options."""
 
-    def enqueue(self, table: TableEntry, snapshot: str | int, specs: Sequence[CaptureSpec], correlation_id: str) -> str:
-        """Queues a capture; the id of the job."""
+    def enqueue_all(
+        self, captures: Sequence[tuple[TableEntry, int, Sequence[CaptureSpec]]], correlation_id: str
+    ) -> list[str]:
+        """Queues captures in one transaction; the ids of the jobs, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """Verdicts about one table, by kind of target."""
+
+    table: TableEntry
+    state: TableState
+    verdicts: Mapping[str, Verdict]
 
 
 class AutoAnalyze:
@@ -90,29 +101,36 @@ class AutoAnalyze:
         chosen = self.policy_of(self._host.options(catalog))
         if chosen.is_off:
             return []
-        jobs = []
+        now = now or datetime.now(UTC)
         with self._lock:
-            for table in tables:
-                rules = chosen.rules(table.table_schema, table.table_name)
-                if rules is not None and table.format != EXTERNAL:
-                    jobs += self._decide(table, rules, now or datetime.now(UTC))
-        return jobs
+            decided = [
+                self._decide(table, rules, now)
+                for table in tables
+                if table.format != EXTERNAL
+                and (rules := chosen.rules(table.table_schema, table.table_name)) is not None
+            ]
+            self._record(decided)
+            return self._queue(decided, now)
 
-    def _decide(self, table: TableEntry, rules: Rules, now: datetime) -> list[str]:
+    def _decide(self, table: TableEntry, rules: Rules, now: datetime) -> _Decided:
         state = self._facts(table)
-        rule = {"TABLE": policy.table_verdict, "COLUMN": policy.columns_verdict}
         verdicts = {}
-        for kind, decide in rule.items():
+        for kind, decide in (("TABLE", policy.table_verdict), ("COLUMN", policy.columns_verdict)):
             tried_at, snapshot_id = self._tried.get((table.table_key, kind), (None, None))
             verdicts[kind] = decide(rules, replace(state, tried_at=tried_at, tried_snapshot_id=snapshot_id), now)
-        self._record(table, state, verdicts)
-        jobs = []
-        for kind, verdict in verdicts.items():  # of two jobs: what metadata tells is not to wait for a scan
-            if verdict.capture and state.snapshot_id is not None:
-                self._tried[table.table_key, kind] = (now, state.snapshot_id)
-                targets = [Target.table()] if verdict.columns is None else [Target.column(i) for i in verdict.columns]
-                jobs.append(self._queue(table, state.snapshot_id, targets))
-        return jobs
+        return _Decided(table, state, verdicts)
+
+    def _queue(self, decided: Sequence[_Decided], now: datetime) -> list[str]:
+        """Queues what is to be captured in one transaction; the ids of the jobs."""
+        captures = []
+        for one in decided:
+            for kind, verdict in one.verdicts.items():  # two jobs: what metadata tells is not to wait for a scan
+                if verdict.capture and (snapshot_id := one.state.snapshot_id) is not None:
+                    self._tried[one.table.table_key, kind] = (now, snapshot_id)
+                    columns = verdict.columns
+                    targets = [Target.table()] if columns is None else [Target.column(i) for i in columns]
+                    captures.append((one.table, snapshot_id, list(map(CaptureSpec, targets))))
+        return self._host.enqueue_all(captures, ENGINE) if captures else []
 
     def published(self, table: TableEntry) -> None:
         """Something was captured of the table: how much changed may be known now."""
@@ -129,30 +147,31 @@ class AutoAnalyze:
             with contextlib.suppress(NotFound):  # its connector was dropped since
                 self.review(catalog, tables)
 
-    def _queue(self, table: TableEntry, snapshot_id: int, targets: Sequence[Target]) -> str:
-        return self._host.enqueue(table, snapshot_id, list(map(CaptureSpec, targets)), ENGINE)
-
-    def _record(self, table: TableEntry, state: TableState, verdicts: Mapping[str, Verdict]) -> None:
+    def _record(self, decided: Sequence[_Decided]) -> None:
+        """Stores the decisions in one transaction, but those that repeat the last one."""
         if self._last is None:
             rows = self._host.database.rows(
                 "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
                 " FROM capture_decisions WHERE engine_id = ? GROUP BY ALL", ENGINE,
             )  # fmt: skip
             self._last = {(key, kind): (of, detail.partition(" (")[0]) for key, kind, of, detail in rows}
-        fresh = []
-        for kind, verdict in verdicts.items():
-            same = (state.snapshot_id, verdict.text.partition(" (")[0])
-            if verdict.capture or self._last.get((table.table_key, kind)) != same:
-                self._last[table.table_key, kind] = same
-                fresh.append({
-                    "snapshot_id": state.snapshot_id, "target_kind": kind,
-                    "storage_id": "table" if kind == "TABLE" else None, "engine_id": ENGINE, "detail": verdict.text,
-                    "outcome": "QUEUED" if verdict.capture else "NOT_NOW", "elapsed_ms": 0.0,
-                })  # fmt: skip
-        if fresh:
-            self._host.database.write(
-                lambda connection: self._host.jobs.record_decisions(connection, [(table, ENGINE, fresh)])
-            )
+        made = []
+        for one in decided:
+            fresh = []
+            for kind, verdict in one.verdicts.items():
+                same = (one.state.snapshot_id, verdict.text.partition(" (")[0])
+                if verdict.capture or self._last.get((one.table.table_key, kind)) != same:
+                    self._last[one.table.table_key, kind] = same
+                    fresh.append({
+                        "snapshot_id": one.state.snapshot_id, "target_kind": kind,
+                        "storage_id": "table" if kind == "TABLE" else None, "engine_id": ENGINE,
+                        "detail": verdict.text, "outcome": "QUEUED" if verdict.capture else "NOT_NOW",
+                        "elapsed_ms": 0.0,
+                    })  # fmt: skip
+            if fresh:
+                made.append((one.table, ENGINE, fresh))
+        if made:
+            self._host.database.write(lambda connection: self._host.jobs.record_decisions(connection, made))
 
     def _facts(self, table: TableEntry) -> TableState:
         host, key, current = self._host, table.table_key, table.current_snapshot_id

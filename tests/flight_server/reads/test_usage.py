@@ -29,8 +29,8 @@ def app(tmp_path: Path) -> Iterator[App]:
     app.close()
 
 
-def discover(app: App, snapshot_id: int = 1, schema_hash: str = "h") -> None:
-    found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": schema_hash,
+def discover(app: App, snapshot_id: int = 1, schema_hash: str = "h", name: str = "t") -> None:
+    found = {"schema": "s", "name": name, "table_id": f"id of {name}", "location": "x", "schema_hash": schema_hash,
              "schemas": {schema_hash: COLUMNS}, "current_snapshot_id": snapshot_id,
              "live_snapshot_ids": [snapshot_id], "snapshots": [
                  {"snapshot_id": snapshot_id, "ordinal": snapshot_id, "schema_hash": schema_hash,
@@ -99,6 +99,19 @@ def look(app: App, policy: str = "min_interval=0s") -> list[str]:
 
 def end_jobs(app: App) -> None:
     app.database.write(lambda c: c.execute("UPDATE jobs SET state = 'SUCCEEDED'"))
+
+
+def test_a_review_of_many_tables_is_two_transactions(app, monkeypatch):
+    for name in "tuv":
+        discover(app, name=name)
+    app.database.write(lambda c: c.execute("""UPDATE connectors SET options = '{"policy": "on"}'"""))
+    tables, written, write = [app.catalog.get(f"lake.s.{name}") for name in "tuv"], [], app.database.write
+    monkeypatch.setattr(app.database, "write", lambda run: written.append(run) or write(run))
+    ids = app.auto.review("lake", tables)
+    queued = app.database.rows("SELECT job_id, table_name FROM jobs")
+    assert sorted(ids) == sorted(str(job_id) for job_id, _ in queued) and {name for _, name in queued} == {*"tuv"}
+    assert len(decisions(app)) == 6
+    assert len(written) == 2  # the decisions, and the jobs
 
 
 def test_off_decides_nothing(app):
