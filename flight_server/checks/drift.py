@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import struct
 
 import numpy as np
 
-from store.sketches import read_kll
+from store.sketches import is_partial, read_kll
 
 
 def distance(before: bytes, after: bytes) -> tuple[float, float] | None:
@@ -34,3 +35,22 @@ def _rank_error(data: bytes, count: int) -> float:
     """The rank error of a sketch as a share of its values: none while it holds them all, 2 / k of a merged one."""
     (k,) = struct.unpack_from("<H", data, 4)
     return 0.0 if count <= k else 2.0 / k
+
+
+def unseen(data: bytes, params: str | None) -> float:
+    """The greatest share of a column's values that a sketch may lack; what they are is not known.
+
+    Args:
+        data: A serialized KLL sketch.
+        params: Its parameters; those of a part say `rows`, all there are, and `rows_seen`.
+
+    Returns:
+        A share in [0, 1]: 0 for a sketch of all rows, 1 where it is not known how many rows there are.
+    """
+    if not is_partial(params):
+        return 0.0
+    told, sketch = json.loads(params or "{}"), read_kll(data)
+    rows, seen = told.get("rows"), told.get("rows_seen")
+    if sketch is None or type(rows) is not int or type(seen) is not int or not 0 <= seen <= rows:
+        return 1.0
+    return (rows - seen) / (rows - seen + sketch.count)

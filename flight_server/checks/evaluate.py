@@ -110,7 +110,7 @@ class _Subject:
         self._against = against
         if against is not None and against != PREVIOUS:
             table_summary.require(reader, table, against)
-        self._sketches: dict[int | str, dict[int, bytes]] = {}
+        self._sketches: dict[int | str, dict[int, Row]] = {}
 
     def results(self, rule: Rule) -> Iterator[Result]:
         if rule.measure in AGAINST and self._against_of(rule) == PREVIOUS and self._previous is None:
@@ -252,19 +252,33 @@ class _Subject:
         if before is None or after is None:
             at = "the current snapshot" if before else f"snapshot {against}"
             raise _UnknownValue(f"no quantile sketch at {at}; capture the kind HISTOGRAM there")
-        distance = drift.distance(before, after)
+        distance = drift.distance(before["data"], after["data"])
         if distance is None:
             raise _UnknownValue("no values")
         gap, error = distance
-        return gap, f"against {against}" + (f", ±{error:.3g}" if error else "")
+        told, unseen = [f"against {against}" + (f", ±{error:.3g}" if error else "")], 0.0
+        for snapshot, sketch in ((against, before), (row["snapshot_id"], after)):
+            at = "the current snapshot" if sketch is after else f"snapshot {snapshot}"
+            if sketch["snapshot_id"] != snapshot:
+                told.append(f"the sketch of {at} is inherited from {sketch['snapshot_id']}")
+            if lacking := drift.unseen(sketch["data"], sketch["params"]):
+                told.append(f"the sketch of {at} is of a part of the rows and may lack {lacking:.3g} of the values")
+                unseen += lacking
+        detail = "; ".join(told)
+        if unseen:
+            low, high = max(0.0, gap - error - unseen), min(1.0, gap + error + unseen)
+            if len({rule.holds(value) for value in (low, gap, high)}) > 1:
+                raise _UnknownValue(f"between {low:.3g} and {high:.3g}, {detail}; capture HISTOGRAM without sampling")
+            detail += f", so between {low:.3g} and {high:.3g}"
+        return gap, detail
 
-    def _sketch(self, snapshot: int | str, column_id: int) -> bytes | None:
+    def _sketch(self, snapshot: int | str, column_id: int) -> Row | None:
         if snapshot not in self._sketches:
             rows = read_table(
-                self._reader, "stats.sketches", self._table, ["column_id", "data"], equal("role", "QUANTILES"),
-                equal("target_kind", "COLUMN"), snapshot=snapshot,
+                self._reader, "stats.sketches", self._table, ["column_id", "snapshot_id", "data", "params"],
+                equal("role", "QUANTILES"), equal("target_kind", "COLUMN"), snapshot=snapshot,
             ).to_pylist()  # fmt: skip
-            self._sketches[snapshot] = {row["column_id"]: row["data"] for row in rows}
+            self._sketches[snapshot] = {row["column_id"]: row for row in rows}
         return self._sketches[snapshot].get(column_id)
 
     # Snapshots.

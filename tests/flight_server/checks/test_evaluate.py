@@ -16,6 +16,7 @@ from flight_server.checks import rules, suggest
 from flight_server.checks.evaluate import State, check
 from flight_server.present import check_results
 from flight_server.reads.local_reader import LocalReader
+from store.discovery import Discovery
 from store.errors import InvalidArgument
 from store.sketches import kll
 from store.target_ids import of_column
@@ -110,6 +111,55 @@ def test_drift_is_against_a_snapshot(reader):
     assert results(reader, "id: drift <= 0", against=2)[0].value == 0
     with pytest.raises(InvalidArgument, match="--against"):
         results(reader, "drift <= 0.4")
+
+
+@pytest.fixture(scope="module")
+def partial_reader(tmp_path_factory):
+    """Of each column the sketch at snapshot 2 is of a part: of 90 of 100 rows, and of nobody knows how many."""
+    parts = {1: {"rows": 100, "rows_seen": 90}, 2: {}}
+    with app_in(tmp_path_factory.mktemp("parts")) as app:
+        for snapshot in (1, 2):
+            for i, part in parts.items():
+                at = KEY | {"snapshot_id": snapshot}
+                put(app, [at | {"column_id": i, "column_name": f"c{i}", "logical_type": "INT", "row_count": 100}])
+                params = json.dumps({"completeness": "PARTIAL"} | part) if snapshot == 2 else None
+                sketch = {"target_kind": "COLUMN", "storage_id": of_column(i), "column_id": i, "role": "QUANTILES",
+                          "sketch_type": KLL, "data": kll(np.arange(100.0 if snapshot == 1 else 90.0)),
+                          "params": params}  # fmt: skip
+                put(app, [at | sketch], "stats.sketches")
+        yield LocalReader(app.scanner, ANONYMOUS)
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "is_known"),
+    [("c1: drift <= 0.15", FAILED, False), ("c1: drift <= 0.2", PASSED, True), ("c1: drift >= 0.5", FAILED, True),
+     ("c2: drift <= 0.99", FAILED, False)],
+)  # fmt: skip
+def test_drift_of_a_part_passes_only_if_no_other_rows_can_matter(partial_reader, text, state, is_known):
+    (result,) = results(partial_reader, text, against=1)
+    assert (result.state, result.value) == (state, pytest.approx(0.1) if is_known else None)
+    assert "the sketch of the current snapshot is of a part of the rows" in result.detail
+    assert ("without sampling" in result.detail) is not is_known
+
+
+def test_drift_says_that_a_sketch_is_inherited(tmp_path):
+    with app_in(tmp_path) as app:
+        found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
+                 "schemas": {"h": [["id", "INT", True, None]]}, "current_snapshot_id": 3,
+                 "live_snapshot_ids": [1, 2, 3], "snapshots": [
+                     {"snapshot_id": i, "ordinal": i, "schema_hash": "h", "parent_snapshot_id": None,
+                      "sequence_number": None, "committed_at": None, "operation": None} for i in (1, 2, 3)
+                 ]}  # fmt: skip
+        app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
+        app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", found, ()))
+        for snapshot in (1, 3):
+            at = KEY | {"snapshot_id": snapshot}
+            put(app, [at | {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 9}])
+            sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
+                      "sketch_type": KLL, "data": kll(np.arange(9.0))}  # fmt: skip
+            put(app, [at | sketch], "stats.sketches")
+        (result,) = results(LocalReader(app.scanner, ANONYMOUS), "drift <= 0.1", against=2)
+    assert result.detail == "against 2; the sketch of snapshot 2 is inherited from 1"
 
 
 def test_each_rule_may_name_its_snapshot(reader, tmp_path):
