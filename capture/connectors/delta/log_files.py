@@ -31,7 +31,7 @@ ADD = pa.struct(list(FIELDS.items()))
 TIGHT: Final = "tight_bounds"
 """The column beside the statistics that says whether a file's bounds are attained and its null counts true."""
 _WIDE_TEXT: Final = re.compile(rb'tightBounds\\*"\s*:\s*false')  # within the text of an action, quotes escaped
-_NUMBER = r'"numRecords"\s*:\s*(?P<rows>\d+)'
+_NUMBER = r'"numRecords"\s*:\s*(?P<rows>-?\d+)'
 
 
 class NotSliced(Exception):

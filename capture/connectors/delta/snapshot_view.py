@@ -173,6 +173,7 @@ class SnapshotView:
         for part in log.slices():
             paths = self._table.paths(one_array(part.files["path"]))
             counts = one_array(part.files["num_records"])
+            self._refuse_negative(counts, part.files)
             unknown += counts.null_count
             rows = self._live_rows(part, counts) if unknown <= MAX_FOOTERS else counts
             gone = delete_files(part.vectors, self._table.place, self._table.file)
@@ -183,6 +184,16 @@ class SnapshotView:
                     return replace(version, actions=part.statistics())
 
             yield _Piece(version, with_statistics, part)
+
+    def _refuse_negative(self, counts: pa.Array, files: pa.Table) -> None:
+        """Raises Unreadable where the log counts less than no rows in a file."""
+        least = pc.min(counts).as_py()
+        if least is not None and least < 0:
+            path = one_array(files["path"])[pc.index(counts, least).as_py()].as_py()
+            raise Unreadable(
+                f'table "{self._table.namespace}.{self._table.name}": the log says "numRecords": {least} of the file'
+                f' "{path}"; must be at least 0'
+            )
 
     def _live_rows(self, part: LogSlice, counts: pa.Array) -> pa.Array:
         """Live rows of each file of a slice."""
@@ -202,6 +213,8 @@ class SnapshotView:
                 actions = actions.combine_chunks()
             logged = one_array(actions["path"])
             counts = one_array(actions["num_records"]) if "num_records" in actions.column_names else None
+            if counts is not None:
+                self._refuse_negative(counts, actions)
             version = TableVersion(
                 self._schemas.of(table),
                 self._table.storage,

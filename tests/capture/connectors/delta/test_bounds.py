@@ -144,6 +144,28 @@ def test_wide_bounds_in_a_checkpoint_are_never_exact(tmp_path, is_wide):
     assert (row["min"], row["max"], row["min_is_exact"], row["max_is_exact"]) == ("1", "5", not is_wide, not is_wide)
 
 
+@pytest.mark.parametrize("features", [("deletionVectors",), ()], ids=["in slices", "by deltalake"])
+def test_a_negative_count_of_rows_is_told_with_its_file(tmp_path, features):
+    sound, broken = (
+        add(f"{name}.parquet", numRecords=rows, nullCount={"a": 0}) for name, rows in (("b", 2), ("c", -5))
+    )
+    written(tmp_path / "t", protocol(*features), metadata(a="long"), sound, broken)
+    with pytest.raises(Unreadable) as told:
+        captured(connector(tmp_path), "t")
+    message = 'table "default.t": the log says "numRecords": -5 of the file "c.parquet"; must be at least 0'
+    assert told.value.message == message
+
+
+def test_a_negative_count_of_nulls_is_unknown_and_no_other_is(tmp_path):
+    stats = ({"a": -1, "b": 1}, {"a": 0, "b": 2})
+    adds = [add(f"{i}.parquet", numRecords=5, nullCount=nulls) for i, nulls in enumerate(stats)]
+    written(tmp_path / "t", protocol(), metadata(a="long", b="long"), *adds)
+    native, rows = captured(connector(tmp_path), "t")
+    assert native.row_count == 10
+    nulls = {name: {Path(row["file_path"]).name: row["null_count"] for row in of} for name, of in rows.items()}
+    assert nulls == {"a": {"0.parquet": None, "1.parquet": 0}, "b": {"0.parquet": 1, "1.parquet": 2}}
+
+
 def test_a_feature_that_nobody_reads_is_named(tmp_path):
     written(tmp_path / "t", protocol("adaptiveMetadata"), metadata(a="long"))
     with pytest.raises(Unreadable, match="has the Delta feature adaptiveMetadata") as told:
