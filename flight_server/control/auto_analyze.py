@@ -122,15 +122,17 @@ class AutoAnalyze:
 
     def _queue(self, decided: Sequence[_Decided], now: datetime) -> list[str]:
         """Queues what is to be captured in one transaction; the ids of the jobs."""
-        captures = []
+        captures, tried = [], {}
         for one in decided:
             for kind, verdict in one.verdicts.items():  # two jobs: what metadata tells is not to wait for a scan
                 if verdict.capture and (snapshot_id := one.state.snapshot_id) is not None:
-                    self._tried[one.table.table_key, kind] = (now, snapshot_id)
+                    tried[one.table.table_key, kind] = (now, snapshot_id)
                     columns = verdict.columns
                     targets = [Target.table()] if columns is None else [Target.column(i) for i in columns]
                     captures.append((one.table, snapshot_id, list(map(CaptureSpec, targets))))
-        return self._host.enqueue_all(captures, ENGINE) if captures else []
+        jobs = self._host.enqueue_all(captures, ENGINE) if captures else []
+        self._tried |= tried
+        return jobs
 
     def published(self, table: TableEntry) -> None:
         """Something was captured of the table: how much changed may be known now."""
@@ -155,13 +157,13 @@ class AutoAnalyze:
                 " FROM capture_decisions WHERE engine_id = ? GROUP BY ALL", ENGINE,
             )  # fmt: skip
             self._last = {(key, kind): (of, detail.partition(" (")[0]) for key, kind, of, detail in rows}
-        made = []
+        made, last = [], {}
         for one in decided:
             fresh = []
             for kind, verdict in one.verdicts.items():
                 same = (one.state.snapshot_id, verdict.text.partition(" (")[0])
                 if verdict.capture or self._last.get((one.table.table_key, kind)) != same:
-                    self._last[one.table.table_key, kind] = same
+                    last[one.table.table_key, kind] = same
                     fresh.append({
                         "snapshot_id": one.state.snapshot_id, "target_kind": kind,
                         "storage_id": "table" if kind == "TABLE" else None, "engine_id": ENGINE,
@@ -172,6 +174,7 @@ class AutoAnalyze:
                 made.append((one.table, ENGINE, fresh))
         if made:
             self._host.database.write(lambda connection: self._host.jobs.record_decisions(connection, made))
+            self._last |= last
 
     def _facts(self, table: TableEntry) -> TableState:
         host, key, current = self._host, table.table_key, table.current_snapshot_id

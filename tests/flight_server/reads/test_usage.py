@@ -114,6 +114,25 @@ def test_a_review_of_many_tables_is_two_transactions(app, monkeypatch):
     assert len(written) == 2  # the decisions, and the jobs
 
 
+@pytest.mark.parametrize("failing", [1, 2], ids=["decisions", "jobs"])
+def test_a_review_that_cannot_be_written_is_made_again(app, monkeypatch, failing):
+    discover(app)
+    app.database.write(lambda c: c.execute("""UPDATE connectors SET options = '{"policy": "min_interval=1h"}'"""))
+    tables, writes, write = [app.catalog.get("lake.s.t")], [], app.database.write
+
+    def run(work: Any) -> Any:
+        writes.append(work)
+        if len(writes) == failing:
+            raise OSError("the disk is full")
+        return write(work)
+
+    monkeypatch.setattr(app.database, "write", run)
+    with pytest.raises(OSError, match="full"):
+        app.auto.review("lake", tables)
+    assert jobs(app) == []
+    assert len(app.auto.review("lake", tables)) == 2 == len(jobs(app))
+
+
 def test_off_decides_nothing(app):
     discover(app)
     assert look(app, "off") == [] and look(app, "other.*: on") == []
