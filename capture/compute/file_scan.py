@@ -133,17 +133,19 @@ def _columns(
     for column_id in work.column_ids:
         if column_id not in columns:
             yield Answer(number, column_id, (), f'file "{task.file_path}": column {column_id} was not planned')
-    for found in reader.columns([columns[i] for i in work.column_ids if i in columns]):
-        column, error, partial = found.column, found.error, None
-        if found.values is not None:
+    for read_column in reader.columns([columns[i] for i in work.column_ids if i in columns]):
+        column, error, partial = read_column.column, read_column.error, None
+        if read_column.values is not None:
             try:
                 lt = logical_types.parse(column.logical_type)
-                partial = _of_width(kernels.summarise(found.values, lt, work.wanted, found.times), column.width_bytes)
+                partial = _of_width(
+                    kernels.summarise(read_column.values, lt, work.wanted, read_column.times), column.width_bytes
+                )
             except (pa.ArrowException, ValueError, StatflightError) as trouble:
                 error = base.why(trouble, task)
         if error:
             error = f'file "{task.file_path}", column "{column.name}": {error}'
-        yield Answer(number, column.column_id, (), error, found.size_bytes, reader.row_groups, partial)
+        yield Answer(number, column.column_id, (), error, read_column.size_bytes, reader.row_groups, partial)
 
 
 def _of_width(partial: Partial, width_bytes: int | None) -> Partial:
@@ -161,17 +163,19 @@ def _group(
     if missing := [i for i in group if i not in columns]:
         return [Answer(number, None, group, f'file "{task.file_path}": column {missing[0]} was not planned')]
     hashes, size = {}, 0
-    for found in reader.columns([columns[i] for i in group]):
-        error = found.error
-        if found.values is not None:
+    for read_column in reader.columns([columns[i] for i in group]):
+        error = read_column.error
+        if read_column.values is not None:
             try:
-                lt = logical_types.parse(found.column.logical_type)
-                hashes[found.column.column_id] = kernels.row_hashes(base.materialised(found), lt)
+                lt = logical_types.parse(read_column.column.logical_type)
+                hashes[read_column.column.column_id] = kernels.row_hashes(base.materialised(read_column), lt)
             except (pa.ArrowException, ValueError, StatflightError) as trouble:
                 error = base.why(trouble, task)
         if error:
-            return [Answer(number, None, group, f'file "{task.file_path}", column "{found.column.name}": {error}')]
-        size += found.size_bytes
+            return [
+                Answer(number, None, group, f'file "{task.file_path}", column "{read_column.column.name}": {error}')
+            ]
+        size += read_column.size_bytes
     of_group = [(group, _tuples([hashes[i] for i in group])), *(((i,), _tuples([hashes[i]])) for i in group)]
     return [Answer(number, None, ids, "", size, reader.row_groups, partial) for ids, partial in of_group]
 

@@ -196,11 +196,11 @@ def known(
     for at, values in enumerate(_lists(columns, _MEASURES)):
         row = dict(zip(_MEASURES, values, strict=True))
         place, lt = (row["file_path"], row["column_id"]), types[row["column_id"]]
-        found = roles_of.get(place)
-        if found is None or row["logical_type"] != lt.text or lt.kind not in HASHED:
+        row_of_role = roles_of.get(place)
+        if row_of_role is None or row["logical_type"] != lt.text or lt.kind not in HASHED:
             continue
-        part = _part(row, *(data[found[r]].as_py() if r in found else None for r in ("QUANTILES", "MCV")))
-        if lacks[row["column_id"]] - found.keys() or not _has_moments(part, lt):
+        part = _part(row, *(data[row_of_role[r]].as_py() if r in row_of_role else None for r in ("QUANTILES", "MCV")))
+        if lacks[row["column_id"]] - row_of_role.keys() or not _has_moments(part, lt):
             continue
         rows[place] = at
         parts[place] = (part, row["bytes_scanned"] or 0)
@@ -245,7 +245,7 @@ def _unions(
     """Theta sketches of columns of the table that are of just the files known."""
     sketches = sketches.filter(pc.equal(sketches["role"], "NDV"))
     row_of = dict(zip(sketches["column_id"].to_pylist(), range(sketches.num_rows), strict=True))
-    found, listings = {}, {}
+    unions, listings = {}, {}
     for column_id in column_ids:
         if (at := row_of.get(column_id)) is None:
             continue
@@ -253,16 +253,16 @@ def _unions(
         if files not in listings:
             listings[files] = listing(tasks[n] for n in files)
         if _parameter(sketches["params"][at].as_py(), "files") == listings[files]:
-            found[column_id] = sketches["data"][at].as_py()
-    return found
+            unions[column_id] = sketches["data"][at].as_py()
+    return unions
 
 
 def _roles(wanted: SketchSelection, lt: LogicalType | None = None) -> set[str]:
     """The sketches that are wanted of a column, or at all."""
-    found = {"NDV"}
+    roles = {"NDV"}
     if wanted.quantiles and (lt is None or lt.kind in NUMERIC):
-        found.add("QUANTILES")
-    return found | {"MCV"} if wanted.frequent else found
+        roles.add("QUANTILES")
+    return roles | {"MCV"} if wanted.frequent else roles
 
 
 def _current(sketches: pa.Table, fingerprints: Mapping[str, str]) -> pa.ChunkedArray:

@@ -249,11 +249,13 @@ def _of_floats(values: pa.ChunkedArray, frame: Frame) -> Partial:
 def _of_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
     lt = frame.lt
     if decimal256.is_wide(lt):
-        found, counts = decimal256.count(decimal256.words(values, lt))
+        distinct_words, counts = decimal256.count(decimal256.words(values, lt))
         builder = ThetaBuilder()
-        builder.update(decimal256.hashes(found))
-        doubles = decimal256.doubles(found, lt)
-        return _finished(lambda at: decimal256.to_arrow(found[at], lt), builder, counts, doubles, frame, None, 32)
+        builder.update(decimal256.hashes(distinct_words))
+        doubles = decimal256.doubles(distinct_words, lt)
+        return _finished(
+            lambda at: decimal256.to_arrow(distinct_words[at], lt), builder, counts, doubles, frame, None, 32
+        )
     low, high = numbers.unscaled(values, lt)
     if high is None:
         distinct, counts = numbers.count_integers(low.view(np.int64))
@@ -350,14 +352,14 @@ def _finished(
 
 
 def _extreme(
-    found: list[tuple[str | None, bool]], lt: LogicalType, outermost: Callable[[pa.Array], pa.Scalar]
+    candidates: list[tuple[str | None, bool]], lt: LogicalType, outermost: Callable[[pa.Array], pa.Scalar]
 ) -> tuple[str | None, bool]:
     """The outermost of canonical texts under the type's order, and whether it is exact.
 
     A part whose bound is unknown leaves that of all unknown. Of equal bounds one that is exact is attained.
     """
     is_exact: dict[str, bool] = {}
-    for text, exact in found:
+    for text, exact in candidates:
         if text is None:
             return None, True
         is_exact[text] = is_exact.get(text, False) or exact

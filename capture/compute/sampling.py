@@ -173,8 +173,8 @@ def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int,
         ):
             if column_id in lows and path in places:
                 lows[column_id][places[path]] = low
-    for column_id, found in lows.items():
-        ranks = _ranks(found, types[column_id])
+    for column_id, minima in lows.items():
+        ranks = _ranks(minima, types[column_id])
         if (apart := len(np.unique(ranks))) > most:
             best, most = ranks, apart
     values = [_partition(partitions.get(task.file_path)) for task in tasks]

@@ -168,9 +168,9 @@ class Rows:
         Returns:
             Rows by flight, in the flight's schema without derived columns.
         """
-        made = {flight: flight_rows(flight, rows, self.table.key) for flight, rows in self._rows.items() if rows}
+        by_flight = {flight: flight_rows(flight, rows, self.table.key) for flight, rows in self._rows.items() if rows}
         self._rows = {}
-        return made
+        return by_flight
 
     def _add(self, flight: str, place: dict[str, Any], part: Partial, lt: LogicalType, covers: Coverage) -> None:
         recorded = {

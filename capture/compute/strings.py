@@ -213,9 +213,9 @@ def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame
     heavy, offset = sketches.heaviest(totals)
     offset = max(offset, floor)
     heavy = np.sort(heavy[totals[heavy] > offset])
-    found = _first_of(chunks, distinct[heavy])
-    octets = [value for value, _ in found]
-    weights = totals[heavy[[place for _, place in found]]] if found else np.empty(0, np.int64)
+    most_common = _first_of(chunks, distinct[heavy])
+    octets = [value for value, _ in most_common]
+    weights = totals[heavy[[place for _, place in most_common]]] if most_common else np.empty(0, np.int64)
     fits = np.array([len(value) <= _MAX_ITEM_BYTES for value in octets], np.bool_)
     if not fits.all():
         offset = max(offset, int(weights[~fits].max()))
@@ -228,20 +228,20 @@ def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame
 
 def _first_of(chunks: Sequence[_Entries], wanted: Hashes) -> list[tuple[bytes, int]]:
     """A value for each of the ascending hashes, with the hash's place among them."""
-    found: list[tuple[bytes, int]] = []
+    firsts: list[tuple[bytes, int]] = []
     missing: npt.NDArray[np.bool_] = np.ones(len(wanted), np.bool_)
     for chunk in chunks:
         for start in range(0, len(chunk.hashes), _STEP):
             if not missing.any():
-                return found
+                return firsts
             rows, places = _matches(chunk.hashes[start : start + _STEP], wanted)
             fresh = missing[places]
             rows, places = rows[fresh], places[fresh]
             places, first = np.unique(places, return_index=True)
             missing[places] = False
             values = [_octets(chunk.values[start + row]) for row in rows[first].tolist()]
-            found += zip(values, places.tolist(), strict=True)
-    return found
+            firsts += zip(values, places.tolist(), strict=True)
+    return firsts
 
 
 def _matches(hashes: Hashes, wanted: Hashes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

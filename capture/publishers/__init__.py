@@ -116,10 +116,10 @@ def options_of(options: Mapping[str, Any], home: str, *prefixes: str) -> dict[st
         home: The home.
         prefixes: Other words than `publish`; of an option given under several the last one holds.
     """
-    found: dict[str, str] = {}
+    of_home: dict[str, str] = {}
     for prefix in (f"{word}.{home}." for word in prefixes or (OPTION,)):
-        found |= {name.removeprefix(prefix): str(value) for name, value in options.items() if name.startswith(prefix)}
-    return found
+        of_home |= {name.removeprefix(prefix): str(value) for name, value in options.items() if name.startswith(prefix)}
+    return of_home
 
 
 def _names(options: Mapping[str, Any], option: str) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def publisher_class(home: str) -> type[Publisher]:
     """
     module, _, name = known_homes()[check_home(home)].partition(":")
     try:
-        found: type[Publisher] = getattr(importlib.import_module(module), name)
+        publisher: type[Publisher] = getattr(importlib.import_module(module), name)
     except ImportError as missing:
         if missing.name and missing.name.partition(".")[0] in _OURS:
             raise
@@ -143,4 +143,4 @@ def publisher_class(home: str) -> type[Publisher]:
             f"to: {home} needs the library {missing.name or home}, which is not installed here",
             hint="pip install 'statflight[all]', or the extra of that name", params={"field": "to", "actual": home},
         ) from None  # fmt: skip
-    return found
+    return publisher

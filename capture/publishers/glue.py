@@ -92,27 +92,27 @@ class GluePublisher(Publisher):
 
     def read(self) -> Held | None:
         names = [column.name for column in self.statistics.columns if column.name.lower() in self._types]
-        found: dict[str, int | None] = {}
+        distinct: dict[str, int | None] = {}
         analyzed = {}
         ours = {name.lower(): name for name in names}
         for item in self._stored(names):
             data = item["StatisticsData"]
-            held = data.get(_FIELDS.get(data["Type"], ""), {})
+            statistics = data.get(_FIELDS.get(data["Type"], ""), {})
             name = ours.get(item["ColumnName"].lower(), item["ColumnName"])
-            found[name] = held.get("NumberOfDistinctValues")
+            distinct[name] = statistics.get("NumberOfDistinctValues")
             analyzed[name] = item["AnalyzedTime"]
-        return Held(None, self._name, found, analyzed_at=analyzed) if found else None
+        return Held(None, self._name, distinct, analyzed_at=analyzed) if distinct else None
 
     def held_of_all(self) -> Sequence[Held]:
         """Column statistics of the catalog, and those that Spark keeps in the table's parameters."""
         entry = self._entry()
         parameters = entry.get("Parameters") or {}
         own = self.read()
-        found = [] if own is None else [replace(own, row_count=count(parameters, ROWS))]
+        of_catalog = [] if own is None else [replace(own, row_count=count(parameters, ROWS))]
         names = {column.name.lower(): column.name for column in self.statistics.columns}
         changed = changed_at(parameters) or entry.get("UpdateTime")
         of_spark = held_of_spark(parameters, f"Spark's ANALYZE of {self._name}", names, changed)
-        return found if of_spark is None else [*found, of_spark]
+        return of_catalog if of_spark is None else [*of_catalog, of_spark]
 
     def _tell_counts(self) -> None:
         """Writes row count and size into the table's entry, unless it says so already.
@@ -239,14 +239,14 @@ def _client_of(options: tuple[tuple[str, str], ...], seconds: float) -> Any:
 
 def _aws_options(options: Any) -> dict[str, str]:
     """Credentials and region among a connector's options, whichever library they are named for."""
-    found = {}
+    texts = {}
     for name, value in options.items():
         plain = name.lower().replace("-", "_").replace(".", "_")
         for prefix in ("aws_", "glue_", "client_", "s3_"):
             plain = plain.removeprefix(prefix)
         if plain in ("access_key_id", "secret_access_key", "session_token", "region"):
-            found[plain] = str(value)
-    return found
+            texts[plain] = str(value)
+    return texts
 
 
 def _item(column: HiveColumn, analyzed: datetime) -> dict[str, Any]:

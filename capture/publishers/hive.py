@@ -92,13 +92,13 @@ class HivePublisher(Publisher):
             dbName=database, tblName=table, colNames=names, catName=self.destination.options.get("catalog")
         )
         with self._opened() as client:
-            found = client.get_table_statistics_req(asked).tableStats or []
+            stored = client.get_table_statistics_req(asked).tableStats or []
         distinct = {}
-        for item in found:
-            held = next(
+        for item in stored:
+            statistics = next(
                 (data for field in _FIELDS.values() if (data := getattr(item.statsData, field)) is not None), None
             )
-            distinct[ours.get(item.colName.lower(), item.colName)] = getattr(held, "numDVs", None)
+            distinct[ours.get(item.colName.lower(), item.colName)] = getattr(statistics, "numDVs", None)
         return Held(None, self._name, distinct) if distinct else None
 
     def held_of_all(self) -> Sequence[Held]:
@@ -107,18 +107,18 @@ class HivePublisher(Publisher):
         with self._opened() as client:
             parameters: Mapping[str, str] = client.get_table(*self._table).parameters or {}
             analyzed = {} if own is None else {name: self._analyzed_at(client, name) for name in own.distinct}
-        found = []
+        of_metastore = []
         if own is not None:
             known = {name: at for name, at in analyzed.items() if at is not None}
-            found.append(replace(own, row_count=count(parameters, ROWS), analyzed_at=known))
+            of_metastore.append(replace(own, row_count=count(parameters, ROWS), analyzed_at=known))
         names = {column.name.lower(): column.name for column in self.statistics.columns}
         of_spark = held_of_spark(parameters, f"Spark's ANALYZE of {self._name}", names, changed_at(parameters))
-        return found if of_spark is None else [*found, of_spark]
+        return of_metastore if of_spark is None else [*of_metastore, of_spark]
 
     def _analyzed_at(self, client: Any, column: str) -> datetime | None:
         """When a column's statistics were written, None where the metastore does not tell."""
-        held = client.get_table_column_statistics(*self._table, column.lower())
-        seconds = held.statsDesc.lastAnalyzed
+        statistics = client.get_table_column_statistics(*self._table, column.lower())
+        seconds = statistics.statsDesc.lastAnalyzed
         return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
     def _tell_counts(self, client: Any) -> Any:
@@ -212,14 +212,14 @@ class HivePublisher(Publisher):
     @cached_property
     def _address(self) -> tuple[str, int]:
         uri = self.destination.options.get("uri", "")
-        found = urlsplit(uri)
-        if found.scheme != "thrift" or not found.hostname:
+        address = urlsplit(uri)
+        if address.scheme != "thrift" or not address.hostname:
             raise InvalidArgument(
                 f"options.uri: must be the address of a metastore, such as thrift://host:{DEFAULT_PORT}; "
                 + (f"got {uri!r}" if uri else "it is missing"),
                 params={"field": "options.uri"},
             )
-        return found.hostname, found.port or DEFAULT_PORT
+        return address.hostname, address.port or DEFAULT_PORT
 
 
 def _is_denied(refusal: Any) -> bool:

@@ -56,7 +56,7 @@ def hive_columns(
         columns: Ours.
         types: Column name, lower case → Hive type, of the catalog's table.
     """
-    found = []
+    fitting = []
     for column in columns:
         hive_type = types.get(column.name.lower())
         kind = None if hive_type is None else _KINDS.get(hive_type.partition("(")[0].strip().lower())
@@ -71,11 +71,11 @@ def hive_columns(
             left_out[column.name] = "the width is not known, and the catalog has no word for that"
         else:
             low, high = _bound(column.min, column), _bound(column.max, column)
-            found.append(HiveColumn(
+            fitting.append(HiveColumn(
                 column.name, hive_type, kind, column.null_count, column.distinct, low, high,
                 column.avg_width_bytes or 0.0, column.max_width_bytes or 0,
             ))  # fmt: skip
-    return found
+    return fitting
 
 
 def with_counts(parameters: Mapping[str, str], of: TableStatistics) -> dict[str, str] | None:
@@ -91,10 +91,10 @@ def with_counts(parameters: Mapping[str, str], of: TableStatistics) -> dict[str,
     """
     if of.row_count is None or parameters.get("table_type", "").upper() == "ICEBERG":
         return None
-    told = {ROWS: str(of.row_count)} | ({} if of.total_size_bytes is None else {SIZE: str(of.total_size_bytes)})
-    if told.items() <= parameters.items():
+    counts = {ROWS: str(of.row_count)} | ({} if of.total_size_bytes is None else {SIZE: str(of.total_size_bytes)})
+    if counts.items() <= parameters.items():
         return None
-    return dict(parameters) | told | _BY_US
+    return dict(parameters) | counts | _BY_US
 
 
 def count(parameters: Mapping[str, str], name: str) -> int | None:

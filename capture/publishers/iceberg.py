@@ -50,9 +50,9 @@ class IcebergPublisher(Publisher):
                     THETA, (column.column_id,), of.snapshot_id, snapshot.sequence_number or 0, column.theta,
                     {"ndv": str(column.distinct)},
                 ))  # fmt: skip
-            held = self._held_blobs(loaded)
+            stored = self._held_blobs(loaded)
             replaced = {blob.fields for blob in ours}
-            blobs = [*ours, *(blob for blob in held if blob.type != THETA or blob.fields not in replaced)]
+            blobs = [*ours, *(blob for blob in stored if blob.type != THETA or blob.fields not in replaced)]
             listed = self._listed(loaded)
             known = {(blob.type, blob.fields) for blob in blobs}
             if lost := sorted({type for type, fields in listed if (type, fields) not in known}):
@@ -63,7 +63,7 @@ class IcebergPublisher(Publisher):
             location = f"{loaded.metadata.location.rstrip('/')}/metadata"
             return Draft(
                 of.snapshot_id, location, distinct, left_out, (loaded, blobs, {THETA, *(type for type, _ in listed)}),
-                is_held=bool(ours) and held == blobs,
+                is_held=bool(ours) and stored == blobs,
             )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
@@ -92,41 +92,41 @@ class IcebergPublisher(Publisher):
     def read(self) -> Held | None:
         with self._reading():
             loaded = self._load()
-            found = self._entry_of(loaded)
-            if found is None:
+            entry = self._entry_of(loaded)
+            if entry is None:
                 return None
             names = {column.column_id: column.name for column in self.statistics.columns}
             distinct = {}
-            for blob in found.blob_metadata:
+            for blob in entry.blob_metadata:
                 field_id = blob.fields[0]
                 name = names.get(field_id) or loaded.metadata.schema().find_column_name(field_id) or f"#{field_id}"
                 ndv = (blob.properties or {}).get("ndv")
                 distinct[name] = None if ndv is None else round(float(ndv))
-            return Held(self.statistics.snapshot_id, found.statistics_path, distinct)
+            return Held(self.statistics.snapshot_id, entry.statistics_path, distinct)
 
     def withdraw(self) -> bool:
         with self._reading():
             loaded = self._load()
-            found = self._entry_of(loaded)
-            if found is None or MARK not in found.statistics_path.rpartition("/")[2]:
+            entry = self._entry_of(loaded)
+            if entry is None or MARK not in entry.statistics_path.rpartition("/")[2]:
                 return False
             commit_statistics(loaded, self.statistics.snapshot_id, None, self._folder)
         return True
 
     def _entry_of(self, loaded: LoadedTable) -> Any:
         statistics = loaded.metadata.statistics
-        return next((held for held in statistics if held.snapshot_id == self.statistics.snapshot_id), None)
+        return next((entry for entry in statistics if entry.snapshot_id == self.statistics.snapshot_id), None)
 
     def _held_blobs(self, loaded: LoadedTable) -> list[Blob]:
-        found = self._entry_of(loaded)
-        return [] if found is None else read_if_any(loaded.io, found.statistics_path)
+        entry = self._entry_of(loaded)
+        return [] if entry is None else read_if_any(loaded.io, entry.statistics_path)
 
     def _listed(self, loaded: LoadedTable) -> set[tuple[str, tuple[int, ...]]]:
         """Type and fields of the blobs that the metadata lists for the snapshot; of a REST catalog those alone that
         pyiceberg's model knows."""
         if loaded.server_commits:
-            found = self._entry_of(loaded)
-            return set() if found is None else {(blob.type, tuple(blob.fields)) for blob in found.blob_metadata}
+            own = self._entry_of(loaded)
+            return set() if own is None else {(blob.type, tuple(blob.fields)) for blob in own.blob_metadata}
         entries = loaded.io.read_document(loaded.location).get("statistics") or ()
         return {
             (str(blob["type"]), tuple(blob["fields"]))
@@ -137,7 +137,7 @@ class IcebergPublisher(Publisher):
     def _names(self, path: str) -> bool:
         """True if the table's metadata names the statistics file, as far as the catalog answers."""
         try:
-            return any(held.statistics_path == path for held in self._load().metadata.statistics)
+            return any(entry.statistics_path == path for entry in self._load().metadata.statistics)
         except StatflightError:
             return False
 
@@ -145,7 +145,7 @@ class IcebergPublisher(Publisher):
         """Deletes statistics files of ours that a killed publication, or a newer one, left behind."""
 
         def named() -> set[str]:
-            return {held.statistics_path.rpartition("/")[2] for held in loaded.metadata.statistics}
+            return {entry.statistics_path.rpartition("/")[2] for entry in loaded.metadata.statistics}
 
         with contextlib.suppress(StatflightError, OSError, pa.ArrowException, ValueError):
             options = {**self.destination.config.options, **loaded.io.properties}

@@ -79,7 +79,7 @@ def _edited(loaded: LoadedTable, snapshot_id: int, entry: Statistics | None) -> 
     """The table's metadata document with the statistics of a snapshot replaced."""
     document = loaded.io.read_document(loaded.location)
     before = int(document.get("last-updated-ms") or 0)
-    statistics = [held for held in document.get("statistics") or () if held.get("snapshot-id") != snapshot_id]
+    statistics = [other for other in document.get("statistics") or () if other.get("snapshot-id") != snapshot_id]
     document["statistics"] = [*statistics, *([dict(entry)] if entry is not None else [])]
     document["last-updated-ms"] = max(int(time.time() * 1000), before)
     limit = str((document.get("properties") or {}).get("write.metadata.previous-versions-max", ""))
@@ -95,11 +95,11 @@ def _commit_to_directory(loaded: LoadedTable, folder: Place, document: bytes) ->
             hint="publish through its catalog",
         )  # fmt: skip
     name = loaded.location.rpartition("/")[2]
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise InvalidArgument(f'iceberg: table "{loaded}": metadata file "{name}" has no version number')
-    number = int(found["number"]) + 1
-    if found["v"]:
+    number = int(match["number"]) + 1
+    if match["v"]:
         new = f"v{number}.metadata.json"
     else:  # named after its predecessor, so that two writers cannot both follow it
         new = f"{number:05d}-{uuid.uuid5(uuid.NAMESPACE_OID, name)}.metadata.json"
@@ -151,17 +151,17 @@ def _commit_to_glue(loaded: LoadedTable, glue: Any, document: bytes) -> None:
     assert loaded.handle is not None
     database, name = loaded.handle.name()
     try:
-        held = glue.get_table(DatabaseName=database, Name=name)["Table"]
-        if held.get("Parameters", {}).get("metadata_location") != loaded.location:
+        registered = glue.get_table(DatabaseName=database, Name=name)["Table"]
+        if registered.get("Parameters", {}).get("metadata_location") != loaded.location:
             raise LostRace(f'iceberg: table "{loaded}" was changed by another writer')
     except (ClientError, BotoCoreError):
         raise UpstreamError("iceberg: Glue does not answer for the table") from None
     new = _write_next(loaded, document)
-    entry = {key: held[key] for key in _GLUE_ENTRY if key in held}
-    entry["Parameters"] = held["Parameters"] | {
+    entry = {key: registered[key] for key in _GLUE_ENTRY if key in registered}
+    entry["Parameters"] = registered["Parameters"] | {
         "metadata_location": new, "previous_metadata_location": loaded.location,
     }  # fmt: skip
-    version = {"VersionId": held["VersionId"]} if held.get("VersionId") else {}
+    version = {"VersionId": registered["VersionId"]} if registered.get("VersionId") else {}
     try:
         glue.update_table(DatabaseName=database, TableInput=entry, SkipArchive=True, **version)
     except ClientError as trouble:
@@ -181,8 +181,8 @@ def _commit_to_glue(loaded: LoadedTable, glue: Any, document: bytes) -> None:
 def _write_next(loaded: LoadedTable, document: bytes) -> str:
     """Writes the next metadata file, which nothing names yet; its location."""
     folder, _, name = loaded.location.rpartition("/")
-    found = _NAME.fullmatch(name)
-    location = f"{folder}/{int(found['number']) + 1 if found else 1:05d}-{uuid.uuid4()}.metadata.json"
+    match = _NAME.fullmatch(name)
+    location = f"{folder}/{int(match['number']) + 1 if match else 1:05d}-{uuid.uuid4()}.metadata.json"
     with loaded.io.new_output(location).create() as stream:
         stream.write(document)
     return location

@@ -44,11 +44,11 @@ class LancePublisher(Publisher):
             content["numRows"] = str(statistics.row_count)
         for column in columns:
             content |= _entries(column)
-        held = _held(newest)
-        same = {name: value for name, value in held.items() if name not in _CHANGING} == content
+        properties = _held(newest)
+        same = {name: value for name, value in properties.items() if name not in _CHANGING} == content
         return Draft(
             statistics.snapshot_id, str(newest.uri), {column.name: column.distinct for column in columns}, left_out,
-            content, is_held=same and held.get("computedAtVersion") == str(newest.version),
+            content, is_held=same and properties.get("computedAtVersion") == str(newest.version),
             made_snapshot_id=int(newest.version) if same else None,
         )  # fmt: skip
 
@@ -67,14 +67,14 @@ class LancePublisher(Publisher):
 
     def read(self) -> Held | None:
         dataset = self._open()
-        held = _held(dataset)
-        if held.get("version") != ENVELOPE_VERSION or held.get("computedAtVersion") != str(dataset.version):
+        properties = _held(dataset)
+        if properties.get("version") != ENVELOPE_VERSION or properties.get("computedAtVersion") != str(dataset.version):
             return None
         distinct = {}
         for name in dataset.schema.names:
-            if f"column.{name}.version" in held:
-                found = held.get(f"column.{name}.distinctCount")
-                distinct[name] = None if found is None else int(found)
+            if f"column.{name}.version" in properties:
+                ndv = properties.get(f"column.{name}.distinctCount")
+                distinct[name] = None if ndv is None else int(ndv)
         same = int(dataset.version) == self.statistics.snapshot_id or _same_rows(
             dataset, self._open(self.statistics.snapshot_id)
         )
@@ -82,10 +82,10 @@ class LancePublisher(Publisher):
 
     def withdraw(self) -> bool:
         dataset = self._open()
-        held = _held(dataset)
-        if held:
-            self._update(dataset, {f"{PREFIX}{name}": None for name in held})
-        return bool(held)
+        properties = _held(dataset)
+        if properties:
+            self._update(dataset, {f"{PREFIX}{name}": None for name in properties})
+        return bool(properties)
 
     def _chosen(self, names: set[str]) -> tuple[list[ColumnStatistics], dict[str, str]]:
         columns, left_out = [], dict(self.statistics.left_out)
@@ -151,5 +151,5 @@ def _same_rows(one: Any, other: Any) -> bool:
     """True if two versions have the same schema and the same rows: fragments with their deletions."""
     if one.schema != other.schema:
         return False
-    fragments, others = ([str(held.metadata) for held in dataset.get_fragments()] for dataset in (one, other))
+    fragments, others = ([str(fragment.metadata) for fragment in dataset.get_fragments()] for dataset in (one, other))
     return fragments == others

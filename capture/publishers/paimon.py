@@ -58,8 +58,8 @@ class PaimonPublisher(Publisher):
                 "colStats": {column.name: _column(column, ids[column.name]) for column in columns},
             }  # fmt: skip
             content = {name: value for name, value in content.items() if value is not None}
-            held = self._document(latest.statistics)
-            is_held = held is not None and {n: v for n, v in held.items() if n != "blobMetadata"} == content
+            document = self._document(latest.statistics)
+            is_held = document is not None and {n: v for n, v in document.items() if n != "blobMetadata"} == content
             location = f"{self._place.name}/statistics"
             return Draft(
                 statistics.snapshot_id, location, {column.name: column.distinct for column in columns}, left_out,
@@ -143,8 +143,8 @@ class PaimonPublisher(Publisher):
         if latest.id < statistics.snapshot_id:
             raise moved_on(statistics, f"snapshot {latest.id}")
         for snapshot_id in range(statistics.snapshot_id + 1, latest.id + 1):
-            held = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
-            if held is None or held.commit_kind not in _ROWS_STAY:
+            snapshot = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
+            if snapshot is None or snapshot.commit_kind not in _ROWS_STAY:
                 raise moved_on(statistics, f"snapshot {latest.id}")
 
     def _chosen(self, names: set[str]) -> tuple[list[ColumnStatistics], dict[str, str]]:
@@ -191,9 +191,9 @@ class PaimonPublisher(Publisher):
         """Deletes files of publications that were killed before their snapshot was there."""
 
         def named() -> set[str]:
-            held = [table.snapshot_manager().get_snapshot_by_id(i) for i in snapshot_ids(table)]
+            snapshots = [table.snapshot_manager().get_snapshot_by_id(i) for i in snapshot_ids(table)]
             names: set[str] = set()
-            for snapshot in filter(None, held):
+            for snapshot in filter(None, snapshots):
                 names |= {snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.statistics}
                 document = self._document(snapshot.statistics) or {}
                 names |= {blob.get("fileLocation") for blob in document.get("blobMetadata", [])}
@@ -206,10 +206,10 @@ class PaimonPublisher(Publisher):
         if not name:
             return None
         try:
-            found = json.loads(read_file(self._place.below(f"statistics/{name}")) or b"null")
+            document = json.loads(read_file(self._place.below(f"statistics/{name}")) or b"null")
         except ValueError:
             return None
-        return found if isinstance(found, dict) else None
+        return document if isinstance(document, dict) else None
 
     @cached_property
     def _place(self) -> Place:

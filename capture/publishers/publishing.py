@@ -50,12 +50,12 @@ def publish(
         if dry_run or draft.is_held:
             return _publication(publisher, draft, draft.made_snapshot_id, "DRY_RUN" if dry_run else "CURRENT")
         try:
-            made = _written(publisher, draft)
+            made_snapshot_id = _written(publisher, draft)
             location = publisher.verify(draft)
         except LostRace as race:
             lost = race
             continue
-        return replace(_publication(publisher, draft, made, "CURRENT"), location=location)
+        return replace(_publication(publisher, draft, made_snapshot_id, "CURRENT"), location=location)
     assert lost is not None
     raise LostRace(f"{lost}; gave up after {attempts} attempts", hint="publish again")
 
@@ -85,7 +85,7 @@ def read_only(publisher: Publisher) -> InvalidArgument:
     )  # fmt: skip
 
 
-def _publication(publisher: Publisher, draft: Draft, made: int | None, state: str) -> Publication:
+def _publication(publisher: Publisher, draft: Draft, made_snapshot_id: int | None, state: str) -> Publication:
     detail = [draft.detail] if draft.detail else []
     if draft.is_held and state == "CURRENT":
         detail.append("held already")
@@ -93,8 +93,8 @@ def _publication(publisher: Publisher, draft: Draft, made: int | None, state: st
     if draft.left_out:
         detail.append(f"left out: {_reasons(draft.left_out)}")
     return Publication(
-        draft.snapshot_id, publisher.home, state, draft.location, tuple(draft.distinct), "; ".join(detail), made,
-        draft.left_out,
+        draft.snapshot_id, publisher.home, state, draft.location, tuple(draft.distinct), "; ".join(detail),
+        made_snapshot_id, draft.left_out,
     )  # fmt: skip
 
 

@@ -53,17 +53,17 @@ class _WithCatalogs:
     ) -> NativeStats:
         native = self._connector.capture_snapshot_target_stats(namespace, name, snapshot_id, ids, column_names)
         listing = self._connector.enumerate_snapshots(namespace, name, target_snapshot_ids=frozenset({snapshot_id}))
-        snapshot = next((held for held in listing.snapshots if held.snapshot_id == snapshot_id), None)
+        snapshot = next((listed for listed in listing.snapshots if listed.snapshot_id == snapshot_id), None)
         if snapshot is None or listing.current_snapshot_id != snapshot_id:
             return native  # a catalog's statistics are of the table as it is now, or as it was at a time unknown
         rows = [] if native.columns is None else native.columns.to_pylist()
-        told = {row["column_id"] or ids.get(row["column_name"]) for row in rows if row["ndv"] is not None}
+        with_ndv = {row["column_id"] or ids.get(row["column_name"]) for row in rows if row["ndv"] is not None}
         wanted = {
             column_id: column
             for column in snapshot.schema.leaves(column_names)
-            if len(column.path) < 2 and (column_id := column.id_in(ids)) is not None and column_id not in told
+            if len(column.path) < 2 and (column_id := column.id_in(ids)) is not None and column_id not in with_ndv
         }
-        found: dict[int, dict[str, Any]] = {}
+        records: dict[int, dict[str, Any]] = {}
         remarks = list(native.remarks)
         for home in self._homes:
             try:
@@ -72,11 +72,11 @@ class _WithCatalogs:
                 taken, doubt = {}, "permission denied"
             except StatflightError as trouble:
                 taken, doubt = {}, trouble.message.removeprefix(f"{home}: ")
-            found = taken | found
+            records = taken | records
             remarks += [f"no statistics of {home}: {doubt}"] if doubt else []
-        rows = [row | {"ndv": found.pop(row["column_id"])["ndv"], "ndv_exact": False} if row["column_id"] in found
+        rows = [row | {"ndv": records.pop(row["column_id"])["ndv"], "ndv_exact": False} if row["column_id"] in records
                 else row for row in rows]  # fmt: skip
-        columns = pa.Table.from_pylist([*rows, *found.values()], COLUMN_SCHEMA) if rows or found else native.columns
+        columns = pa.Table.from_pylist([*rows, *records.values()], COLUMN_SCHEMA) if rows or records else native.columns
         return replace(native, columns=columns, remarks=tuple(remarks))
 
     def _from(
@@ -89,7 +89,7 @@ class _WithCatalogs:
         options = options_of(self._config.options, home, OPTION, READ_OPTION)
         publisher = publisher_class(home)(Destination(self._connector, self._config, options, self._spark), about)
         ids = {column.name: column_id for column_id, column in wanted.items()}
-        found: dict[int, dict[str, Any]] = {}
+        records: dict[int, dict[str, Any]] = {}
         why = "it holds none" if wanted else ""
         for held in publisher.held_of_all():
             for column, distinct in held.distinct.items():
@@ -99,11 +99,11 @@ class _WithCatalogs:
                 if doubt := doubts(held, column, snapshot, native, self._connector.format == _LISTED):
                     why = f"{held.location} {doubt}"
                     continue
-                found.setdefault(column_id, {
+                records.setdefault(column_id, {
                     "column_id": column_id, "column_name": column, "logical_type": wanted[column_id].logical_type,
                     "ndv": float(distinct), "ndv_exact": False,
                 })  # fmt: skip
-        return found, "" if found else why
+        return records, "" if records else why
 
 
 def doubts(held: Held, column: str, snapshot: Snapshot, native: NativeStats, is_listing: bool) -> str:

@@ -74,7 +74,7 @@ class SparkCatalogPublisher(Publisher):
         before = statistics_of(catalog.fresh(self._table))
         size = of.total_size_bytes if of.total_size_bytes is not None else (before and str(before.sizeInBytes()))
         try:
-            catalog.put(identifier, catalog.made(name_of(self._table), int(size or 0), of.row_count, entries))
+            catalog.put(identifier, catalog.new_statistics(name_of(self._table), int(size or 0), of.row_count, entries))
         except Exception as trouble:
             raise failure(trouble) from None
         try:
@@ -86,16 +86,16 @@ class SparkCatalogPublisher(Publisher):
 
     def read(self) -> Held | None:
         table = self._catalog.fresh(self._table)
-        held = statistics_of(table)
-        distinct = self._catalog.distinct(held) if held is not None else {}
-        if held is None or not distinct:
+        statistics = statistics_of(table)
+        distinct = self._catalog.distinct(statistics) if statistics is not None else {}
+        if statistics is None or not distinct:
             return None
         ours = {column.name.lower(): column.name for column in self.statistics.columns}
-        found = {ours.get(name.lower(), name): count for name, count in distinct.items()}
+        by_name = {ours.get(name.lower(), name): count for name, count in distinct.items()}
         changed = changed_at(table)
         return Held(
-            None, name_of(table), found, row_count_of(held), int(str(held.sizeInBytes())),
-            dict.fromkeys(found, changed) if changed else {},
+            None, name_of(table), by_name, row_count_of(statistics), int(str(statistics.sizeInBytes())),
+            dict.fromkeys(by_name, changed) if changed else {},
         )  # fmt: skip
 
     def withdraw(self) -> bool:
@@ -112,9 +112,9 @@ class SparkCatalogPublisher(Publisher):
             "min": spark_bound(column.min, column.logical_type),
             "max": spark_bound(column.max, column.logical_type),
         }  # fmt: skip
-        if type in _WITH_HISTOGRAM and (found := bins(column, type in _DISCRETE)):
+        if type in _WITH_HISTOGRAM and (histogram := bins(column, type in _DISCRETE)):
             rows = max((column.row_count or 0) - (column.null_count or 0), 0)
-            entries["histogram"] = self._catalog.histogram(serialized(found, rows))
+            entries["histogram"] = self._catalog.histogram(serialized(histogram, rows))
         return entries
 
     def _warning(self, columns: Sequence[ColumnStatistics]) -> str:
@@ -140,14 +140,14 @@ class SparkCatalogPublisher(Publisher):
         if named := self.destination.options.get("table"):
             return self._catalog.by_name(named)
         described = self.destination.connector.describe(self.statistics.namespace, self.statistics.name)
-        found = self._catalog.by_location(described.location)
-        if found is None:
+        registered = self._catalog.by_location(described.location)
+        if registered is None:
             raise NotFound(
                 f'table "{self.statistics.full_name}" is not registered in Spark\'s session catalog by its location',
                 code="UNKNOWN_TABLE", hint="register it (CREATE TABLE … USING … LOCATION …), or name it with the "
                 "option table=db.name",
             )  # fmt: skip
-        return found
+        return registered
 
 
 def estimated_bytes(rows: int | None, columns: Sequence[ColumnStatistics]) -> int | None:

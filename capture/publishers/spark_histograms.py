@@ -32,16 +32,16 @@ class Bin:
     ndv: int
 
 
-def serialized(found: Sequence[Bin], rows: int) -> bytes:
+def serialized(histogram: Sequence[Bin], rows: int) -> bytes:
     """Bytes of a histogram as Spark's `HistogramSerializer` writes them, before it compresses them.
 
     Args:
-        found: The bins, ascending.
+        histogram: The bins, ascending.
         rows: Rows that are not null.
     """
-    lows, highs, counts = ([getattr(item, name) for item in found] for name in ("low", "high", "ndv"))
-    shape = f">di{len(found)}d{len(found)}d{len(found)}qi"
-    return struct.pack(shape, rows / len(found), len(found), *lows, *highs, *counts, _END)
+    lows, highs, counts = ([getattr(item, name) for item in histogram] for name in ("low", "high", "ndv"))
+    shape = f">di{len(histogram)}d{len(histogram)}d{len(histogram)}qi"
+    return struct.pack(shape, rows / len(histogram), len(histogram), *lows, *highs, *counts, _END)
 
 
 def bins(column: ColumnStatistics, discrete: bool) -> list[Bin]:
@@ -68,11 +68,11 @@ def bins(column: ColumnStatistics, discrete: bool) -> list[Bin]:
         return []
     pairs = list(pairwise(edges))
     spread = max(column.distinct - sum(lower == upper for lower, upper in pairs), 0)
-    found = []
+    histogram = []
     for lower, upper in pairs:
         ndv = 1 if lower == upper else max(round(spread * ((upper - lower) / (high - low))), 1)
-        found.append(Bin(lower, upper, min(ndv, int(upper - lower) + 1) if discrete else ndv))
-    return found
+        histogram.append(Bin(lower, upper, min(ndv, int(upper - lower) + 1) if discrete else ndv))
+    return histogram
 
 
 def _is_skewed(edges: Sequence[float], distinct: int) -> bool:

@@ -48,11 +48,11 @@ class SessionCatalog:
     @classmethod
     def of(cls, session: Any) -> SessionCatalog:
         """The one of a session, which keeps it: what was looked up once is not looked up again."""
-        found = getattr(session, "_statflight_catalog", None)
-        if found is None:
-            found = cls(session)
-            session._statflight_catalog = found
-        return found
+        catalog = getattr(session, "_statflight_catalog", None)
+        if catalog is None:
+            catalog = cls(session)
+            session._statflight_catalog = catalog
+        return catalog
 
     # Tables.
 
@@ -82,9 +82,9 @@ class SessionCatalog:
                 return table
         self._known = {}
         for table in self._registered():
-            if found := location_of(table):
-                self._known.setdefault(found, table.identifier())
-                if found == wanted:
+            if at := location_of(table):
+                self._known.setdefault(at, table.identifier())
+                if at == wanted:
                     return table
         return None
 
@@ -111,23 +111,23 @@ class SessionCatalog:
 
     def distinct(self, statistics: Any) -> dict[str, int | None]:
         """Column → number of distinct values, None where it has none."""
-        found: dict[str, int | None] = {}
+        distinct: dict[str, int | None] = {}
         columns = self.as_java(statistics.colStats())
         for name in columns:
             count = columns[name].distinctCount()
-            found[name] = int(str(count.get())) if count.isDefined() else None
-        return found
+            distinct[name] = int(str(count.get())) if count.isDefined() else None
+        return distinct
 
     def put(self, identifier: Any, statistics: Any | None) -> None:
         """Replaces a table's statistics in one call of the catalog.
 
         Args:
             identifier: Spark's `TableIdentifier`.
-            statistics: As `made` gives them; None removes those there are.
+            statistics: As `new_statistics` gives them; None removes those there are.
         """
         self._catalog.alterTableStats(identifier, self._option(statistics))
 
-    def made(
+    def new_statistics(
         self, table: str, size_bytes: int, row_count: int | None, columns: Mapping[str, Mapping[str, object]]
     ) -> Any:  # fmt: skip
         """Spark's `CatalogStatistics`.
@@ -136,13 +136,13 @@ class SessionCatalog:
             table: Its name, for messages.
             columns: Column → entries of Spark's `CatalogColumnStat`, of which None ones are left out.
         """
-        held = dict(columns) | {_SIZE: {"distinctCount": size_bytes}}
+        statistics = dict(columns) | {_SIZE: {"distinctCount": size_bytes}}
         if row_count is not None:
-            held[_ROWS] = {"distinctCount": row_count}
+            statistics[_ROWS] = {"distinctCount": row_count}
         lines = []
-        for name, entries in held.items():
-            told = {"version": VERSION} | {key: value for key, value in entries.items() if value is not None}
-            lines += [f"{_escaped(f'{name}.{key}')}={_escaped(str(value))}\n" for key, value in told.items()]
+        for name, entries in statistics.items():
+            known = {"version": VERSION} | {key: value for key, value in entries.items() if value is not None}
+            lines += [f"{_escaped(f'{name}.{key}')}={_escaped(str(value))}\n" for key, value in known.items()]
         properties = self._class("java.util.Properties")()
         properties.load(self._class("java.io.StringReader")("".join(lines)))
         entries_of = self._class("org.apache.spark.api.python.PythonUtils").toScalaMap(properties)
@@ -160,11 +160,11 @@ class SessionCatalog:
 
     def histogram(self, content: bytes) -> str:
         """The text that Spark keeps of a histogram, from its bytes (`spark_histograms.serialized`)."""
-        held = self._class("java.io.ByteArrayOutputStream")()
-        out = self._class("net.jpountz.lz4.LZ4BlockOutputStream")(held)
+        buffer = self._class("java.io.ByteArrayOutputStream")()
+        out = self._class("net.jpountz.lz4.LZ4BlockOutputStream")(buffer)
         out.write(content)
         out.close()
-        return base64.b64encode(held.toByteArray()).decode()
+        return base64.b64encode(buffer.toByteArray()).decode()
 
     def check_planning(self, table: str) -> None:
         """Has Spark plan a scan of a table.
@@ -185,9 +185,9 @@ class SessionCatalog:
 
     # The JVM.
 
-    def as_java(self, held: Any) -> Any:
+    def as_java(self, collection: Any) -> Any:
         """A Scala collection as one that Python can walk through."""
-        return self._class("scala.jdk.javaapi.CollectionConverters").asJava(held)
+        return self._class("scala.jdk.javaapi.CollectionConverters").asJava(collection)
 
     def _option(self, value: Any) -> Any:
         return self._class("scala.Option").apply(value)
@@ -200,13 +200,13 @@ class SessionCatalog:
         return constructor
 
     def _class(self, name: str) -> Any:
-        found = self._classes.get(name)
-        if found is None:
-            found = self.session._jvm
+        java_class = self._classes.get(name)
+        if java_class is None:
+            java_class = self.session._jvm
             for part in name.split("."):
-                found = getattr(found, part)
-            self._classes[name] = found
-        return found
+                java_class = getattr(java_class, part)
+            self._classes[name] = java_class
+        return java_class
 
     @cached_property
     def _classes(self) -> dict[str, Any]:
@@ -226,8 +226,8 @@ def name_of(table: Any) -> str:
 
 def statistics_of(table: Any) -> Any | None:
     """Spark's `CatalogStatistics` of a registered table; None when it has none."""
-    found = table.stats()
-    return found.get() if found.isDefined() else None
+    statistics = table.stats()
+    return statistics.get() if statistics.isDefined() else None
 
 
 def row_count_of(statistics: Any) -> int | None:
@@ -254,11 +254,11 @@ def location_of(table: Any) -> str:
 
 def plain_location(uri: str) -> str:
     """A location in the form that two spellings of it share: no `file:`, no trailing slash, nothing encoded."""
-    found = urlsplit(uri)
-    if found.scheme in ("", "file"):
-        return unquote(found.path).rstrip("/")
-    scheme = {"s3a": "s3", "s3n": "s3"}.get(found.scheme, found.scheme)
-    return f"{scheme}://{found.netloc}{unquote(found.path)}".rstrip("/")
+    parts = urlsplit(uri)
+    if parts.scheme in ("", "file"):
+        return unquote(parts.path).rstrip("/")
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(parts.scheme, parts.scheme)
+    return f"{scheme}://{parts.netloc}{unquote(parts.path)}".rstrip("/")
 
 
 def failure(trouble: Exception) -> Exception:
@@ -274,4 +274,4 @@ def failure(trouble: Exception) -> Exception:
 
 def _escaped(text: str) -> str:
     """A key or value of `java.util.Properties`."""
-    return re.sub(r"[^\w]", lambda found: _ESCAPES.get(found[0], "\\" + found[0]), text)
+    return re.sub(r"[^\w]", lambda match: _ESCAPES.get(match[0], "\\" + match[0]), text)

@@ -99,9 +99,9 @@ class TableStatistics:
         known = {item.name for item in fields(ColumnStatistics)}
         columns = []
         for column in body["columns"]:
-            held = {name: value for name, value in column.items() if name in known}
-            held |= {name: base64.b64decode(held[name]) for name in _SKETCHES if held.get(name) is not None}
-            columns.append(ColumnStatistics(**held))
+            values = {name: value for name, value in column.items() if name in known}
+            values |= {name: base64.b64decode(values[name]) for name in _SKETCHES if values.get(name) is not None}
+            columns.append(ColumnStatistics(**values))
         return cls(**{**body, "columns": tuple(columns)})
 
 

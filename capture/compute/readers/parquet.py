@@ -46,9 +46,9 @@ class ParquetReader(TaskReader):
         # by key; a dotted path is one too where no other column is written alike
         self._leaves = {schema.column(i).path: i for i in range(len(schema))}
         with suppress(ValueError):  # of a schema that Arrow tells otherwise
-            for found in leaves_of(self._metadata, self._file.schema_arrow):
-                if found.index is not None:
-                    self._leaves[found.key] = found.index
+            for column in leaves_of(self._metadata, self._file.schema_arrow):
+                if column.index is not None:
+                    self._leaves[column.key] = column.index
         groups = range(self._metadata.num_row_groups)
         self._groups = None if share is None else _sample(groups, share, task.fingerprint)
         if "row_groups" in task.arguments:

@@ -140,8 +140,8 @@ class LargeLog:
         unknown = [source for source in self._sources if FILES.get(self._wide_key(source)) is None]
         if unknown:
             with ThreadPoolExecutor(min(_READ_AT_ONCE, len(unknown)), "delta-log") as pool:
-                for source, found in zip(unknown, pool.map(speaks_of_wide_bounds, unknown), strict=True):
-                    FILES.put(self._wide_key(source), found, 0)
+                for source, is_wide in zip(unknown, pool.map(speaks_of_wide_bounds, unknown), strict=True):
+                    FILES.put(self._wide_key(source), is_wide, 0)
         return any(FILES.get(self._wide_key(source)) is not False for source in self._sources)
 
     def _wide_key(self, source: LogFile) -> tuple[Any, ...]:

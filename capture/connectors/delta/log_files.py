@@ -143,8 +143,8 @@ def speaks_of_wide_bounds(source: LogFile) -> bool:
             return _WIDE_TEXT.search(stream.read()) is not None
     with source.place.file_system.open_input_file(source.place.path) as file, pq.ParquetFile(file) as parquet:
         leaves = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
-        told = [leaf for leaf in ("add.stats", "add.stats_parsed.tightBounds") if leaf in leaves]
-        for batch in parquet.iter_batches(_ROWS, columns=told, use_threads=False) if told else ():
+        present = [leaf for leaf in ("add.stats", "add.stats_parsed.tightBounds") if leaf in leaves]
+        for batch in parquet.iter_batches(_ROWS, columns=present, use_threads=False) if present else ():
             adds = batch.column("add").flatten()
             for values in adds:
                 if pa.types.is_struct(values.type):

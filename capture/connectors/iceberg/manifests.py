@@ -277,7 +277,7 @@ class _Block:
     """Collects data files."""
 
     paths: list[str] = field(default_factory=list)
-    facts: list[tuple[int, int, int, str, int]] = field(default_factory=list)
+    measures: list[tuple[int, int, int, str, int]] = field(default_factory=list)
     partitions: dict[tuple[Any, ...], int] = field(default_factory=dict)
     known_ids: frozenset[int] = frozenset()
     maps: tuple[_Maps, ...] = field(default_factory=lambda: tuple(_Maps() for _ in range(5)))
@@ -289,10 +289,10 @@ class _Block:
             if (entries := file[at]) is not None:
                 maps.add(len(self.paths), entries)
         self.paths.append(file[_PATH])
-        self.facts.append((file[_ROWS], file[_SIZE], sequence, file[_FORMAT], partition))
+        self.measures.append((file[_ROWS], file[_SIZE], sequence, file[_FORMAT], partition))
 
     def files(self, io: LakeIO, spec_id: int) -> Files:
-        rows, sizes, sequences, formats, partition_of = zip(*self.facts, strict=True)
+        rows, sizes, sequences, formats, partition_of = zip(*self.measures, strict=True)
         paths = pa.array(self.paths, pa.string())
         resolved = [io.resolve(path) for path in self.paths]
         return Files(

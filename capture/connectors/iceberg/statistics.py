@@ -197,7 +197,7 @@ def _is_parquet(block: Files) -> pa.Array:
 
 def _of_footers(leaf: IcebergLeaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:
     """The facts about a column from footers, whose leaves are found by field id."""
-    sure = [held if held is not None and _is_sure(held[0], leaf) else None for held in footers]
+    sure = [pair if pair is not None and _is_sure(pair[0], leaf) else None for pair in footers]
     statistics = footer_facts(sure, lambda footer: _position(footer, leaf.field_id), leaf.logical)
     whole = pc.equal(rows, block.rows)
     counts = zip(statistics["null_count"].to_pylist(), block.rows.to_pylist(), rows.to_pylist(), strict=True)

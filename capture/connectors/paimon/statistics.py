@@ -85,17 +85,17 @@ class ColumnStatistics:
         unknown = {
             file.path: file
             for of_column, (_, fields) in zip(from_manifests, of_columns, strict=True)
-            for file, facts in zip(files, of_column, strict=True)
-            if not facts and file.path.endswith(".parquet") and self._is_kept(fields, file)
+            for file, known in zip(files, of_column, strict=True)
+            if not known and file.path.endswith(".parquet") and self._is_kept(fields, file)
         }
         footers = self._read(list(unknown.values()))
         for of_column, (column, fields) in zip(from_manifests, of_columns, strict=True):
-            usable = [(file, facts) for file, facts in zip(files, of_column, strict=True) if facts]
+            usable = [(file, known) for file, known in zip(files, of_column, strict=True) if known]
             if usable:
                 yield self._from_manifests(column, fields, [f for f, _ in usable], [k for _, k in usable], ids)
             rest = [
-                (file, footers[file.path]) for file, facts in zip(files, of_column, strict=True)
-                if not facts and file.path in footers and self._is_kept(fields, file)
+                (file, footers[file.path]) for file, known in zip(files, of_column, strict=True)
+                if not known and file.path in footers and self._is_kept(fields, file)
             ]  # fmt: skip
             if rest:
                 yield self._from_footers(column, fields, [f for f, _ in rest], [footer for _, footer in rest], ids)

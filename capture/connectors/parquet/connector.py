@@ -364,7 +364,7 @@ class ParquetConnector(SnapshotLister):
             if self._hive == "true":
                 raise Unreadable(
                     f'table "{namespace}.{name}": hive_partitioning=true, but its files differ in partition keys '
-                    f"({' and '.join('/'.join(found) or 'none' for found in sorted(set(keys))[:2])})"
+                    f"({' and '.join('/'.join(names) or 'none' for names in sorted(set(keys))[:2])})"
                 )
             return {}
         values: dict[str, set[str | None]] = {key: set() for key in keys[0]}

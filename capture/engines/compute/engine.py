@@ -189,11 +189,11 @@ class SparkEngine(CaptureEngine):
         else:
             waves = self._waves(new, scan.work, scanned.tell, how, notes)
         started = time.monotonic()
-        for flight, found in known.tables(
+        for flight, stored in known.tables(
             (tasks[at].file_path, i) for at in reused for i in scan.work.column_ids
         ).items():
-            for start in range(0, len(found), _FLUSH_ROWS):
-                sink.put(flight, rows.stored(found[start : start + _FLUSH_ROWS]))
+            for start in range(0, len(stored), _FLUSH_ROWS):
+                sink.put(flight, rows.stored(stored[start : start + _FLUSH_ROWS]))
         by_task = dict(reused)
         for wave in waves:
             for answer in wave:
@@ -353,8 +353,8 @@ class SparkEngine(CaptureEngine):
         attributes = attributes | {"files_read": read.files, "rows_read": read.rows, "bytes_read": read.size_bytes}
         if errors:
             attributes["files_failed"] = len(errors)
-        if found := scan.dependencies.get(key):
-            attributes["dependencies"] = found
+        if dependencies := scan.dependencies.get(key):
+            attributes["dependencies"] = dependencies
         outcome = Outcome.DEGRADED if errors and not scan.folds[key].parts else Outcome.CAPTURED
         details = [*notes]
         if errors:

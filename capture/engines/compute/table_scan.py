@@ -108,22 +108,22 @@ class TableScan:
         Returns:
             Answers by the number of the task; nothing where groups are asked for, which have no parts in the store.
         """
-        found: dict[int, list[Answer]] = {}
+        reused: dict[int, list[Answer]] = {}
         if not known.parts or self.work.groups:
-            return found
+            return reused
         for at, task in enumerate(tasks):
             parts = {i: known.parts.get((task.file_path, i)) for i in self.work.column_ids}
             if all(parts.values()):
-                found[at] = [Answer(at, i, (), "", part[1], 0, part[0]) for i, part in parts.items() if part]
-        self.reused = frozenset(found)
-        whole = sum(map(len, found.values())) == len(known.parts)
+                reused[at] = [Answer(at, i, (), "", part[1], 0, part[0]) for i, part in parts.items() if part]
+        self.reused = frozenset(reused)
+        whole = sum(map(len, reused.values())) == len(known.parts)
         for i in self.work.column_ids:
             if whole and i in known.unions:
                 self.folds[i,].unite(known.unions[i])
                 continue
-            for answers in found.values():  # without it, the sketches one by one
+            for answers in reused.values():  # without it, the sketches one by one
                 self.folds[i,].unite(known.theta((tasks[answers[0].task].file_path, i)))
-        return found
+        return reused
 
     def take(self, answers: dict[int, list[Answer]], tasks: Sequence[ScanTask], rows: Rows) -> None:
         """Folds the answers of files whose turn it is, and makes the rows of each file.

@@ -299,19 +299,19 @@ class _Pass:
     def _columns(self, native: NativeStats, rollups: Mapping[int, Rollup]) -> dict[int, dict[str, Any]]:
         """Column id → its record: what the format keeps at table level, else the roll-up of the files."""
         ids = self.table.column_ids
-        found: dict[int, dict[str, Any]] = {}
+        records: dict[int, dict[str, Any]] = {}
         for column_id, rollup in rollups.items():
             scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
             complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
-            found[column_id] = self._provenance(native, complete) | scalars | {"column_id": column_id}
+            records[column_id] = self._provenance(native, complete) | scalars | {"column_id": column_id}
         for kept in native.columns.to_pylist() if native.columns is not None else ():
             kept_id = kept["column_id"] or ids.get(kept["column_name"])
             if kept_id:
-                row = source_columns.combined(found.get(kept_id, {}), kept)
-                found[kept_id] = row | self._provenance(native, source_columns.is_complete(row)) | {
+                row = source_columns.combined(records.get(kept_id, {}), kept)
+                records[kept_id] = row | self._provenance(native, source_columns.is_complete(row)) | {
                     "column_id": kept_id
                 }  # fmt: skip
-        return found
+        return records
 
     def _outdated(self, native: NativeStats) -> set[int | None]:
         """Columns whose stored record of this snapshot is an older look at the same metadata.

@@ -65,8 +65,8 @@ class KnownListings:
 
     def last(self, table: TableHandle) -> RememberedListing | None:
         """The last listing, if what it says of a file still would be said."""
-        found = self._held.get(_key(table))
-        return found if found is not None and found.shape == _shape(table) else None
+        remembered = self._held.get(_key(table))
+        return remembered if remembered is not None and remembered.shape == _shape(table) else None
 
     def remember(self, table: TableHandle, mark: str, parts: Mapping[str, ListedPart]) -> None:
         """Keeps the listing of a table's snapshot, part by part, for the capture of a later one."""
@@ -96,11 +96,11 @@ def step(
     return None if len(removed) > MAX_REMOVED else ListingDelta(_one(removed), _one(added))
 
 
-def listing(mark: str, last: RememberedListing | None, found: ListingDelta | None) -> Listing:
+def listing(mark: str, last: RememberedListing | None, delta: ListingDelta | None) -> Listing:
     """The listing as a sink is told of it."""
-    if last is None or found is None:
+    if last is None or delta is None:
         return Listing(mark)
-    return Listing(mark, last.snapshot_id, last.mark, tuple(found.removed.to_pylist()))
+    return Listing(mark, last.snapshot_id, last.mark, tuple(delta.removed.to_pylist()))
 
 
 def _rows(parts: Sequence[tuple[pa.Table, pa.Array | None]]) -> pa.Table:
