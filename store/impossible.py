@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from store.logical_types import Kind, parse
 
 _FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
+# A value of a nested type, such as a tuple of a column group, may hold a NaN.
+_MAY_HOLD_NAN: Final = _FLOATING | {Kind.ARRAY, Kind.MAP, Kind.STRUCT, Kind.VARIANT}
 _MEASURED: Final = _FLOATING | {Kind.INT, Kind.DECIMAL}
 _SPARE: Final = 1e-9  # of a bound: what rounding may leave of a mean
 _MOMENTS: Final = ("mean", "stddev")
@@ -50,7 +52,7 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
 
     def checks() -> Iterator[tuple[pa.Array, str, str, str]]:
         if has_nans:
-            wrong = pc.and_(pc.greater(nans, 0), pc.invert(are(_FLOATING)))
+            wrong = pc.and_(pc.greater(nans, 0), pc.invert(are(_MAY_HOLD_NAN)))
             yield wrong, "nan_count", "is above 0, and {type} has no NaN", "0 or null"
         if not given:
             return

@@ -301,6 +301,7 @@ def test_the_limits_themselves_are_fine():
     {"logical_type": "DECIMAL(38,0)", "min": "9" * 38, "max": "9" * 38, "mean": 1e38},
     {"min": str(2**63 - 1), "max": str(2**63 - 1), "mean": 2.0**63}, {"min": "0", "max": "2", "stddev": 2**0.5},
     {"logical_type": "STRING", "min": "a", "max": "b"},
+    {"logical_type": "STRUCT", "min": None, "max": None, "nan_count": 1},
 ])  # fmt: skip
 def test_moments_that_can_be_are_taken(row):
     put("stats.columns", GOOD | row, GOOD | {"column_id": 9, "logical_type": "BINARY", "max": "AA=="})
