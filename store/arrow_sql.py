@@ -22,7 +22,6 @@ def execute(
     """Runs a statement over Arrow tables.
 
     Args:
-        connection: A connection.
         sql: The statement, with `$name` for values, and `{name}` for a table where a FROM clause names it.
         given: The values by name.
         tables: Up to three tables by name.
@@ -46,7 +45,6 @@ def query_few(
     """The rows of a query that has few of them, in half the time of `query`: DuckDB parses and binds it once.
 
     Args:
-        connection: A connection.
         sql: See `execute`.
         schema: Names and types of the columns.
         given: See `execute`.

@@ -115,11 +115,7 @@ class Catalog(Publications, Sightings):
     # Reading, from the file.
 
     def snapshot(self, table: TableEntry, snapshot_id: int) -> SnapshotEntry:
-        """A stored snapshot of a table; NotFound (UNKNOWN_SNAPSHOT) if it does not exist.
-
-        Args:
-            table: The table.
-            snapshot_id: Id of the snapshot.
+        """A stored snapshot of a table.
 
         Raises:
             NotFound: The table has no such snapshot (UNKNOWN_SNAPSHOT).
@@ -164,7 +160,6 @@ class Catalog(Publications, Sightings):
         """Refuses names of columns that two columns of a table's current schema are written as.
 
         Args:
-            table: The table.
             columns: Names; those that begin with `#` are ids.
 
         Raises:
@@ -187,11 +182,10 @@ class Catalog(Publications, Sightings):
         )  # fmt: skip
 
     def column_id(self, table: TableEntry, column: str) -> int:
-        """The id of a column, given as `#<id>`, its name or its key (`store.names.column_key`).
+        """The id of a column.
 
         Args:
-            table: The table.
-            column: `#<id>`, a name or a key.
+            column: `#<id>`, a name, or a key (`store.names.column_key`).
 
         Raises:
             InvalidArgument: Two columns are written so.
@@ -317,7 +311,6 @@ class Catalog(Publications, Sightings):
 
         Args:
             connection: The writer's.
-            entry: The table.
             names: Names to have ids.
             given: Name → id that the lake gives.
 
@@ -348,7 +341,6 @@ class Catalog(Publications, Sightings):
         Args:
             connection: The writer's.
             catalog: The connector's name.
-            format: Its format.
             uri: Address of the lake.
             masked_options: Options without secrets.
         """

@@ -75,11 +75,15 @@ class Database:
 
     @property
     def directory(self) -> Path | None:
-        """The database file, and the directory for rows on their way into it."""
+        """The directory of the database file, in which rows on their way into it wait; None in memory."""
         return None if self.path == MEMORY else Path(self.path).absolute().parent
 
     def read(self) -> Connection:
-        """A cursor for one reader: it sees what was committed when its query began."""
+        """A cursor for one reader: it sees what was committed when its query began.
+
+        Raises:
+            ShuttingDown: The database is closed.
+        """
         with self._opening:
             if self._closed:
                 raise ShuttingDown("the store is closed")
@@ -100,14 +104,14 @@ class Database:
             cursor.close()
 
     def submit(self, function: Callable[[Connection], T], *, alone: bool = False) -> Future[T]:
-        """Queues a function for the writer. `alone`: outside of any transaction, while nothing else is written.
+        """Queues a function for the writer.
 
         Args:
             function: Takes the writer's connection.
             alone: Run it outside of any transaction, while nothing else is written.
 
         Returns:
-            Its result, once that is on disk.
+            A future of its result, done once that is on disk.
 
         Raises:
             ShuttingDown: The database is closed.
@@ -119,7 +123,11 @@ class Database:
         return future
 
     def write(self, function: Callable[[Connection], T]) -> T:
-        """Runs the function in a transaction and returns its result once it is on disk."""
+        """Runs the function in a transaction and returns its result once it is on disk.
+
+        Raises:
+            ShuttingDown: The database is closed. What the function raises is raised here too.
+        """
         return self.submit(function).result()
 
     def touch(self, table_key: int) -> None:
@@ -131,12 +139,7 @@ class Database:
         self._touched.update(table_keys)
 
     def is_settled(self, table_key: int, generation: int) -> bool:
-        """Whether, inside of a write, a table is still as readers saw it at a generation.
-
-        Args:
-            table_key: Key of the table.
-            generation: Of `versions`, as of the read.
-        """
+        """True, inside of a write, if a table is still as readers saw it at a generation of `versions`."""
         return table_key not in self._touched and self.versions.generation(table_key) == generation
 
     def backup(self, path: str | Path) -> int:

@@ -89,8 +89,7 @@ class Discovery:
         Args:
             connection: The writer's.
             catalog: The connector's name.
-            format: Its format.
-            found: The tables.
+            found: The tables as a worker describes them.
             present: (schema, name) of all tables of the lake, empty when not all were looked at.
         """
         entries = self._catalog.drafted.by_key.values()
@@ -153,8 +152,7 @@ class Discovery:
         Args:
             connection: The writer's.
             catalog: The connector's name.
-            format: Its format.
-            found: The table.
+            found: The table as a worker describes it.
             present: (schema, name) of all tables of the lake.
         """
         name = (catalog, found["schema"], found["name"])

@@ -36,8 +36,6 @@ def can_continue(connection: Connection, table_key: int, listing: Listing) -> bo
     """True if the base is the newest listing, still has its mark, and the snapshot has no listing of its own.
 
     Args:
-        connection: A connection.
-        table_key: Key of the table.
         listing: The listing to be put.
     """
     base = listing.base_snapshot_id
@@ -60,7 +58,6 @@ def continue_listing(connection: Connection, table_key: int, listing: Listing) -
 
     Args:
         connection: The writer's.
-        table_key: Key of the table.
         listing: The listing; its base must be what `can_continue` accepts.
 
     Raises:

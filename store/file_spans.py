@@ -36,8 +36,6 @@ def rows_of(flight: str, table: TableEntry, snapshot_id: int) -> tuple[str, list
 
     Args:
         flight: A stored flight, or `file_sketches`.
-        table: The table.
-        snapshot_id: Id of the snapshot.
 
     Returns:
         SQL that begins with the table's name, and its parameters.
@@ -56,7 +54,6 @@ def where_target(flight: str, target: Target) -> tuple[str, list[Any]]:
 
     Args:
         flight: A stored flight, or `file_sketches`.
-        target: The target.
     """
     if flight.endswith("sketches"):
         return " AND t.storage_id = ?", [target.storage_id]
@@ -78,8 +75,6 @@ def positions(connection: Connection, table_key: int, family: str) -> dict[int, 
     """Snapshot id → position of its listing.
 
     Args:
-        connection: A connection.
-        table_key: Key of the table.
         family: A flight of `BY_SPAN`.
     """
     found = connection.execute(
@@ -124,8 +119,6 @@ def delete_by_snapshot(
 
     Args:
         connection: The writer's.
-        flight: The flight.
-        table: The table.
         snapshot_id: Of this snapshot alone; None for all.
         target: Of this target alone; None for all.
 
@@ -150,8 +143,6 @@ def delete_by_span(
 
     Args:
         connection: The writer's.
-        family: The flight.
-        table: The table.
         snapshot_id: Of this snapshot's listing alone; None for all.
         target: Of this target alone; None for all.
 

@@ -54,14 +54,14 @@ class JobStore:
         self, table: TableEntry, snapshot: str, mode: str, request: Mapping[str, Any], targets: Sequence[str],
         priority: int = SCAN,
     ) -> str:  # fmt: skip
-        """The id of the job: a new one, or the active one that is equal.
+        """Queues a job, unless an equal one is active.
 
         Args:
             table: The table to capture.
-            snapshot: Snapshot id as text, or `current`.
-            mode: Capture mode.
+            snapshot: Snapshot id as text, `current` or `all`.
+            mode: SYNC or ASYNC.
             request: The request, as JSON has it.
-            targets: Storage ids or names of the targets.
+            targets: Storage ids, for the list of jobs.
             priority: Seconds of waiting by which jobs of priority 0 go before it.
 
         Returns:
@@ -118,7 +118,7 @@ class JobStore:
         return ids
 
     def lease(self, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> Lease | None:
-        """Hands out the next job that may run; tables in `busy_tables` are left alone, and priorities above `up_to`.
+        """Hands out the next job that may run.
 
         Args:
             busy_tables: Keys of tables that are left alone.
@@ -132,7 +132,8 @@ class JobStore:
     def lease_some(self, most: int, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> list[Lease]:
         """Hands out the next jobs that may run, of each table one.
 
-        At most a quarter of those that may run, so that other workers get theirs; one that was tried before goes alone.
+        One more than a quarter of those that wait at the most, so that other workers get theirs; one that was tried
+        before goes alone.
 
         Args:
             most: How many, at least 1.
@@ -211,16 +212,19 @@ class JobStore:
         return self.database.write(run)
 
     def renew(self, job_id: str, token: str, progress: float | None = None, message: str | None = None) -> bool:
-        """Prolongs a lease; True while the job is wanted, False once it is being cancelled.
+        """Prolongs a lease.
 
         Args:
-            job_id: The job.
             token: The lease's token.
-            progress: Share done, 0 to 1.
-            message: What the worker does now.
+            progress: Share done, 0 to 1; None leaves the last one.
+            message: What the worker does now; None leaves the last one.
+
+        Returns:
+            True while the job is wanted, False once it is being cancelled.
 
         Raises:
             Conflict: The lease is lost.
+            NotFound: The job does not exist.
         """
 
         def run(connection: Connection) -> bool | StatflightError:
@@ -241,7 +245,12 @@ class JobStore:
         return answer
 
     def check(self, connection: Connection, job_id: str, token: str) -> str:
-        """The state of a job that this token still holds; Conflict where the lease is lost."""
+        """The state of a job that this token still holds: RUNNING or CANCELLING.
+
+        Raises:
+            Conflict: The lease is lost (LEASE_LOST).
+            NotFound: The job does not exist.
+        """
         found = connection.execute("SELECT state, lease_token FROM jobs WHERE job_id = ?", [job_id]).fetchall()
         if not found:
             raise _unknown(job_id)
@@ -254,23 +263,23 @@ class JobStore:
         self, connection: Connection, job_id: str, token: str, *, captured: int, failed: int, retry: bool, message: str,
         stats_processed: int,
     ) -> str:  # fmt: skip
-        """Ends a try, inside the writer's transaction that publishes its rows; the job's state after it.
+        """Ends a try, inside the writer's transaction that publishes its rows.
 
         Args:
             connection: The writer's.
-            job_id: The job.
             token: The lease's token.
             captured: Targets that were captured.
             failed: Targets that failed.
-            retry: What failed may pass later.
+            retry: What failed may pass later: without anything captured the job waits for another try.
             message: What to show beside the state.
             stats_processed: Rows that were published.
 
         Returns:
-            The state after it.
+            The job's state after it: CANCELLED, SUCCEEDED (also if only some targets were captured), WAITING or FAILED.
 
         Raises:
             Conflict: The lease is lost.
+            NotFound: The job does not exist.
         """
         state = self.check(connection, job_id, token)
         attempts = connection.execute("SELECT attempts FROM jobs WHERE job_id = ?", [job_id]).fetchall()[0][0]
@@ -295,7 +304,14 @@ class JobStore:
         return after
 
     def cancel(self, job_id: str) -> dict[str, Any]:
-        """Cancels at once what waits, asks the worker of what runs, changes nothing of what has ended."""
+        """Cancels a job: at once one that waits, by way of its worker one that runs, never one that has ended.
+
+        Returns:
+            The job after that, as `get` gives it.
+
+        Raises:
+            NotFound: The job does not exist.
+        """
 
         def run(connection: Connection) -> None:
             connection.execute(
@@ -311,7 +327,16 @@ class JobStore:
         return self.get(job_id)
 
     def reclaim(self, everything: bool = False) -> int:
-        """Puts jobs whose lease ran out back into the queue (all leased ones at a start); how many."""
+        """Ends the leases that ran out: their jobs are queued again, after `MAX_ATTEMPTS` tries FAILED.
+
+        Jobs that were being cancelled are CANCELLED.
+
+        Args:
+            everything: All leases ran out, as at a start of the server.
+
+        Returns:
+            How many jobs were queued again or FAILED.
+        """
 
         def run(connection: Connection) -> int:
             now = self.now()
@@ -331,7 +356,7 @@ class JobStore:
         return self.database.write(run)
 
     def holder(self, job_id: str) -> str | None:
-        """The token of the lease that a job is under."""
+        """The token of the lease that a job is under; None where it is under none."""
         found = self.database.rows(
             "SELECT lease_token FROM jobs WHERE job_id = ? AND state IN ('RUNNING', 'CANCELLING')", job_id
         )
@@ -372,7 +397,7 @@ class JobStore:
         insert_rows(connection, "capture_decisions", rows)
 
     def prune(self, days: int = KEPT_DAYS) -> None:
-        """Forgets what ended and what was decided longer ago."""
+        """Forgets jobs that ended, and decisions that were taken, more than so many days ago."""
         before = self.now() - timedelta(days=days)
 
         def run(connection: Connection) -> None:

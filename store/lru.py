@@ -27,7 +27,7 @@ class LruCache(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """The value, None when it does not exist."""
+        """The value of a key, which is now the most recently used; None when it does not exist."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -39,9 +39,9 @@ class LruCache(Generic[K, V]):
         """Keeps a value in place of one of the same key; drops the least recently used where it is too much.
 
         Args:
-            key: The key.
-            value: The value.
-            size: What it takes, in the unit of the limit.
+            key: What to find it by.
+            value: Not kept if it alone is larger than the limit.
+            size: What it takes, in the unit of the limit, without the overhead of an entry.
         """
         size += self._overhead
         with self._lock:

@@ -53,8 +53,6 @@ class MaterializedSlices:
         """The value, or None where there is none.
 
         Args:
-            flight: Name of the flight.
-            table_key: Key of the table.
             snapshot_id: Id of its current snapshot.
         """
         if table_key not in self._keys:

@@ -151,10 +151,9 @@ class _Hash(io.RawIOBase):
 
 
 def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
-    """A number for each row: equal where the rows agree in all the columns, growing with their first appearance.
+    """A number for each row: equal just where the rows agree in all the columns; it says nothing else.
 
     Args:
-        rows: The rows.
         names: Columns to compare; nulls are equal.
 
     Returns:
@@ -189,12 +188,7 @@ def _texts(lists: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def split(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows apart by the values of some columns; rows that agree keep their order.
-
-    Args:
-        rows: The rows.
-        names: The columns.
-    """
+    """The rows apart by the values of some columns; rows that agree keep their order."""
     numbers = codes(rows, names)
     if not len(numbers) or (numbers == numbers[0]).all():
         yield rows
@@ -239,7 +233,6 @@ def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str,
     """The Conflict of a row with what is stored, naming the first field that differs.
 
     Args:
-        flight: The flight.
         full_name: The table's full name.
         keys: The columns that name the target.
         old: The stored record by column name.

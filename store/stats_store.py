@@ -65,10 +65,10 @@ class StatsStore(Protocol):
 
         Args:
             puts: Stored in order; each sees what the one before it wrote.
-            idempotency_key: A put of the same content under it was stored already.
+            idempotency_key: Names this call for a day: called again with it and the same content, nothing is stored.
 
         Returns:
-            Counts over all puts.
+            Counts over all puts; of a call that was made before, those it gave then.
 
         Raises:
             Conflict: In mode `create` another record is stored for a target; or the key was used for other content.
@@ -91,8 +91,6 @@ class StatsStore(Protocol):
         """Records in storage-id order, the token of the next page (empty at the end), and the total count.
 
         Args:
-            table: The table.
-            snapshot_id: Id of the snapshot.
             kind: Records of these targets alone; None for all.
             page_token: Where the page begins: the token of the one before it.
             page_size: Records of a page.
@@ -108,7 +106,6 @@ class StatsStore(Protocol):
         """Deletes records; sketches go with their record and are not counted.
 
         Args:
-            table: The table.
             snapshot_id: Of this snapshot alone; None for all.
             target: Of this target alone; None for all.
 
@@ -118,11 +115,6 @@ class StatsStore(Protocol):
 
     def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
         """Metadata of the record of a target at a snapshot.
-
-        Args:
-            table: The table.
-            snapshot_id: Id of the snapshot.
-            target: The target.
 
         Raises:
             NotFound: No such snapshot, or nothing is stored for the target.

@@ -42,7 +42,6 @@ def answer(request: ScanRequest, tables: Rows, columns: Rows) -> pa.Table:
     """The answer of a scan of the flight. DuckDB knows no dense union, so none of it goes through DuckDB.
 
     Args:
-        request: The scan.
         tables: Rows of stats.tables with `TABLE_COLUMNS`.
         columns: Rows of stats.columns with `COLUMNS`.
     """

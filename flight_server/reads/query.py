@@ -45,7 +45,6 @@ class Queries:
 
         Args:
             cursor: A cursor of its own.
-            request: The scan.
             scope: The tables and snapshots it is about.
         """
         if scope.epoch is not None:  # what is asked for is current: that is a plain filter
@@ -178,7 +177,6 @@ def in_order(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     """The rows sorted by the keys; the table itself where they are.
 
     Args:
-        table: The rows.
         keys: Columns to sort by, ascending.
     """
     if table.num_rows < 2 or not keys:

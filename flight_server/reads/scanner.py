@@ -56,7 +56,6 @@ class Scanner:
         """The request with "current" fixed to today's snapshot ids, for its ticket.
 
         Args:
-            request: The scan.
             principal: The caller; only tables it sees are pinned.
         """
         if request.snapshot != CURRENT or request.pins is not None:
@@ -70,7 +69,6 @@ class Scanner:
         """The tables of a request, and the snapshot of each.
 
         Args:
-            request: The scan.
             principal: The caller; it sees no other tables.
         """
         epoch = self.versions.steady()
@@ -115,7 +113,6 @@ class Scanner:
         """The answer of a scan, from the cache if it is there, else as of the commits before this call.
 
         Args:
-            request: The scan.
             principal: The caller.
             is_cancelled: Whether the caller has left.
             command: The bytes of the command or ticket, under which an answer of one row is cached when it is asked
@@ -161,7 +158,6 @@ class Scanner:
         """The schema and batches of a scan.
 
         Args:
-            request: The scan.
             principal: The caller.
             is_cancelled: Whether the caller has left.
         """
@@ -180,7 +176,6 @@ class Scanner:
         """A small answer as one Arrow IPC stream.
 
         Args:
-            request: The scan.
             principal: The caller.
             is_cancelled: Whether the caller has left.
             command: The bytes of the command, under which a small answer is cached.
@@ -253,7 +248,6 @@ class Scanner:
 
         Args:
             flight: A flight `stats.*`.
-            table: The table.
             snapshot: Snapshot id; None for all stored rows.
             allow_stale: Records of other schemas may answer.
 
@@ -293,7 +287,6 @@ class Scanner:
 
         Args:
             flight: A flight of `PACKED`.
-            tables: The tables.
         """
         pins = {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
         if not pins:
@@ -364,11 +357,14 @@ class Scanner:
     # Shares of a scan.
 
     def parts(self, request: ScanRequest, principal: Principal) -> list[ScanRequest]:
-        """The request in as many shares as it asks for: disjoint, and together all of its rows.
+        """Splits a scan into disjoint shares that are all of its rows together.
 
         Args:
-            request: The scan; `partitions` says how many shares.
-            principal: The caller.
+            request: The scan; `partitions` says how many shares at the most.
+            principal: The caller, whose tables count.
+
+        Returns:
+            One scan per share; the scan itself where it has a limit, or its flight is computed or `stats.sketches`.
         """
         name = request.flight.name
         if request.partitions == 1 or name not in STORED or request.limit is not None or name == _SKETCHES:

@@ -190,9 +190,9 @@ class SliceCache:
         """Keeps a small answer under a key that is not a `SliceKey`.
 
         Args:
-            key: A key that is not a `SliceKey`.
-            derived: The answer.
-            size_bytes: What it takes.
+            key: Unlike any `SliceKey`, which slices have.
+            derived: The answer, with the table and its generation.
+            size_bytes: Of memory that it takes.
         """
         self._slices.put(key, derived, size_bytes)
 

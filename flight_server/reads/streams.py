@@ -154,12 +154,7 @@ def _too_large() -> ResourceExhausted:
 
 
 def fits(batch: pa.RecordBatch, most_bytes: int) -> bool:
-    """True if the batch has at most so many bytes. Exact, and slow, only where its buffers have more.
-
-    Args:
-        batch: The batch.
-        most_bytes: The limit.
-    """
+    """True if the batch has at most `most_bytes` bytes. Exact, and slow, only where its buffers have more."""
     return batch.get_total_buffer_size() <= most_bytes or batch.nbytes <= most_bytes
 
 
@@ -286,7 +281,6 @@ class Streams:
         """Makes a stream of batches in memory.
 
         Args:
-            batches: The batches.
             is_cancelled: Whether the caller has left.
 
         Raises:

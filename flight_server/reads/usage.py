@@ -49,7 +49,6 @@ class Usage:
         """A read of the table, or of these columns of it by name or id.
 
         Args:
-            table_key: Key of the table.
             columns: Names or ids; empty for the whole table.
         """
         now = time.time()

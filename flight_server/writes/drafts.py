@@ -60,12 +60,11 @@ class Draft:
         return [(table.table_key, listing) for listing in self._listings.values()]
 
     def add(self, put: Put, whole: bool, *, few: bool = False) -> None:
-        """Takes rows; `whole`: they are all there are at their snapshots; `few`: they stay in memory.
+        """Takes rows.
 
         Args:
-            put: The rows.
-            whole: They are all rows of their snapshots.
-            few: They stay in memory.
+            whole: They are all there are of their flight at their snapshots.
+            few: They stay in memory; others may go to a file.
         """
         mode = PutMode.REPLACE_SNAPSHOT if whole else put.mode
         with self._lock:
@@ -104,7 +103,6 @@ class DraftGroup:
 
         Args:
             connection: The writer's.
-            draft: The draft.
             table: The table that it is about.
         """
         if draft.continues:

@@ -238,7 +238,7 @@ def inline(
     """Rows sent along with an outcome: `{"table", "extra"?, "whole"?, "ipc"}`, an IPC stream or its base64.
 
     Args:
-        item: The rows.
+        item: Untrusted.
         draft: Id of the draft that they go to.
         principal: The caller.
         policy: What to do with instants that lack a zone.
@@ -246,6 +246,9 @@ def inline(
 
     Returns:
         The put, and whether it is all there is at its snapshots.
+
+    Raises:
+        InvalidArgument: The stream is malformed, or a row is wrong.
     """
     if not isinstance(item, dict) or not isinstance(item.get("ipc"), str | memoryview):
         raise InvalidField("rows", "must be a list of IPC streams", expected='{"table", "ipc"}', actual=item)

@@ -285,7 +285,6 @@ def encode(value: Any, lt: LogicalType, policy: ZonePolicy = REFUSE) -> str:
     """The canonical text of a typed Python value; a text counts as a value where the type has no Python type.
 
     Args:
-        value: The value.
         lt: Its type.
         policy: What to do with an instant that lacks a zone.
 

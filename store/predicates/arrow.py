@@ -28,7 +28,6 @@ def to_arrow(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Arr
     """The condition for batches of a schema.
 
     Args:
-        node: The tree.
         schema: The schema of the batches.
 
     Returns:
@@ -42,7 +41,6 @@ def to_mask(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Arra
     """The condition as a function from a batch of a schema to one boolean per row, null where it is unknown.
 
     Args:
-        node: The tree.
         schema: The schema of the batches.
     """
     mask = _mask(node, fields_of(schema))

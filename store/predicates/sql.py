@@ -18,9 +18,8 @@ def to_sql(node: Node, schema: pa.Schema, column_sql: Callable[[str], str]) -> t
     """A DuckDB condition and its parameters, in the order of their `?`.
 
     Args:
-        node: the tree.
-        schema: the columns that may be named, with the types that literals are read as.
-        column_sql: trusted SQL for a column of the schema; a caller's text never becomes SQL.
+        schema: The columns that may be named, with the types that literals are read as.
+        column_sql: Gives trusted SQL for a column of the schema; a caller's text never becomes SQL.
     """
     parameters: list[Any] = []
     return _sql(node, fields_of(schema), column_sql, parameters), parameters

@@ -285,7 +285,6 @@ def check(node: Node | None, schema: pa.Schema) -> None:
     """Refuses a tree that speaks of unknown columns, or of literals that are not of their column's kind.
 
     Args:
-        node: The tree.
         schema: The flight's schema.
 
     Raises:

@@ -63,7 +63,6 @@ def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: i
     """The sketch of `total` values in which item i occurs weights[i] to weights[i] + offset times, others ≤ offset.
 
     Args:
-        items: The values.
         weights: Lower limits of their counts.
         total: The number of values altogether.
         offset: The greatest error of a weight.
@@ -120,7 +119,7 @@ def merge_frequent(sketches: Sequence[bytes], keep: int = FREQUENT_ITEMS_KEPT) -
 
     Args:
         sketches: Apache frequent-items bytes.
-        keep: How many items the result keeps.
+        keep: How many items the result keeps at the most.
     """
     items, weights, total, offset = _all_items(sketches)
     if len(items):

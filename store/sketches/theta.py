@@ -80,10 +80,10 @@ class ThetaBuilder:
 
 
 def theta(hashes: Hashes, k: int = THETA_K) -> bytes:
-    """The compact sketch of hashes of shape (n,).
+    """The compact sketch of values, by their hashes.
 
     Args:
-        hashes: uint64 hashes.
+        hashes: uint64, of shape (n,), in any order and with repeats.
         k: How many hashes are kept at the most.
     """
     builder = ThetaBuilder(k)
