@@ -36,24 +36,24 @@ class CurrentRows:
         self._listed: set[int] = set()
 
     def moved(self, table_keys: Collection[int]) -> None:
-        """Any row of these tables may answer now."""
+        """Notes tables of which any row may answer now."""
         self._moved.update(table_keys)
 
     def aged(self, current: Mapping[int, int]) -> None:
-        """These tables (key → id) have a newer current snapshot of the same schema, and no rows between that and the
-        one before: the same rows answer, those that were EXACT with another label."""
+        """Notes tables (key → id) that have a newer current snapshot of the same schema, and no rows between that and
+        the one before: the same rows answer, those that were EXACT with another label."""
         self._aged.update(current)
 
     def listed(self, table_keys: Collection[int]) -> None:
-        """These tables have other listings of files."""
+        """Notes tables that have other listings of files."""
         self._listed.update(table_keys)
 
     def forget(self, _: Connection | None = None) -> None:
-        """After a rollback."""
+        """Forgets what was noted; called after a rollback."""
         self._moved, self._aged, self._listed = set(), {}, set()
 
     def settle(self, connection: Connection, _: AbstractSet[int] | None = None) -> None:
-        """Before the commit."""
+        """Chooses anew, for the tables noted, the rows that answer for current snapshots; called before the commit."""
         moved, listed = self._moved, self._moved | self._listed
         aged = {key: snapshot_id for key, snapshot_id in self._aged.items() if key not in moved}
         self.forget()

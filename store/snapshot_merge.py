@@ -42,7 +42,18 @@ class SnapshotMerge:
         self.is_parted = flight in PARTED
 
     def apply(self, connection: Connection, generation: int) -> Counts:
-        """Raises Conflict where mode `create` meets another record."""
+        """Merges the put into the rows stored by snapshot.
+
+        Args:
+            connection: The writer's.
+            generation: Generation of the put, which new rows get.
+
+        Returns:
+            Rows of the put by what became of them.
+
+        Raises:
+            Conflict: In mode `create` another record is stored for a target.
+        """
         staged = self.staged
         stored = self._found(connection)
         other = stored.filter(pc.invert(stored["same"]))

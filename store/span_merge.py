@@ -55,7 +55,18 @@ class SpanMerge:
         self.staged = Staged(family, rows, name_of)
 
     def apply(self, connection: Connection, generation: int) -> Counts:
-        """Raises Conflict where mode `create` meets another record."""
+        """Merges the put into the listings of files that are stored.
+
+        Args:
+            connection: The writer's.
+            generation: Generation of the put, which new rows get.
+
+        Returns:
+            Rows of the put by what became of them.
+
+        Raises:
+            Conflict: In mode `create` another record is stored for a target.
+        """
         staged = self.staged
         if self._has_novel_tables:
             self.turn = _first_turn(staged.rows)
