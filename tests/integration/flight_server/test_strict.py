@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from itertools import product
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from flight_server.client import StatsClient
+from store.sketches import kll
 
 NAME = "strict.s.t"
 ROW = {"table_catalog": "strict", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "column_id": 1}
@@ -19,8 +21,11 @@ def stored(live_server):
     rows = [ROW | {"column_id": i, "column_name": f"c{i}", "row_count": i, "producer": "ENGINE_COMPUTED",
                    "completeness": "COMPLETE", "capture_mode": "SYNC",
                    "logical_type": "STRING" if i % 2 else "INT"} for i in range(1, 5)]  # fmt: skip
+    sketch = ROW | {"column_id": 2, "target_kind": "COLUMN", "role": "QUANTILES",
+                    "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(np.array([1.0, 2.0]))}  # fmt: skip
     with live_server.connect() as client:
         client.put("stats.columns", pa.Table.from_pylist(rows))
+        client.put("stats.sketches", pa.Table.from_pylist([sketch]))
 
 
 WRONG = [
