@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.flight_server.live_server import eventually, serving
+from tests.flight_server.live_server import Client, LiveServer, eventually, serving
 
 TABLES = 40
 
@@ -23,15 +25,21 @@ def lake(root: Path) -> Path:
     return root / "lake"
 
 
-def test_a_bad_table_among_many_fails_alone(tmp_path):
-    """Its pages are destroyed after its footer was read; the others' statistics are stored, each with decisions."""
-    root = lake(tmp_path)
-    (tmp_path / "home").mkdir()
-    with serving(tmp_path / "home", "--workers", 1) as server, server.connect() as client:
-        connector = {"catalog": "lake", "format": "parquet", "uri": str(root)}
+@contextmanager
+def discovered(directory: Path, *flags: object) -> Iterator[tuple[LiveServer, Client]]:
+    """A server with one worker that knows the tables of the lake, and its client."""
+    connector = {"catalog": "lake", "format": "parquet", "uri": str(lake(directory))}
+    (directory / "home").mkdir()
+    with serving(directory / "home", "--workers", 1, *flags) as server, server.connect() as client:
         eventually(lambda: client.act("register_connector", connector), ignoring=(pa.ArrowException,))
         client.act("discover", {"catalog": "lake"})
-        bad = root / "t07" / "0.parquet"
+        yield server, client
+
+
+def test_a_bad_table_among_many_fails_alone(tmp_path):
+    """Its pages are destroyed after its footer was read; the others' statistics are stored, each with decisions."""
+    with discovered(tmp_path) as (_, client):
+        bad = tmp_path / "lake" / "t07" / "0.parquet"
         content = bad.read_bytes()
         bad.write_bytes(b"PAR1" + b"\xff" * 60 + content[64:])
         asked = [
@@ -51,12 +59,7 @@ def test_a_bad_table_among_many_fails_alone(tmp_path):
 
 
 def test_two_requests_for_the_same_tables_both_end(tmp_path):
-    root = lake(tmp_path)
-    (tmp_path / "home").mkdir()
-    with serving(tmp_path / "home", "--workers", 1) as server, server.connect() as client:
-        connector = {"catalog": "lake", "format": "parquet", "uri": str(root)}
-        eventually(lambda: client.act("register_connector", connector), ignoring=(pa.ArrowException,))
-        client.act("discover", {"catalog": "lake"})
+    with discovered(tmp_path) as (_, client):
         asked = [{"table": f"lake.default.t{number:02}", "target": {"kind": "COLUMN", "column_id": 1}}
                  for number in range(TABLES)]  # fmt: skip
         with ThreadPoolExecutor(2) as pool:
@@ -69,12 +72,7 @@ def test_two_requests_for_the_same_tables_both_end(tmp_path):
 
 
 def test_the_bundle_of_a_killed_worker_is_captured_by_the_next(tmp_path):
-    root = lake(tmp_path)
-    (tmp_path / "home").mkdir()
-    with serving(tmp_path / "home", "--workers", 1, "-o", "lease_seconds=2") as server, server.connect() as client:
-        connector = {"catalog": "lake", "format": "parquet", "uri": str(root)}
-        eventually(lambda: client.act("register_connector", connector), ignoring=(pa.ArrowException,))
-        client.act("discover", {"catalog": "lake"})
+    with discovered(tmp_path, "-o", "lease_seconds=2") as (server, client):
         own = server.process.pid
         (worker,) = map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())
         asked = [{"table": f"lake.default.t{number:02}", "target": {"kind": "COLUMN", "column_id": 1}}
