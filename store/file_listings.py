@@ -23,7 +23,7 @@ FAMILIES: Final = ("stats.files", "stats.file_columns")
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """How the files of a snapshot are put: all of them, or what changes from those of a base, less `removed` paths."""
+    """The files that a put has of a snapshot: all, or the changes to those of a base, less `removed` paths."""
 
     snapshot_id: int
     mark: str

@@ -1,4 +1,4 @@
-"""How records lie in the DuckDB file, as SQL: rows of one snapshot, rows of files over spans of listings.
+"""Layout of records in the DuckDB file, as SQL: rows of one snapshot, rows of files over spans of listings.
 
 Rows of files hold for the file listings at positions from_pos <= pos < to_pos of their table and family. A snapshot
 whose files were put has one listing in `file_snapshots`; positions follow the order in which listings came. Always:

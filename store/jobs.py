@@ -81,5 +81,5 @@ def row_of(job_id: str, job: NewJob, digest: str, now: datetime) -> tuple[Any, .
 
 
 def backoff(attempts: int) -> timedelta:
-    """How long to wait after so many attempts."""
+    """The wait after so many attempts."""
     return timedelta(milliseconds=min(BACKOFF_MS * 2 ** (attempts - 1), MAX_BACKOFF_MS))

@@ -100,7 +100,7 @@ class StatsStore(Protocol):
         """
 
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
-        """How many records `list` would go through; NotFound as there."""
+        """Counts the records that `list` would go through; NotFound as there."""
 
     def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
         """Deletes records; sketches go with their record and are not counted.

@@ -1,4 +1,4 @@
-"""What holds for all tests: Hypothesis looks at the same examples each time, however slow the machine is.
+"""Settings of all tests: Hypothesis looks at the same examples each time, however slow the machine is.
 
 `pytest --hypothesis-profile=explore`, as `make bench` has it, looks at others.
 """

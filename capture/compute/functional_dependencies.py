@@ -1,4 +1,4 @@
-"""How far one column of a group determines the others: the degree of a functional dependency.
+"""Degrees of functional dependencies: how far one column of a group determines the others.
 
 The degree of `a → b, c` is ndv(a) / ndv(a, b, c), a null counting as one more value of a column: the share of tuples
 that would be left if each value of `a` came with one tuple only. It is 1 if and only if `a` determines the others, and

@@ -116,7 +116,7 @@ class HivePublisher(Publisher):
         return of_metastore if of_spark is None else [*of_metastore, of_spark]
 
     def _analyzed_at(self, client: Any, column: str) -> datetime | None:
-        """When a column's statistics were written, None where the metastore does not tell."""
+        """The time a column's statistics were written; None where the metastore has none."""
         statistics = client.get_table_column_statistics(*self._table, column.lower())
         seconds = statistics.statsDesc.lastAnalyzed
         return datetime.fromtimestamp(seconds, UTC) if seconds else None

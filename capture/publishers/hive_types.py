@@ -104,7 +104,7 @@ def count(parameters: Mapping[str, str], name: str) -> int | None:
 
 
 def changed_at(parameters: Mapping[str, str]) -> datetime | None:
-    """When a table's entry was last changed: its parameters were not written later."""
+    """The time of the last change of a table's entry: its parameters were not written later."""
     seconds = count(parameters, CHANGED_AT)
     return None if seconds is None or seconds > 2**36 else datetime.fromtimestamp(seconds, UTC)
 

@@ -237,8 +237,8 @@ def row_count_of(statistics: Any) -> int | None:
 
 
 def changed_at(table: Any) -> datetime | None:
-    """When a registered table's entry was last changed, or made where the catalog tells no more: of an entry in memory
-    statistics are never older."""
+    """The time of the last change of a registered table's entry; of its creation where the catalog has no more. An
+    entry in memory has no older statistics."""
     changed = table.properties().get(_CHANGED_AT)
     if changed.isDefined() and str(changed.get()).isdecimal():
         return datetime.fromtimestamp(int(changed.get()), UTC)
@@ -262,7 +262,7 @@ def plain_location(uri: str) -> str:
 
 
 def failure(trouble: Exception) -> Exception:
-    """What the JVM threw, as an error of ours; PermissionError where it may not write."""
+    """Translates an error of the JVM: PermissionError where it may not write, else one of this project."""
     text = str(trouble)
     if type(trouble).__module__.partition(".")[0] not in ("py4j", "pyspark"):
         return trouble

@@ -107,7 +107,7 @@ class _Theta:
 
 
 def _estimate(data: bytes, *of: _Theta) -> dict[str, Any]:
-    """What a sketch says; nothing exact of a part, nor of a snapshot that it was not captured at."""
+    """The estimate of a sketch; exact only if those it was made of are whole and were captured at their snapshots."""
     found = sketches.estimate(data)._asdict()
     return found | {"exact": found["exact"] and all(theta.freshness == EXACT and theta.is_whole for theta in of)}
 

@@ -181,7 +181,7 @@ class Captures:
         return payload
 
     def known(self, wanted: Sequence[tuple[int, int, CaptureSpec]]) -> list[Mapping[str, Any] | Answer | None]:
-        """What the store answers: a record that holds all kinds asked for, a refusal, or None.
+        """Answers questions from the store: a record that holds all kinds asked for, a refusal, or None.
 
         Args:
             wanted: Table key, snapshot id and spec of each question.

@@ -136,7 +136,7 @@ class Queries:
         return name not in STORED or self.estimate(name, only_current=scope.current) <= ORDERED_UP_TO
 
     def stored_rows(self, flight: Flight, keys: Collection[int] | None = None) -> dict[int, int]:
-        """How many rows of a stored flight there are of each table that has any, by table key; of all snapshots.
+        """Counts the rows of a stored flight over all snapshots, by table key; tables without rows are left out.
 
         Args:
             flight: A stored flight.
@@ -187,7 +187,7 @@ def in_order(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
 
 
 def _batch_rows(schema: pa.Schema) -> int:
-    """How many rows make a batch of 1.5 MiB or less: many narrow ones cost less in few batches, until these outgrow the
+    """The rows of a batch of 1.5 MiB or less: narrow rows cost less in few batches, until a batch outgrows the
     processor's cache."""
     width = sum(32 if type.num_buffers > 2 or type.num_fields else 8 for type in schema.types)
     return next((rows for rows in (65_536, 32_768, 16_384, 8192) if rows * width <= 3 << 19), BATCH_ROWS)

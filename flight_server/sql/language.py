@@ -210,7 +210,7 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
 
 
 def _escapes(tokens: list[Token]) -> Iterator[tuple[int, int, str]]:
-    """Where JDBC's escapes of times stand, `{ts '…'}`, and what they mean: the driver sends them as they are."""
+    """Finds JDBC's escapes of times, `{ts '…'}`, which the driver leaves to us: start, end and the SQL for each."""
     for brace, name, text, end in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):
         word = _ESCAPES.get(name.text.lower()) if brace.token_type is TokenType.L_BRACE else None
         if word and text.token_type is TokenType.STRING and end.token_type is TokenType.R_BRACE:

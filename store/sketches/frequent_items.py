@@ -99,7 +99,7 @@ def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:
 
 
 def _frequent_head(data: bytes) -> tuple[int, int, int]:
-    """How many items a serialized sketch has, of how many values, and its offset."""
+    """The number of items in a serialized sketch, of how many values they are, and its offset."""
     try:
         longs, version, family, _, _, flags = struct.unpack_from("<BBBBBB", data)
         if family != 10 or version != 1:

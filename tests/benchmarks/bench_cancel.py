@@ -1,4 +1,4 @@
-"""How long DuckDB goes on after a caller has left: at most 50 ms, before the first row and amid a stream.
+"""DuckDB's work after a caller has left: at most 50 ms, before the first row and amid a stream.
 
 STATFLIGHT_BENCH_CANCELS (40) of each kind.
 """
@@ -75,7 +75,7 @@ def is_busy(server: StatflightServer) -> bool:
 
 
 def until(holds: Callable[[], bool], within: float = 20.0) -> float:
-    """When it came about."""
+    """Waits until it holds; the time on the monotonic clock then."""
     deadline = time.monotonic() + within
     while not holds():
         assert time.monotonic() < deadline, "it did not come about"

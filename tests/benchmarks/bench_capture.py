@@ -1,4 +1,4 @@
-"""How fast a capture of all statistics is, as ratios to what else one would do with the same files.
+"""Speed of a capture of all statistics, as ratios to what else one would do with the same files.
 
 TPC-H lineitem, scale factor 1, 12 Parquet files: Spark's own `ANALYZE TABLE … FOR ALL COLUMNS` (six numbers a column),
 DuckDB's SUMMARIZE, and decoding the files without looking at a value. Runs are interleaved; a ratio is that of medians.

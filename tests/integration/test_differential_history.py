@@ -217,7 +217,7 @@ def check_left_behind(home: str, seed: int, root: Path) -> None:
 
 
 def stored(known: History, snapshot_id: int) -> TableStatistics:
-    """What a publisher is given of a snapshot."""
+    """The statistics of a snapshot that a publisher gets."""
     rows = known.local.read("stats.columns", known.name, snapshot_id).to_pylist()
     sketches = known.local.read("stats.sketches", known.name, snapshot_id).to_pylist()
     thetas = {row["column_id"]: row["data"] for row in sketches if row["role"] == "NDV"}

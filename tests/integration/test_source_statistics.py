@@ -95,7 +95,7 @@ def test_statistics_of_an_older_paimon_snapshot_stay_its_own(tmp_path):
 
 
 def test_statistics_of_an_older_lance_version_stay_its_own(tmp_path):
-    """What was published into the dataset lives on in the config of the versions that follow."""
+    """A publication into the dataset lives on in the config of the versions that follow."""
     import lance
 
     place, name = tmp_path / "wh" / "dots.lance", "lake.default.dots"

@@ -26,7 +26,7 @@ def collected():
 
 @pytest.fixture(params=["a Java that ends at once", "no shell"])
 def broken(request, monkeypatch, tmp_path):
-    """What keeps Spark from starting here, as the captures that need it say."""
+    """The reason that captures give for Spark not starting here."""
     if request.param == "no shell":  # which Spark's launcher is a script for
         (tmp_path / "bin").mkdir()
         monkeypatch.setenv("PATH", str(tmp_path / "bin"))

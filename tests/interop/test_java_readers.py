@@ -1,4 +1,4 @@
-"""What is published, read by the Java libraries of the table formats."""
+"""Publications, read by the Java libraries of the table formats."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def java(program: Path, driver: str, server: LiveServer, *arguments: str) -> lis
 
 @pytest.fixture(scope="module")
 def said(driver: str, server: LiveServer) -> dict[str, str]:
-    """What the program found, by name."""
+    """The program's findings, by name."""
     done = subprocess.run(java(HERE / "Jdbc.java", driver, server), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(line.split("=", 1) for line in done.stdout.splitlines())

@@ -215,7 +215,7 @@ def test_other_bytes_are_refused(data):
 
 
 def rank_errors(data, values):
-    """How far the sketch's ranks of some values are from the true ones, as shares."""
+    """Errors of the sketch's ranks of some values, as shares."""
     ordered = np.sort(values)
     sketch = datasketches.kll_doubles_sketch.deserialize(data)
     at = np.linspace(0, len(ordered) - 1, 200).astype(int)

@@ -115,7 +115,7 @@ def test_drift_is_against_a_snapshot(reader):
 
 @pytest.fixture(scope="module")
 def partial_reader(tmp_path_factory):
-    """Of each column the sketch at snapshot 2 is of a part: of 90 of 100 rows, and of nobody knows how many."""
+    """Both columns have partial sketches at snapshot 2: one of 90 of 100 rows, one of an unknown share."""
     parts = {1: {"rows": 100, "rows_seen": 90}, 2: {}}
     with app_in(tmp_path_factory.mktemp("parts")) as app:
         for snapshot in (1, 2):

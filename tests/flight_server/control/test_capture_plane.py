@@ -1,4 +1,4 @@
-"""What `resolve` takes for an answer: a record that holds each kind asked for, and nothing less."""
+"""Answers of `resolve` from the store: only a record that holds each kind asked for is one."""
 
 from __future__ import annotations
 

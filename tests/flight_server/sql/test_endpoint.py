@@ -1,4 +1,4 @@
-"""What a statement reads of flights: each reading once, and together no more than the limit."""
+"""Reads of flights by a statement: each one once, and together no more than the limit."""
 
 import pytest
 

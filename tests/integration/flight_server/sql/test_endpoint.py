@@ -138,7 +138,7 @@ def test_a_table_by_its_name_alone(live_client):
 
 
 def test_unions_and_windows(live_client):
-    """What dashboards send: combined SELECTs, and ranks among rows."""
+    """Statements of dashboards: combined SELECTs, and ranks among rows."""
     rows = f"FROM stats.columns WHERE table_catalog = '{CATALOG}' AND table_name = 't'"
     both = query(live_client, f"SELECT max(ndv) AS n {rows} UNION ALL SELECT count(*) {rows} ORDER BY n")
     assert both.to_pylist() == [{"n": 500.0}, {"n": 750.0}]
