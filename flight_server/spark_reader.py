@@ -39,11 +39,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from flight_server import client_errors, connection
-from flight_server.connection import Connection
+from flight_server.client import connection, errors
+from flight_server.client.connection import Connection
 
 DEFAULT_PARTITIONS: Final = 4
-for _module in (sys.modules[__name__], connection, client_errors):
+for _module in (sys.modules[__name__], connection, errors):
     cloudpickle.register_pickle_by_value(_module)
 _COMPARES: Final[dict[type, str]] = {
     EqualTo: "EQ", GreaterThan: "GT", GreaterThanOrEqual: "GTE", LessThan: "LT", LessThanOrEqual: "LTE",

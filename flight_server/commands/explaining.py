@@ -140,7 +140,7 @@ def _register(
     unknown = [name for name in _names(sql) if not _is_known(session, name)]
     if not unknown or str(session.conf.get("spark.sql.catalogImplementation")) != "in-memory":
         return []
-    from flight_server.connection import Connection
+    from flight_server.client.connection import Connection
 
     registered = []
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flight_server.connection import Connection
+from flight_server.client.connection import Connection
 
 ACTION_SECONDS: Final = 60.0
 

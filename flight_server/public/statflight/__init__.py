@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flight_server.client import DEFAULT_URI, StatsClient, connect, reason
 
 if TYPE_CHECKING:
-    from flight_server.dataset import FlightDataset
+    from flight_server.client.dataset import FlightDataset
 
 __all__ = ["DEFAULT_URI", "StatsClient", "connect", "dataset", "reason"]
 

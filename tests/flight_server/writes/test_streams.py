@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flight_server.connection import _encoded
+from flight_server.client.connection import _encoded
 from flight_server.wire.action_bodies import parse_body, split_body
 from flight_server.worker.draft_sink import Held, encoded
 from flight_server.writes.ingest import with_streams

@@ -14,7 +14,7 @@ MAX_COLUMNS: Final = 30
 MAX_CHARACTERS: Final = 80  # of one value
 
 
-def register() -> None:
+def show_tables_as_html() -> None:
     """Has IPython, where this runs inside of it, show every `pyarrow.Table` by `html`."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None

@@ -1,6 +1,6 @@
 """Arrow's statistics schema: keys, kinds and places."""
 
-from flight_server.arrow_statistics import COLUMNS, TYPE, build
+from flight_server.client.arrow_statistics import COLUMNS, TYPE, build
 
 SURE = {"freshness": "EXACT", "completeness": "COMPLETE"}
 

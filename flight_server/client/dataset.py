@@ -21,7 +21,7 @@ import pyarrow.fs as fs
 from flight_server.conditions.arrow_expressions import from_expression, weakened
 
 if TYPE_CHECKING:
-    from flight_server.connection import Connection
+    from flight_server.client.connection import Connection
 
 # pyarrow's own C++ knows nothing of these methods. What it is given to scan instead fails, where an empty dataset would
 # be an answer, and a wrong one.

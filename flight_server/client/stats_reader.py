@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import pyarrow as pa
 
-from flight_server import capture_requests
-from flight_server.connection import Connection, require
-from flight_server.table_names import full_name, of_table
+from flight_server.client.capture_requests import pick_column, unknown_column
+from flight_server.client.connection import Connection, require
+from flight_server.client.table_names import full_name, of_table
 
 if TYPE_CHECKING:
-    from flight_server.dataset import FlightDataset
+    from flight_server.client.dataset import FlightDataset
 
 Where: TypeAlias = Any
 """A condition: a `pyarrow.compute` expression, SQL text, a filter tree, or a list of trees that must all hold."""
@@ -231,11 +231,11 @@ class StatsReader(Connection):
         """
         rows = self.read_table("stats.columns", table, where=_named(column))
         if len(rows["snapshot_id"].unique()) < len(rows):
-            capture_requests.pick(table, column, list({row["column_id"]: row for row in rows.to_pylist()}.values()))
+            pick_column(table, column, list({row["column_id"]: row for row in rows.to_pylist()}.values()))
         if not rows.num_rows:
             known = self.read_table("information_schema.columns", table, ["column_name"])["column_name"].to_pylist()
             if column not in known:
-                raise capture_requests.unknown_column(table, column, known)
+                raise unknown_column(table, column, known)
         commits = self.read_table("sys.snapshots", table, ["snapshot_id", "committed_at"])
         order = {row["snapshot_id"]: (at, row["committed_at"]) for at, row in enumerate(commits.to_pylist())}
         ids = rows["snapshot_id"].to_pylist()
@@ -269,7 +269,7 @@ class StatsReader(Connection):
         Raises:
             pa.ArrowKeyError: UNKNOWN_TABLE.
         """
-        from flight_server import arrow_statistics as made
+        import flight_server.client.arrow_statistics as made
 
         rows = self.read_table("stats.tables", table, made.TABLE_COLUMNS, snapshot="current").to_pylist()
         columns = self.read_table("stats.columns", table, made.COLUMNS, snapshot="current").to_pylist()
@@ -295,7 +295,7 @@ class StatsReader(Connection):
         Raises:
             pa.ArrowKeyError: UNKNOWN_FLIGHT.
         """
-        from flight_server.dataset import FlightDataset
+        from flight_server.client.dataset import FlightDataset
 
         return FlightDataset(self, flight, snapshot, allow_stale)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self, TypeVar, overload
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from flight_server.client_errors import clear_errors
+from flight_server.client.errors import clear_errors
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ CONTAINERS: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")  # no statistics of th
 Row = Mapping[str, Any]
 
 
-def build(
+def requests_for(
     common: Mapping[str, Any], rows: Sequence[Row], columns: Sequence[str] | None, kinds: Sequence[str] | None,
     sampling: str | Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
@@ -34,7 +34,7 @@ def build(
         pa.ArrowKeyError: UNKNOWN_COLUMN: The table does not have the column.
         pa.ArrowInvalid: AMBIGUOUS_COLUMN: Several columns have the name.
     """
-    chosen = None if columns is None else {pick(str(common["table"]), name, rows): name for name in columns}
+    chosen = None if columns is None else {pick_column(str(common["table"]), name, rows): name for name in columns}
     of_columns = None if kinds is None else [kind for kind in kinds if kind not in TABLE_KINDS]
     selected = {} if chosen is None else {"column_selectors": [_selector(i, rows) for i in chosen]}
     requests: list[dict[str, Any]] = [{**common, "target": {"kind": "TABLE"}} | selected]
@@ -49,7 +49,7 @@ def build(
     return requests
 
 
-def pick(table: str, column: str, rows: Sequence[Row]) -> int:
+def pick_column(table: str, column: str, rows: Sequence[Row]) -> int:
     """Picks a column by its name, in any case unless several differ by it alone, or by `#<column_id>`.
 
     Args:

@@ -16,14 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from flight_server import capture_requests, notebook
-from flight_server.client_errors import reason
-from flight_server.connection import DEFAULT_URI
-from flight_server.stats_reader import StatsReader
-from flight_server.table_names import full_name, join_name, of_table, split_name
-
-__all__ = ["DEFAULT_URI", "Actions", "StatsClient", "connect", "full_name", "join_name", "of_table", "reason",
-           "split_name"]  # fmt: skip
+from flight_server.client.capture_requests import requests_for
+from flight_server.client.notebook import show_tables_as_html
+from flight_server.client.stats_reader import StatsReader
 
 
 class StatsClient(StatsReader):
@@ -45,7 +40,7 @@ class StatsClient(StatsReader):
     ):
         super().__init__(uri, token, tls_roots, **options)
         self.actions = Actions(self)
-        notebook.register()
+        show_tables_as_html()
 
     # Writing.
 
@@ -105,7 +100,7 @@ class StatsClient(StatsReader):
         common: dict[str, Any] = {"table": table, "snapshot": snapshot, "mode": mode}
         if partitions is not None:
             common["partitions"] = list(partitions)
-        return capture_requests.build(common, known.to_pylist(), columns, kinds, sampling)
+        return requests_for(common, known.to_pylist(), columns, kinds, sampling)
 
     def capture(
         self,

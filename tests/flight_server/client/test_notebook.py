@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 
-from flight_server import notebook
+from flight_server.client import notebook
 
 
 def test_values_are_escaped_and_cut():
@@ -25,7 +25,7 @@ def test_ipython_is_told_where_it_runs(monkeypatch):
     formatter = SimpleNamespace(for_type=told.__setitem__)
     shell = SimpleNamespace(display_formatter=SimpleNamespace(formatters={"text/html": formatter}))
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    notebook.register()
+    notebook.show_tables_as_html()
     assert told == {pa.Table: notebook.html}
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
-    notebook.register()
+    notebook.show_tables_as_html()
