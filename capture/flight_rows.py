@@ -1,4 +1,4 @@
-"""Rows of the flights as Arrow tables: mostly few rows of many columns, of which the fixed cost of a column rules."""
+"""Arrow tables in the flights' schemas. Most have few rows and many columns, so the cost per column dominates."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NONE: Final[Mapping[str, Any]] = {}
 
 
 def flight_rows(flight: str, rows: Sequence[Mapping[str, Any]], constants: Mapping[str, Any] = _NONE) -> pa.Table:
-    """Records as a table.
+    """Converts records to a table.
 
     Args:
-        flight: A flight that can be written.
-        rows: Values by column name; what is missing is null.
-        constants: Values that all rows have.
+        flight: Name of a writable flight.
+        rows: Values by column name; missing ones are null.
+        constants: Values that are the same in all rows; they take precedence.
 
     Returns:
         One row per record, in the flight's schema without derived columns.
@@ -37,15 +37,15 @@ def flight_rows(flight: str, rows: Sequence[Mapping[str, Any]], constants: Mappi
 
 
 def with_constants(table: pa.Table, constants: Mapping[str, Any], flight: str) -> pa.Table:
-    """A table with key and provenance as constant columns.
+    """Adds key and provenance to a table as constant columns.
 
     Args:
         table: Some columns of the flight.
-        constants: Values by column name; those of the table's own columns are not used.
-        flight: A flight that can be written.
+        constants: Values by column name; ignored for columns that the table has.
+        flight: Name of a writable flight.
 
     Returns:
-        The same rows, columns in the flight's order; those that are neither given nor constant are left out.
+        The rows with columns in the flight's order: those of the table, of the key and of the provenance.
     """
     columns, blank = dict(zip(table.column_names, table.columns, strict=True)), _blank(flight, table.num_rows)
     kept = {}
@@ -60,7 +60,7 @@ def with_constants(table: pa.Table, constants: Mapping[str, Any], flight: str) -
 
 
 def repeated(value: Any, type: pa.DataType, count: int) -> pa.Array:
-    """A value as often as there are rows."""
+    """An array of `count` equal values."""
     return pa.repeat(pa.scalar(value, type), count)
 
 
@@ -71,5 +71,5 @@ def _schema(flight: str) -> pa.Schema:
 
 @lru_cache(256)
 def _blank(flight: str, count: int) -> Mapping[str, pa.Array]:
-    """Columns of nulls, of as many rows as were asked for before: they are never written to."""
+    """Columns of nulls, cached because Arrow arrays are immutable."""
     return {field.name: pa.nulls(count, field.type) for field in _schema(flight)}

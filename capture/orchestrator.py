@@ -1,6 +1,6 @@
-"""Resolve: the stored record, or a capture within the caller's budget, or a follow-up for later.
+"""Resolve: returns the stored record, captures it within the caller's latency budget, or queues a job for later.
 
-Knows no transport: what it looks records up in, what runs a capture and what queues one are handed to it.
+Independent of transport and store: a `ControlPlane` looks up records, runs captures and queues jobs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_BUDGET_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A spec for one table at one snapshot, looked up and pinned."""
+    """A capture spec for one table, pinned to a snapshot."""
 
     table_key: int
     snapshot_id: int
@@ -32,8 +32,8 @@ class Question:
     has_connector: bool = True
 
     @property
-    def same(self) -> tuple[Any, ...]:
-        """A key that questions which share one capture have in common: table, snapshot, target and kinds."""
+    def capture_key(self) -> tuple[Any, ...]:
+        """Table, snapshot, target and kinds; questions with equal keys share one capture."""
         return self.table_key, self.snapshot_id, self.spec.target.storage_id, tuple(sorted(self.spec.kinds))
 
 
@@ -42,10 +42,10 @@ class Answer:
     """The answer to a question.
 
     Attributes:
-        outcome: As `resolve` names them.
-        detail: Why, where it is not plain.
-        record: What is stored.
-        can_change: A capture may find what is missing.
+        outcome: Outcome that `resolve` returns, such as HIT or TIMEOUT.
+        detail: The reason, if the outcome needs one.
+        record: The stored record; None if there is none.
+        can_change: Whether a later capture may produce the record.
     """
 
     outcome: str
@@ -55,26 +55,26 @@ class Answer:
 
 
 class Running(Protocol):
-    """A capture under way; `outcome(question)` gives (outcome, detail) once `wait` returned True."""
+    """A running capture; `outcome` may be called once `wait` returned True."""
 
     def wait(self, seconds: float) -> bool:
         """Waits for the end of the capture.
 
         Args:
-            seconds: 0 or less only asks whether it has ended.
+            seconds: Maximum wait; 0 or less only checks whether the capture has ended.
 
         Returns:
-            False if it has not ended within the time.
+            False on a timeout.
         """
 
     def outcome(self, question: Question) -> tuple[str, str]:
-        """The end of one question of a capture that has ended.
+        """The result for one question, after the capture has ended.
 
         Args:
-            question: One of those it was started with, or an equal one.
+            question: A question of this capture, or one with the same key.
 
         Returns:
-            An `Outcome` by name, and the detail.
+            The name of an `Outcome`, and its detail.
 
         Raises:
             StatflightError: The capture as a whole failed.
@@ -82,34 +82,34 @@ class Running(Protocol):
 
 
 class ControlPlane(Protocol):
-    """The parts of a server that the orchestrator needs: stored records, captures, jobs."""
+    """The services that the orchestrator needs: record lookup, captures, jobs."""
 
     def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | Answer | None]:
-        """Looks up the records that answer questions, at exactly their snapshots, with the kinds asked for.
+        """Looks up stored records, at exactly the questions' snapshots and with all requested kinds.
 
         Returns:
-            For each question, in order, the record, or None where there is none; an Answer in its place where a
-            capture would not find one either.
+            One item per question, in order: the record; None if a capture is needed; an Answer if a capture could not
+            produce the record either.
         """
 
     def is_light(self, question: Question) -> bool:
-        """True if metadata answers it; such captures do not wait for scans."""
+        """True if metadata answers the question; such captures do not queue behind scans."""
 
     def start(self, questions: Sequence[Question]) -> Running:
-        """Begins one capture.
+        """Starts one capture.
 
         Args:
-            questions: At least one, about the same table, all light or none.
+            questions: At least one question, all about the same table, and either all light or none.
 
         Raises:
-            StatflightError: The capture cannot be begun.
+            StatflightError: The capture cannot be started.
         """
 
     def follow_up(self, questions: Sequence[Question]) -> None:
-        """Queues one job for those questions that an engine can take; no job where that is none.
+        """Queues one job for the questions that an engine supports; none if no engine supports any.
 
         Args:
-            questions: At least one, about the same table.
+            questions: At least one question, all about the same table.
 
         Raises:
             StatflightError: The job cannot be queued.
@@ -121,30 +121,31 @@ class Orchestrator:
     """Answers `resolve`: from the store, by a capture within the caller's budget, or with a queued job.
 
     Attributes:
-        plane: The server's side of it.
-        sync_enabled: False answers SKIPPED instead of capturing while the caller waits.
-        outcomes: Answers so far, by outcome.
+        plane: Looks up records, runs captures and queues jobs.
+        sync_enabled: False: never capture while the caller waits, answer SKIPPED instead.
+        clock: Monotonic time in seconds, used for latency budgets.
+        outcomes: Number of answers so far, by outcome.
     """
 
     plane: ControlPlane
     sync_enabled: bool = True
-    clock: Callable[[], float] = time.monotonic  # seconds, of which budgets are counted
-    outcomes: Counter[str] = field(default_factory=Counter)  # of all answers so far
-    _flying: dict[tuple[Any, ...], Running] = field(default_factory=dict)
+    clock: Callable[[], float] = time.monotonic
+    outcomes: Counter[str] = field(default_factory=Counter)
+    _running: dict[tuple[Any, ...], Running] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answers questions, each within its own budget, counted from this call.
+        """Answers questions, each within its own latency budget, measured from this call.
 
         Args:
-            questions: About any tables; those whose captures can be shared share them.
+            questions: Questions about any tables; equal ones share a capture.
 
         Returns:
-            One answer per question, in order. Trouble of a capture is an answer FAILED of its questions.
+            One answer per question, in order. If a capture fails, its questions are answered FAILED.
 
         Raises:
-            StatflightError: The stored records cannot be looked up.
+            StatflightError: The record lookup failed.
         """
         started = self.clock()
         answers: list[Answer | None] = [None] * len(questions)
@@ -152,7 +153,7 @@ class Orchestrator:
         for at, (question, record) in enumerate(zip(questions, self.plane.lookup(questions), strict=True)):
             if record is not None:
                 answers[at] = _stored(record)
-            elif (reason := self._not_now(question)) is not None:
+            elif (reason := self._skip_reason(question)) is not None:
                 answers[at] = Answer("SKIPPED", reason)
             elif not question.has_connector:
                 answers[at] = Answer("FAILED", "no connector: the table only has statistics that were put")
@@ -169,7 +170,7 @@ class Orchestrator:
         self._follow_up(questions, final)
         return final
 
-    def _not_now(self, question: Question) -> str | None:
+    def _skip_reason(self, question: Question) -> str | None:
         if question.mode is Mode.ASYNC:
             return "async_mode"
         if question.spec.latency_budget_ms == 0:
@@ -177,20 +178,23 @@ class Orchestrator:
         return None if self.sync_enabled else "sync_disabled"
 
     def _launch(self, questions: Sequence[Question], waits: Sequence[int]) -> dict[int, Running | Answer]:
-        """Joins captures under way and starts others for the rest, of a table one of what is light and one of what is
-        not; an Answer where there is none to wait for."""
+        """Joins running captures; starts at most two per table for the rest (metadata-only, and scan).
+
+        Returns:
+            For each place in `waits` the capture to wait for, or an Answer if it needs none or could not be started.
+        """
         if not waits:
             return {}
         joined: dict[int, Running | Answer] = {}
         with self._lock:
-            self._flying = {same: running for same, running in self._flying.items() if not running.wait(0)}
+            self._running = {key: running for key, running in self._running.items() if not running.wait(0)}
             rest: list[int] = []
             for at in waits:
-                if (running := self._flying.get(questions[at].same)) is not None:
+                if (running := self._running.get(questions[at].capture_key)) is not None:
                     joined[at] = running
                 else:
                     rest.append(at)
-            # what was captured since the first look is no cause for another capture
+            # look up again: another call may have captured it meanwhile
             records = self.plane.lookup([questions[at] for at in rest])
             new: dict[tuple[int, bool], list[int]] = {}
             for at, record in zip(rest, records, strict=True):
@@ -200,13 +204,13 @@ class Orchestrator:
                     question = questions[at]
                     new.setdefault((question.table_key, self.plane.is_light(question)), []).append(at)
             for members in new.values():
-                once = {questions[at].same: questions[at] for at in members}
+                once = {questions[at].capture_key: questions[at] for at in members}
                 try:
                     started = self.plane.start(list(once.values()))
                 except StatflightError as error:
                     joined |= dict.fromkeys(members, Answer("FAILED", str(error)))
                 else:
-                    self._flying |= dict.fromkeys(once, started)
+                    self._running |= dict.fromkeys(once, started)
                     joined |= dict.fromkeys(members, started)
         return {at: joined[at] for at in waits}
 
@@ -230,9 +234,9 @@ class Orchestrator:
         open_questions: dict[int, dict[tuple[Any, ...], Question]] = {}
         for question, answer in zip(questions, answers, strict=True):
             if answer.outcome not in ("HIT", "CAPTURED") and answer.can_change and question.has_connector:
-                open_questions.setdefault(question.table_key, {})[question.same] = question
+                open_questions.setdefault(question.table_key, {})[question.capture_key] = question
         for members in open_questions.values():
-            with contextlib.suppress(StatflightError):  # the answers stand, with a follow-up or without
+            with contextlib.suppress(StatflightError):  # a follow-up is optional
                 self.plane.follow_up(sorted(members.values(), key=lambda q: (q.snapshot_id, q.spec.target.storage_id)))
 
 

@@ -1,8 +1,7 @@
-"""Captures scoped to partitions: how partitions are told, and which files are in them.
+"""Captures limited to partitions: finds the files in the given partitions.
 
-A partition is told by the values of some or all fields of the table's partitioning, named and written as in
-`partition_data_json` of `stats.files`. What is captured of partitions are the statistics of their files: no record of
-the table or of a column is made of a part of it.
+A partition is given by values of some or all partition fields, named and written as in `partition_data_json` of
+`stats.files`. Only statistics of files are captured: part of a table does not give a record of the table or a column.
 """
 
 from __future__ import annotations
@@ -22,37 +21,31 @@ from store.errors import InvalidArgument, NotFound, nearest
 from store.logical_types import LogicalType
 from store.names import join_name
 
-_SHOWN: Final = 5  # partitions or fields that an error names
+_SHOWN: Final = 5  # partitions or fields listed in an error
 
 Texts: TypeAlias = tuple[str | None, ...]
 
 
 def detail(files: int, total: int) -> str:
-    """The detail of an outcome for a capture of some of a table's files.
+    """Detail text for the outcome of a capture limited to partitions.
 
     Args:
-        files: How many were captured.
-        total: How many there are.
-
-    Returns:
-        A sentence for whoever reads the outcome.
+        files: Number of files captured.
+        total: Number of data files in the table.
     """
     return f"statistics of {files} of {total} files; the records of the whole are left as they are"
 
 
 def files_of(table: TableHandle, native: NativeStats, wanted: Sequence[Partition]) -> pa.Array:
-    """The data files of a snapshot in any of the partitions.
+    """Paths of the data files of a snapshot in any of the partitions.
 
     Args:
-        table: At the snapshot.
-        native: What metadata says of its files.
+        table: The table at the snapshot.
+        native: Native statistics of that snapshot.
         wanted: The partitions.
 
-    Returns:
-        Their paths.
-
     Raises:
-        InvalidArgument: The table is not partitioned, or not by such a field.
+        InvalidArgument: The table is not partitioned, or not by a given field.
         NotFound: No file is in any of the partitions.
     """
     types = {c.name: logical_types.parse(c.logical_type) for c in table.columns.columns if c.is_leaf}
@@ -63,15 +56,15 @@ def within(table: TableHandle, tasks: Sequence[ScanTask], wanted: Sequence[Parti
     """The scan tasks whose files are in any of the partitions.
 
     Args:
-        table: At the snapshot.
-        tasks: Of all its files.
+        table: The table at the snapshot.
+        tasks: Scan tasks of all its files.
         wanted: The partitions.
 
     Returns:
-        Some of the tasks, in their order.
+        The matching tasks, in their order.
 
     Raises:
-        InvalidArgument: The table is not partitioned, or not by such a field.
+        InvalidArgument: The table is not partitioned, or not by a given field.
         NotFound: No file is in any of the partitions.
     """
     native = table.connector.capture_snapshot_target_stats(
@@ -85,13 +78,13 @@ def paths_in(files: pa.Table, wanted: Sequence[Partition], types: Mapping[str, L
     """Paths of the data files in any of the partitions.
 
     Args:
-        files: Rows of `stats.files` of one snapshot: file_path, file_content, partition_data_json.
+        files: Rows of `stats.files` of one snapshot, with file_path, file_content and partition_data_json.
         wanted: The partitions.
-        types: Of the table's columns, by name: values are compared as of that type, those of other fields as text.
-        table: Its full name, for errors.
+        types: Column name → logical type. Values of these fields are compared as of that type, others as text.
+        table: Full name of the table, for errors.
 
     Raises:
-        InvalidArgument: The table is not partitioned, or not by such a field.
+        InvalidArgument: The table is not partitioned, or not by a given field.
         NotFound: No file is in any of the partitions.
     """
     data = files.filter(pc.equal(files["file_content"], "DATA"))
@@ -137,5 +130,5 @@ def _canonical(text: str | None, lt: LogicalType | None) -> str | None:
         return text
     try:
         return bounds.canonical(text, lt)
-    except ValueError:  # no value of the type: equal to itself alone
+    except ValueError:  # not a value of the type; equals only the same text
         return text

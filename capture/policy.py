@@ -1,12 +1,12 @@
-"""Auto-analyze: what of a table is stale enough to be worth a capture. Pure functions; off unless a policy is given.
+"""Auto-analyze policies: decide which statistics of a table are stale enough to capture. Pure functions.
 
-A policy is a text: `on`, `off`, `metadata` (the table's own statistics, no scans), or rules such as
-`max_age=1d, changed=0.2, min_interval=10m, columns=used`. Rules for some tables only come after a pattern on
-`schema.table`: `sales.*: on; *: off`. The first pattern that fits counts.
+A policy is a string: `on`, `off`, `metadata` (the table's own statistics, no scans), or rules such as
+`max_age=1d, changed=0.2, min_interval=10m, columns=used`. Rules may be prefixed with a pattern on `schema.table`:
+`sales.*: on; *: off`. The first matching pattern applies. The default is off.
 
-Metadata is cheap, so a new snapshot's table statistics are captured at once; only what was tried in vain waits for
-`min_interval`. Scanning columns is not: that is done when enough of the rows changed, when the schema did, or when
-statistics grow too old, no sooner than `min_interval` after the last scan; and never for what is fresh.
+Table statistics come from metadata and are cheap: every new snapshot is captured at once, and after a failure again
+once `min_interval` has passed. Columns are scanned when enough rows changed, the schema changed, or statistics are
+older than `max_age`, at most once per `min_interval`, and never when they are fresh.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _EXPECTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Conditions under which the columns of a table are captured again.
+    """Conditions for capturing the columns of a table again.
 
     Attributes:
-        max_age: Statistics of an earlier snapshot are renewed once they are so old, however little changed.
-        changed: … or once this share of the rows is in files that came or went since.
-        min_interval: But not sooner than so long after the last try; of the table's own statistics, after the last try
-            at the same snapshot.
-        columns: `used`: of a table with more than `wide` columns only those that readers ask for; `all`: every one;
-            `none`: the table's own statistics are captured, which come from metadata, and no column is scanned.
-        wide: How many columns make a table wide.
+        max_age: Age at which statistics of an earlier snapshot are renewed, however little changed.
+        changed: Share of rows (0 to 1) in files added or removed since, at which they are renewed before `max_age`.
+        min_interval: Minimum time since the last attempt; for table statistics, since the last attempt at the same
+            snapshot.
+        columns: `used`: in tables with more than `wide` columns only those that readers request; `all`: every column;
+            `none`: only the table's own statistics, from metadata.
+        wide: Number of columns above which a table is wide.
     """
 
     max_age: timedelta = timedelta(days=1)
@@ -55,32 +55,32 @@ class Policy:
     entries: tuple[tuple[str, Rules | None], ...] = ()
 
     def rules(self, schema: str, name: str) -> Rules | None:
-        """The rules for a table, those of the first pattern that its name matches.
+        """The rules of the first pattern that matches a table.
 
         Args:
             schema: The table's schema, dotted when nested.
-            name: The table's name. Case counts.
+            name: The table's name; case-sensitive.
 
         Returns:
-            None where the pattern says off, and where no pattern matches.
+            None if the pattern says off or no pattern matches.
         """
         full = f"{schema}.{name}"
         return next((rules for pattern, rules in self.entries if fnmatchcase(full, pattern)), None)
 
     @property
     def is_off(self) -> bool:
-        """True when no table is captured by itself."""
+        """True if the policy captures no table."""
         return all(rules is None for _, rules in self.entries)
 
 
 def parse(text: str) -> Policy:
-    """Reads a policy.
+    """Parses a policy.
 
     Args:
-        text: As the head of this file describes it; an empty text is a policy that is off.
+        text: Policy in the syntax of the module docstring; empty for off.
 
     Raises:
-        InvalidField: A rule is unknown or its value cannot be read; names the rule.
+        InvalidField: A rule is unknown or its value invalid; names the rule.
     """
     entries = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
@@ -134,7 +134,7 @@ assert set(_READ) == {f.name for f in fields(Rules)}
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """State of a table when a policy is applied. `captured_…` is of the newest scan of its columns."""
+    """State of a table when a policy is applied. `captured_…` describe the newest scan of its columns."""
 
     snapshot_id: int | None
     schema_hash: str | None
@@ -144,15 +144,15 @@ class TableState:
     captured_schema_hash: str | None = None
     captured_at: datetime | None = None
     captured_columns: frozenset[int] = frozenset()  # at the current snapshot
-    changed_share: float | None = None  # of the rows, in files that came or went since then; None = not known
+    changed_share: float | None = None  # share of rows in files added or removed since then; None: unknown
     used: Mapping[int, int] = field(default_factory=dict)  # column id → reads
     tried_at: datetime | None = None
     tried_snapshot_id: int | None = None
-    busy: bool = False  # a job of the table is active
+    busy: bool = False  # the table has an active job
 
 
 class Because(StrEnum):
-    """Reasons of a verdict, as people read them."""
+    """Reasons of a verdict, in words."""
 
     NO_SNAPSHOT = "the table has no snapshot"
     FRESH = "captured at the current snapshot"
@@ -172,7 +172,7 @@ class Because(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Capture now or not, and why. `columns` are those to capture; None for the table's own statistics."""
+    """Decision whether to capture now. `columns` are the ids to capture; None for the table's own statistics."""
 
     capture: bool
     because: Because
@@ -181,7 +181,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """The verdict and its reason, one line."""
+        """The verdict and its reason in one line."""
         word = "now" if self.capture else "not now"
         return f"{word}, because: {self.because}" + (f" ({self.detail})" if self.detail else "")
 
@@ -190,9 +190,9 @@ def table_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
     """Decides about the table's own statistics, which come from metadata.
 
     Args:
-        rules: Of the table.
-        state: `tried_…` of the last try at the table's own statistics.
-        now: With a time zone, as the times of `state`.
+        rules: Rules of the table.
+        state: State of the table; `tried_…` describe the last attempt at the table's own statistics.
+        now: Current time, with a time zone like the times of `state`.
 
     Returns:
         A verdict whose `columns` is None.
@@ -203,19 +203,19 @@ def table_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
         return Verdict(False, Because.FRESH)
     if state.tried_snapshot_id != state.snapshot_id:
         state = replace(state, tried_at=None)
-    return _held_back(rules, state, now, None) or Verdict(True, Because.NEW_SNAPSHOT)
+    return _blocked(rules, state, now, None) or Verdict(True, Because.NEW_SNAPSHOT)
 
 
 def columns_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
     """Decides about scanning columns.
 
     Args:
-        rules: Of the table.
-        state: `tried_at` of the last scan that was tried.
-        now: With a time zone, as the times of `state`.
+        rules: Rules of the table.
+        state: State of the table; `tried_at` is the time of the last attempted scan.
+        now: Current time, with a time zone like the times of `state`.
 
     Returns:
-        A verdict with the ids of the columns to scan: those wanted that are not captured at the current snapshot.
+        A verdict with the ids of the columns to scan, those not yet captured at the current snapshot.
     """
     if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT, ())
@@ -231,7 +231,7 @@ def columns_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
     because, detail = _stale(rules, state, now)
     if because in (Because.LITTLE, Because.UNKNOWN):
         return Verdict(False, because, (), detail)
-    return _held_back(rules, state, now, ()) or Verdict(True, because, missing, detail)
+    return _blocked(rules, state, now, ()) or Verdict(True, because, missing, detail)
 
 
 def _stale(rules: Rules, state: TableState, now: datetime) -> tuple[Because, str]:
@@ -251,7 +251,7 @@ def _stale(rules: Rules, state: TableState, now: datetime) -> tuple[Because, str
     return Because.LITTLE, f"{share:.0%}, of {rules.changed:.0%}"
 
 
-def _held_back(rules: Rules, state: TableState, now: datetime, columns: tuple[int, ...] | None) -> Verdict | None:
+def _blocked(rules: Rules, state: TableState, now: datetime, columns: tuple[int, ...] | None) -> Verdict | None:
     if state.busy:
         return Verdict(False, Because.BUSY, columns)
     if state.tried_at is not None and now - state.tried_at < rules.min_interval:

@@ -1,4 +1,4 @@
-"""Engines of capture requests: candidates by (priority, id), one call per engine and stage, decisions on record."""
+"""Registry of capture engines: routes each request to the first engine, by (priority, id), that supports it."""
 
 from __future__ import annotations
 
@@ -26,37 +26,34 @@ from store.targets import Target
 
 log = logging.getLogger("statflight.worker")
 
-_FINAL = {"retryable": False}  # of an engine that breaks the contract: it does so the next time, too
+_FINAL = {"retryable": False}  # the engine broke the contract and would do so again
 
 
 class Registry:
-    """Routes batches to engines. It selects one engine per request and never merges results of two."""
+    """Routes batches to engines. One engine serves a request; results of two are never merged."""
 
     def __init__(self, engines: Sequence[CaptureEngine]):
         self.engines = sorted(engines, key=lambda engine: (engine.priority, engine.id))
 
     def candidates(self, request: CaptureRequest) -> list[CaptureEngine]:
-        """The engines whose capabilities cover a request.
+        """The engines that support a request, in the order in which they are tried.
 
         Args:
-            request: Any.
-
-        Returns:
-            Engines by priority, the first to be tried first.
+            request: The request.
         """
         return [engine for engine in self.engines if not _mismatch(engine, request)]
 
     def capture_batch(
         self, requests: Sequence[CaptureRequest], sink: Sink
     ) -> tuple[list[CaptureResult], list[Decision]]:
-        """Has requests captured, each by the first of its candidates that takes it.
+        """Captures requests, each with the first candidate that does not answer UNCAPTURABLE.
 
         Args:
-            requests: Of any tables and targets.
-            sink: Receives the rows of the tables and snapshots asked for.
+            requests: Requests for any tables and targets.
+            sink: Receives rows of the requested tables and snapshots only.
 
         Returns:
-            One result per request, in order, and the decisions that led to them; trouble of an engine is in the result.
+            One result per request, in order, and all decisions made. Errors of engines are in the results.
         """
         results: list[CaptureResult | None] = [None] * len(requests)
         pending = {at: self.candidates(request) for at, request in enumerate(requests)}
@@ -96,12 +93,12 @@ class Registry:
 def _mismatch(engine: CaptureEngine, request: CaptureRequest) -> str:
     try:
         return engine.supports(request)
-    except Exception as error:  # a third party's bug must not take the others along
+    except Exception as error:  # a bug in one engine must not affect the others
         return f"engine {engine.id} cannot tell: {type(error).__name__}"
 
 
 def _call(engine: CaptureEngine, requests: list[CaptureRequest], sink: Sink) -> list[CaptureResult]:
-    """The engine's answers, held to the batch contract."""
+    """Calls an engine and enforces the batch contract."""
     guard = _Guard(sink, requests)
     try:
         answers = list(engine.capture_batch(requests, guard))
@@ -133,30 +130,30 @@ def _checked(engine: CaptureEngine, request: CaptureRequest, answer: Any, guard:
 
 
 class _Guard:
-    """The sink as one call of an engine sees it: rows of a table or snapshot that nobody asked about go nowhere.
+    """Sink for one call of an engine; drops rows of tables and snapshots that were not requested.
 
-    Rows that an engine adds of its own accord (`extra`) may be of other snapshots of a table that was asked about:
-    statistics that a source made for an earlier snapshot are records of that one.
+    `extra` rows may be about other snapshots of a requested table, because a source may keep statistics of an earlier
+    snapshot.
     """
 
     def __init__(self, sink: Sink, requests: Sequence[CaptureRequest]):
         self._sink = sink
-        self._asked = {_key(request.table) for request in requests}
-        self._tables = {key[:-1] for key in self._asked}
-        self.strays: set[str] = set()  # storage ids of the targets of such rows
+        self._requested = {_key(request.table) for request in requests}
+        self._tables = {key[:-1] for key in self._requested}
+        self.strays: set[str] = set()  # storage ids of the targets of dropped rows
 
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
         names = ["table_catalog", "table_schema", "table_name", "snapshot_id"]
         if absent := set(names) - set(rows.column_names):
             raise InvalidArgument(f"rows of {flight} lack {', '.join(sorted(absent))}")
         keys = _keys_of(rows.select(names))
-        if all(key in self._asked or (extra and key[:-1] in self._tables) for key in keys):
+        if all(key in self._requested or (extra and key[:-1] in self._tables) for key in keys):
             self._sink.put(flight, rows, extra=extra, whole=whole)
             return
         self.strays |= _targets(flight, rows)
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
-        return _key(table) in self._asked and self._sink.list_files(table, listing)
+        return _key(table) in self._requested and self._sink.list_files(table, listing)
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
         return self._sink.stored(flight, table, columns)
@@ -166,7 +163,7 @@ class _Guard:
 
 
 def _keys_of(rows: pa.Table) -> set[tuple[Any, ...]]:
-    """The distinct rows. Where they are all alike, as they usually are, the columns tell at a tenth of the price."""
+    """The distinct rows. Constant columns, the usual case, are ten times cheaper than a group-by."""
     if rows.num_rows and all(len(column.unique()) == 1 for column in rows.columns):
         return {tuple(column[0].as_py() for column in rows.columns)}
     distinct = rows.group_by(rows.column_names, use_threads=False).aggregate([])

@@ -1,7 +1,7 @@
-"""`CaptureSpec`: what one request captures, in one shape from the wire to the engine.
+"""`CaptureSpec`: the content of a capture request, in one shape from the wire to the engine.
 
-Its JSON is a part of the body of `capture` and `resolve`, of job rows, and of what a worker is told. A new field is a
-field here with its reader and writer, and whatever an engine does with it.
+Its JSON form is part of the bodies of `capture` and `resolve`, of job rows, and of the jobs that workers lease. A new
+field is added here, with its reader and writer, and in the engines that use it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from store.targets import Target, TargetKind
 E = TypeVar("E", bound=StrEnum)
 
 MAX_PARTITIONS: Final = 10_000
-PARTITIONED: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # targets that may be scoped to partitions
+PARTITIONED: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # targets that can be limited to partitions
 
 Partition = tuple[tuple[str, str | None], ...]
-"""Field of the table's partitioning and its value as text, null for null; sorted by field. See `capture.partitions`."""
+"""Pairs of partition field and value as text (None for null), sorted by field. See `capture.partitions`."""
 
 
 class Sampling(StrEnum):
-    """Methods of a sample; NONE reads everything."""
+    """Sampling methods; NONE reads everything."""
 
     NONE = "NONE"
     RANDOM_ROW_GROUP = "RANDOM_ROW_GROUP"
@@ -36,12 +36,12 @@ class Sampling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a sample; the limit reached first ends it, None is no limit.
+    """Limits of a sample; the first limit reached ends it. None: no limit.
 
     Attributes:
-        max_rows: Rows of the row groups read.
-        max_bytes: Bytes of the columns asked for, as they lie in the files.
-        max_seconds: From the start of the pass over the table.
+        max_rows: Rows in the row groups that are read.
+        max_bytes: Bytes of the requested columns as stored in the files.
+        max_seconds: Seconds since the start of the pass over the table.
     """
 
     max_rows: int | None = None
@@ -58,12 +58,12 @@ class CaptureSpec:
 
     Attributes:
         target: The table, a column, a file, an expression or a group of columns.
-        kinds: Kinds of statistics, of `store.schemas.KINDS`; empty for any.
-        column_selectors: Columns that a capture of a table or file takes along; empty for all.
-        sampling: Method of a sample; NONE reads everything.
+        kinds: Kinds of statistics from `store.schemas.KINDS`; empty for all.
+        column_selectors: Columns included in the capture of a table or file; empty for all.
+        sampling: Sampling method; NONE reads everything.
         budget: Limits of a sample.
-        partitions: The only partitions whose files are captured; empty for all.
-        latency_budget_ms: How long the caller waits, None for the default.
+        partitions: Partitions whose files are captured; empty for all.
+        latency_budget_ms: Time the caller waits at most; None for the default.
     """
 
     target: Target
@@ -76,7 +76,7 @@ class CaptureSpec:
 
     @cached_property
     def json(self) -> Mapping[str, Any]:
-        """The JSON object that `from_json` reads; `partitions` and `budget` are in it where given."""
+        """JSON object that `from_json` reads; `partitions` and `budget` are left out when empty."""
         body: dict[str, Any] = {
             "target": self.target.to_json(), "kinds": sorted(self.kinds), "sampling": str(self.sampling),
             "column_selectors": sorted(self.column_selectors), "latency_budget_ms": self.latency_budget_ms,
@@ -90,15 +90,15 @@ class CaptureSpec:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any], where: str = "request") -> CaptureSpec:
-        """Reads and checks a JSON object; keys of other meaning (`table`, `snapshot`, …) are left to the caller.
+        """Parses and checks a JSON object. Other keys (`table`, `snapshot`, …) are left to the caller.
 
         Args:
-            body: The object; `target` is the table when absent. Limits of a sample are a part of `sampling`, as callers
-                send them, or its `budget` beside it, as `json` has them.
-            where: Its place in the whole body, for errors.
+            body: The object; without `target` the target is the table. Limits of a sample are part of `sampling`, as
+                clients send them, or in a separate `budget`, as `json` writes them.
+            where: Path of the object in the whole body, for errors.
 
         Raises:
-            InvalidField: Names the part that is wrong, and what would be right.
+            InvalidField: A field is invalid; names the field and valid values.
         """
         method = body.get("sampling")
         if body.get("budget") is not None:
@@ -126,17 +126,17 @@ KEYS: Final = tuple(name.name for name in fields(CaptureSpec) if name.name != "b
 
 
 def parse_partitions(value: Any, where: str = "partitions") -> tuple[Partition, ...]:
-    """Reads the partitions of a request.
+    """Parses the partitions of a request.
 
     Args:
-        value: At least one object of field → text, number, truth value or null; None is no scope.
-        where: Its place in the whole body, for errors.
+        value: Non-empty list of objects, field → string, number, boolean or null; None for no restriction.
+        where: Path of the list in the whole body, for errors.
 
     Returns:
-        Each partition once, in their order; empty for None.
+        The distinct partitions in their order; empty for None.
 
     Raises:
-        InvalidField: A part has the wrong shape, or they are more than `MAX_PARTITIONS`; names the part.
+        InvalidField: A partition is malformed, or there are more than `MAX_PARTITIONS`; names the field.
     """
     if value is None:
         return ()
@@ -152,19 +152,19 @@ def parse_partitions(value: Any, where: str = "partitions") -> tuple[Partition, 
             raise InvalidField(f"{where}[{at}]", "is not a partition", expected=expected, actual=partition)
         for name, item in partition.items():
             if not (item is None or isinstance(item, str | int | float)):
-                expected = "text, a number, a truth value or null"
+                expected = "a string, number, boolean or null"
                 raise InvalidField(f"{where}[{at}].{name}", "is not a value", expected=expected, actual=item)
         partitions.append(tuple(sorted((name, value_text(item)) for name, item in partition.items())))
     return tuple(dict.fromkeys(partitions))
 
 
 def value_text(value: Any) -> str | None:
-    """A partition value as text: JSON's own of numbers and truth values."""
+    """A partition value as text; numbers and booleans as in JSON."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def _sampling(value: Any, where: str) -> tuple[Sampling, Budget | None]:
-    """A method by its name, or `{"method", "max_rows"?, "max_bytes"?, "max_seconds"?}`."""
+    """Parses a method name, or `{"method", "max_rows"?, "max_bytes"?, "max_seconds"?}`."""
     if not isinstance(value, dict):
         return enum_of(Sampling, value or "NONE", where), None
     for key in value:
@@ -209,15 +209,15 @@ def _milliseconds(value: Any, where: str) -> int | None:
 
 
 def enum_of(enum: type[E], value: Any, where: str) -> E:
-    """The member of an enumeration with a value.
+    """The member of an enumeration that has a value.
 
     Args:
         enum: The enumeration.
-        value: As the caller sent it.
-        where: Its place in the whole body, for errors.
+        value: The value, as the caller sent it.
+        where: Path of the value in the whole body, for errors.
 
     Raises:
-        InvalidField: No member has that value; lists the members.
+        InvalidField: No member has the value; lists the members.
     """
     try:
         return enum(value)

@@ -1,8 +1,8 @@
-"""The words of capture: request, result, outcome, capabilities, engine, sink.
+"""Interfaces of capture: request, result, outcome, capabilities, engine, sink.
 
-Batch contract of an engine: as many results as requests, in their order; it never raises; one item's failure never
-stops another; UNCAPTURABLE only for a capability mismatch, which sends the item to the next candidate. CAPTURED, QUEUED
-and DEGRADED are final.
+Batch contract of an engine: it returns as many results as requests, in their order; it never raises; one item's failure
+never stops another; UNCAPTURABLE is only for a capability mismatch and sends the item to the next candidate. CAPTURED,
+QUEUED and DEGRADED are final.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Outcome(StrEnum):
-    """The end of one request of a capture, or that it waits."""
+    """State of one request after an engine handled it."""
 
     CAPTURED = "CAPTURED"
     UNCAPTURABLE = "UNCAPTURABLE"
@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 
 class Mode(StrEnum):
-    """SYNC answers with the outcome, ASYNC with the id of a job."""
+    """SYNC: the caller waits for the outcome. ASYNC: the caller gets a job id."""
 
     SYNC = "SYNC"
     ASYNC = "ASYNC"
@@ -45,7 +45,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)  # no slots: lookups are cached
 class TableHandle:
-    """A table at one snapshot, as an engine needs it: its name, its ids, its schema there and the lake it is in."""
+    """A table at one snapshot: names, ids, the schema of that snapshot, and the lake's connector."""
 
     catalog: str
     schema: str
@@ -75,18 +75,18 @@ class TableHandle:
 
     @cached_property
     def names(self) -> Mapping[int, str]:
-        """Column id → dotted name, of the columns of this snapshot."""
+        """Column id → dotted name, for the columns of this snapshot."""
         return {column_id: column.name for column_id, column in self.by_id.items()}
 
     def selected(self, selectors: Sequence[str]) -> frozenset[str]:
-        """Keys of the leaves that selectors pick.
+        """Keys of the leaf columns that match the selectors.
 
         Args:
-            selectors: `#<column_id>`, a dotted name, or either of a struct for the leaves in it. One that no column of
-                this snapshot fits picks nothing.
+            selectors: Each `#<column_id>` or a dotted name; a struct selects its leaves. A selector without a match
+                is ignored.
 
         Returns:
-            Keys of `Column`, of leaves only.
+            `Column.key` of each selected leaf.
         """
         by_id, keys = self.by_id, set()
         for selector in map(str.strip, selectors):
@@ -101,7 +101,7 @@ class TableHandle:
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """A spec for one table at one snapshot, as an engine receives it."""
+    """A capture spec bound to a table at one snapshot; the input of an engine."""
 
     table: TableHandle
     spec: CaptureSpec
@@ -116,9 +116,9 @@ class CaptureRequest:
 
         Args:
             table: The table at its snapshot.
-            target: What to capture of it.
-            mode: SYNC where somebody waits.
-            correlation_id: Of the call that asked for it.
+            target: The table, column, file, expression or group of columns.
+            mode: SYNC if a caller waits.
+            correlation_id: ID of the call, for the log.
             spec: Other fields of `CaptureSpec`, such as `kinds`.
         """
         return cls(table, CaptureSpec(target, **spec), mode, correlation_id)
@@ -130,27 +130,27 @@ class CaptureRequest:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Kinds of statistics asked for; any where empty."""
+        """Kinds of statistics requested; empty for all."""
         return self.spec.kinds
 
     @property
     def column_selectors(self) -> tuple[str, ...]:
-        """Columns by name; all where empty."""
+        """Selectors of columns, see `TableHandle.selected`; empty for all."""
         return self.spec.column_selectors
 
     @property
     def sampling(self) -> Sampling:
-        """Method of the sample; NONE reads everything."""
+        """Sampling method; NONE reads everything."""
         return self.spec.sampling
 
     @property
     def budget(self) -> Budget | None:
-        """Limits of a sample, if any."""
+        """Limits of a sample; None for no limits."""
         return self.spec.budget
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """The only partitions whose files are captured; all where empty."""
+        """Partitions whose files are captured; empty for all."""
         return self.spec.partitions
 
 
@@ -158,9 +158,9 @@ class CaptureRequest:
 class CaptureResult:
     """The outcome of one request; its record went to the sink.
 
-    Of the attributes these are known to others: `retryable` (False: another try will not help); of what was CAPTURED
-    `files_failed`, the files that are missing in it and are tried again; and `files_read`, `rows_read`, `bytes_read`,
-    what this capture read itself for the target.
+    `attributes` may hold anything. Read by other components: `retryable` (False: trying again will not help);
+    `files_failed` of a CAPTURED target, the number of files missing in its record, which are tried again; `files_read`,
+    `rows_read` and `bytes_read`, the amount this capture itself read for the target.
     """
 
     outcome: Outcome
@@ -173,20 +173,20 @@ class CaptureResult:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of an engine. Empty `connectors` = all; a target's empty set of kinds = all kinds."""
+    """Capabilities of an engine. Empty `connectors`: all formats; an empty set of kinds for a target: all kinds."""
 
     target_kinds: Mapping[TargetKind, frozenset[str]]
     connectors: frozenset[str] = frozenset()
     modes: frozenset[Mode] = frozenset(Mode)
     sampling: frozenset[Sampling] = frozenset({Sampling.NONE})
-    partitions: bool = False  # whether it captures the files of some partitions alone
-    budgets: bool = False  # whether its samples keep to a budget
+    partitions: bool = False  # can capture only the files of given partitions
+    budgets: bool = False  # samples respect a budget
 
     def mismatch(self, request: CaptureRequest) -> str:
-        """Compares a request with what the engine can do.
+        """Checks whether a request is within the capabilities.
 
         Returns:
-            The first reason why it does not fit; an empty string where it fits.
+            The first reason against it; an empty string if there is none.
         """
         if request.target.kind not in self.target_kinds:
             return f"target {request.target.kind} unsupported"
@@ -208,9 +208,13 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of a snapshot as a capture tells them; `mark` names all that it says of them.
+    """A complete or incremental listing of the files of a snapshot.
 
-    With a base: those of snapshot `base_snapshot_id`, put under `base_mark`, but for the paths in `removed`.
+    Attributes:
+        mark: Digest of the listed files and their statistics.
+        base_snapshot_id: Snapshot whose stored listing this one extends; None for a complete listing.
+        base_mark: Mark of the base listing.
+        removed: Paths of base files that are gone or changed.
     """
 
     mark: str
@@ -227,44 +231,45 @@ class Sink(Protocol):
 
         Args:
             flight: Name of the flight.
-            rows: Of the schema of the flight, about the captured table.
-            extra: Rows nobody asked for: they never replace a record that is there.
-            whole: Rows are all there are of the flight at their snapshot: records of other targets go.
+            rows: Rows in the flight's schema, about the captured table.
+            extra: The rows were not requested; they never replace an existing record.
+            whole: The rows are the complete flight at their snapshot; records of other targets are deleted.
 
         Raises:
             Cancelled: The job was cancelled.
-            InvalidArgument: A row is not valid, where that is found out at once.
+            InvalidArgument: A row is invalid, if the sink checks rows at once.
         """
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
-        """Announces how the files of a snapshot are going to be put: all of them, or the changes from a base.
+        """Announces the files of a snapshot before their rows are put: all of them, or only changes from a base.
 
         Args:
             table: The table at the snapshot.
-            listing: Its mark, and the base if only changes are put.
+            listing: The listing; with a base if only changes will be put.
 
         Returns:
-            False when the base is not there: all rows of `stats.files` and `stats.file_columns` must be put.
+            False if the sink does not have the base; then all rows of `stats.files` and `stats.file_columns` must be
+            put.
         """
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows stored of the table, whichever snapshot they were captured at.
+        """Stored rows of the table from captures at any snapshot.
 
         Args:
             flight: Name of a `stats.*` flight.
             table: The table.
-            columns: Names of columns to read; all of them by default.
+            columns: Columns to read; all by default.
 
         Returns:
-            At most one row of each target, the newest; none where nothing is stored.
+            At most one row per target, the newest; empty if nothing is stored.
         """
 
     def progress(self, share: float, message: str = "") -> None:
-        """Reports the share of the capture that is done.
+        """Reports progress.
 
         Args:
-            share: 0 to 1.
-            message: What is being done, for people.
+            share: Completed share of the capture, 0 to 1.
+            message: Current step, for people.
 
         Raises:
             Cancelled: The job was cancelled.
@@ -272,12 +277,12 @@ class Sink(Protocol):
 
 
 class CaptureEngine(Protocol):
-    """Computes or reads statistics of requests.
+    """Computes statistics or reads them from metadata.
 
     Attributes:
-        id: `engine_id` of what it captures.
-        priority: Of the engines that take a request, the lowest comes first.
-        capabilities: What `supports` decides by.
+        id: `engine_id` of its records.
+        priority: Rank among the engines that support a request; the lowest is tried first.
+        capabilities: Supported targets, kinds and formats.
     """
 
     id: str
@@ -285,18 +290,18 @@ class CaptureEngine(Protocol):
     capabilities: Capabilities
 
     def supports(self, request: CaptureRequest) -> str:
-        """Decides whether the engine takes a request.
+        """Checks whether the engine can handle a request.
 
         Returns:
-            The first reason why it cannot; an empty string where it can.
+            The first reason against it; an empty string if there is none.
         """
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
         """Captures requests about one table.
 
         Args:
-            requests: All of them supported.
-            sink: Takes the rows, and is asked whether to go on.
+            requests: Requests that the engine supports.
+            sink: Destination of the rows; also cancels the capture.
 
         Returns:
             One result per request, in their order.

@@ -1,11 +1,11 @@
-"""Captures without a server: a store of one's own, and the sink that publishes into it.
+"""Captures without a server: a statistics store in this process, and the sink that publishes into it.
 
     with LocalStore("stats.duckdb") as store:
         lake = open_connector(ConnectorConfig("lake", "parquet", "/data/lake"))
         store.capture(lake, "lake", "default", "events")
         store.read("stats.columns", "lake.default.events").select(["column_name", "ndv", "min", "max"])
 
-A `statflight serve` of the same database sees what was captured; only one process has it open at a time.
+A `statflight serve` of the same database serves these statistics later; only one process can open it at a time.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from store.schemas import DERIVED, FLIGHTS
 from store.stats_store import DuckDBStatsStore
 from store.targets import Target
 
-_FAMILIES: Final = {"stats.sketches": ("stats.sketches", "file_sketches")}  # others are their own
+_FAMILIES: Final = {"stats.sketches": ("stats.sketches", "file_sketches")}  # other flights are one family
 
 
 class StoreSink(Sink):
-    """Collects what a capture finds; `publish` stores all of it at once, or nothing.
+    """Collects the rows of a capture; `publish` stores all of them or none.
 
     Args:
-        store: Where the rows go, and where earlier ones are.
-        progress: Called with the share that is done, 0 to 1, and a message; False ends the capture.
+        store: Destination of the rows, and source of earlier ones.
+        progress: Called with the completed share, 0 to 1, and a message; returns False to cancel the capture.
     """
 
     def __init__(self, store: DuckDBStatsStore, progress: Callable[[float, str], bool | None] | None = None):
@@ -55,7 +55,7 @@ class StoreSink(Sink):
         self._rows.setdefault((flight, mode), []).append(prepared)
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:  # noqa: ARG002  of the protocol
-        return False  # all rows are put each time
+        return False  # always put all rows
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
         entry = self._store.catalog.find((table.catalog, table.schema, table.name))
@@ -72,13 +72,13 @@ class StoreSink(Sink):
             raise Cancelled("the capture was stopped")
 
     def publish(self) -> Counts:
-        """Stores what was put, `extra` rows last, in one transaction; the sink is empty afterwards.
+        """Stores all rows in one transaction, `extra` rows last, and empties the sink.
 
         Returns:
-            Records by what became of them, over all flights.
+            Numbers of records received, created, unchanged and replaced, over all flights.
 
         Raises:
-            StatflightError: The store refuses the rows; nothing is stored then.
+            StatflightError: The store rejects the rows; nothing is stored.
         """
         last = sorted(self._rows.items(), key=lambda item: item[0][1] is PutMode.FILL)
         puts = [Put(flight, pa.concat_tables(rows, promote_options="default"), mode) for (flight, mode), rows in last]
@@ -90,8 +90,8 @@ class LocalStore:
     """A statistics store in this process, with captures into it.
 
     Args:
-        path: The database file, created where there is none; `:memory:` for one that is not kept.
-        engines: What captures; those that come with the project and those installed by default.
+        path: Database file, created if missing; `:memory:` for a temporary database.
+        engines: Capture engines; by default the built-in and the installed ones.
     """
 
     def __init__(self, path: str | Path, engines: Sequence[CaptureEngine] | None = None):
@@ -118,15 +118,15 @@ class LocalStore:
         targets: Iterable[Target] | None = None, progress: Callable[[float, str], bool | None] | None = None,
         **spec: Any,
     ) -> list[CaptureResult]:  # fmt: skip
-        """Captures statistics of a table and publishes them as a whole.
+        """Captures statistics of a table and publishes them in one transaction.
 
         Args:
             connector: The opened lake.
-            catalog: The name under which the lake's tables are stored.
-            schema: The table's namespace, dotted when nested.
-            name: The table.
-            snapshot_id: Which snapshot; the current one by default.
-            targets: What to capture; the table and all of its columns by default.
+            catalog: Name of the lake in the store.
+            schema: Namespace of the table, dotted when nested.
+            name: Name of the table.
+            snapshot_id: Id of the snapshot; the current one by default.
+            targets: Targets to capture; by default the table and all its columns.
             progress: See `StoreSink`.
             spec: Other fields of `CaptureSpec`, such as `kinds`, `sampling` or `budget`.
 
@@ -135,7 +135,7 @@ class LocalStore:
 
         Raises:
             NotFound: The table or the snapshot does not exist.
-            StatflightError: The lake cannot be read, or the store refuses what was captured.
+            StatflightError: The lake cannot be read, or the store rejects the rows.
         """
         table = self._discovered(connector, catalog, schema, name, snapshot_id)
         if targets is None:
@@ -147,18 +147,18 @@ class LocalStore:
         return results
 
     def read(self, flight: str, table: str, snapshot_id: int | None = None) -> pa.Table:
-        """The rows of a flight stored for a table at one snapshot.
+        """Reads the stored rows of a flight for a table at one snapshot.
 
         Args:
             flight: Name of a stored `stats.*` flight.
             table: Full name, `catalog.schema.table`.
-            snapshot_id: The current snapshot by default.
+            snapshot_id: Id of the snapshot; the current one by default.
 
         Returns:
-            Rows without the columns that the server derives; none where nothing was captured at that snapshot.
+            Rows without the columns that the server derives; empty if nothing was captured at the snapshot.
 
         Raises:
-            NotFound: The store does not know the table.
+            NotFound: The table is not in the store.
         """
         entry = self.catalog.get(table)
         at = entry.current_snapshot_id if snapshot_id is None else snapshot_id
@@ -188,12 +188,12 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
 
     Args:
         store: The store.
-        flight: Name of a stored `stats.*` flight; `stats.sketches` includes those of files.
+        flight: Name of a stored `stats.*` flight; `stats.sketches` includes sketches of files.
         table: The table.
         snapshot_id: Id of the snapshot.
 
     Returns:
-        Columns of the flight but for the derived ones; those the store does not keep are null.
+        The flight's columns without the derived ones; columns that are not stored are null.
     """
     schema = pa.schema([field for field in FLIGHTS[flight].schema if field.name not in DERIVED])
     catalog, namespace, name = table.name
@@ -218,17 +218,17 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
 def look_at_table(
     connector: Connector, namespace: str, name: str, known: frozenset[int] = frozenset(), full: bool = False
 ) -> dict[str, Any]:
-    """Describes a table, its snapshots and their schemas, as `Discovery.store` takes them.
+    """Describes a table, its snapshots and their schemas in the form that `Discovery.store` takes.
 
     Args:
         connector: The opened lake.
-        namespace: The table's namespace.
-        name: The table.
-        known: Ids of snapshots that need not be listed again.
-        full: List them nevertheless.
+        namespace: Namespace of the table.
+        name: Name of the table.
+        known: Ids of snapshots to leave out.
+        full: Lists all snapshots, `known` ones included.
 
     Returns:
-        Values that JSON can hold; secrets in the table's properties are masked.
+        A JSON object; secrets in the table's properties are masked.
 
     Raises:
         NotFound: The lake does not have the table.

@@ -57,7 +57,7 @@ class Plane:
         self.captures: list[tuple[float, Callable[[], None]]] = []
 
     def lookup(self, questions):
-        return [self.stored.get(q.same[:3]) for q in questions]
+        return [self.stored.get(q.capture_key[:3]) for q in questions]
 
     def is_light(self, question):
         return question.spec.target.column_id == LIGHT
@@ -70,7 +70,7 @@ class Plane:
 
         def finish() -> None:
             if self.stores and self.ends == ("CAPTURED", ""):
-                self.stored |= {q.same[:3]: {"column_id": q.spec.target.column_id} for q in questions}
+                self.stored |= {q.capture_key[:3]: {"column_id": q.spec.target.column_id} for q in questions}
             running.done.set()
 
         self.captures.append((running.due, finish))
@@ -98,7 +98,7 @@ def resolve(plane: Plane, *questions: Question, **options: Any):
 
 def test_a_stored_record_is_a_hit():
     plane = Plane()
-    plane.stored[ask().same[:3]] = {"ndv": 1}
+    plane.stored[ask().capture_key[:3]] = {"ndv": 1}
     (answer,) = resolve(plane, ask())
     assert (answer.outcome, answer.record) == ("HIT", {"ndv": 1})
     assert not plane.started and not plane.followed
@@ -113,7 +113,7 @@ def test_a_miss_is_captured():
 
 def test_what_no_capture_can_find_is_neither_captured_nor_followed_up():
     plane = Plane()
-    plane.stored[ask().same[:3]] = never = Answer("FAILED", "a STRING has no HISTOGRAM", can_change=False)
+    plane.stored[ask().capture_key[:3]] = never = Answer("FAILED", "a STRING has no HISTOGRAM", can_change=False)
     assert resolve(plane, ask(), ask(2)) == [never, Answer("CAPTURED", "", {"column_id": 2})]
     assert [[q.spec.target.column_id for q in members] for members in plane.started] == [[2]]
     assert not plane.followed
@@ -190,7 +190,7 @@ def test_skipped_says_why_and_is_followed_up(question, options, detail):
 
 def test_order_is_kept_and_one_follow_up_per_table_without_doubles():
     plane = Plane()
-    plane.stored[ask(5).same[:3]] = {"column_id": 5}
+    plane.stored[ask(5).capture_key[:3]] = {"column_id": 5}
     later = {"mode": Mode.ASYNC}
     answers = resolve(plane, ask(3, **later), ask(5), ask(1, **later), ask(3, **later), ask(2, table=2, **later))
     assert [a.outcome for a in answers] == ["SKIPPED", "HIT", "SKIPPED", "SKIPPED", "SKIPPED"]
