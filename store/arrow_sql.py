@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from store.layout import Connection
 
-# DuckDB looks for the name of an unknown table among the local variables of the function that runs the statement. To
-# register a table as a view instead costs as much as a small statement.
+# DuckDB resolves an unknown table name to a local variable of the function that runs the statement. Registering a view
+# instead would cost as much as a small statement.
 _VARIABLES = ("_arrow_1", "_arrow_2", "_arrow_3")
-_LITERALS = 16  # values that a condition lists one by one
-_FEW_ROWS = 64  # row ids that a condition lists one by one
+_LITERALS = 16  # at most that many values are written into a condition
+_FEW_ROWS = 64  # at most that many row ids are written into a condition
 
 
 def execute(
@@ -22,19 +22,19 @@ def execute(
     """Runs a statement over Arrow tables.
 
     Args:
-        sql: The statement, with `$name` for values, and `{name}` for a table where a FROM clause names it.
+        sql: The statement, with `$name` for values and `{name}` for tables.
         given: The values by name.
         tables: Up to three tables by name.
 
     Returns:
-        The rows of its result.
+        The rows of the result.
     """
     _arrow_1, _arrow_2, _arrow_3 = _three(tables)
     return connection.execute(_named(sql, tables), given).fetchall()
 
 
 def query(connection: Connection, sql: str, given: Mapping[str, Any] | None = None, **tables: pa.Table) -> pa.Table:
-    """The rows of a query; its arguments are those of `execute`."""
+    """The rows of a query; the arguments are those of `execute`."""
     _arrow_1, _arrow_2, _arrow_3 = _three(tables)
     return connection.sql(_named(sql, tables), params=given).to_arrow_table()
 
@@ -42,11 +42,11 @@ def query(connection: Connection, sql: str, given: Mapping[str, Any] | None = No
 def query_few(
     connection: Connection, sql: str, schema: pa.Schema, given: Mapping[str, Any] | None = None, **tables: pa.Table
 ) -> pa.Table:
-    """The rows of a query that has few of them, in half the time of `query`: DuckDB parses and binds it once.
+    """The rows of a query that returns few, in half the time of `query`: DuckDB parses and binds it once.
 
     Args:
         sql: See `execute`.
-        schema: Names and types of the columns.
+        schema: Names and types of the result's columns.
         given: See `execute`.
         tables: See `execute`.
     """
@@ -61,17 +61,18 @@ def _three(tables: Mapping[str, pa.Table]) -> tuple[pa.Table | None, pa.Table | 
 
 
 def _named(sql: str, tables: Mapping[str, pa.Table]) -> str:
-    """The SQL with its tables as names of local variables."""
+    """The SQL with `{name}` replaced by the local variables of the tables."""
     return sql.format(**dict(zip(tables, _VARIABLES, strict=False))) if tables else sql
 
 
 def tuple_of(values: pa.ChunkedArray | pa.Array) -> str:
-    """SQL of a list of integers."""
+    """SQL of integers as a list in parentheses."""
     return f"({', '.join(str(int(value)) for value in values.to_pylist())})"
 
 
 def rowid_in(rids: pa.ChunkedArray, table: str) -> str:
-    """A condition that holds for the rows of these ids: a list where they are few, else those of `{doomed}`.
+    """A condition that selects rows by id: with few ids a list of literals, else a subquery of the Arrow table
+    `doomed`, which must have them in a column `rid`.
 
     Args:
         rids: Row ids (int64).
@@ -82,13 +83,13 @@ def rowid_in(rids: pa.ChunkedArray, table: str) -> str:
 
 
 def among(column: str, keys: Collection[int], table: str = "moved") -> str:
-    """A condition that holds for the rows of exactly these keys (at least one): a list where they are few, else those
-    in the column `key` of an Arrow table. DuckDB skips row groups by the list and by the range.
+    """A condition that selects exactly the rows with these keys: with few keys a list of literals, else a range and a
+    subquery. DuckDB skips row groups by the list and by the range.
 
     Args:
         column: SQL of the key.
-        keys: Integer keys.
-        table: Name of the Arrow table that has them in a column `key`.
+        keys: Integer keys, at least one.
+        table: Name of an Arrow table that has the keys in a column `key`.
     """
     if len(keys) <= _LITERALS:
         return f"{column} IN ({', '.join(str(int(key)) for key in keys)})"
@@ -96,14 +97,12 @@ def among(column: str, keys: Collection[int], table: str = "moved") -> str:
 
 
 def within(column: str, values: pa.ChunkedArray) -> str:
-    """A condition that holds for all the values (int64, at least one): a list where they are few, else their range.
+    """A condition that is true for all the values: with few values a list of literals, else their range, which is true
+    for the values between them too.
 
     Args:
         column: SQL of the value.
         values: Values (int64), at least one.
-
-    Returns:
-        SQL; where the values are many it holds for others between them too.
     """
     distinct = values.unique()
     if len(distinct) <= _LITERALS:

@@ -21,21 +21,21 @@ import os, shutil, sys
 for source, target in zip(sys.argv[1::2], sys.argv[2::2]):
     try:
         shutil.copyfile(source, target)
-    except OSError as trouble:
-        sys.stderr.write(os.strerror(trouble.errno) if trouble.errno else "cannot be written")
+    except OSError as error:
+        sys.stderr.write(os.strerror(error.errno) if error.errno else "cannot be written")
         sys.exit(1)
 """
 
 
 def check_target(database: str, path: Path) -> None:
-    """Checks where a backup is to go.
+    """Checks the path of a backup.
 
     Args:
         database: Path of the live database.
         path: Path of the copy.
 
     Raises:
-        InvalidArgument: The path is relative, taken, or one that the live database uses itself.
+        InvalidArgument: The path is relative, exists, or is reserved for a file of the live database.
     """
     if not path.is_absolute():
         raise InvalidArgument("the path of a backup must be absolute: it is one of the server's machine", code="BACKUP")
@@ -46,23 +46,23 @@ def check_target(database: str, path: Path) -> None:
 
 
 def copy_files(database: str, target: Path) -> None:
-    """Copies a database and its write-ahead log as they are on disk: the state that a kill would leave, which is
-    consistent as long as nothing is written meanwhile.
+    """Copies a database and its write-ahead log as they are on disk, the state that a kill would leave. Consistent if
+    nothing is written meanwhile.
 
     Raises:
         InvalidArgument: The files cannot be copied.
     """
     pairs = [(Path(database), target), (wal(database), wal(target))]
     names = [str(path) for pair in pairs if pair[0].exists() for path in pair]
-    done = subprocess.run(  # noqa: S603  our own code, the paths are checked
+    child = subprocess.run(  # noqa: S603  our own code, the paths are checked
         [sys.executable, "-I", "-S", "-c", _COPY, *names], stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
-    if done.returncode:
-        raise unwritable(done.stderr.strip() if done.returncode == 1 else "the copy was stopped")
+    if child.returncode:
+        raise unwritable(child.stderr.strip() if child.returncode == 1 else "the copy was stopped")
 
 
 def settle(path: Path) -> None:
-    """Makes one durable file of a copied database and its log.
+    """Merges a copied database and its write-ahead log into one file, and syncs it.
 
     Raises:
         InvalidArgument: The copy cannot be opened or written.
@@ -74,8 +74,8 @@ def settle(path: Path) -> None:
             os.fsync(file.fileno())
     except duckdb.Error:
         raise unwritable("the copy does not open") from None
-    except OSError as trouble:
-        raise unwritable(trouble.strerror) from None
+    except OSError as error:
+        raise unwritable(error.strerror) from None
 
 
 def unwritable(reason: str | None) -> InvalidArgument:

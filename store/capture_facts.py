@@ -1,4 +1,4 @@
-"""Facts that a worker is told of the tables it captures, read for many tables at once."""
+"""Facts about stored tables that a worker needs to capture them, read for many tables at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store.names import dotted_name
 def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dict[str, int]]:
     """Column key (`store.names.column_key`) → id, for every column that each table ever had.
 
-    Where no other column is written alike, the dotted name is a key too.
+    A dotted name that belongs to one column only is a key too.
 
     Args:
         database: The database.
@@ -37,14 +37,14 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
 
 
 def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]:
-    """The tables with stored columns, sketches or files, at any snapshot: an engine looks these up.
+    """The tables with stored columns, sketches or files, at any snapshot, which an engine may reuse.
 
     Args:
         database: The database.
-        table_keys: Keys of the tables to look at.
+        table_keys: Keys of the tables to check.
 
     Returns:
-        Keys of those that have some.
+        Keys of the tables that have any.
     """
     if not table_keys:
         return set()
@@ -57,13 +57,15 @@ def with_statistics(database: Database, table_keys: Collection[int]) -> set[int]
 def snapshot_columns(
     database: Database, pinned: Sequence[tuple[int, int]]
 ) -> dict[tuple[int, int], list[list[Any]]]:  # fmt: skip
-    """The columns of snapshots, by table key and snapshot id; none of snapshots and schemas that are unknown.
-
-    A column is [name, logical type, nullable, field id, path?]; the path is missing where a connector gave none.
+    """The columns of snapshots.
 
     Args:
         database: The database.
         pinned: (table key, snapshot id) pairs.
+
+    Returns:
+        (table key, snapshot id) → columns, without snapshots whose schema is not stored. A column is
+        [name, logical type, nullable, field id, path?]; some connectors give no path.
     """
     rows = database.rows(
         "SELECT s.table_key, s.snapshot_id, c.columns"

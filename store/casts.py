@@ -1,4 +1,4 @@
-"""Casts of arriving columns to a flight's own types where only widths differ, and normal forms of single values."""
+"""Casts of a put's columns to the types of its flight, where only widths differ, and normal forms of single values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.errors import InvalidField
 
 
 def castable(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if only widths differ; a lossy value is found when it is cast."""
+    """True if the types differ in width only; values that do not fit are found by `cast`."""
     is_ = pa.types
     if is_.is_dictionary(source):
         return not is_.is_dictionary(source.value_type) and castable(source.value_type, target)
@@ -39,15 +39,15 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Casts a column to a flight's own type.
+    """Casts a column to the type it has in its flight.
 
     Args:
-        name: The column, for messages.
+        name: Name of the column, for messages.
         array: Values of a type that is `castable`.
         target: The type of the flight's column.
 
     Raises:
-        InvalidField: A value does not fit; names the column `name`.
+        InvalidField: A value does not fit.
     """
     source = array.type
     if source == target:
@@ -65,12 +65,12 @@ def cast(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def other_type(name: str, expected: pa.DataType, actual: pa.DataType) -> InvalidField:
-    """The error of a column that has another type than its flight's."""
+    """The error for a column whose type cannot be cast to the flight's."""
     return InvalidField(name, "is of another type", expected=type_name(expected), actual=actual)
 
 
 def type_name(type: pa.DataType) -> str:
-    """A type as messages name it."""
+    """The name of a type in messages."""
     return "utf8" if pa.types.is_string(type) else str(type)
 
 
@@ -80,15 +80,15 @@ def first_line(error: Exception) -> str:
 
 
 def like(counts: pa.Array, other: pa.Array) -> pa.Array:
-    """Counts as numbers of another column's type; the nearest double where they are beyond 2^53."""
+    """Counts cast to another column's type; counts beyond 2^53 become the nearest double."""
     return counts if counts.type == other.type else counts.cast(other.type, safe=False)
 
 
 def trimmed(text: str) -> str:
-    """A name without spaces around it.
+    """A name without leading and trailing whitespace.
 
     Raises:
-        ValueError: Nothing is left.
+        ValueError: The name is blank.
     """
     text = text.strip()
     if not text:
@@ -97,7 +97,7 @@ def trimmed(text: str) -> str:
 
 
 def json_object(text: str) -> str:
-    """The text itself, if it is a JSON object; ValueError if not."""
+    """The text itself; ValueError if it is not a JSON object."""
 
     def refuse(word: str) -> Any:
         raise ValueError(f"is not JSON: {word}")
@@ -112,7 +112,7 @@ def json_object(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A text as messages show it: short."""
+    """A text shortened for messages."""
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
@@ -120,10 +120,10 @@ def lists(lengths: np.ndarray, values: pa.Array, type: pa.DataType, null: np.nda
     """A list column from lengths and values.
 
     Args:
-        lengths: Items of each list, N integers.
+        lengths: Number of items of each list, N integers.
         values: The items, as many as the sum of `lengths`.
         type: The list type; values are cast to its item type.
-        null: Lists that are null, N booleans.
+        null: Mask of the lists that are null, N booleans; None if none is.
     """
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     mask = None if null is None else pa.array(null)

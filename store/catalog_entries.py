@@ -9,12 +9,12 @@ from typing import Final
 
 from store.names import join_name
 
-EXTERNAL: Final = "external"  # the format of tables that only puts speak of
+EXTERNAL: Final = "external"  # format of tables that are known from puts only, not from a connector
 
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A table the server knows. `current_snapshot_id` is None while it has no snapshot."""
+    """A table. `current_snapshot_id` is None while it has no snapshot."""
 
     table_key: int
     table_catalog: str
@@ -44,7 +44,7 @@ class SnapshotEntry:
     snapshot_id: int
     ordinal: int
     schema_hash: str | None
-    is_live: bool | None  # None: named by a put, and not yet found in the lake
+    is_live: bool | None  # None: registered by a put, not yet seen in the lake
 
 
 @dataclass
@@ -68,12 +68,15 @@ class Entries:
 def new_column_ids(
     known: Mapping[str, int], names: Iterable[str], given: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The ids of the names that are not known, or known with another id than the given one: that, else the next.
+    """Ids to assign: the given id if it differs from the known one, the next free id to a new name without one.
 
     Args:
-        known: Name → id of the columns there are.
-        names: Names to have ids, in the order in which new ones are given.
-        given: Name → id that a lake gives.
+        known: Name → id of the existing columns.
+        names: Names that need an id; new ids are assigned in this order.
+        given: Name → id by the lake.
+
+    Returns:
+        Name → id, without names that keep their id.
     """
     new: dict[str, int] = {}
     next_id = max(known.values(), default=0) + 1

@@ -1,7 +1,7 @@
 """The catalog: connectors, tables, columns and their ids, snapshots. Stored in DuckDB, read from memory.
 
-`Catalog` holds every table's entry in memory, because each read resolves names and each put resolves keys. Entries
-change only inside the writer's transaction; after a rollback they are read anew.
+`Catalog` keeps every table's entry in memory, because each read resolves names and each put resolves keys. Entries
+change only inside the writer's transaction; after a rollback they are read from the database again.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["EXTERNAL", "Catalog", "SnapshotEntry", "TableEntry", "table_uuid"]
 
 
 class Catalog(Publications, Sightings):
-    """The catalog of one database. Any thread may call reading methods; writing ones take the writer's connection.
+    """The catalog of one database. Reading methods are thread-safe; writing methods take the writer's connection.
 
     Args:
-        database: The open database; its commits and rollbacks keep the entries in memory up to date.
+        database: The open database; hooks on its commits and rollbacks keep the entries in memory up to date.
     """
 
     def __init__(self, database: Database):
         super().__init__()
         self.database = database
-        self.drafted = Entries()  # as the writer's transaction has it
-        self._committed = Entries()  # as everybody else sees it
+        self.drafted = Entries()  # the state inside the writer's transaction
+        self._committed = Entries()  # the state that readers see
         self._changed = False
-        self.seen_as: dict[int, str] = {}  # digest of what was found of a table the last time it was looked at
+        self.seen_as: dict[int, str] = {}  # table key → digest of the table at its last inspection
         self._next_key = 1
         self.settling = CurrentRows()
         with database.reading() as cursor:
@@ -49,7 +49,7 @@ class Catalog(Publications, Sightings):
     # Reading, from memory.
 
     def reload(self, connection: Connection) -> None:
-        """Reads all entries from the database: at the start, and after a rollback."""
+        """Reads all entries from the database, at start-up and after a rollback."""
         rows = connection.execute(
             "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
             " current_snapshot_id, dropped FROM tables"
@@ -65,7 +65,7 @@ class Catalog(Publications, Sightings):
         self._publish()
 
     def _publish(self) -> None:
-        """Shows everybody what was committed: a reader is never told of a snapshot whose rows it cannot see yet."""
+        """Makes committed entries visible to readers, after the rows of their snapshots are visible."""
         if self._changed:
             self._committed = Entries(dict(self.drafted.by_name), dict(self.drafted.by_key))
             self._changed = False
@@ -79,11 +79,15 @@ class Catalog(Publications, Sightings):
         return self._seen.by_name.get(name)
 
     def get(self, full_name: str) -> TableEntry:
-        """The table of a full name; NotFound names the nearest one there is."""
+        """The table of a full name.
+
+        Raises:
+            NotFound: The table does not exist (UNKNOWN_TABLE); suggests the nearest name.
+        """
         name = split_name(full_name)
         if entry := self._seen.by_name.get(name):
             return entry
-        if '"' not in full_name:  # a table's own name may hold dots that nobody quoted
+        if '"' not in full_name:  # the table's own name may contain unquoted dots
             first, *rest = full_name.split(".")
             for cut in range(1, len(rest)):
                 if entry := self._seen.by_name.get((first, ".".join(rest[:cut]), ".".join(rest[cut:]))):
@@ -105,11 +109,11 @@ class Catalog(Publications, Sightings):
         return list(self._seen.by_name.values())
 
     def current_snapshots(self) -> Mapping[int, int]:
-        """Table key → current snapshot id of every table that has one, as was committed."""
+        """Table key → current snapshot id, of every committed table that has one."""
         return self._committed.current
 
     def any_dropped(self) -> bool:
-        """True if a table that left its lake is kept."""
+        """True if any table is dropped; dropped tables keep their rows until they expire."""
         return self._committed.any_dropped
 
     # Reading, from the file.
@@ -128,7 +132,7 @@ class Catalog(Publications, Sightings):
             raise NotFound(
                 f'table "{table.full_name}" has no snapshot {snapshot_id}',
                 code="UNKNOWN_SNAPSHOT",
-                hint="see the flight sys.snapshots, or discover the table anew",
+                hint="see the flight sys.snapshots, or discover the table again",
                 params={"table": table.full_name, "snapshot": snapshot_id},
             )
         return SnapshotEntry(*rows[0])
@@ -142,14 +146,14 @@ class Catalog(Publications, Sightings):
         return [SnapshotEntry(*row) for row in rows]
 
     def column_ids(self, table: TableEntry) -> dict[str, int]:
-        """Column key (`store.names.column_key`) → id, for every column the table ever had; where no other column is
-        written alike, the dotted name is a key too."""
+        """Column key (`store.names.column_key`) → id, for every column the table ever had; a dotted name that belongs
+        to one column only is a key too."""
         rows = self.database.rows("SELECT column_name, column_id FROM column_ids WHERE table_key = ?", table.table_key)
         ids: dict[str, int] = dict(rows)
         return {dotted_name(key): id for key, id in rows if '"' in key} | ids
 
     def ambiguous_names(self, connection: Connection, table: TableEntry, names: Collection[str]) -> list[str]:
-        """The names that two columns of the table's current schema share."""
+        """Those of the names that several columns of the table's current schema share."""
         shared = connection.execute(
             "SELECT column_name FROM table_columns WHERE table_key = ? AND column_name IN (SELECT unnest(?::VARCHAR[]))"
             " GROUP BY column_name HAVING count(DISTINCT column_id) > 1 ORDER BY 1", [table.table_key, list(names)],
@@ -157,13 +161,13 @@ class Catalog(Publications, Sightings):
         return [name for (name,) in shared.fetchall()]
 
     def refuse_ambiguous(self, table: TableEntry, columns: Iterable[str]) -> None:
-        """Refuses names of columns that two columns of a table's current schema are written as.
+        """Refuses a name that several columns of a table's current schema share.
 
         Args:
             columns: Names; those that begin with `#` are ids.
 
         Raises:
-            InvalidArgument: One of them is; names the ids to ask for instead.
+            InvalidArgument: A name is ambiguous; the hint has the ids to use instead.
         """
         names = sorted({name for name in columns if not name.startswith("#")})
         if not names:
@@ -188,7 +192,7 @@ class Catalog(Publications, Sightings):
             column: `#<id>`, a name, or a key (`store.names.column_key`).
 
         Raises:
-            InvalidArgument: Two columns are written so.
+            InvalidArgument: Several columns have this name.
             NotFound: The table has no such column.
         """
         self.refuse_ambiguous(table, [column])
@@ -201,8 +205,8 @@ class Catalog(Publications, Sightings):
         return column_id
 
     def schema_columns(self, table: TableEntry, schema_hash: str | None) -> list[list[Any]]:
-        """[name, logical type, nullable, field id, path?] of each column of a schema seen before; empty when unknown.
-        The path is a list of parts, and missing where a connector gave none."""
+        """[name, logical type, nullable, field id, path?] of each column of a stored schema; empty if it is not stored.
+        The path is a list of parts; some connectors give none."""
         rows = self.database.rows(
             "SELECT columns FROM schemas WHERE table_key = ? AND schema_hash = ?", table.table_key, schema_hash
         )
@@ -212,7 +216,7 @@ class Catalog(Publications, Sightings):
         """A connector: `catalog`, `format`, `uri`, `options` with secrets masked, `state`.
 
         Raises:
-            NotFound: No lake is connected by this name (UNKNOWN_CONNECTOR).
+            NotFound: The connector does not exist (UNKNOWN_CONNECTOR).
         """
         rows = self.database.rows(
             "SELECT catalog, format, uri, options, state, last_error FROM connectors WHERE catalog = ?", catalog
@@ -229,7 +233,7 @@ class Catalog(Publications, Sightings):
     def register(
         self, connection: Connection, name: tuple[str, str, str], table_id: str | None = None, format: str = EXTERNAL
     ) -> TableEntry:
-        """The entry of a table, made when it is new.
+        """The entry of a table, stored first if it is new.
 
         Args:
             connection: The writer's.
@@ -243,12 +247,12 @@ class Catalog(Publications, Sightings):
         self, connection: Connection, names: Mapping[tuple[str, str, str], str | None], format: str = EXTERNAL,
         current: Mapping[tuple[str, str, str], int] | None = None,
     ) -> dict[tuple[str, str, str], TableEntry]:  # fmt: skip
-        """The entries of tables; those that are new are stored.
+        """The entries of tables; new ones are stored first.
 
         Args:
             connection: The writer's.
             names: Catalog, schema and name → the id of a new table, None to derive it from the name.
-            format: Of new tables.
+            format: Format of new tables.
             current: Current snapshot ids of new tables by name.
 
         Returns:
@@ -283,7 +287,7 @@ class Catalog(Publications, Sightings):
         return entries
 
     def change(self, connection: Connection, entry: TableEntry, **changes: Any) -> TableEntry:
-        """The entry with some fields changed, on disk and in memory."""
+        """Changes fields of an entry, on disk and in memory; returns the new entry."""
         sets = ", ".join(f"{name} = ?" for name in changes)
         connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes.values(), entry.table_key])
         entry = replace(self.drafted.by_key[entry.table_key], **changes)
@@ -293,7 +297,7 @@ class Catalog(Publications, Sightings):
         return entry
 
     def keep(self, entry: TableEntry) -> None:
-        """Shows an entry to the writer, and to everybody once it is committed."""
+        """Makes an entry visible to the writer, and to readers once it is committed."""
         self.database.touch(entry.table_key)
         self.seen_as.pop(entry.table_key, None)
         draft, self._changed = self.drafted, True
@@ -307,15 +311,15 @@ class Catalog(Publications, Sightings):
     def assign_column_ids(
         self, connection: Connection, entry: TableEntry, names: Iterable[str], given: Mapping[str, int] | None = None
     ) -> dict[str, int]:
-        """Name → id for every name a table ever had; a new name gets `given`'s id, else the next free position.
+        """Assigns ids to new column names: the given id, else the next free position.
 
         Args:
             connection: The writer's.
-            names: Names to have ids.
-            given: Name → id that the lake gives.
+            names: Names that need an id.
+            given: Name → id by the lake.
 
         Returns:
-            Name → id, of all names.
+            Name → id, for every name the table ever had.
         """
         stored: dict[str, int] = dict(
             connection.execute(
@@ -336,11 +340,12 @@ class Catalog(Publications, Sightings):
     def put_connector(
         self, connection: Connection, catalog: str, format: str, uri: str, masked_options: Mapping[str, str]
     ) -> None:
-        """Stores a connector in the state ACTIVE, in place of one of the same name.
+        """Stores a connector in the state ACTIVE; replaces one of the same name.
 
         Args:
             connection: The writer's.
             catalog: The connector's name.
+            format: Format of its tables.
             uri: Address of the lake.
             masked_options: Options without secrets.
         """
@@ -351,7 +356,7 @@ class Catalog(Publications, Sightings):
         )
 
     def note_connector(self, connection: Connection, catalog: str, error: str | None) -> None:
-        """Records the result of the last inspection of a connector: its error, or None."""
+        """Records the result of the last inspection of a connector: its error, None if it succeeded."""
         connection.execute(
             "UPDATE connectors SET state = ?, last_error = ?, last_seen_at = CASE WHEN ? THEN ? ELSE last_seen_at END"
             " WHERE catalog = ?",
@@ -359,7 +364,7 @@ class Catalog(Publications, Sightings):
         )
 
     def drop_connector(self, connection: Connection, catalog: str) -> None:
-        """Forgets a connector; its tables leave the catalog, their statistics stay until deleted or expired."""
+        """Deletes a connector and drops its tables; their statistics stay until deleted or expired."""
         connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
         for entry in self.tables():
             if entry.table_catalog == catalog and entry.format != EXTERNAL:

@@ -1,4 +1,4 @@
-"""Results of checks: one for each rule, column and snapshot of a table."""
+"""Results of data checks: one for each rule, column and snapshot of a table."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from store.database import Connection, Database, insert_rows
 
-SNAPSHOTS_KEPT: Final = 200  # of a table: results of older ones are deleted
+SNAPSHOTS_KEPT: Final = 200  # per table; results of older snapshots are deleted
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """A result of a rule about a table, or one of its columns (None for the table itself)."""
+    """The result of a rule about a column, or about the table itself (`column_name` None)."""
 
     column_name: str | None
     rule: str
@@ -27,29 +27,29 @@ class CheckRow:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A rule whose state is not what it was; None before its first result."""
+    """A change of a rule's state."""
 
-    before: str | None
+    before: str | None  # None: the first result of the rule
     row: CheckRow
 
 
 class CheckStore:
-    """The results in a database."""
+    """The check results in a database."""
 
     def __init__(self, database: Database):
         self._database = database
 
     def put(self, table_key: int, snapshot_id: int, rows: Sequence[CheckRow], at: datetime) -> list[Turn]:
-        """Stores the results of a table at a snapshot in place of those there are.
+        """Stores the results of a table at a snapshot; replaces earlier ones of that snapshot.
 
         Args:
-            table_key: Of the table.
-            snapshot_id: Whose statistics were checked.
-            rows: One for each rule and column.
-            at: The time of the check.
+            table_key: Key of the table.
+            snapshot_id: Snapshot whose statistics were checked.
+            rows: One result for each rule and column.
+            at: Time of the check.
 
         Returns:
-            The rules whose state differs from their newest result before.
+            The rules whose state differs from their previous result.
         """
         return self._database.write(lambda connection: _put(connection, table_key, snapshot_id, rows, at))
 

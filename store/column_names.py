@@ -1,4 +1,4 @@
-"""The ids of columns that a put names, and the columns of tables that only puts speak of."""
+"""Column ids for puts that give names only, and the columns of external tables."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from store.names import dotted_name
 from store.puts import Codes, codes
 
 IdCache: TypeAlias = LruCache[int, frozenset[int]]
-_NOTED_IDS = 500_000
-_FEW_TABLES = 16
+_CACHED_IDS = 500_000
+_FEW_TABLES = 16  # above that, the cache is not consulted
 
 
 class ColumnNames:
@@ -26,14 +26,14 @@ class ColumnNames:
 
     def __init__(self, catalog: Catalog):
         self._catalog = catalog
-        self._noted: IdCache = LruCache(_NOTED_IDS)  # of external tables, columns that need not be looked up again
-        catalog.database.on_rollback.append(lambda _: self._noted.clear())
+        self._stored: IdCache = LruCache(_CACHED_IDS)  # key of an external table → ids of columns known to be stored
+        catalog.database.on_rollback.append(lambda _: self._stored.clear())
 
     def with_ids(self, connection: Connection, rows: pa.Table) -> pa.Table:
-        """The rows with every column id filled in from the name; a name that is new gets the next free id.
+        """The rows with missing column ids filled in by name; a new name gets the next free id.
 
         Raises:
-            InvalidField: A row has no id, and its name is that of two columns.
+            InvalidField: A row has no id, and several columns have its name.
         """
         if "column_name" not in rows.column_names:
             return rows
@@ -50,8 +50,8 @@ class ColumnNames:
         ids = np.array(self._assigned(connection, wanted), np.int64)
         filled = np.zeros(rows.num_rows, np.int64)
         filled[lacking.to_numpy()] = ids[places]
-        found = pc.if_else(lacking, pa.array(filled), rows["column_id"])
-        return rows.set_column(rows.schema.get_field_index("column_id"), "column_id", found)
+        column_ids = pc.if_else(lacking, pa.array(filled), rows["column_id"])
+        return rows.set_column(rows.schema.get_field_index("column_id"), "column_id", column_ids)
 
     def _refuse_ambiguous(self, connection: Connection, wanted: pa.Table) -> None:
         ambiguous = execute(
@@ -67,7 +67,7 @@ class ColumnNames:
             )  # fmt: skip
 
     def _assigned(self, connection: Connection, wanted: pa.Table) -> list[int]:
-        """The id of each (table_key, column_name), in order; new ones are given in the order of `first`."""
+        """The id of each (table_key, column_name), in order; new ids are assigned in the order of `first`."""
         known = execute(
             connection, "SELECT i.table_key, i.column_name, i.column_id FROM column_ids i SEMI JOIN {wanted} w"
             f" ON w.table_key = i.table_key WHERE {within('i.table_key', wanted['table_key'])}", wanted=wanted,
@@ -75,7 +75,7 @@ class ColumnNames:
         ids: dict[int, dict[str, int]] = {}
         for key, name, column_id in known:
             ids.setdefault(key, {})[name] = column_id
-        for by_name in ids.values():  # a dotted name may be that of one part
+        for by_name in ids.values():  # a name with dots may be a path of one part
             by_name |= {dotted_name(key): id for key, id in by_name.items() if '"' in key} | by_name
         keys, names = wanted["table_key"].to_pylist(), wanted["column_name"].to_pylist()
         new: list[tuple[int, str, int]] = []
@@ -89,12 +89,12 @@ class ColumnNames:
         return [ids[key][name] for key, name in zip(keys, names, strict=True)]
 
     def note(self, connection: Connection, rows: pa.Table, *, is_novel: bool) -> None:
-        """Adds the columns that rows of `stats.columns` speak of to those of external tables.
+        """Adds the columns in rows of `stats.columns` to the catalog, for external tables.
 
         Args:
             connection: The writer's.
             rows: Rows with `table_key` and `column_id`.
-            is_novel: The tables are new, and have no columns yet.
+            is_novel: The tables are new and have no columns yet.
         """
         external = [k for k in rows["table_key"].unique().to_pylist() if self._catalog.by_key(k).format == EXTERNAL]
         if not external or "column_name" not in rows.column_names:
@@ -110,21 +110,21 @@ class ColumnNames:
             for key in external:
                 ids = rows["column_id"].filter(pc.equal(rows["table_key"], key)).unique().to_pylist()
                 given[key] = frozenset(ids)
-            if all(given[key] <= (self._noted.get(key) or frozenset()) for key in external):
+            if all(given[key] <= (self._stored.get(key) or frozenset()) for key in external):
                 return
         _, first = np.unique(codes(rows, ["table_key", "column_id"]), return_index=True)
         names = rows.take(pa.array(np.sort(first)))
         names = names.append_column("row_no", pa.array(np.arange(names.num_rows)))
-        noted = self._unnoted(connection, names, is_novel)
-        if noted.num_rows:
-            self._add(connection, noted)
+        missing = self._missing(connection, names, is_novel)
+        if missing.num_rows:
+            self._add(connection, missing)
         for key, ids in given.items():
-            ids |= self._noted.get(key) or frozenset()
-            self._noted.put(key, ids, len(ids))
+            ids |= self._stored.get(key) or frozenset()
+            self._stored.put(key, ids, len(ids))
 
-    def _unnoted(self, connection: Connection, names: pa.Table, is_novel: bool) -> pa.Table:
-        """The columns (`table_key`, `column_id`, …, `row_no`) that are not stored, with the `position` they get and the
-        id of another column of their name (`id_of_name`), in the order of `row_no`."""
+    def _missing(self, connection: Connection, names: pa.Table, is_novel: bool) -> pa.Table:
+        """The columns (`table_key`, `column_id`, …, `row_no`) that are not stored, in the order of `row_no`, with their
+        future `position` and the id that their name has now (`id_of_name`, null if none)."""
         scope = within("table_key", names["table_key"])
         if is_novel and not connection.execute(f"SELECT 1 FROM column_ids WHERE {scope} LIMIT 1").fetchall():
             positions = pa.array(_positions(codes(names, ["table_key"])))
@@ -140,16 +140,16 @@ class ColumnNames:
             " ORDER BY n.row_no", names=names,
         )  # fmt: skip
 
-    def _add(self, connection: Connection, noted: pa.Table) -> None:
-        """Stores columns, in the order of `row_no`; the last of one name gives the name its id."""
-        _, last = np.unique(codes(noted, ["table_key", "column_name"])[::-1], return_index=True)
-        named = noted.take(pa.array(np.sort(noted.num_rows - 1 - last)))
+    def _add(self, connection: Connection, columns: pa.Table) -> None:
+        """Stores columns, in the order of `row_no`; if several have one name, it gets the id of the last."""
+        _, last = np.unique(codes(columns, ["table_key", "column_name"])[::-1], return_index=True)
+        named = columns.take(pa.array(np.sort(columns.num_rows - 1 - last)))
         renamed = named.filter(pc.fill_null(pc.not_equal(named["id_of_name"], named["column_id"]), False))
         unknown = named.filter(pc.is_null(named["id_of_name"]))
         execute(
             connection, "INSERT INTO table_columns"
             " (table_key, column_name, data_type, ordinal_position, is_nullable, column_id)"
-            " SELECT table_key, column_name, logical_type, position, 'YES', column_id FROM {noted}", noted=noted,
+            " SELECT table_key, column_name, logical_type, position, 'YES', column_id FROM {columns}", columns=columns,
         )  # fmt: skip
         if renamed.num_rows:
             execute(
@@ -162,7 +162,7 @@ class ColumnNames:
 
 
 def _positions(groups: Codes) -> Codes:
-    """The place of each number among its equals, from 1."""
+    """The rank of each element among equal ones, from 1, in order of appearance."""
     order = np.argsort(groups, kind="stable")
     ranked = groups[order]
     starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
