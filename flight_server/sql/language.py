@@ -25,6 +25,9 @@ MAX_TOKENS: Final = 10_000
 MAX_DEPTH: Final = 128  # of the tree; chains of AND and OR are one level
 MAX_PARAMETERS: Final = 1000
 MAX_TABLES: Final = 64  # that a statement names, each as often as it does
+_NODES_PER_TOKEN: Final = 8  # that the parser may make: a statement that is read straight on makes one at most
+_BOUNDED_CALLS: Final = 4  # levels of calls within calls that are written without a check of their size
+_MAX_WRITTEN: Final = 16 * MAX_BYTES  # of calls within calls
 _KIND: Final = "one SELECT over flights is taken"
 
 Query: TypeAlias = exp.Select | exp.SetOperation | exp.Subquery
@@ -48,6 +51,7 @@ _NODES: Final = frozenset({
     exp.WithinGroup, exp.Union, exp.Except, exp.Intersect, exp.Values, exp.Qualify,
     exp.Window, exp.WindowSpec, exp.IgnoreNulls, exp.RespectNulls,
 })  # fmt: skip
+_AROUND_CALLS: Final = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _SET: Final = frozenset({"this", "expression", "distinct", "by_name", "order", "limit", "offset", "with_", "with"})
 _PARTS: Final[dict[type[exp.Expression], frozenset[str]]] = {
     # what these may hold: an option that is not known here must not be dropped in silence
@@ -144,9 +148,10 @@ def write(statement: exp.Expression) -> str:
         The text.
 
     Raises:
-        InvalidArgument: It calls a function that is not on the list.
+        InvalidArgument: It calls a function that is not on the list, or its calls are nested too deep.
     """
     try:
+        _check_size(statement)
         sql = statement.sql(dialect=DIALECT, comments=False, copy=False)
         tokens = _DIALECT.tokenize(sql)
     except RecursionError:
@@ -160,6 +165,39 @@ def write(statement: exp.Expression) -> str:
             if named[name] < 0:
                 raise refusal(f'the function "{name[:100]}" is not allowed')
     return sql
+
+
+def _check_size(statement: exp.Expression) -> None:
+    """Refuses nested calls whose text would be huge: the writer repeats arguments of some, up to five times per level.
+
+    Every second level is written by itself, and then stands in the next one as a name of the same length.
+    """
+    if max((level for _, level in _calls(statement)), default=0) <= _BOUNDED_CALLS:
+        return
+    written = 0
+    for call, level in list(_calls(statement.copy()))[::-1]:
+        if level % 2:
+            continue
+        size = len(call.sql(dialect=DIALECT, comments=False))
+        written += size
+        if written > _MAX_WRITTEN:
+            raise refusal("the statement has calls that are nested too deep")
+        call.replace(exp.column("x" * size))
+
+
+def _calls(root: exp.Expression) -> Iterator[tuple[exp.Expression, int]]:
+    """Walks the calls of a tree, outer ones first, each with its level: the number of calls around it, plus one.
+
+    A call and its OVER, FILTER or WITHIN GROUP are one.
+    """
+    open_: list[tuple[exp.Expression, int]] = [(root, 0)]
+    while open_:
+        node, level = open_.pop()
+        within = isinstance(node.parent, _AROUND_CALLS) and node.arg_key == "this"
+        if not within and isinstance(node, (exp.Func, *_AROUND_CALLS)) and not isinstance(node, exp.Connector):
+            level += 1
+            yield node, level
+        open_ += [(child, level) for child in node.iter_expressions()]
 
 
 def refusal(message: str, hint: str = "") -> InvalidArgument:
@@ -195,7 +233,9 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
             at = end + 1
         sql = "".join([*written, sql[at:]])
         tokens = _DIALECT.tokenize(sql)
-    parsed = [each for each in _DIALECT.parser().parse(tokens, sql) if each is not None]
+    # some words are tried in two ways: where they nest, the time doubles with each level
+    parser = _DIALECT.parser(max_nodes=_NODES_PER_TOKEN * (len(tokens) + 64))
+    parsed = [each for each in parser.parse(tokens, sql) if each is not None]
     if len(parsed) != 1:
         raise refusal(f"{len(parsed)} statements were sent", hint=_KIND)
     if not isinstance(parsed[0], exp.Select | exp.SetOperation | exp.Subquery):
@@ -232,6 +272,8 @@ def _check(statement: Query) -> None:
                     raise refusal(f"{name.strip('_').upper()} is not allowed in {_named(node)}", hint=_KIND)
         if isinstance(node, exp.Table) and not isinstance(node.this, exp.Identifier):
             raise refusal(f"{_named(node.this)} is not allowed as a table", hint=_KIND)
+        if isinstance(node, exp.WithinGroup) and node.find_ancestor(exp.WithinGroup):
+            raise refusal("WITHIN GROUP is not allowed in WITHIN GROUP")
         if isinstance(node, exp.DataType) and node.this not in _TYPES:
             raise refusal(f"the type {str(node.sql(dialect=DIALECT))[:50]} is not allowed")
 

@@ -96,6 +96,12 @@ HUGE = {
     "a long union": "SELECT 1" + " UNION SELECT 1" * 200, "windows": "SELECT " + "sum(" * 3000 + "1" + ") OVER ()" * 3000,
     "ten megabytes": "SELECT '" + "x" * 10_000_000 + "'", "parameters": "SELECT " + "?, " * 5000 + "1",
     "words": "SELECT " + "1, " * 20_000 + "1", "or of and": "SELECT " + "(1 = 1 AND (1 = 1 OR " * 2000 + "TRUE" + "))" * 2000,
+    # what the parser tries in two ways, and what is written several times, doubles the time with each level
+    "joins without conditions": "SELECT 1 FROM sys.flights" + " LEFT JOIN sys.flights" * 40,
+    "joins with half of their conditions": "SELECT 1 FROM sys.flights" + " JOIN sys.flights JOIN sys.flights ON TRUE" * 30,
+    "calls of types": "SELECT " + "int(" * 40 + "1" + ")" * 40, "rounded up": "SELECT " + "ceil(1, " * 25 + "1" + ")" * 25,
+    "searches": "SELECT " + "strpos('a', 'a', " * 25 + "1" + ")" * 25, "many deep calls": "SELECT " + ", ".join(["floor(1, " * 8 + "1" + ")" * 8] * 600),
+    "groups in groups": "SELECT " + "percentile_cont(0.5) WITHIN GROUP (ORDER BY " * 20 + "1" + ")" * 20,
 }  # fmt: skip
 
 
@@ -112,6 +118,16 @@ def test_what_is_huge_is_refused_soon(sandbox, sql):
     with pytest.raises(StatflightError) as refusal:
         schema_of(sandbox, plan.make(sql))
     assert len(str(refusal.value)) < 500
+
+
+def test_calls_within_calls_are_taken(sandbox):
+    nested = "replace(" * 12 + "table_name" + ", 'a', 'b')" * 12
+    schema_of(
+        sandbox,
+        plan.make(
+            f"SELECT round(avg(length({nested})), 1), sum(count(*)) OVER () FROM stats.columns GROUP BY {nested}"
+        ),
+    )
 
 
 def test_a_long_chain_of_conditions_is_taken(sandbox):
