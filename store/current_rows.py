@@ -1,10 +1,10 @@
-"""Rows that answer for the current snapshot of their table, kept apart from history.
+"""Current rows: for each target, the one row that applies to the table's current snapshot, stored apart from history.
 
-For each target, the best record that is not of a newer snapshot answers: the one captured at the current snapshot
-(EXACT), else the newest earlier one with its schema (INHERITED), else the newest earlier one (STALE, for readers who
-allow that). It lies in the flight's `…_current` table with this label. A put keeps that up by itself for what it puts
-at the current snapshot; whatever else changes who answers (another current snapshot, an order of snapshots that the
-lake tells, a record that is deleted) names its tables to `CurrentRows`, which settles them before the commit.
+That row is the one captured at the current snapshot (EXACT), else the newest earlier one with the same schema
+(INHERITED), else the newest earlier one (STALE, for readers that allow it). The flight's `…_current` table has it, with
+this label. A put at the current snapshot updates the table itself; any other change that may select other rows (another
+current snapshot, a new order of snapshots, a deleted record) registers its tables with `CurrentRows`, which updates
+them before the commit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HASH = "coalesce({row}.schema_hash, n.schema_hash)"
 
 
 class CurrentRows:
-    """The tables of a transaction whose current rows have to be settled before it commits. The writer's thread only."""
+    """The tables of a transaction whose current rows must be updated before it commits. For the writer's thread."""
 
     def __init__(self) -> None:
         self._moved: set[int] = set()
@@ -36,24 +36,24 @@ class CurrentRows:
         self._listed: set[int] = set()
 
     def moved(self, table_keys: Collection[int]) -> None:
-        """Notes tables of which any row may answer now."""
+        """Registers tables whose rows must be re-ranked."""
         self._moved.update(table_keys)
 
     def aged(self, current: Mapping[int, int]) -> None:
-        """Notes tables (key → id) that have a newer current snapshot of the same schema, and no rows between that and
-        the one before: the same rows answer, those that were EXACT with another label."""
+        """Registers tables (key → current snapshot id) with a newer current snapshot of the same schema and no rows of
+        snapshots in between: the same rows stay current, but those that were EXACT get another label."""
         self._aged.update(current)
 
     def listed(self, table_keys: Collection[int]) -> None:
-        """Notes tables that have other listings of files."""
+        """Registers tables whose file listings changed."""
         self._listed.update(table_keys)
 
     def forget(self, _: Connection | None = None) -> None:
-        """Forgets what was noted; called after a rollback."""
+        """Clears the registered tables; called after a rollback."""
         self._moved, self._aged, self._listed = set(), {}, set()
 
     def settle(self, connection: Connection, _: AbstractSet[int] | None = None) -> None:
-        """Chooses anew, for the tables noted, the rows that answer for current snapshots; called before the commit."""
+        """Updates the current rows of the registered tables; called before the commit."""
         moved, listed = self._moved, self._moved | self._listed
         aged = {key: snapshot_id for key, snapshot_id in self._aged.items() if key not in moved}
         self.forget()
@@ -66,15 +66,15 @@ class CurrentRows:
 
 
 def refresh(connection: Connection, table_keys: Sequence[int]) -> None:
-    """Chooses anew among all rows of these tables."""
+    """Re-ranks all rows of these tables."""
     moved = pa.table({"key": pa.array(table_keys, pa.int64())})
     for flight in _with_choice(connection, table_keys, moved):
         _choose(connection, flight, table_keys, moved)
 
 
 def _with_choice(connection: Connection, table_keys: Sequence[int], moved: pa.Table) -> list[str]:
-    """The flights of `PARTED` with rows of these tables in history, or with ones that are not EXACT: in the others,
-    each row answers for its target as it did."""
+    """The flights of `PARTED` in which these tables have rows in history, or current rows that are not EXACT; in other
+    flights every row stays current."""
     scope = among("r.table_key", table_keys)
     each = []
     for flight in PARTED:
@@ -132,10 +132,14 @@ def _choose(connection: Connection, flight: str, table_keys: Sequence[int], move
 
 
 def relabel(connection: Connection, current: Mapping[int, int]) -> set[int]:
-    """Renews the labels of rows that answer and are no longer of the current snapshot (table key → id).
+    """Updates the labels of EXACT rows that are no longer of the current snapshot.
+
+    Args:
+        connection: The writer's.
+        current: Table key → current snapshot id.
 
     Returns:
-        The tables of which a listing of files has to be labelled too.
+        The tables whose file listings need new labels too.
     """
     keys = list(current)
     scope = among("table_key", keys)
@@ -161,7 +165,7 @@ def relabel(connection: Connection, current: Mapping[int, int]) -> set[int]:
             f" AND {table}.snapshot_id <> a.snapshot_id RETURNING {table}.table_key, {table}.freshness", moved=moved,
         )  # fmt: skip
         again |= {key for key, freshness in labelled if freshness == STALE}
-    if again:  # a row of another schema than its snapshot's: an older one of the current schema may answer instead
+    if again:  # such a row's schema is not its snapshot's: an older row of the current schema may replace it
         hashed = f"SELECT a.table_key FROM {_ASKED} a WHERE a.schema_hash IS NOT NULL"
         again &= {key for (key,) in execute(connection, hashed, moved=moved)}
     if again:
@@ -172,7 +176,7 @@ def relabel(connection: Connection, current: Mapping[int, int]) -> set[int]:
 def _label(
     connection: Connection, flight: str, scope: str, changes: str, given: Mapping[str, pa.Table]
 ) -> None:  # fmt: skip
-    """Sets labels by `rid`; `changes` is a relation of the given Arrow tables."""
+    """Sets labels by row id; `changes` is SQL of a relation (rid, label) over the given Arrow tables."""
     current = parts(flight)[0]
     use = usable_for_sql("c.label", current, stored_columns(flight))
     execute(
@@ -186,7 +190,7 @@ def _qualified(scope: str, table: str) -> str:
 
 
 def refresh_listings(connection: Connection, table_keys: Sequence[int]) -> None:
-    """Chooses anew which listing of files answers for the current snapshot, of each table and family of rows."""
+    """Re-ranks the file listings of tables: labels the one that applies to the current snapshot, for each family."""
     moved = pa.table({"key": pa.array(table_keys, pa.int64())})
     scope = among("f.table_key", table_keys)
     with_choice = execute(  # more than one listing, or one that is not of the current snapshot

@@ -1,10 +1,10 @@
 """The DuckDB file: one writer thread with group commit, a cursor for each reader.
 
-One process owns the file. Everything that writes is a function `(connection) -> result` handed to `Database.write`; a
-single thread runs it inside a transaction, together with whatever else is waiting, so that one fsync serves many
-callers. When one of them raises, the whole group is rolled back and each is run again on its own: functions must not
-have effects outside of the connection that a second run would repeat. They `touch` the tables whose readers they change
-something for, and `changes` tells.
+One process owns the file. A write is a function `(connection) -> result` passed to `Database.write`; a single thread
+runs it in a transaction together with all other queued writes, so that one fsync serves many callers. If one of them
+raises, the group is rolled back and each is run again on its own: functions must not have effects outside of the
+connection that a second run would repeat. A write calls `touch` for each table whose rows it changes for readers;
+`versions` counts these changes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["MEMORY", "Connection", "Database", "insert_rows"]
 T = TypeVar("T")
 
 MEMORY = ":memory:"
-GROUP = 64  # writes that share one commit at the most
-CLOSE_SECONDS = 10.0  # that the end waits for readers
+GROUP = 64  # writes per commit, at most
+CLOSE_SECONDS = 10.0  # longest wait of `close` for readers
 
 
 class Database:
-    """The open file. `read()` gives a cursor of its own; `write(function)` runs it in the writer's transaction."""
+    """The open file. `read()` returns a new cursor; `write(function)` runs it in the writer's transaction."""
 
     def __init__(self, path: str | Path):
         self.path = str(path)
@@ -46,40 +46,40 @@ class Database:
         self._root = self._open()
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._closed = False
-        self._opening = threading.Lock()  # a connection refuses to be closed while a cursor of it is made
+        self._opening = threading.Lock()  # a connection cannot be closed while a cursor of it is created
         self.on_rollback: list[Callable[[Connection], None]] = []
         self.on_commit: list[Callable[[], None]] = []
-        self.before_commit: list[Callable[[Connection, AbstractSet[int]], None]] = []  # with the tables it touched
+        self.before_commit: list[Callable[[Connection, AbstractSet[int]], None]] = []  # called with the touched tables
         self.versions = TableVersions()
-        self._touched: set[int] = set()  # by the transaction that runs; the writer's thread alone uses it
+        self._touched: set[int] = set()  # by the running transaction; used by the writer's thread only
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
     def _open(self) -> Connection:
-        """The root connection, of a file in the newest layout; on any error the file is free again."""
+        """The root connection, the file migrated to the newest layout; releases the file on any error."""
         name, root = Path(self.path).name, None
         try:
             root = duckdb.connect(self.path)
             root.execute("SET GLOBAL TimeZone='UTC'")
             migrate(root, name)
-        except BaseException as trouble:
+        except BaseException as error:
             if root is not None:
                 root.close()
             if self._lock is not None:
                 self._lock.release()
-            if root is None and isinstance(trouble, duckdb.Error):
-                is_locked = "lock" in str(trouble).lower()
-                raise _unusable(name, _HELD if is_locked else "it cannot be opened as a database") from None
+            if root is None and isinstance(error, duckdb.Error):
+                is_locked = "lock" in str(error).lower()
+                raise _unusable(name, _LOCKED if is_locked else "it cannot be opened as a database") from None
             raise
         return root
 
     @property
     def directory(self) -> Path | None:
-        """The directory of the database file, in which rows on their way into it wait; None in memory."""
+        """The directory of the database file, also used for spill files; None for a database in memory."""
         return None if self.path == MEMORY else Path(self.path).absolute().parent
 
     def read(self) -> Connection:
-        """A cursor for one reader: it sees what was committed when its query began.
+        """A cursor for one reader; a query sees what was committed when it began.
 
         Raises:
             ShuttingDown: The database is closed.
@@ -111,7 +111,7 @@ class Database:
             alone: Run it outside of any transaction, while nothing else is written.
 
         Returns:
-            A future of its result, done once that is on disk.
+            A future of its result, set once the write is on disk.
 
         Raises:
             ShuttingDown: The database is closed.
@@ -123,15 +123,16 @@ class Database:
         return future
 
     def write(self, function: Callable[[Connection], T]) -> T:
-        """Runs the function in a transaction and returns its result once it is on disk.
+        """Runs the function in a transaction and returns its result once the write is on disk. Exceptions of the
+        function are raised here.
 
         Raises:
-            ShuttingDown: The database is closed. What the function raises is raised here too.
+            ShuttingDown: The database is closed.
         """
         return self.submit(function).result()
 
     def touch(self, table_key: int) -> None:
-        """Tells, inside of a write, that readers of this table will see another thing after it."""
+        """Marks a table as changed for readers; called inside of a write."""
         self._touched.add(table_key)
 
     def touch_all(self, table_keys: Iterable[int]) -> None:
@@ -139,16 +140,17 @@ class Database:
         self._touched.update(table_keys)
 
     def is_settled(self, table_key: int, generation: int) -> bool:
-        """True, inside of a write, if a table is still as readers saw it at a generation of `versions`."""
+        """True if a table has not changed since a generation of `versions`; called inside of a write."""
         return table_key not in self._touched and self.versions.generation(table_key) == generation
 
     def backup(self, path: str | Path) -> int:
-        """Writes a copy of the database to a new file, consistent and complete; its size in bytes.
+        """Writes a consistent copy of the database to a new file. Reads continue; writes wait until the file is copied.
 
-        Reads go on meanwhile; writes wait for the copy of the file, not for what follows it.
+        Returns:
+            Size of the copy in bytes.
 
         Raises:
-            InvalidArgument: The path is relative or taken, its directory is missing, or it cannot be written.
+            InvalidArgument: The path is relative or exists, its directory is missing, or it cannot be written.
         """
         target = Path(path)
         partial = target.with_name(f".{target.name}.partial")
@@ -156,19 +158,18 @@ class Database:
             raise InvalidArgument("a database in memory has no file to copy", code="BACKUP")
         check_target(self.path, target)
         try:
-            _remove(partial)  # of a backup that a kill cut off
+            _remove(partial)  # left by a backup that was killed
             self.submit(lambda _: copy_files(self.path, partial), alone=True).result()
             settle(partial)
             partial.replace(target)
             return target.stat().st_size
-        except OSError as trouble:
-            raise unwritable(trouble.strerror) from None
+        except OSError as error:
+            raise unwritable(error.strerror) from None
         finally:
             _remove(partial)
 
     def close(self) -> None:
-        """Writes what waits and closes the file, once no reader is in the middle of a query; it gives up on one that
-        takes too long: what was committed is on disk."""
+        """Runs the queued writes, waits up to `CLOSE_SECONDS` for running queries, and closes the file."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -207,39 +208,39 @@ class Database:
         try:
             connection.execute("BEGIN")
             results = [item.function(connection) for item in group]
-            for ready in self.before_commit:
-                ready(connection, self._touched)
+            for prepare in self.before_commit:
+                prepare(connection, self._touched)
             self.versions.begin(self._touched)
             connection.execute("COMMIT")
-        except BaseException as trouble:
+        except BaseException as error:
             with contextlib.suppress(duckdb.Error):
                 connection.execute("ROLLBACK")
             for hook in self.on_rollback:
                 hook(connection)
-            self.versions.note(self._touched)  # it may have been the commit that failed
+            self.versions.note(self._touched)  # the commit itself may have failed
             if len(group) == 1:
-                group[0].future.set_exception(trouble)
-            else:  # each on its own: only the one that failed hears of it
+                group[0].future.set_exception(error)
+            else:  # each on its own, so that only the failing one raises
                 for item in group:
                     self._commit(connection, [item])
             return
         for callback in self.on_commit:
             callback()
-        self.versions.note(self._touched)  # once all of it can be seen, and before any caller hears of it
+        self.versions.note(self._touched)  # after the rows are visible, before any caller continues
         for item, result in zip(group, results, strict=True):
             item.future.set_result(result)
 
     @property
     def is_writing(self) -> bool:
-        """True in the writer's own thread, which sees uncommitted rows."""
+        """True in the writer's thread, which sees uncommitted rows."""
         return threading.get_ident() == self._thread.ident
 
 
-_HELD = "another process holds it; stop that one first"
+_LOCKED = "another process holds it; stop that one first"
 
 
 def _lock(path: str) -> FileLock | None:
-    """The lock beside a database, None of one in memory; its directory is made.
+    """The lock file beside a database, None for one in memory; creates the directory.
 
     Raises:
         InvalidArgument: The database is in use, or its directory cannot be written.
@@ -252,13 +253,13 @@ def _lock(path: str) -> FileLock | None:
         file = file.resolve()
         return FileLock(file.with_name(file.name + ".lock"))
     except BlockingIOError:
-        raise _unusable(file.name, _HELD) from None
-    except OSError as trouble:
-        raise InvalidArgument(f"database: its directory cannot be used ({trouble.strerror})") from None
+        raise _unusable(file.name, _LOCKED) from None
+    except OSError as error:
+        raise InvalidArgument(f"database: its directory cannot be used ({error.strerror})") from None
 
 
 def _remove(path: Path) -> None:
-    """Removes a database and its log."""
+    """Removes a database and its write-ahead log."""
     for file in (path, wal(path)):
         file.unlink(missing_ok=True)
 
@@ -268,7 +269,7 @@ def _unusable(name: str, reason: str) -> InvalidArgument:
 
 
 class _Item(NamedTuple):
-    """A write that waits."""
+    """A queued write."""
 
     function: Callable[[Connection], Any]
     future: Future[Any]
@@ -286,5 +287,5 @@ def _has_closed(connection: Connection) -> bool:
 def _resolve(connection: Connection, item: _Item) -> None:
     try:
         item.future.set_result(item.function(connection))
-    except BaseException as trouble:
-        item.future.set_exception(trouble)
+    except BaseException as error:
+        item.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Discovery: tables of a lake as a worker found them, stored in the catalog."""
+"""Discovery: tables of a lake as a worker describes them, stored in the catalog."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Found = Mapping[str, Any]
 
 
 def _digest(found: Mapping[str, Any]) -> str:
-    """Digest of a discovered table, besides its entry and new snapshots."""
+    """Digest of a discovered table, without its entry and new snapshots."""
     values = [found.get(name) for name in (
         "schema_hash", "schemas", "constraints", "live_snapshot_ids", "partition_keys", "properties")]  # fmt: skip
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _path(column: Sequence[Any]) -> list[str] | None:
-    """The parts of a column `[name, type, nullable, field id, path?]`; None where they are not known."""
+    """The path of a column `[name, type, nullable, field id, path?]`; None if unknown."""
     if len(column) > 4 and column[4]:
         return list(column[4])
     return None if "." in column[0] else [column[0]]
@@ -41,12 +41,12 @@ def _column_key(column: Sequence[Any]) -> str:
 
 
 def _schemas_in_order(found: Found) -> list[Sequence[Any]]:
-    """The columns of each schema, older ones first: the first sight of a name counts."""
+    """The columns of each schema, the current one last, because a column keeps the id of its first appearance."""
     current = found["schemas"].get(found["schema_hash"], [])
     return [columns for hash_, columns in found["schemas"].items() if hash_ != found["schema_hash"]] + [current]
 
 
-def _looked(found: Found) -> tuple[list[str], str]:
+def _partitioning(found: Found) -> tuple[list[str], str]:
     """Partition keys, and properties as JSON."""
     return list(found.get("partition_keys", ())), json.dumps(dict(found.get("properties", {})), sort_keys=True)
 
@@ -76,7 +76,7 @@ def _snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
 
 
 class Discovery:
-    """Stores what discovery finds in lakes. All of it runs inside the writer's transaction."""
+    """Stores the results of discovery. All methods run inside the writer's transaction."""
 
     def __init__(self, catalog: Catalog):
         self._catalog = catalog
@@ -84,13 +84,14 @@ class Discovery:
     def store_all(
         self, connection: Connection, catalog: str, format: str, found: Sequence[Found], present: Collection[Any]
     ) -> list[TableEntry]:
-        """`store` for many tables, in order; those that are new are stored together.
+        """`store` for many tables, in order; new ones are stored together.
 
         Args:
             connection: The writer's.
             catalog: The connector's name.
+            format: Format of the tables.
             found: The tables as a worker describes them.
-            present: (schema, name) of all tables of the lake, empty when not all were looked at.
+            present: (schema, name) of all tables of the lake; empty if not all were listed.
         """
         entries = self._catalog.drafted.by_key.values()
         ids = {entry.table_id for entry in entries if entry.table_catalog == catalog}
@@ -99,17 +100,19 @@ class Discovery:
             item for item in found
             if (catalog, item["schema"], item["name"]) not in names and item["table_id"] not in ids
         ]  # fmt: skip
-        doubled = len({item["table_id"] for item in new if item["table_id"]}) < sum(1 for i in new if i["table_id"])
-        made = {} if doubled or len(new) < 2 else self._store_new(connection, catalog, format, new)
+        new_ids = [item["table_id"] for item in new if item["table_id"]]
+        together = len(new) > 1 and len(set(new_ids)) == len(new_ids)  # copies of a table share its id
+        stored = self._store_new(connection, catalog, format, new) if together else {}
         return [
-            made.get((catalog, item["schema"], item["name"])) or self.store(connection, catalog, format, item, present)
+            stored.get((catalog, item["schema"], item["name"])) or self.store(
+                connection, catalog, format, item, present)
             for item in found
         ]  # fmt: skip
 
     def _store_new(
         self, connection: Connection, catalog: str, format: str, found: Sequence[Found]
     ) -> dict[tuple[str, str, str], TableEntry]:
-        """Tables that were never seen: whatever number of them, one insert into each table of the catalog."""
+        """Stores new tables, with one insert into each table of the catalog."""
         names = {(catalog, item["schema"], item["name"]): item["table_id"] for item in found}
         entries = self._catalog.register_all(connection, names, format)
         rows: dict[str, list[list[Any]]] = {
@@ -127,33 +130,34 @@ class Discovery:
             rows["table_constraints"] += _constraint_rows(key, item)
             rows["snapshots"] += _snapshot_rows(key, item)
             entry = replace(entry, location=item.get("location"), current_snapshot_id=item["current_snapshot_id"])
-            updates.append([key, entry.location, entry.current_snapshot_id, *_looked(item)])
+            updates.append([key, entry.location, entry.current_snapshot_id, *_partitioning(item)])
             self._catalog.keep(entry)
             self._catalog.seen_as[key] = _digest(item)
             entries[entry.name] = entry
-        for table, given in rows.items():
-            insert_rows(connection, table, given)
+        for table, new_rows in rows.items():
+            insert_rows(connection, table, new_rows)
         columns = ("table_key", "location", "current_snapshot_id", "partition_keys", "properties")
         types = (pa.int64(), pa.string(), pa.int64(), pa.list_(pa.string()), pa.string())
-        made = {n: pa.array(v, t) for n, v, t in zip(columns, zip(*updates, strict=True), types, strict=True)}
-        changes = ", ".join(f"{name} = m.{name}" for name in columns[1:])
-        execute(connection, f"UPDATE tables SET {changes} FROM {{made}} m WHERE tables.table_key = m.table_key",
-                made=pa.table(made))  # fmt: skip
+        values = {n: pa.array(v, t) for n, v, t in zip(columns, zip(*updates, strict=True), types, strict=True)}
+        changes = ", ".join(f"{name} = v.{name}" for name in columns[1:])
+        execute(connection, f"UPDATE tables SET {changes} FROM {{values}} v WHERE tables.table_key = v.table_key",
+                values=pa.table(values))  # fmt: skip
         return entries
 
     def store(
         self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], present: Collection[Any]
     ) -> TableEntry:
-        """Stores one table as a worker found it; ids, columns, snapshots and constraints are renewed.
+        """Stores one table, with its column ids, columns, snapshots and constraints.
 
-        `present` are the (schema, name) pairs of all tables of the lake, empty when not all were looked at: a table
-        whose identity is known under a name that is no longer there was renamed; where it still is, one is a copy.
+        A table whose id is stored under another name was renamed if that name is no longer in `present`; else one of
+        the two is a copy.
 
         Args:
             connection: The writer's.
             catalog: The connector's name.
+            format: Format of the table.
             found: The table as a worker describes it.
-            present: (schema, name) of all tables of the lake.
+            present: (schema, name) of all tables of the lake; empty if not all were listed.
         """
         name = (catalog, found["schema"], found["name"])
         entry = self._catalog.drafted.by_name.get(name)
@@ -165,7 +169,7 @@ class Discovery:
             )  # fmt: skip
             entry = next(renamed, None)
         if entry is not None and found["table_id"] and entry.table_id not in (found["table_id"], None):
-            if entry.format != EXTERNAL:  # another table of the same name: the old one is gone
+            if entry.format != EXTERNAL:  # another table of the same name: the old one was dropped
                 self._catalog.change(connection, entry, dropped=True)
                 entry = None
             else:
@@ -182,9 +186,9 @@ class Discovery:
             entry = self._catalog.change(connection, entry, **changes)
         digest = _digest(found)
         if not found["snapshots"] and self._catalog.seen_as.get(entry.table_key) == digest:
-            return entry  # as it was the last time
+            return entry  # unchanged since the last inspection
         connection.execute("UPDATE tables SET partition_keys = ?::VARCHAR[], properties = ? WHERE table_key = ?",
-                           [*_looked(found), entry.table_key])  # fmt: skip
+                           [*_partitioning(found), entry.table_key])  # fmt: skip
         self._catalog.database.touch(entry.table_key)
         self._store_schemas(connection, entry, found)
         self._store_snapshots(connection, entry, found)
@@ -211,7 +215,7 @@ class Discovery:
     def _adopt_dotted_names(
         self, connection: Connection, entry: TableEntry, keyed: Mapping[str, Sequence[Any]]
     ) -> None:
-        """Gives columns whose one part has dots the id that an earlier layout kept under the plain name."""
+        """Moves ids that an earlier layout stored under an unquoted name with dots to the quoted column key."""
         for key, column in keyed.items():
             if key != column[0] and column[0] not in keyed:
                 connection.execute(
@@ -222,26 +226,26 @@ class Discovery:
     def note_tables(
         self, connection: Connection, table_keys: Collection[int], errors: Mapping[int, str] | None = None
     ) -> None:
-        """Records that a look at a lake reached these tables just now.
+        """Records that these tables were inspected just now.
 
         Args:
             connection: The writer's.
-            table_keys: Of all tables that were looked at.
+            table_keys: Keys of all inspected tables.
             errors: Table key → why the table cannot be read; the others are ACTIVE.
         """
-        looked = {key: (errors or {}).get(key) for key in table_keys}
+        inspected = {key: (errors or {}).get(key) for key in table_keys}
         connection.execute(
             "UPDATE tables SET checked_at = ?, last_error = n.error,"
             " state = CASE WHEN n.error IS NULL THEN 'ACTIVE' ELSE 'FAILING' END"
             " FROM (SELECT unnest(?::BIGINT[]) AS table_key, unnest(?::VARCHAR[]) AS error) n"
             " WHERE tables.table_key = n.table_key",
-            [datetime.now(UTC), list(looked), list(looked.values())],
+            [datetime.now(UTC), list(inspected), list(inspected.values())],
         )
 
     def note_unreadable(
         self, connection: Connection, catalog: str, format: str, schema: str, name: str, reason: str
     ) -> TableEntry:
-        """Records a table that is there and cannot be read; one that is new is registered without snapshots."""
+        """Records a table that exists but cannot be read; a new one is registered without snapshots."""
         entry = self._catalog.drafted.by_name.get((catalog, schema, name))
         entry = entry or self._catalog.register(connection, (catalog, schema, name), None, format)
         self.note_tables(connection, [entry.table_key], {entry.table_key: reason})
@@ -275,7 +279,16 @@ class Discovery:
     def forget_missing(
         self, connection: Connection, catalog: str, present: Callable[[TableEntry], bool]
     ) -> list[TableEntry]:
-        """Marks the connector's tables that are gone from the lake as dropped."""
+        """Marks the connector's tables that left the lake as dropped.
+
+        Args:
+            connection: The writer's.
+            catalog: The connector's name.
+            present: True for a table that is still in the lake.
+
+        Returns:
+            The entries of the dropped tables.
+        """
         gone = [
             e for e in self._catalog.tables() if e.table_catalog == catalog and e.format != EXTERNAL and not present(e)
         ]

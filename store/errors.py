@@ -1,7 +1,7 @@
-"""One base, few leaves. Every error says what was wrong, where, and what would be right.
+"""The errors of the project: one base, one class for each status. Messages name the problem, its place and a remedy.
 
-`code` is the word in brackets that a message on the wire begins with; `status` is the gRPC status it maps to. The
-message must be fit for strangers: no SQL, no server path, no secret.
+`code` is the word in brackets at the start of a message on the wire; `status` is the gRPC status it maps to. Messages
+are sent to clients, so they must not contain SQL, server paths or secrets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class InvalidArgument(StatflightError):
 
 
 class InvalidField(InvalidArgument):
-    """A field of a record or request: names field, reason, expected and actual."""
+    """An invalid field of a record or request; has field, reason, expected and actual value."""
 
     def __init__(self, field: str, reason: str, *, expected: object, actual: object, where: str = ""):
         place = f" ({where})" if where else ""
@@ -57,25 +57,25 @@ class Conflict(StatflightError):
 
 
 class NotFound(StatflightError):
-    """No such flight, table, snapshot, job or connector; `code` names which."""
+    """A flight, table, snapshot, job or connector that does not exist; `code` names which."""
 
     code = status = "NOT_FOUND"
 
 
 class Unauthenticated(StatflightError):
-    """No credentials, or bad ones."""
+    """Missing or invalid credentials."""
 
     code = status = "UNAUTHENTICATED"
 
 
 class PermissionDenied(StatflightError):
-    """Known caller, not allowed."""
+    """An authenticated caller without the permission."""
 
     code = status = "PERMISSION_DENIED"
 
 
 class ResourceExhausted(StatflightError):
-    """Over a limit: streams in flight, queue, bytes."""
+    """A limit was reached: concurrent streams, queue length, bytes."""
 
     code = "RESOURCE_EXHAUSTED"
     status = "UNAVAILABLE"
@@ -91,26 +91,26 @@ class ShuttingDown(StatflightError):
 
 
 class Unimplemented(StatflightError):
-    """Not built for this target."""
+    """Not implemented for this target."""
 
     code = status = "UNIMPLEMENTED"
 
 
 class Cancelled(StatflightError):
-    """The caller went away."""
+    """The caller cancelled the call or disconnected."""
 
     code = status = "CANCELLED"
 
 
 class DeadlineExceeded(StatflightError):
-    """The caller's time is spent."""
+    """The caller's deadline has passed."""
 
     code = status = "DEADLINE_EXCEEDED"
     retryable = True
 
 
 class UpstreamError(StatflightError):
-    """A lake, catalog or file could not be read; `retryable` tells whether another try may help."""
+    """A lake, catalog or file could not be read; `retryable` is true if another try may succeed."""
 
     code = "UPSTREAM"
     status = "UNAVAILABLE"
@@ -118,11 +118,11 @@ class UpstreamError(StatflightError):
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """` did you mean …?` for the closest known name, or nothing."""
+    """`did you mean "…"?` with the closest known name; empty if none is close."""
     import difflib
 
-    found = difflib.get_close_matches(name, known, 1, 0.6)
-    return f'did you mean "{found[0]}"?' if found else ""
+    matches = difflib.get_close_matches(name, known, 1, 0.6)
+    return f'did you mean "{matches[0]}"?' if matches else ""
 
 
 def _shown(value: object) -> str:
@@ -131,13 +131,13 @@ def _shown(value: object) -> str:
 
 
 def to_json(error: StatflightError) -> dict[str, Any]:
-    """An error as it travels between processes."""
+    """An error as JSON, for another process; see `from_json`."""
     return {"status": error.status, "code": error.code, "message": error.message, "hint": error.hint,
             "params": error.params, "retryable": error.retryable}  # fmt: skip
 
 
 def from_json(body: Mapping[str, Any]) -> StatflightError:
-    """The error that `to_json` described, as the leaf its status names; retryable as it was there."""
+    """The error of a `to_json` document, as the class of its status."""
     leaves: list[type[StatflightError]] = [
         InvalidArgument, NotFound, Unauthenticated, PermissionDenied, Unimplemented, UpstreamError,
     ]  # fmt: skip
@@ -151,9 +151,9 @@ _BUGS: Final = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NotImplementedError, RecursionError,
     TypeError, ValueError,
 )  # fmt: skip
-"""Exceptions that repeat: malformed data, unsupported types (Arrow's own are among these), missing modules, bugs."""
+"""Exceptions that a retry would repeat: malformed data, unsupported types (also of Arrow), missing modules, bugs."""
 
 
-def may_pass(trouble: BaseException) -> bool:
-    """True if a retry may help: our own exceptions have a flag, others are judged by their type."""
-    return trouble.retryable if isinstance(trouble, StatflightError) else not isinstance(trouble, _BUGS)
+def may_pass(error: BaseException) -> bool:
+    """True if a retry may succeed: by the flag of the project's own errors, by the type of others."""
+    return error.retryable if isinstance(error, StatflightError) else not isinstance(error, _BUGS)

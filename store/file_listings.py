@@ -1,8 +1,8 @@
-"""Listings of files that continue one before: what a capture does not put again is carried over.
+"""Incremental file listings: a capture puts only the files that differ from a base listing; the rest is carried over.
 
-A capture names what it says of a table's files by a mark. The mark of the newest listing is kept, until rows of that
-listing are deleted or replaced as a whole; rows that are put over them one by one are about the same file content, and
-as good for the next listing. A later capture that starts from a marked listing puts only what differs.
+A capture gives its listing a mark, a digest of everything it reports about the table's files. The mark of the newest
+listing is stored until rows of that listing are deleted or replaced as a whole; single rows may be replaced, because
+they are about the same file content. A later capture that starts from a marked listing puts only the differences.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FAMILIES: Final = ("stats.files", "stats.file_columns")
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files that a put has of a snapshot: all, or the changes to those of a base, less `removed` paths."""
+    """The file listing of a put: all files of a snapshot, or changes to a base listing and the `removed` paths."""
 
     snapshot_id: int
     mark: str
@@ -36,11 +36,13 @@ def can_continue(connection: Connection, table_key: int, listing: Listing) -> bo
     """True if the base is the newest listing, still has its mark, and the snapshot has no listing of its own.
 
     Args:
+        connection: Any connection.
+        table_key: Key of the table.
         listing: The listing to be put.
     """
     base = listing.base_snapshot_id
-    found = connection.execute("SELECT snapshot_id, mark FROM file_marks WHERE table_key = ?", [table_key]).fetchall()
-    if base is None or found != [(base, listing.base_mark)]:
+    marks = connection.execute("SELECT snapshot_id, mark FROM file_marks WHERE table_key = ?", [table_key]).fetchall()
+    if base is None or marks != [(base, listing.base_mark)]:
         return False
     for family in FAMILIES:
         listed = positions(connection, table_key, family)
@@ -54,14 +56,15 @@ def _is_newest(snapshot_id: int, listed: dict[int, int]) -> bool:
 
 
 def continue_listing(connection: Connection, table_key: int, listing: Listing) -> None:
-    """Gives the snapshot the listing of its base without the removed files; what is new is put after that.
+    """Gives the snapshot the listing of its base without the removed files; its other rows are put after that.
 
     Args:
         connection: The writer's.
-        listing: The listing; its base must be what `can_continue` accepts.
+        table_key: Key of the table.
+        listing: The listing, with a base.
 
     Raises:
-        UpstreamError: The base is not what it was; another try starts anew.
+        UpstreamError: `can_continue` is false, because the listings changed meanwhile; a retry may succeed.
     """
     if not can_continue(connection, table_key, listing):
         raise UpstreamError("the files of the table were changed by somebody else meanwhile", code="LISTING_CHANGED")
@@ -80,11 +83,11 @@ def continue_listing(connection: Connection, table_key: int, listing: Listing) -
 
 
 def mark_listings(connection: Connection, listings: Sequence[tuple[int, Listing]]) -> None:
-    """Keeps the marks of listings that were put, each with its table key, of those that are the newest."""
+    """Stores the marks of listings, given with their table keys, that are now the newest of their table."""
     if not listings:
         return
     forget_marks(connection, list({table_key for table_key, _ in listings}))
-    marks = {(table_key, listing.snapshot_id): listing.mark for table_key, listing in listings}  # the last one holds
+    marks = {(table_key, listing.snapshot_id): listing.mark for table_key, listing in listings}  # the last one wins
     newest_marks = pa.table({
         "table_key": pa.array([key for key, _ in marks], pa.int64()),
         "snapshot_id": pa.array([snapshot_id for _, snapshot_id in marks], pa.int64()),
@@ -100,7 +103,13 @@ def mark_listings(connection: Connection, listings: Sequence[tuple[int, Listing]
 
 
 def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None = None) -> None:
-    """To be called whenever rows of files are deleted, or replaced as a whole; of one snapshot or of all (None)."""
+    """Deletes the mark of a table; must be called when rows of files are deleted or replaced as a whole.
+
+    Args:
+        connection: The writer's.
+        table_key: Key of the table.
+        snapshot_id: Snapshot of these rows; None for all.
+    """
     connection.execute(
         "DELETE FROM file_marks WHERE table_key = ? AND (snapshot_id = ? OR ?)",
         [table_key, snapshot_id, snapshot_id is None],
@@ -108,6 +117,6 @@ def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None 
 
 
 def forget_marks(connection: Connection, table_keys: Sequence[int]) -> None:
-    """`forget_mark` of all snapshots of many tables."""
+    """`forget_mark` for all snapshots of many tables."""
     execute(connection, f"DELETE FROM file_marks WHERE {among('table_key', table_keys)}",
             moved=pa.table({"key": pa.array(table_keys, pa.int64())}))  # fmt: skip

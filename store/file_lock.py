@@ -1,8 +1,8 @@
 """An advisory lock beside a file that one process owns.
 
-DuckDB locks its file with a POSIX record lock, which the kernel drops as soon as the owning process closes *any*
-descriptor of that file. This lock is a second line: it belongs to a file of its own that nothing else opens, and to the
-open description (`flock`), so that no other close releases it. The kernel frees it when the process ends in any way.
+DuckDB locks its file with a POSIX record lock, which the kernel releases as soon as the owning process closes *any*
+descriptor of that file. This second lock is a `flock` on a separate file that nothing else opens, so no other close
+releases it. The kernel releases it when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class FileLock:
 
     Raises:
         BlockingIOError: Another process, or another lock of this one, holds it.
-        OSError: The file cannot be made.
+        OSError: The file cannot be created.
     """
 
     def __init__(self, path: str | Path):
@@ -38,14 +38,14 @@ class FileLock:
             os.close(self._descriptor)  # the last owner removed the file between open and lock
 
     def _is_current(self) -> bool:
-        """True if the locked file is still the one that others would open."""
+        """True if the path still names the locked file."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except FileNotFoundError:
             return False
 
     def release(self) -> None:
-        """Removes the file while it is still locked, then frees it; a second call does nothing."""
+        """Removes the file while it is locked, then releases the lock; a second call does nothing."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 self._path.unlink()

@@ -1,8 +1,8 @@
-"""Layout of records in the DuckDB file, as SQL: rows of one snapshot, rows of files over spans of listings.
+"""SQL over stored records: rows of one snapshot, and rows of files, which are valid for spans of file listings.
 
-Rows of files hold for the file listings at positions from_pos <= pos < to_pos of their table and family. A snapshot
-whose files were put has one listing in `file_snapshots`; positions follow the order in which listings came. Always:
-a row is held by at least one listing, and `to_pos` is OPEN_END exactly where the newest listing holds it.
+A file's row belongs to the listings at positions from_pos <= pos < to_pos of its table and family. A snapshot whose
+files were put has one listing in `file_snapshots`; positions follow the order of the puts. Invariants: a row belongs to
+at least one listing, and `to_pos` is OPEN_END exactly if it belongs to the newest one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from store.catalog_store import TableEntry
 from store.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, parts, stored_columns
 from store.targets import Target, TargetKind
 
-# The storage id of a row's target, by the rules of `store.targets`.
+# Flight → SQL of the storage id of a row's target, by the rules of `store.targets`; {0} is the row's alias.
 STORAGE_ID = {
     "stats.tables": "'table'",
     "stats.columns": "'column-' || lpad({0}.column_id::VARCHAR, 19, '0')",
@@ -32,13 +32,15 @@ STORAGE_ID = {
 
 
 def rows_of(flight: str, table: TableEntry, snapshot_id: int) -> tuple[str, list[Any]]:
-    """FROM and WHERE (open to `AND …`) of a table's stored rows `t` at one snapshot, and the parameters.
+    """SQL that selects a table's stored rows at one snapshot.
 
     Args:
         flight: A stored flight, or `file_sketches`.
+        table: The table.
+        snapshot_id: Id of the snapshot.
 
     Returns:
-        SQL that begins with the table's name, and its parameters.
+        FROM (without the word) and WHERE, to which `AND …` may be appended, with the rows as `t`; and the parameters.
     """
     if flight in BY_SNAPSHOT:
         return f"{BY_SNAPSHOT[flight]} t WHERE t.table_key = ? AND t.snapshot_id = ?", [table.table_key, snapshot_id]
@@ -50,10 +52,14 @@ def rows_of(flight: str, table: TableEntry, snapshot_id: int) -> tuple[str, list
 
 
 def where_target(flight: str, target: Target) -> tuple[str, list[Any]]:
-    """Condition (beginning with AND) of the rows `t` of a flight that are about a target, and the parameters.
+    """SQL that selects the rows about a target.
 
     Args:
         flight: A stored flight, or `file_sketches`.
+        target: The target.
+
+    Returns:
+        A condition on rows `t` that begins with AND, or is empty; and the parameters.
     """
     if flight.endswith("sketches"):
         return " AND t.storage_id = ?", [target.storage_id]
@@ -75,23 +81,25 @@ def positions(connection: Connection, table_key: int, family: str) -> dict[int, 
     """Snapshot id → position of its listing.
 
     Args:
+        connection: Any connection.
+        table_key: Key of the table.
         family: A flight of `BY_SPAN`.
     """
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = ?", [table_key, family]
     )
-    return dict(found.fetchall())
+    return dict(rows.fetchall())
 
 
 def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scope: str, turn: pa.Table) -> None:
-    """Takes rows, named by rowid, out of one listing of their table alone: their spans are cut, or split around it.
+    """Removes rows from one listing of their table: their spans are shortened, or split around it.
 
     Args:
         connection: The writer's.
         family: A flight of `BY_SPAN`.
         doomed: Row ids (int64).
-        scope: A condition on `table_key` that holds for all the rows, by which DuckDB skips row groups.
-        turn: `table_key`, the position of the listing (`pos`) and that of the newest one (`last`), of each table.
+        scope: A condition on `table_key` that is true for all the rows, by which DuckDB skips row groups.
+        turn: For each table, `table_key`, the position of the listing (`pos`) and of the newest one (`last`).
     """
     if not len(doomed):
         return
@@ -100,7 +108,7 @@ def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scop
     tables = {"turn": turn, "doomed": pa.table({"rid": doomed})}
     among = f"{physical}.{scope} AND {rowid_in(doomed, physical)}"
     own = ", ".join(f"t.{name}" for name in columns.split(", "))
-    if pc.any(pc.less(turn["pos"], turn["last"])).as_py():  # of the newest listing, nothing follows
+    if pc.any(pc.less(turn["pos"], turn["last"])).as_py():  # the rest of a span behind the listing
         execute(
             connection, f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.pos + 1, t.to_pos, {own}"
             f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN {{turn}} w ON w.table_key = t.table_key"
@@ -108,7 +116,7 @@ def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scop
         )  # fmt: skip
     of_turn = f"{{turn}} w WHERE w.table_key = {physical}.table_key AND {among} AND {physical}.from_pos"
     execute(connection, f"DELETE FROM {physical} USING {of_turn} = w.pos", **tables)
-    if pc.any(pc.greater(turn["pos"], 0)).as_py():  # of the first listing, nothing precedes
+    if pc.any(pc.greater(turn["pos"], 0)).as_py():  # the rest of a span before the listing
         execute(connection, f"UPDATE {physical} SET to_pos = w.pos FROM {of_turn} < w.pos", **tables)
 
 
@@ -119,8 +127,10 @@ def delete_by_snapshot(
 
     Args:
         connection: The writer's.
-        snapshot_id: Of this snapshot alone; None for all.
-        target: Of this target alone; None for all.
+        flight: The flight.
+        table: The table.
+        snapshot_id: Only rows of this snapshot; None for all.
+        target: Only rows about this target; None for all.
 
     Returns:
         The number of rows deleted.
@@ -131,8 +141,8 @@ def delete_by_snapshot(
         where, values = where + " AND t.snapshot_id = ?", [*values, snapshot_id]
     deleted = 0
     for physical in parts(flight):
-        found = connection.execute(f"DELETE FROM {physical} t WHERE {where}{condition}", [*values, *parameters])
-        deleted += int(found.fetchall()[0][0])
+        count = connection.execute(f"DELETE FROM {physical} t WHERE {where}{condition}", [*values, *parameters])
+        deleted += int(count.fetchall()[0][0])
     return deleted
 
 
@@ -143,11 +153,13 @@ def delete_by_span(
 
     Args:
         connection: The writer's.
-        snapshot_id: Of this snapshot's listing alone; None for all.
-        target: Of this target alone; None for all.
+        family: The flight.
+        table: The table.
+        snapshot_id: Only rows of this snapshot's listing; None for all.
+        target: Only rows about this target; None for all.
 
     Returns:
-        The number of rows taken out of listings: one that two listings hold counts twice.
+        The number of rows removed from listings; a row of two listings counts twice.
     """
     physical, key = BY_SPAN[family], table.table_key
     listings = positions(connection, key, family)
@@ -175,7 +187,7 @@ def delete_by_span(
 
 
 def _tidy(connection: Connection, family: str, table_key: int) -> None:
-    """After listings went: rows that none holds go, rows that the newest one left holds are open again."""
+    """Restores the invariants after listings were deleted: deletes rows of no listing, reopens rows of the newest."""
     physical = BY_SPAN[family]
     left = sorted(positions(connection, table_key, family).values())
     connection.execute(

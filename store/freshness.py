@@ -1,7 +1,7 @@
-"""The freshness of a record and what it is usable for (`store/SEMANTICS.md` §3): once as SQL, as Arrow, for one row.
+"""Freshness and `usable_for` of a record (`store/SEMANTICS.md` §3), in Python for one row, in SQL and in Arrow.
 
-`freshness` compares the snapshot that a record was captured at with the one a reader asks for. `usable_for` is PRUNING
-where a planner may skip data by the row, else PLANNING. `tests/store/test_freshness.py` holds the forms equal.
+`freshness` compares the snapshot at which a record was captured with the requested one. `usable_for` is PRUNING if a
+planner may skip data by the row, else PLANNING. `tests/store/test_freshness.py` checks that the forms agree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USABLE_COLUMNS: Final = ("completeness", "row_groups_sampled", "logical_type", "
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A snapshot, or a record's place in history: `ordinal` grows with history, the hash is None where unknown."""
+    """A snapshot, or a record's place in history; `ordinal` increases along history, an unknown hash is None."""
 
     snapshot_id: int
     ordinal: int
@@ -34,11 +34,11 @@ class At:
 
 
 def freshness(record: At, asked: At) -> str | None:
-    """The label of a record for a snapshot asked for; None where the record is of a newer one and cannot answer.
+    """The freshness of a record for a requested snapshot; None if the record is newer and does not apply.
 
     Args:
-        record: Where the record was captured, with its own schema hash where it has one.
-        asked: The snapshot that the reader asks for.
+        record: Snapshot at which the record was captured, with the record's own schema hash if it has one.
+        asked: The requested snapshot.
     """
     if record.snapshot_id == asked.snapshot_id:
         return EXACT
@@ -49,7 +49,7 @@ def freshness(record: At, asked: At) -> str | None:
 
 
 def rank(record: At, asked: At) -> tuple[bool, bool, int]:
-    """The order among records of one target that can answer: the greatest does."""
+    """Sort key of the records of one target that apply to a requested snapshot; the greatest is used."""
     label = freshness(record, asked)
     same = record.schema_hash is not None and record.schema_hash == asked.schema_hash
     return label == EXACT, same, record.ordinal
@@ -62,7 +62,7 @@ def freshness_sql(record: str, hash: str, ordinal: str, asked: str) -> str:
         record: Alias of the record's row, which has `snapshot_id`.
         hash: SQL of the record's schema hash.
         ordinal: SQL of the ordinal of the record's snapshot.
-        asked: Alias of a row with `snapshot_id`, `ordinal` and `schema_hash` of the snapshot asked for.
+        asked: Alias of a row with `snapshot_id`, `ordinal` and `schema_hash` of the requested snapshot.
     """
     return (
         f"CASE WHEN {record}.snapshot_id = {asked}.snapshot_id THEN '{EXACT}'"
@@ -80,8 +80,8 @@ def rank_sql(record: str, hash: str, ordinal: str, asked: str) -> str:
 
 
 def stored_freshness_sql(snapshot_id: str, current: str) -> str:
-    """SQL of the label of a stored row that is read for itself: EXACT at the current snapshot, else STALE; of a table
-    without a current snapshot every row is EXACT.
+    """SQL of the freshness of a stored row, read without a requested snapshot: EXACT at the current snapshot, else
+    STALE; EXACT for a table without a current snapshot.
 
     Args:
         snapshot_id: SQL of the row's snapshot id.
@@ -94,15 +94,15 @@ def stored_freshness_sql(snapshot_id: str, current: str) -> str:
 
 
 def is_whole(row: Mapping[str, Any]) -> bool:
-    """True if a record is complete and not of a sample."""
+    """True if a record is complete and not from a sample."""
     return row.get("completeness") == "COMPLETE" and not row.get("row_groups_sampled")
 
 
 def usable_for(label: str | None, row: Mapping[str, Any]) -> str:
-    """PRUNING or PLANNING, for a record by column name that is served with a freshness.
+    """PRUNING or PLANNING.
 
     Args:
-        label: The freshness that the record is served with.
+        label: Freshness of the record for the requested snapshot.
         row: The record by column name.
     """
     unsure = row.get("logical_type") in NAN_TYPES and row.get("nan_count") is None
@@ -132,17 +132,17 @@ def usable_for_sql(label: str, row: str, columns: Collection[str]) -> str:
 
 
 def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-    """A mask of the rows that are complete and not of a sample; without nulls."""
+    """A mask of the rows that are complete and not from a sample; without nulls."""
     complete = pc.equal(rows["completeness"], "COMPLETE").fill_null(False)
     return pc.and_(complete, pc.equal(pc.fill_null(rows["row_groups_sampled"], 0), 0))
 
 
 def usable_for_arrow(label: pa.Array, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-    """`usable_for` of each row (utf8), given the freshness of each.
+    """`usable_for` of each row.
 
     Args:
         label: Freshness of each row (utf8).
-        rows: The rows, with the columns of `USABLE_COLUMNS` that their flight has.
+        rows: The rows, with those of `USABLE_COLUMNS` that their flight has.
 
     Returns:
         utf8, without nulls.

@@ -1,4 +1,4 @@
-"""Numbers that the type and the bounds of a record rule out (`store/SEMANTICS.md` §2), found by vector."""
+"""Checks of counts and moments against the type and the bounds of their record (`store/SEMANTICS.md` §2)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 # A value of a nested type, such as a tuple of a column group, may hold a NaN.
 _MAY_HOLD_NAN: Final = _FLOATING | {Kind.ARRAY, Kind.MAP, Kind.STRUCT, Kind.VARIANT}
 _MEASURED: Final = _FLOATING | {Kind.INT, Kind.DECIMAL}
-_SPARE: Final = 1e-9  # of a bound: what rounding may leave of a mean
+_TOLERANCE: Final = 1e-9  # relative to a bound: the rounding error of a mean
 _MOMENTS: Final = ("mean", "stddev")
 
 
 class Impossible(NamedTuple):
-    """The first row of a batch whose field cannot be: its number, the field, the reason and what would be right."""
+    """A value that its record rules out: row number in the batch, field, reason, and what is expected."""
 
     row: int
     field: str
@@ -32,11 +32,11 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
     """Looks for a nan_count, mean or stddev that its record's type does not have, or that its bounds rule out.
 
     Args:
-        columns: Of a batch of scalar records, by name; types and bounds in canonical form.
-        within_bounds: Hold mean and stddev to the bounds.
+        columns: Columns of a batch of scalar records, by name; types and bounds in canonical form.
+        within_bounds: Check mean and stddev against the bounds too.
 
     Returns:
-        The first row of the first field with such a value; None where all can be. Records without a type can.
+        The first row of the first field with such a value, None if there is none. Records without a type always pass.
     """
     given = [name for name in _MOMENTS if name in columns and columns[name].null_count < len(columns[name])]
     nans = columns.get("nan_count")
@@ -83,10 +83,10 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
 
 
 def _widened(texts: pa.Array, measured: pa.Array, singles: pa.Array, upper: bool) -> pa.Array:
-    """Bounds as doubles, moved outwards by `_SPARE`; null where the type is no number. NaN rules nothing out."""
+    """Bounds as doubles, widened by `_TOLERANCE`; null for types that are not numbers. NaN rules nothing out."""
     texts = pc.if_else(measured, texts, pa.scalar(None, pa.string()))
     numbers = texts.cast(pa.float64())
-    if pc.any(singles, min_count=0).as_py():  # what the float is, not its text
+    if pc.any(singles, min_count=0).as_py():  # the float's value is not that of its text as a double
         numbers = pc.if_else(singles, texts.cast(pa.float32()).cast(pa.float64()), numbers)
-    spare = pc.multiply(pc.if_else(pc.is_finite(numbers), pc.abs(numbers), 0.0), _SPARE)
-    return pc.add(numbers, spare) if upper else pc.subtract(numbers, spare)
+    margin = pc.multiply(pc.if_else(pc.is_finite(numbers), pc.abs(numbers), 0.0), _TOLERANCE)
+    return pc.add(numbers, margin) if upper else pc.subtract(numbers, margin)

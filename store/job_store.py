@@ -1,10 +1,10 @@
-"""The durable queue of captures: states, equal jobs as one, leases with a fencing token, retries with backoff.
+"""The durable queue of captures: states, deduplication, leases with a fencing token, retries with backoff.
 
 A job is QUEUED, then RUNNING under a lease, then SUCCEEDED, FAILED or CANCELLED; between two tries it is WAITING, and
-while its worker has yet to hear of a cancellation it is CANCELLING. Of one table one job runs at a time.
+CANCELLING until its worker has noticed a cancellation. One job per table runs at a time.
 
-Jobs are handed out in the order they were queued, but a priority counts as so many seconds of waiting: a light job
-(priority 0) overtakes scans queued up to half a minute before it, and no job waits for ever.
+Jobs are leased in the order of queueing time plus priority in seconds: a light job (priority 0) overtakes scans queued
+up to half a minute before it, and no job waits for ever.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from store.jobs import MAX_ATTEMPTS, SCAN, Lease, NewJob, backoff, digest_of, ro
 
 ACTIVE: Final = ("QUEUED", "RUNNING", "WAITING", "CANCELLING")
 ENDED: Final = ("SUCCEEDED", "FAILED", "CANCELLED")
-KEPT_DAYS: Final = 30  # of jobs that have ended, and of decisions
+KEPT_DAYS: Final = 30  # retention of ended jobs and of decisions
 
 _COLUMNS: Final = (
     "job_id", "state", "table_catalog", "table_schema", "table_name", "snapshot", "mode", "targets", "attempts",
@@ -34,9 +34,9 @@ class JobStore:
     """The queue.
 
     Args:
-        database: Where it is stored.
-        lease_seconds: How long a lease lasts without being renewed.
-        now: The time in UTC.
+        database: Database of the queue.
+        lease_seconds: Duration of a lease that is not renewed.
+        now: Clock, in UTC; None for the system's.
     """
 
     def __init__(self, database: Database, lease_seconds: float = 120.0, now: Callable[[], datetime] | None = None):
@@ -44,7 +44,7 @@ class JobStore:
         self.database = database
         self.lease_seconds = lease_seconds
         self._commits = 0
-        self._none: dict[int, tuple[int, datetime]] = {}  # by priority: no job is ready since that commit, until then
+        self._idle: dict[int, tuple[int, datetime]] = {}  # greatest priority → commit at which no job was ready, until
         database.on_commit.append(self._committed)
 
     def _committed(self) -> None:
@@ -60,12 +60,12 @@ class JobStore:
             table: The table to capture.
             snapshot: Snapshot id as text, `current` or `all`.
             mode: SYNC or ASYNC.
-            request: The request, as JSON has it.
-            targets: Storage ids, for the list of jobs.
-            priority: Seconds of waiting by which jobs of priority 0 go before it.
+            request: The request as JSON.
+            targets: Storage ids, shown in the list of jobs.
+            priority: Delay in seconds relative to jobs of priority 0.
 
         Returns:
-            The id of the new job, or of an active one that is equal.
+            The id of the new job, or of the equal active one.
         """
         return self.database.write(
             lambda connection: self.enqueue_in(connection, table, snapshot, mode, request, targets, priority)
@@ -75,7 +75,7 @@ class JobStore:
         self, connection: Connection, table: TableEntry, snapshot: str, mode: str, request: Mapping[str, Any],
         targets: Sequence[str], priority: int = SCAN, *, attempts: int = 0,
     ) -> str:  # fmt: skip
-        """As `enqueue`, in the writer's transaction. A job that begins with attempts waits as after its last one."""
+        """`enqueue` inside the writer's transaction. With `attempts` > 0 the job starts WAITING, as after that many."""
         job = NewJob(table, snapshot, mode, request, targets, priority, attempts)
         return self.enqueue_all_in(connection, [job])[0]
 
@@ -86,20 +86,20 @@ class JobStore:
             jobs: Any number of them, of any tables.
 
         Returns:
-            The id of each, in order: of a new job, or of the active one that is equal.
+            The id of each, in order: of the new job, or of the equal active one.
         """
         return self.database.write(lambda connection: self.enqueue_all_in(connection, jobs))
 
     def enqueue_all_in(self, connection: Connection, jobs: Sequence[NewJob]) -> list[str]:
-        """As `enqueue_all`, in the writer's transaction."""
+        """`enqueue_all` inside the writer's transaction."""
         digests = [digest_of(job.table, job.snapshot, job.request) for job in jobs]
-        ending = [str(job.request["retry_of"]) for job in jobs if "retry_of" in job.request]  # which are about to end
-        found = connection.execute(
+        ending = [str(job.request["retry_of"]) for job in jobs if "retry_of" in job.request]  # active, but about to end
+        rows = connection.execute(
             f"SELECT dedupe, job_id, state, request FROM jobs WHERE state IN {ACTIVE}"
             " AND dedupe IN (SELECT unnest(?::VARCHAR[])) AND job_id NOT IN (SELECT unnest(?::VARCHAR[]))",
             [digests, ending],
         ).fetchall()
-        active = {digest: (str(job_id), state, json.loads(request)) for digest, job_id, state, request in found}
+        active = {digest: (str(job_id), state, json.loads(request)) for digest, job_id, state, request in rows}
         new: dict[str, tuple[str, NewJob]] = {}
         ids = []
         for job, digest in zip(jobs, digests, strict=True):
@@ -118,44 +118,44 @@ class JobStore:
         return ids
 
     def lease(self, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> Lease | None:
-        """Hands out the next job that may run.
+        """Leases the next job that may run.
 
         Args:
-            busy_tables: Keys of tables that are left alone.
-            up_to: The greatest priority to hand out; None for any.
+            busy_tables: Keys of tables to skip.
+            up_to: Greatest priority to lease; None for any.
 
         Returns:
-            None when no job may run now.
+            The lease; None if no job may run now.
         """
         return next(iter(self.lease_some(1, busy_tables, up_to=up_to)), None)
 
     def lease_some(self, most: int, busy_tables: Iterable[int] = (), *, up_to: int | None = None) -> list[Lease]:
-        """Hands out the next jobs that may run, of each table one.
+        """Leases the next jobs that may run, one per table.
 
-        One more than a quarter of those that wait at the most, so that other workers get theirs; one that was tried
-        before goes alone.
+        Leases at most 1 + a quarter of the waiting jobs, to leave some for other workers; a job that was tried before
+        is leased alone.
 
         Args:
-            most: How many, at least 1.
-            busy_tables: Keys of tables that are left alone.
-            up_to: The greatest priority.
+            most: Greatest number of jobs, at least 1.
+            busy_tables: Keys of tables to skip.
+            up_to: Greatest priority to lease; None for any.
 
         Returns:
-            The leases in the order of the queue; none where no job may run.
+            The leases in the order of the queue; empty if no job may run now.
         """
         now = self.now()
         busy = list(busy_tables)
         limit = 2**31 if up_to is None else up_to
-        commits, until = self._none.get(limit, (-1, now))
+        commits, until = self._idle.get(limit, (-1, now))
         if commits == self._commits and now < until:
             return []
         waiting = "state IN ('QUEUED', 'WAITING') AND priority <= ?"
-        commits = self._commits  # before the look: what is committed meanwhile is looked at again
+        commits = self._commits  # read before the query, so that a commit during it invalidates the result
         ((first, count),) = self.database.rows(
             f"SELECT min(coalesce(not_before, 'epoch'::TIMESTAMPTZ)), count(*) FROM jobs WHERE {waiting}", limit
         )
         if first is None or first > now:
-            self._none[limit] = commits, first or datetime.max.replace(tzinfo=UTC)
+            self._idle[limit] = commits, first or datetime.max.replace(tzinfo=UTC)
             return []
         ready = f"{waiting} AND coalesce(not_before <= ?, true)"
         order = "queued_at + to_seconds(priority), job_id"
@@ -188,39 +188,40 @@ class JobStore:
         return self.database.write(run)
 
     def give_back(self, tokens: Sequence[str]) -> int:
-        """Queues jobs again that their worker has not begun, as if they had not been handed out.
+        """Requeues leased jobs that their worker has not begun, without counting an attempt.
 
         Args:
-            tokens: Of their leases.
+            tokens: Tokens of their leases.
 
         Returns:
-            How many those were.
+            The number of requeued jobs.
         """
 
         def run(connection: Connection) -> int:
-            held = "lease_token IN (SELECT unnest(?::VARCHAR[]))"
+            leased = "lease_token IN (SELECT unnest(?::VARCHAR[]))"
             connection.execute(
-                f"UPDATE jobs SET state = 'CANCELLED', finished_at = ? WHERE state = 'CANCELLING' AND {held}",
+                f"UPDATE jobs SET state = 'CANCELLED', finished_at = ? WHERE state = 'CANCELLING' AND {leased}",
                 [self.now(), tokens],
             )
             return connection.execute(
                 "UPDATE jobs SET state = 'QUEUED', attempts = attempts - 1, lease_token = NULL, lease_until = NULL,"
                 " started_at = CASE WHEN attempts > 1 THEN started_at END"
-                f" WHERE state = 'RUNNING' AND {held}", [tokens],
+                f" WHERE state = 'RUNNING' AND {leased}", [tokens],
             ).fetchall()[0][0]  # fmt: skip
 
         return self.database.write(run)
 
     def renew(self, job_id: str, token: str, progress: float | None = None, message: str | None = None) -> bool:
-        """Prolongs a lease.
+        """Renews a lease.
 
         Args:
+            job_id: Id of the job.
             token: The lease's token.
-            progress: Share done, 0 to 1; None leaves the last one.
-            message: What the worker does now; None leaves the last one.
+            progress: Fraction done, 0 to 1; None keeps the last one.
+            message: The worker's current activity; None keeps the last one.
 
         Returns:
-            True while the job is wanted, False once it is being cancelled.
+            True to continue, False if the job is being cancelled.
 
         Raises:
             Conflict: The lease is lost.
@@ -230,8 +231,8 @@ class JobStore:
         def run(connection: Connection) -> bool | StatflightError:
             try:
                 state = self.check(connection, job_id, token)
-            except StatflightError as lost:  # told below: raised here, all that shares the transaction is done again
-                return lost
+            except StatflightError as error:  # raised below: raising here would roll back the whole group of writes
+                return error
             connection.execute(
                 "UPDATE jobs SET lease_until = ?, progress = coalesce(?, progress), message = coalesce(?, message)"
                 " WHERE job_id = ?",
@@ -239,22 +240,22 @@ class JobStore:
             )
             return state == "RUNNING"
 
-        answer = self.database.write(run)
-        if isinstance(answer, StatflightError):
-            raise answer
-        return answer
+        renewed = self.database.write(run)
+        if isinstance(renewed, StatflightError):
+            raise renewed
+        return renewed
 
     def check(self, connection: Connection, job_id: str, token: str) -> str:
-        """The state of a job that this token still holds: RUNNING or CANCELLING.
+        """The state of a job whose lease has this token: RUNNING or CANCELLING.
 
         Raises:
             Conflict: The lease is lost (LEASE_LOST).
             NotFound: The job does not exist.
         """
-        found = connection.execute("SELECT state, lease_token FROM jobs WHERE job_id = ?", [job_id]).fetchall()
-        if not found:
+        rows = connection.execute("SELECT state, lease_token FROM jobs WHERE job_id = ?", [job_id]).fetchall()
+        if not rows:
             raise _unknown(job_id)
-        state, lease_token = found[0]
+        state, lease_token = rows[0]
         if state not in ("RUNNING", "CANCELLING") or lease_token != token:
             raise Conflict(f'the lease on job "{job_id}" is lost', code="LEASE_LOST", hint="drop what was captured")
         return str(state)
@@ -267,15 +268,16 @@ class JobStore:
 
         Args:
             connection: The writer's.
+            job_id: Id of the job.
             token: The lease's token.
-            captured: Targets that were captured.
-            failed: Targets that failed.
-            retry: What failed may pass later: without anything captured the job waits for another try.
-            message: What to show beside the state.
-            stats_processed: Rows that were published.
+            captured: Number of targets captured.
+            failed: Number of targets that failed.
+            retry: True if the failures may be transient: a job that captured nothing is then tried again.
+            message: Shown with the state.
+            stats_processed: Number of rows published.
 
         Returns:
-            The job's state after it: CANCELLED, SUCCEEDED (also if only some targets were captured), WAITING or FAILED.
+            The job's new state: CANCELLED, SUCCEEDED (also if only some targets were captured), WAITING or FAILED.
 
         Raises:
             Conflict: The lease is lost.
@@ -304,10 +306,10 @@ class JobStore:
         return after
 
     def cancel(self, job_id: str) -> dict[str, Any]:
-        """Cancels a job: at once one that waits, by way of its worker one that runs, never one that has ended.
+        """Cancels a job: a waiting one at once, a running one through its worker; an ended one stays as it is.
 
         Returns:
-            The job after that, as `get` gives it.
+            The job afterwards, as `get` returns it.
 
         Raises:
             NotFound: The job does not exist.
@@ -327,15 +329,14 @@ class JobStore:
         return self.get(job_id)
 
     def reclaim(self, everything: bool = False) -> int:
-        """Ends the leases that ran out: their jobs are queued again, after `MAX_ATTEMPTS` tries FAILED.
-
-        Jobs that were being cancelled are CANCELLED.
+        """Ends expired leases: their jobs are requeued, or FAILED after `MAX_ATTEMPTS` tries, or CANCELLED if they
+        were being cancelled.
 
         Args:
-            everything: All leases ran out, as at a start of the server.
+            everything: End all leases, as at a start of the server.
 
         Returns:
-            How many jobs were queued again or FAILED.
+            The number of jobs that were requeued or FAILED.
         """
 
         def run(connection: Connection) -> int:
@@ -356,11 +357,11 @@ class JobStore:
         return self.database.write(run)
 
     def holder(self, job_id: str) -> str | None:
-        """The token of the lease that a job is under; None where it is under none."""
-        found = self.database.rows(
+        """The token of a job's lease; None if it is not leased."""
+        rows = self.database.rows(
             "SELECT lease_token FROM jobs WHERE job_id = ? AND state IN ('RUNNING', 'CANCELLING')", job_id
         )
-        return found[0][0] if found else None
+        return rows[0][0] if rows else None
 
     def expired(self) -> bool:
         """True if any lease expired; read-only."""
@@ -373,21 +374,26 @@ class JobStore:
 
     def get(self, job_id: str) -> dict[str, Any]:
         """A job as a row of `sys.capture_jobs`, times in ISO 8601; NotFound (UNKNOWN_JOB) if it does not exist."""
-        found = self.database.rows(f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE job_id = ?", job_id)
-        if not found:
+        rows = self.database.rows(f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE job_id = ?", job_id)
+        if not rows:
             raise _unknown(job_id)
-        job = dict(zip(_COLUMNS, found[0], strict=True))
+        job = dict(zip(_COLUMNS, rows[0], strict=True))
         job["targets"] = json.loads(job["targets"])
         return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in job.items()}
 
     def counts(self) -> dict[str, int]:
-        """State → jobs in it."""
+        """State → number of jobs."""
         return dict(self.database.rows("SELECT state, count(*) FROM jobs GROUP BY state"))
 
     def record_decisions(
         self, connection: Connection, made: Sequence[tuple[TableEntry, str, Sequence[Mapping[str, Any]]]]
     ) -> None:
-        """Stores decisions, those of each table with the correlation id of the call that asked."""
+        """Stores decisions of the registry.
+
+        Args:
+            connection: The writer's.
+            made: Table, correlation id of the call that caused them, and decisions.
+        """
         now = self.now()
         rows = [
             [now, correlation_id, table.table_key, *table.name, d["snapshot_id"], d["target_kind"], d["storage_id"],
@@ -397,7 +403,7 @@ class JobStore:
         insert_rows(connection, "capture_decisions", rows)
 
     def prune(self, days: int = KEPT_DAYS) -> None:
-        """Forgets jobs that ended, and decisions that were taken, more than so many days ago."""
+        """Deletes jobs that ended, and decisions made, more than so many days ago."""
         before = self.now() - timedelta(days=days)
 
         def run(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""A job of the capture queue: what it is about, its digest, its row, and the lease of who works at it."""
+"""A job of the capture queue: its content, digest and row, and the lease of the worker that runs it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from store.catalog_store import TableEntry
 
 MAX_ATTEMPTS: Final = 8
 BACKOFF_MS, MAX_BACKOFF_MS = 500, 30_000
-LIGHT, SCAN = 0, 30  # priorities: of what reads metadata only, of what reads data
+LIGHT, SCAN = 0, 30  # priorities: jobs that read metadata only, jobs that read data
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A job in a worker's hands: only who holds the token may renew or finish it."""
+    """A job leased to a worker; the token is required to renew or finish it."""
 
     job_id: str
     token: str
@@ -34,13 +34,13 @@ class NewJob:
     """A job to be queued.
 
     Attributes:
-        table: What is captured.
+        table: The table to capture.
         snapshot: An id, `current` or `all`.
         mode: SYNC or ASYNC.
-        request: What the worker is told of it; equal ones of one table are one job.
-        targets: Storage ids, for the list of jobs.
-        priority: LIGHT or SCAN: seconds that it lets others go first.
-        attempts: Those that it begins with; it waits then as after its last one.
+        request: The request sent to the worker; equal requests for one table are one job.
+        targets: Storage ids, shown in the list of jobs.
+        priority: LIGHT or SCAN: delay in seconds in the order of the queue.
+        attempts: Attempts counted already; if any, the job starts WAITING.
     """
 
     table: TableEntry
@@ -53,10 +53,9 @@ class NewJob:
 
 
 def digest_of(table: TableEntry, snapshot: str, request: Mapping[str, Any]) -> str:
-    """Digest of what a job captures; jobs of equal digest are one, however they were asked for.
+    """Digest of what a job captures, by which jobs are deduplicated.
 
-    The caller's patience (`latency_budget_ms`), the order of targets and kinds, and the word for the current snapshot
-    make no difference.
+    It ignores `latency_budget_ms` and the order of targets and kinds, and resolves `current` to the snapshot id.
     """
 
     def captured(item: Mapping[str, Any]) -> str:
@@ -70,7 +69,7 @@ def digest_of(table: TableEntry, snapshot: str, request: Mapping[str, Any]) -> s
 
 
 def row_of(job_id: str, job: NewJob, digest: str, now: datetime) -> tuple[Any, ...]:
-    """A job that begins, as a row of `jobs`."""
+    """The row of `jobs` for a new job."""
     state, not_before = ("WAITING", now + backoff(job.attempts)) if job.attempts else ("QUEUED", None)
     ended = started = lease_until = lease_token = message = None
     return (
@@ -81,5 +80,5 @@ def row_of(job_id: str, job: NewJob, digest: str, now: datetime) -> tuple[Any, .
 
 
 def backoff(attempts: int) -> timedelta:
-    """The wait after so many attempts."""
+    """The delay after so many attempts."""
     return timedelta(milliseconds=min(BACKOFF_MS * 2 ** (attempts - 1), MAX_BACKOFF_MS))
