@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 def default_engines(
     spark_master: str | None = None, inline_max_cells: int | None = None, spark: Spark | None = None
 ) -> list[CaptureEngine]:
-    """The compute engine, the native one, and whatever is installed besides. Starts no JVM.
+    """Creates the compute engine, the native engine and the installed third-party engines. Starts no JVM.
 
     Args:
-        spark_master: Of the compute engine; None for all cores of this machine.
-        inline_max_cells: Up to so many rows times columns it computes in this process; None leaves it to measured cost.
-        spark: A session that is shared with others; `spark_master` is of no account then.
+        spark_master: Spark master of the compute engine; None for all cores of this machine.
+        inline_max_cells: Largest scan, in rows times columns, that is computed in this process; None: decided by
+            measured cost.
+        spark: A shared session; `spark_master` is ignored then.
 
     Returns:
-        The engines, unordered: a registry sorts them by priority.
+        The engines in no particular order; a registry sorts them by priority.
     """
     from capture.engines.compute.engine import SparkEngine
     from capture.engines.native.engine import NativeEngine
@@ -39,16 +40,16 @@ def default_engines(
 def takers(
     engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureSpec, mode: str = "ASYNC"
 ) -> list[Mapping[str, Any]]:
-    """Engines that would take a capture, first candidate first.
+    """Engines that support a capture, the first candidate first.
 
     Args:
         engines: Rows of `sys.engines`.
-        format: Of the table's connector.
-        spec: What is to be captured.
+        format: Format of the table's connector.
+        spec: The capture.
         mode: SYNC or ASYNC.
 
     Returns:
-        The rows of those engines.
+        The rows of the supporting engines.
     """
     import json
 
@@ -69,7 +70,7 @@ def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:
     """Describes engines for the system table of engines.
 
     Args:
-        engines: Any.
+        engines: The engines.
 
     Returns:
         One row of `sys.engines` per engine.

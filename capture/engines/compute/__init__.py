@@ -1,1 +1,1 @@
-"""The engine that reads data: in process when small, else on Spark."""
+"""The engine that reads data: small tables in this process, large ones on Spark."""

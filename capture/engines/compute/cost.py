@@ -12,19 +12,19 @@ _LEARNED: Final = 0.3  # weight of a new measurement
 
 @dataclass(slots=True)
 class Cost:
-    """Seconds that a scan takes, estimated from its cells (rows times columns). Thread-safe.
+    """Estimates the seconds of a scan from its cells (rows times columns). Thread-safe.
 
-    The first rates are those of TPC-H tables on an idle core; each side's own scans correct them. A side that has not
-    been measured yet is taken to be as much slower or faster than expected as the other: on a busy machine both are.
+    The initial rates were measured with TPC-H tables on an idle core; each scan corrects those of its side. Until the
+    other side is measured too, its rate changes by the same factor, because a busy machine slows both.
 
     Attributes:
-        local_rate: Cells a second in this process, with all its threads.
-        spark_rate: Cells a second on a warm session, apart from `spark_seconds`.
-        spark_seconds: Seconds of a job on a warm session however small it is.
-        start_seconds: Seconds from a cold session to a warm one, while the kernels here go on.
+        local_rate: Cells per second in this process, with all its threads.
+        spark_rate: Cells per second on a warm session, without `spark_seconds`.
+        spark_seconds: Fixed seconds of a job on a warm session.
+        start_seconds: Seconds to start a session; this process computes meanwhile.
     """
 
-    local_rate: float = 30e6 * min(os.cpu_count() or 2, 4)  # beyond, threads wait for Python's lock
+    local_rate: float = 30e6 * min(os.cpu_count() or 2, 4)  # more threads wait for the GIL
     spark_rate: float = 30e6 * (os.cpu_count() or 2)
     spark_seconds: float = 0.5
     start_seconds: float = 8.0
@@ -54,13 +54,13 @@ class Cost:
         return self.spark_seconds + cells / self.spark_rate
 
     def prefers_spark(self, cells: int, is_warm: bool) -> bool:
-        """Compares both; a cold session has to be worth its start.
+        """Compares both estimates; a cold session must be worth its start.
 
-        What is computed here while the session starts is not lost, so only the rest counts.
+        This process computes while the session starts, so only the remaining cells count.
 
         Args:
             cells: Rows times columns.
-            is_warm: A session is ready.
+            is_warm: Whether a session is ready.
 
         Returns:
             True if Spark finishes sooner.
@@ -71,13 +71,13 @@ class Cost:
         return rest > 0 and self.spark(rest) < self.local(rest)
 
     def learn_local(self, cells: int, seconds: float) -> None:
-        """Takes in a measured scan in this process.
+        """Corrects the rates by a measured scan in this process.
 
         Args:
             cells: Rows times columns.
             seconds: From its first file to its last.
         """
-        if seconds <= 0.2:  # the fixed cost of a capture is what was measured
+        if seconds <= 0.2:  # dominated by the fixed cost of a capture
             return
         with self._lock:
             self._measured.add("local")
@@ -87,7 +87,7 @@ class Cost:
                 self.spark_rate *= factor
 
     def learn_spark(self, cells: int, seconds: float) -> None:
-        """Takes in a measured job on a warm session.
+        """Corrects the rates by a measured job on a warm session.
 
         Args:
             cells: Rows times columns.

@@ -1,7 +1,7 @@
-"""The engine that computes: scans the files of a table, in this process when they are few, else on Spark.
+"""The compute engine: scans the files of a table, in this process if small, else on Spark.
 
-Per column and file: row, null and NaN counts, exact bounds, widths, theta, KLL, frequent items. A table's statistics
-are the union over its live files, so files that were scanned before are not read again.
+It computes row, null and NaN counts, exact bounds, widths, theta, KLL and frequent-items sketches per column and file.
+A table's statistics are merged from those of its live files, so unchanged files are not read again.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from store.logical_types import Kind
 from store.targets import TargetKind
 
 _FLUSH_ROWS: Final = 4000
-_CLUSTER_MACHINES: Final = 4  # as large as this one, that a cluster is taken to have until it is measured
-_THREADED_CELLS: Final = 100_000  # below, threads cost more than they bring
-_LOCAL, _SPARK, _OVERLAPPED = "local", "spark", "overlapped"  # where a scan is computed
+_CLUSTER_MACHINES: Final = 4  # assumed size of a cluster, in machines like this one, until it is measured
+_THREADED_CELLS: Final = 100_000  # below, threads cost more than they save
+_LOCAL, _SPARK, _OVERLAPPED = "local", "spark", "overlapped"  # execution of a scan
 
 _COLUMN_KINDS: Final = frozenset({
     "ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "MOMENTS", "HISTOGRAM", "MCV",
@@ -57,10 +57,10 @@ class SparkEngine(CaptureEngine):
     """Computes statistics of columns, groups of columns and Spark expressions.
 
     Args:
-        master: The Spark master; default `local[*]`. Nothing is started before a capture is large enough.
-        inline_max_cells: Up to so many rows times columns a capture is computed in this process, and above on Spark.
-            None: wherever it is done sooner, by what both have taken so far.
-        spark: Holder of a session that is shared with others; `master` is of no account then.
+        master: Spark master, by default `local[*]`. The session starts with the first large capture.
+        inline_max_cells: Largest scan, in rows times columns, that is computed in this process; larger ones go to
+            Spark. None: decided by measured cost.
+        spark: A shared session; `master` is ignored then.
     """
 
     id: str = "spark"
@@ -85,13 +85,13 @@ class SparkEngine(CaptureEngine):
             self.cost.spark_rate *= _CLUSTER_MACHINES
 
     def supports(self, request: CaptureRequest) -> str:
-        """The first reason why the engine cannot take a request.
+        """Checks a request against the capabilities.
 
         Args:
-            request: Any.
+            request: The request.
 
         Returns:
-            A reason; empty if it can.
+            The first reason why it is not supported; empty if it is.
         """
         if request.target.kind is TargetKind.EXPRESSION:
             if request.target.engine_kind != self.id:
@@ -103,14 +103,14 @@ class SparkEngine(CaptureEngine):
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
-        """Captures requests, those of one table and sampling by one pass over its files.
+        """Captures requests, with one pass over the files per table, snapshot and sampling.
 
         Args:
-            requests: Of any tables and targets.
-            sink: Receives the rows, has what was captured before, and is told of the progress.
+            requests: Requests for any tables and targets.
+            sink: Receives rows and progress, and returns earlier results.
 
         Returns:
-            One result per request, in order; trouble is in the result and is never raised.
+            One result per request, in order. Errors are in the results and are never raised.
         """
         results: dict[int, CaptureResult] = {}
         batches: dict[tuple[object, ...], list[int]] = {}
@@ -120,10 +120,10 @@ class SparkEngine(CaptureEngine):
             elif trouble := _unknown(request):
                 results[at] = self._result(request, Outcome.DEGRADED, trouble, {"retryable": False})
             else:
-                # Each expression is a job of its own: Spark may refuse one of them.
-                alone = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
+                # Each expression is a separate job, because Spark may reject it.
+                expression_id = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
                 how = (request.mode, request.sampling, request.budget, request.partitions)
-                key = (*request.table.key.values(), *how, alone)
+                key = (*request.table.key.values(), *how, expression_id)
                 batches.setdefault(key, []).append(at)
         for done, places in enumerate(batches.values()):
             asked = [requests[at] for at in places]
@@ -155,7 +155,7 @@ class SparkEngine(CaptureEngine):
     def _capture(
         self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
     ) -> list[CaptureResult]:
-        """The requests of one table at one snapshot, in one mode and sampling: one pass over its files."""
+        """Captures requests of one table, snapshot, mode and sampling in one pass over the files."""
         begun = time.monotonic()
         scan = TableScan.of(requests)
         table = scan.table
@@ -171,7 +171,7 @@ class SparkEngine(CaptureEngine):
         whole, draw = tasks, self._draw(requests[0], scan, tasks, notes)
         seconds = draw.budget.max_seconds if draw else None
         if draw:
-            tasks = [] if seconds is not None else draw.take()  # those of a timed sample come while it runs
+            tasks = [] if seconds is not None else draw.take()  # a timed sample adds tasks while it runs
         known = Known()
         if not scan.sampled and tasks and scan.work.column_ids:
             known = fold.known(sink, table, (LOCAL, SPARK), tasks, scan.types, scan.work.column_ids, scan.work.wanted)
@@ -207,7 +207,7 @@ class SparkEngine(CaptureEngine):
             scanned.tell()
         scan.take(by_task, tasks, rows)
         assert not by_task, "a task without an answer"
-        if not requests[0].partitions:  # no record of the whole is made of a part
+        if not requests[0].partitions:  # a part of the table gives no record of the whole
             scan.finish(whole, rows)
         _flush(rows, sink)
         if not draw and cells:
@@ -220,7 +220,7 @@ class SparkEngine(CaptureEngine):
         return [self._answer(request, scan, notes, attributes, rows.engine_id) for request in requests]
 
     def _chosen(self, cells: int, notes: list[str]) -> str:
-        """The place where so many cells are computed; `notes` gets the reason if not on Spark."""
+        """Chooses the execution for a number of cells; adds a note if Spark is not available."""
         if self.inline_max_cells is None:
             if not self.cost.prefers_spark(cells, self.spark.is_warm):
                 return _LOCAL
@@ -254,8 +254,7 @@ class SparkEngine(CaptureEngine):
     def _draw(
         self, request: CaptureRequest, scan: TableScan, tasks: Sequence[ScanTask], notes: list[str]
     ) -> sampling.Draw | None:
-        """The row groups of a sample in their order; None where each file is asked for a share of its own, or for
-        all."""
+        """The draw of a sample; None without sampling, or if a fixed share of each file is read."""
         native = self._metadata(scan, notes) if scan.sampled else None
         if not scan.sampled or scan.work.share is not None or not scan.rows_total:
             return None
@@ -269,7 +268,7 @@ class SparkEngine(CaptureEngine):
         return sampling.Draw(tasks, sampling.spread_points(), budget)
 
     def _metadata(self, scan: TableScan, notes: list[str]) -> NativeStats | None:
-        """Statistics of the columns from metadata, an input of `scan`; None where they cannot be read."""
+        """Reads native statistics and adds them to `scan`; None if they cannot be read."""
         table, names = scan.table, frozenset(scan.table.names[i] for i in scan.types)
         try:
             native = table.connector.capture_snapshot_target_stats(
@@ -279,7 +278,7 @@ class SparkEngine(CaptureEngine):
             if native.row_count is not None:
                 scan.rows_total = native.row_count
         except StatflightError as trouble:
-            notes.append(f"without the bounds of metadata: {trouble}")
+            notes.append(f"without bounds from metadata: {trouble}")
             return None
         return native
 
@@ -287,10 +286,10 @@ class SparkEngine(CaptureEngine):
         self, draw: sampling.Draw, tasks: list[ScanTask], work: Work, tell: Callable[[], None], deadline: float,
         on_spark: bool,
     ) -> Iterator[list[Answer]]:  # fmt: skip
-        """The answers of a sample until the time is over; `tasks` grows by those of each wave.
+        """Yields the answers of a sample until the deadline; appends the tasks of each wave to `tasks`.
 
-        The first wave is finished however long it takes: a sample is never empty. Spark is stopped in the middle of
-        any other, whose row groups then do not count.
+        The first wave always completes, so a sample is never empty. Later waves on Spark are cancelled at the
+        deadline, and their row groups are dropped.
         """
         count, first = self.spark.cores if on_spark else 1, True
 
@@ -318,7 +317,7 @@ class SparkEngine(CaptureEngine):
     def _expression(
         self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
     ) -> list[CaptureResult]:
-        """The requests for one expression."""
+        """Captures requests for one expression, on Spark."""
         table, target = requests[0].table, requests[0].target
         assert target.engine_expression_key is not None
         text = expressions.checked(target.engine_expression_key)
@@ -369,17 +368,17 @@ class SparkEngine(CaptureEngine):
 
 
 class _TimeIsUpError(Exception):
-    """Stops the wave of a timed sample that is under way."""
+    """Cancels the running wave of a timed sample."""
 
 
 def _key(request: CaptureRequest) -> Key:
-    """The columns of a request; none for an expression."""
+    """Column ids of a request; empty for an expression."""
     target = request.target
     return target.column_ids if target.column_id is None else (target.column_id,)
 
 
 def _uncapturable(request: CaptureRequest) -> str:
-    """Why no engine of this kind could, or an empty string."""
+    """The reason why the column types have no scalar statistics, or an empty string."""
     columns = request.table.by_id
     for column_id in _key(request):
         kind = logical_types.parse(columns[column_id].logical_type).kind if column_id in columns else None
@@ -398,7 +397,7 @@ def _unknown(request: CaptureRequest) -> str:
 
 
 def _live_rows(task: ScanTask) -> int:
-    """Rows of a file that are not deleted by position; those that equal a deleted one are not known beforehand."""
+    """Rows of a file without those deleted by position; equality deletes are not counted."""
     return task.row_count - (0 if task.deleted_rows is None else len(task.deleted_rows))
 
 

@@ -1,4 +1,4 @@
-"""Progress of a scan: files and bytes done, as a share and in words."""
+"""Progress of a scan: files and bytes completed, as a share and in words."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 from capture.connectors.spi import ScanTask
 from store.units import bytes_text
 
-_SCAN_SHARE: Final = 0.9  # of a capture; the rest is writing what was found
+_SCAN_SHARE: Final = 0.9  # the scan's share of a capture; the rest is writing results
 
 
 class ScanProgress:
-    """Counts the files of a scan as they are done.
+    """Counts the completed files of a scan.
 
     Args:
-        report: Receives the share of the capture that is done, 0 to 1, and a message.
-        clock: Seconds, for the rate.
+        report: Called with the completed share of the capture, 0 to 1, and a message.
+        clock: Monotonic time in seconds, for the rate.
     """
 
     def __init__(self, report: Callable[[float, str], None], clock: Callable[[], float] = time.monotonic):
@@ -28,18 +28,18 @@ class ScanProgress:
         self._done_bytes = self._total_bytes = self._read_bytes = self._counted = 0
 
     def start(self, tasks: Sequence[ScanTask], known: Iterable[int] = ()) -> None:
-        """Begins to count.
+        """Starts counting.
 
         Args:
-            tasks: The files; a list may grow while it is scanned.
-            known: Places of those whose answers are stored already.
+            tasks: The files; the list may grow during the scan.
+            known: Indexes of tasks whose results are stored already.
         """
         self._tasks, self._begun = tasks, self._clock()
         self.done(known)
         self._read_bytes = 0
 
     def done(self, places: Iterable[int]) -> None:
-        """Counts files that are done, each once."""
+        """Marks tasks as completed; `places` are their indexes."""
         for place in places:
             if place not in self._done:
                 self._done.add(place)
@@ -47,7 +47,7 @@ class ScanProgress:
                 self._read_bytes += self._tasks[place].size_bytes
 
     def tell(self) -> None:
-        """Reports how far the scan is; what the report raises ends the scan."""
+        """Reports the progress; an exception of the callback ends the scan."""
         self._total_bytes += sum(task.size_bytes for task in self._tasks[self._counted :])
         self._counted = len(self._tasks)
         files = len(self._tasks)

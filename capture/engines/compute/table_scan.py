@@ -1,4 +1,4 @@
-"""One pass over the files of a table: what is asked of it, and what came of it so far."""
+"""One pass over the files of a table: the requested columns and groups, and their results so far."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from store import logical_types
 from store.logical_types import Kind, LogicalType
 from store.targets import TargetKind
 
-SAMPLE_SHARE: Final = 0.1  # of the row groups of each file
+SAMPLE_SHARE: Final = 0.1  # default share of row groups in a sample
 
-Key = tuple[int, ...]  # of a column or a group: its ids
+Key = tuple[int, ...]  # column ids of a column or a group
 
 
 @dataclass(slots=True)
 class _Read:
-    """The rows and bytes that one pass itself read of a column or a group."""
+    """Files, rows and bytes that the pass itself read for a column or a group."""
 
     paths: set[str] = field(default_factory=set)
     rows: int = 0
@@ -42,7 +42,7 @@ class _Read:
 
 @dataclass(slots=True)
 class TableScan:
-    """A pass. Answers are folded file by file, in the order of the files."""
+    """State of a pass. Answers are folded in the order of the files."""
 
     table: TableHandle
     sampling: Sampling
@@ -53,23 +53,23 @@ class TableScan:
     errors: dict[Key, list[str]]
     row_groups: dict[Key, int]
     read: dict[Key, _Read]
-    members: dict[int, Fold]  # of groups: each column's values, null among them
-    dependencies: dict[Key, list[dict[str, Any]]] = field(default_factory=dict)  # of groups, once all is folded
-    known: dict[int, dict[str, Any]] = field(default_factory=dict)  # by column id: what metadata says of the whole
+    members: dict[int, Fold]  # values of each column of a group, nulls included
+    dependencies: dict[Key, list[dict[str, Any]]] = field(default_factory=dict)  # of groups, set by `finish`
+    known: dict[int, dict[str, Any]] = field(default_factory=dict)  # column id → scalars of the whole from metadata
     rows_total: int = 0
     files_total: int = 0
-    taken: int = 0  # files folded, in order
-    reused: frozenset[int] = frozenset()  # tasks whose answers, and thetas, are from the store
+    taken: int = 0  # number of files folded
+    reused: frozenset[int] = frozenset()  # indexes of tasks whose results come from the store
 
     @classmethod
     def of(cls, requests: Sequence[CaptureRequest]) -> TableScan:
-        """A pass that has read nothing yet.
+        """Creates a pass for requests.
 
         Args:
-            requests: Of one table, snapshot, mode and sampling.
+            requests: Requests of one table, snapshot, mode and sampling.
 
         Returns:
-            The pass over all columns and groups that the requests name.
+            A pass over all columns and groups of the requests.
         """
         table, method = requests[0].table, requests[0].sampling
         columns = sorted({r.target.column_id for r in requests if r.target.column_id is not None})
@@ -99,14 +99,14 @@ class TableScan:
         return self.sampling is not Sampling.NONE
 
     def reuse(self, tasks: Sequence[ScanTask], known: Known) -> dict[int, list[Answer]]:
-        """Takes the answers of files that the store has all answers of.
+        """Reuses stored results of files for which the store has all requested columns.
 
         Args:
             tasks: The live files, in order.
-            known: What the store has of them.
+            known: Stored results.
 
         Returns:
-            Answers by the number of the task; nothing where groups are asked for, which have no parts in the store.
+            Task index → answers; empty if groups are requested, whose per-file results are not stored.
         """
         reused: dict[int, list[Answer]] = {}
         if not known.parts or self.work.groups:
@@ -121,15 +121,15 @@ class TableScan:
             if whole and i in known.unions:
                 self.folds[i,].unite(known.unions[i])
                 continue
-            for answers in reused.values():  # without it, the sketches one by one
+            for answers in reused.values():  # no stored union: unite the files' sketches
                 self.folds[i,].unite(known.theta((tasks[answers[0].task].file_path, i)))
         return reused
 
     def take(self, answers: dict[int, list[Answer]], tasks: Sequence[ScanTask], rows: Rows) -> None:
-        """Folds the answers of files whose turn it is, and makes the rows of each file.
+        """Folds answers in file order as far as possible and adds the rows of each file.
 
         Args:
-            answers: By the number of the task; those that are folded are removed.
+            answers: Task index → answers; folded ones are removed.
             tasks: The live files, in order.
             rows: Receives the rows.
         """
@@ -150,17 +150,17 @@ class TableScan:
             return
         reused = answer.task in self.reused
         self.folds[key].add(answer.partial, answer.size_bytes, reused)
-        self.row_groups[key] += max(answer.row_groups, 1)  # where a format has none, a file is one
+        self.row_groups[key] += max(answer.row_groups, 1)  # a file of a format without row groups counts as one
         if not reused:
             self.read[key].add(task.file_path, answer.partial.row_count, answer.size_bytes)
         if answer.column_id is not None and not self.sampled and not reused:
             rows.file_column(task, answer.column_id, self.types[answer.column_id], answer)
 
     def finish(self, tasks: Sequence[ScanTask], rows: Rows) -> None:
-        """Makes the rows of the table.
+        """Adds the rows of the table.
 
         Args:
-            tasks: All its live files, whatever was read of them.
+            tasks: All its live files, read or not.
             rows: Receives the rows.
         """
         total, files = self.rows_total, incremental.listing(tasks)
@@ -175,20 +175,17 @@ class TableScan:
             if len(key) == 1:
                 rows.column(key[0], self.types[key[0]], part, covers, files)
             else:
-                if covers.complete and part.theta:  # of a sample the degree would be too high
+                if covers.complete and part.theta:  # a sample would overestimate the degree
                     thetas = {i: self.members[i].result().theta or b"" for i in key}
                     self.dependencies[key] = dependencies.degrees(key, part.theta, thetas)
                 rows.group(key, part, covers, self.dependencies.get(key, []))
 
 
 def sketches_of(requests: Sequence[CaptureRequest]) -> SketchSelection:
-    """The sketches that any of the requests asks for.
+    """The sketches that at least one request needs.
 
     Args:
-        requests: Of columns or expressions; one without kinds asks for all.
-
-    Returns:
-        The costlier statistics to compute.
+        requests: Requests for columns or expressions; empty kinds mean all.
     """
     kinds = [request.kinds for request in requests]
     return SketchSelection(

@@ -1,1 +1,1 @@
-"""The engine that answers from metadata alone."""
+"""The engine that captures statistics from metadata only."""

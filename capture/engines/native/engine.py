@@ -1,4 +1,4 @@
-"""The native engine: statistics that the format itself keeps, in footers, logs and manifests. Reads no data."""
+"""The native engine: statistics from the format's own footers, logs and manifests. Reads no data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX"})
 class NativeEngine(CaptureEngine):
     """Captures TABLE, COLUMN and FILE targets from a connector's metadata.
 
-    When a TABLE or FILE is asked for, the COLUMN and FILE records of the same pass are kept too.
+    A request for a TABLE or FILE also stores the COLUMN and FILE records found in the same pass.
     """
 
     id = "native"
@@ -55,25 +55,25 @@ class NativeEngine(CaptureEngine):
         self._listings = KnownListings()
 
     def supports(self, request: CaptureRequest) -> str:
-        """The first reason why the engine cannot take a request.
+        """Checks a request against the capabilities.
 
         Args:
-            request: Any.
+            request: The request.
 
         Returns:
-            A reason; empty if it can.
+            The first reason why it is not supported; empty if it is.
         """
         return self.capabilities.mismatch(request)
 
     def capture_batch(self, requests: Sequence[CaptureRequest], sink: Sink) -> list[CaptureResult]:
-        """Captures requests from metadata, those of one table by one look.
+        """Captures requests from metadata, in one pass per table and snapshot.
 
         Args:
-            requests: Of any tables and targets.
+            requests: Requests for any tables and targets.
             sink: Receives the rows.
 
         Returns:
-            One result per request, in order; trouble is in the result and is never raised.
+            One result per request, in order. Errors are in the results and are never raised.
         """
         groups: dict[tuple[Any, ...], list[int]] = {}
         for at, request in enumerate(requests):
@@ -82,8 +82,8 @@ class NativeEngine(CaptureEngine):
         for members in groups.values():
             group = [requests[at] for at in members]
             try:
-                looked = _Pass(self.id, group, sink, self._listings)
-                answers = looked.run_scoped() if group[0].partitions else looked.run()
+                metadata_pass = _Pass(self.id, group, sink, self._listings)
+                answers = metadata_pass.run_scoped() if group[0].partitions else metadata_pass.run()
             except StatflightError as trouble:
                 attributes = {"retryable": trouble.retryable}
                 answers = [CaptureResult(Outcome.DEGRADED, self.id, str(trouble), attributes)] * len(group)
@@ -97,11 +97,11 @@ class NativeEngine(CaptureEngine):
 
 
 class _Pass:
-    """One look at a table's metadata for all that is asked of it."""
+    """One pass over a table's metadata for all requests of one snapshot."""
 
     def __init__(self, engine_id: str, requests: list[CaptureRequest], sink: Sink, listings: KnownListings):
         self.engine_id, self.requests, self.sink, self.listings = engine_id, requests, sink, listings
-        self.step: ListingDelta | None = None  # from the listing that the store has, where only changes are put
+        self.delta: ListingDelta | None = None  # changes since the stored listing; None: all files are put
         self.table: TableHandle = requests[0].table
         self.mode: Mode = requests[0].mode
         self.now = datetime.now(UTC)
@@ -111,7 +111,7 @@ class _Pass:
         self.wanted = self._wanted()
 
     def _wanted(self) -> frozenset[str] | None:
-        """Names of the columns to look at: those asked for, and with a table or file those selected; None for all."""
+        """Names of the columns to read: the requested ones, and the selected ones of a table or file; None for all."""
         asked = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
         names = frozenset(c.name for i, c in self.columns.items() if i in asked and c.is_leaf)
         for request in self.requests:
@@ -122,9 +122,9 @@ class _Pass:
         return names
 
     def run(self) -> list[CaptureResult]:
-        native = self._look()
+        native = self._native_stats()
         is_empty = native.data_file_count == native.row_count == 0
-        rollups = self._of_no_file() if is_empty else self._file_columns(native)
+        rollups = self._columns_without_files() if is_empty else self._file_columns(native)
         columns = self._columns(native, rollups)
         if self.whole:
             self._put_files(native)
@@ -142,9 +142,9 @@ class _Pass:
         return results
 
     def run_scoped(self) -> list[CaptureResult]:
-        """Statistics of some partitions from their files. The table's files are listed whole, as for any capture of
-        it; its own record and those of its columns stay as they are."""
-        native = self._look()
+        """Captures the files of some partitions. All files of the table are listed, as in any capture; the records of
+        the table and its columns stay unchanged."""
+        native = self._native_stats()
         paths = partitions.files_of(self.table, native, self.requests[0].partitions)
         if self.whole:
             self._put_files(native)
@@ -166,7 +166,7 @@ class _Pass:
         detail = partitions.detail(files, total)
         return replace(self._captured(request.target, detail), attributes={"files": files, "files_total": total})
 
-    def _look(self) -> NativeStats:
+    def _native_stats(self) -> NativeStats:
         table = self.table
         return table.connector.capture_snapshot_target_stats(
             table.schema, table.name, table.snapshot_id, table.column_ids, self.wanted
@@ -184,7 +184,7 @@ class _Pass:
         return self._column_trouble(target, columns) or self._captured(target)
 
     def _column_trouble(self, target: Target, known: Container[int]) -> CaptureResult | None:
-        """Why a column is not captured, if so; `known` are the ids of the columns that the metadata covers."""
+        """The result for a column that cannot be captured, else None; `known` has the ids with statistics."""
         column_id = target.column_id or 0
         column = self.columns.get(column_id)
         if column is None:
@@ -194,7 +194,7 @@ class _Pass:
             return CaptureResult(Outcome.UNCAPTURABLE, self.engine_id, detail)
         if column_id in known:
             return None
-        return self._degraded(target, f'the metadata says nothing of column "{column.name}"')
+        return self._degraded(target, f'the metadata has no statistics of column "{column.name}"')
 
     def _answer_table(self, native: NativeStats, target: Target) -> CaptureResult:
         complete = native.row_count is not None
@@ -205,13 +205,13 @@ class _Pass:
             "merged_size_bytes": native.merged_size_bytes,
         }
         self.sink.put("stats.tables", flight_rows("stats.tables", [row]))
-        return self._captured(target, "" if complete else "the metadata does not tell how many rows are live")
+        return self._captured(target, "" if complete else "the metadata does not have the number of live rows")
 
     def _captured(self, target: Target, detail: str = "") -> CaptureResult:
         return CaptureResult(Outcome.CAPTURED, self.engine_id, detail, target=target, table=self.table)
 
     def _degraded(self, target: Target, detail: str) -> CaptureResult:
-        attributes = {"retryable": False}  # a snapshot's metadata stays what it is
+        attributes = {"retryable": False}  # a snapshot's metadata does not change
         return CaptureResult(Outcome.DEGRADED, self.engine_id, detail, attributes, target, self.table)
 
     def _provenance(self, native: NativeStats, complete: bool) -> dict[str, Any]:
@@ -229,8 +229,8 @@ class _Pass:
     def _put_files(self, native: NativeStats) -> None:
         provenance = self._provenance(native, True) | {"files_scanned": None}
         files, whole = native.files, True
-        if self.step is not None:
-            files, whole = files.filter(pc.is_in(files["file_path"], self.step.added)), False
+        if self.delta is not None:
+            files, whole = files.filter(pc.is_in(files["file_path"], self.delta.added)), False
         if whole or files.num_rows:
             self.sink.put("stats.files", with_constants(files, provenance, "stats.files"), whole=whole)
 
@@ -243,8 +243,8 @@ class _Pass:
         self.sink.put("stats.file_columns", rows.set_column(at, "completeness", labels), extra=True)
 
     def _file_columns(self, native: NativeStats) -> dict[int, Rollup]:
-        """Hands per-file statistics on as they come, and rolls them up by column id."""
-        if self.whole and native.parts and self.wanted is None:  # else it is not all that there is to tell
+        """Puts the per-file statistics, if a table or file is captured; returns roll-ups by column id."""
+        if self.whole and native.parts and self.wanted is None:  # a listing has all columns
             return self._parts(native)
         rollups: dict[int, Rollup] = {}
         for part in native.file_columns():
@@ -253,8 +253,8 @@ class _Pass:
                 self._put_file_columns(native, part)
         return rollups
 
-    def _of_no_file(self) -> dict[int, Rollup]:
-        """The columns of a table without files: no rows, no nulls, no bounds."""
+    def _columns_without_files(self) -> dict[int, Rollup]:
+        """Roll-ups of the columns of a table without files: no rows, no nulls, no bounds."""
         wanted = {i: c for i, c in self.columns.items() if c.is_leaf}
         if self.wanted is not None:
             wanted = {i: c for i, c in wanted.items() if c.is_among(self.wanted)}
@@ -265,19 +265,19 @@ class _Pass:
         }
 
     def _parts(self, native: NativeStats) -> dict[int, Rollup]:
-        """As `_file_columns`, but of what was told before only the roll-ups are used, where the store still has it."""
+        """As `_file_columns`, but puts only what changed since the newest listing, if the store still has that one."""
         table, last = self.table, self.listings.last(self.table)
         mark = listings.mark_of(table, native.parts)
-        self.step = listings.step(last, table, native.parts, native.files)
-        if self.step is not None and not self.sink.list_files(table, listings.listing(mark, last, self.step)):
-            self.step = None
-        if self.step is None:
+        self.delta = listings.delta(last, table, native.parts, native.files)
+        if self.delta is not None and not self.sink.list_files(table, listings.listing(mark, last, self.delta)):
+            self.delta = None
+        if self.delta is None:
             self.sink.list_files(table, Listing(mark))
         known = {} if last is None else last.parts
         listed_parts: dict[str, ListedPart] = {}
         for part in native.parts:
             listed = known.get(part.key)
-            if listed is None or self.step is None:
+            if listed is None or self.delta is None:
                 listed = self._put_part(native, part, listed)
             listed_parts[part.key] = listed
         self.listings.remember(table, mark, listed_parts)
@@ -290,14 +290,14 @@ class _Pass:
         for rows in part.file_columns():
             if known is None:
                 roll_up(rollups, rows, self.table)
-            if self.step is not None:
-                rows = rows.filter(pc.is_in(rows["file_path"], self.step.added))
+            if self.delta is not None:
+                rows = rows.filter(pc.is_in(rows["file_path"], self.delta.added))
             if rows.num_rows:
                 self._put_file_columns(native, rows)
         return known or ListedPart(part.files, part.marks, rollups)
 
     def _columns(self, native: NativeStats, rollups: Mapping[int, Rollup]) -> dict[int, dict[str, Any]]:
-        """Column id → its record: what the format keeps at table level, else the roll-up of the files."""
+        """Column id → record: from the format's table-level statistics, completed by the roll-up of the files."""
         ids = self.table.column_ids
         records: dict[int, dict[str, Any]] = {}
         for column_id, rollup in rollups.items():
@@ -314,9 +314,9 @@ class _Pass:
         return records
 
     def _outdated(self, native: NativeStats) -> set[int | None]:
-        """Columns whose stored record of this snapshot is an older look at the same metadata.
+        """Ids of columns whose stored record came from this engine at this snapshot, and that have new statistics now.
 
-        A source may add statistics to a snapshot that was captured before. Records of other engines stay.
+        A source may add statistics to a snapshot after it was captured. Records of other engines stay.
         """
         if native.columns is None:
             return set()
@@ -328,7 +328,7 @@ class _Pass:
         return {column_id for column_id in kept if here.get(column_id) == self.engine_id}
 
     def _put_earlier(self, native: NativeStats) -> None:
-        """Statistics that the source made for an earlier snapshot, as records of that snapshot."""
+        """Puts statistics that the source computed for earlier snapshots, as records of those snapshots."""
         for earlier in native.earlier:
             rows = []
             for kept in earlier.columns.to_pylist():
@@ -352,7 +352,7 @@ class _Pass:
 
 
 def _with_remarks(result: CaptureResult, native: NativeStats) -> CaptureResult:
-    """The result; where it was captured its detail ends with the remarks."""
+    """The result, with the remarks appended to its detail if it is CAPTURED."""
     if not native.remarks or result.outcome is not Outcome.CAPTURED:
         return result
     return replace(result, detail="; ".join(filter(None, (result.detail, *native.remarks))))

@@ -1,8 +1,8 @@
-"""File listings of the last native capture of a table, so that the next one puts only the difference.
+"""Cache of the newest file listing of each table, so that the next native capture puts only the difference.
 
-A connector tells the files of a snapshot in parts (`FilePart`) whose keys name what is told of them. Here each part's
-roll-up is remembered, and the listing as a whole by a mark. The next capture asks the sink whether the store still has
-that listing under that mark; if so, it hands on the files that changed, and the store carries the others over.
+A connector lists the files of a snapshot in parts (`FilePart`), each keyed by a digest of its rows. The cache holds the
+roll-ups of each part and the mark (digest) of the whole listing. If the store still has a listing with that mark, the
+next capture puts only the files that changed, and the store carries the others over.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from capture.engines.native.rollup import Rollup
 from capture.spi import Listing, TableHandle
 from store.lru import LruCache
 
-MAX_REMOVED: Final = 50_000  # files told to be gone; a listing that lost more is told anew
-_ROLLUP_BYTES: Final = 700  # of one column of one part, about
+MAX_REMOVED: Final = 50_000  # removed files in a delta; above, a full listing is put
+_ROLLUP_BYTES: Final = 700  # memory of the roll-up of one column of one part, estimated
 
 
 @dataclass(frozen=True, slots=True)
 class ListedPart:
-    """A part as it was told: its files, with what else marks their content, and its columns rolled up."""
+    """A listed part: its files, the marks of their content, and the roll-ups of its columns."""
 
     files: pa.Table
     marks: pa.Array | None
@@ -35,76 +35,83 @@ class ListedPart:
 
     @property
     def size_bytes(self) -> int:
-        """Memory held, for the cache's budget."""
+        """Estimated memory, for the cache's budget."""
         return int(self.files.nbytes) + _ROLLUP_BYTES * len(self.rollups)
 
 
 @dataclass(frozen=True, slots=True)
 class RememberedListing:
-    """The listing of one snapshot, its parts by key."""
+    """The listing of one snapshot.
+
+    Attributes:
+        snapshot_id: The snapshot.
+        mark: Digest of the listing, see `mark_of`.
+        schema_key: Schema and column ids of the table when it was listed.
+        parts: The listed parts by `FilePart.key`.
+    """
 
     snapshot_id: int
     mark: str
-    shape: str
+    schema_key: str
     parts: Mapping[str, ListedPart]
 
 
 @dataclass(frozen=True, slots=True)
 class ListingDelta:
-    """The difference of a new listing from a remembered one: removed or changed paths, and new ones."""
+    """Difference between a new listing and a cached one: removed and added paths; changed files are in both."""
 
     removed: pa.Array
     added: pa.Array
 
 
 class KnownListings:
-    """The last listing of each table, of the tables captured lately. Shared by the threads of a worker."""
+    """LRU cache of the newest listing of each table. Shared by the threads of a worker."""
 
     def __init__(self, limit_bytes: int = 256 << 20):
-        self._held: LruCache[Hashable, RememberedListing] = LruCache(limit_bytes, OVERHEAD_BYTES)
+        self._listings: LruCache[Hashable, RememberedListing] = LruCache(limit_bytes, OVERHEAD_BYTES)
 
     def last(self, table: TableHandle) -> RememberedListing | None:
-        """The last listing, if what it says of a file still would be said."""
-        remembered = self._held.get(_key(table))
-        return remembered if remembered is not None and remembered.shape == _shape(table) else None
+        """The newest listing of the table; None if there is none or the schema changed since."""
+        listing = self._listings.get(_key(table))
+        return listing if listing is not None and listing.schema_key == _schema_key(table) else None
 
     def remember(self, table: TableHandle, mark: str, parts: Mapping[str, ListedPart]) -> None:
-        """Keeps the listing of a table's snapshot, part by part, for the capture of a later one."""
-        listing = RememberedListing(table.snapshot_id, mark, _shape(table), parts)
-        self._held.put(_key(table), listing, sum(part.size_bytes for part in parts.values()))
+        """Caches the listing of a table's snapshot."""
+        listing = RememberedListing(table.snapshot_id, mark, _schema_key(table), parts)
+        self._listings.put(_key(table), listing, sum(part.size_bytes for part in parts.values()))
 
 
 def mark_of(table: TableHandle, parts: Sequence[FilePart]) -> str:
-    """A name for all that is told of the files of a table in these parts."""
-    keys = [_shape(table), *sorted(part.key for part in parts)]
+    """Digest of the listing that these parts produce, SHA-256 in hex."""
+    keys = [_schema_key(table), *sorted(part.key for part in parts)]
     return hashlib.sha256("\0".join(keys).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def step(
+def delta(
     last: RememberedListing | None, table: TableHandle, parts: Sequence[FilePart], files: pa.Table
 ) -> ListingDelta | None:
-    """From the last listing to these parts; None where there is no such step, or it is longer than a new beginning."""
+    """Computes the difference between a cached listing and new parts; None if a full listing is needed or cheaper."""
     keys = {part.key for part in parts}
     if last is None or len(keys) < len(parts) or pc.count_distinct(files["file_path"]).as_py() < files.num_rows:
         return None
     if last.snapshot_id == table.snapshot_id and last.parts.keys() != keys:
-        return None  # it was told, and is told otherwise now
+        return None  # same snapshot, but its content changed
     old = _rows([(part.files, part.marks) for key, part in last.parts.items() if key not in keys])
     new = _rows([(part.files, part.marks) for part in parts if part.key not in last.parts])
     removed = old.filter(pc.invert(pc.is_in(old["row"], new["row"])))["file_path"]
     added = new.filter(pc.invert(pc.is_in(new["row"], old["row"])))["file_path"]
-    return None if len(removed) > MAX_REMOVED else ListingDelta(_one(removed), _one(added))
+    return None if len(removed) > MAX_REMOVED else ListingDelta(_combined(removed), _combined(added))
 
 
-def listing(mark: str, last: RememberedListing | None, delta: ListingDelta | None) -> Listing:
-    """The listing as a sink is told of it."""
-    if last is None or delta is None:
+def listing(mark: str, last: RememberedListing | None, changes: ListingDelta | None) -> Listing:
+    """The listing to announce to the sink: incremental if there are `changes` from a base, else complete."""
+    if last is None or changes is None:
         return Listing(mark)
-    return Listing(mark, last.snapshot_id, last.mark, tuple(delta.removed.to_pylist()))
+    return Listing(mark, last.snapshot_id, last.mark, tuple(changes.removed.to_pylist()))
 
 
 def _rows(parts: Sequence[tuple[pa.Table, pa.Array | None]]) -> pa.Table:
-    """`file_path` of each file, and `row`: all that is said of it."""
+    """Table of `file_path` and `row`, all values of a file as one string."""
     tables = []
     for files, marks in parts:
         texts: list[Any] = [_texts(files[name]) for name in FILE_SCHEMA.names]
@@ -115,15 +122,15 @@ def _rows(parts: Sequence[tuple[pa.Table, pa.Array | None]]) -> pa.Table:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """The values as texts that are equal where the values are."""
+    """Strings that are equal if and only if the values are."""
     if not pa.types.is_list(column.type):
         return column.cast(pa.string())
-    if not len(pc.list_flatten(column)):  # what most files have: nothing, or nothing known
+    if not len(pc.list_flatten(column)):  # the usual case: only empty lists and nulls
         return pc.list_value_length(column).cast(pa.string())
     return pa.array([None if value is None else repr(value) for value in column.to_pylist()], pa.string())
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def _combined(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.string())
 
 
@@ -131,5 +138,5 @@ def _key(table: TableHandle) -> tuple[str, ...]:
     return table.catalog, table.schema, table.name, table.table_id
 
 
-def _shape(table: TableHandle) -> str:
+def _schema_key(table: TableHandle) -> str:
     return f"{table.columns.hash}\0{sorted(table.column_ids.items())}"

@@ -1,4 +1,4 @@
-"""The statistics of a column over many files, from those of each file."""
+"""Roll-up of per-file column statistics to the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COUNTS = ("row_count", "null_count", "nan_count")
 
 @dataclass
 class Rollup:
-    """Per-file statistics of one column, summed up. Whatever one file leaves unknown is unknown of the whole."""
+    """Per-file statistics of one column, rolled up. A value that is unknown for one file is unknown for the whole."""
 
     name: str
     logical_type: str
@@ -32,15 +32,15 @@ class Rollup:
 
     @classmethod
     def of(cls, name: str, logical_type: str, parts: Iterable[Rollup]) -> Rollup:
-        """The roll-up of all the files of some roll-ups.
+        """Merges roll-ups.
 
         Args:
-            name: Of the column, dotted.
-            logical_type: Of the column.
-            parts: Roll-ups of this column over files that no two of them share.
+            name: Dotted name of the column.
+            logical_type: Logical type of the column.
+            parts: Roll-ups of this column over disjoint sets of files.
 
         Returns:
-            A new roll-up; the part itself where there is just one.
+            A new roll-up, or the part itself if there is only one.
         """
         whole, parts = cls(name, logical_type), list(parts)
         if len(parts) == 1:
@@ -58,10 +58,10 @@ class Rollup:
         return whole
 
     def add(self, rows: pa.Table) -> None:
-        """Adds rows of files that are not in it yet.
+        """Adds rows of further files.
 
         Args:
-            rows: Of FILE_COLUMN_SCHEMA, all about this column, one per file.
+            rows: Rows of FILE_COLUMN_SCHEMA about this column, one per file.
         """
         if rows.num_rows == 1 and not self.files:
             self._first(rows.to_pylist()[0])
@@ -78,12 +78,12 @@ class Rollup:
             self._bound(side, live)
 
     def _first(self, row: Mapping[str, Any]) -> None:
-        """Takes the row of the only file so far."""
+        """Adds the row of the first file; a shortcut."""
         self.files = 1
         self.row_count, self.null_count, self.nan_count = (row[name] for name in _COUNTS)
         nulls = row["null_count"]
         if nulls is not None and nulls + (row["nan_count"] or 0) == row["row_count"]:
-            return  # no value, no bound
+            return  # without values there are no bounds
         for side in ("min", "max"):
             self.known[side] = row[side] is not None
             if self.known[side]:
@@ -98,7 +98,7 @@ class Rollup:
         self._outermost(side, rows[side].combine_chunks(), rows[f"{side}_is_exact"].combine_chunks())
 
     def _outermost(self, side: str, texts: pa.Array, exact: pa.Array) -> None:
-        """Takes in bounds, none of them null."""
+        """Merges bounds, none of them null."""
         if (old := self.sides[side]) is not None:
             texts = pa.concat_arrays([texts, pa.array([old[0]], pa.string())])
             exact = pa.concat_arrays([exact, pa.array([old[1]], pa.bool_())])
@@ -106,15 +106,15 @@ class Rollup:
         order = pc.array_sort_indices(keys, order="ascending" if side == "min" else "descending")
         best = order[0].as_py()
         ties = pc.equal(keys, keys[best])
-        # an exact bound among the outermost is attained, so the outermost is exact whatever the others are
+        # an exact bound among equal outermost ones is attained, so the result is exact
         flags = exact.filter(ties).to_pylist()
         self.sides[side] = (texts[best].as_py(), True if True in flags else None if None in flags else False)
 
     def complete(self, files: int | None) -> bool:
-        """True when all files are in it and at least one of the two bounds is known.
+        """True if it covers all files and at least one bound is known.
 
         Args:
-            files: Number of data files of the snapshot; any number will do where None.
+            files: Number of data files of the snapshot; None if unknown, then the number is not checked.
         """
         return (files is None or self.files == files) and (self.known["min"] or self.known["max"])
 
@@ -122,13 +122,13 @@ class Rollup:
         """The scalar columns of the table-level record.
 
         Args:
-            files: Number of data files of the snapshot, None where it is not known. Where fewer are in the roll-up,
-                null_count, nan_count and bounds are left null.
-            row_count: Live rows of the table, where metadata knows them; goes before the sum over the files.
-            row_deletes: Rows of the files may be deleted, so no bound is exact.
+            files: Number of data files of the snapshot, None if unknown. If the roll-up covers fewer, null_count,
+                nan_count and bounds are null.
+            row_count: Live rows of the table from metadata; takes precedence over the sum over the files.
+            row_deletes: The files may contain deleted rows, so no bound is exact.
 
         Returns:
-            Column of SCALAR → value, null where not known, with `column_name` and `logical_type`.
+            Column of SCALAR → value (None if unknown), with `column_name` and `logical_type`.
         """
         partial = files is not None and self.files < files
         row: dict[str, Any] = dict.fromkeys(SCALAR) | {"column_name": self.name, "logical_type": self.logical_type}
@@ -144,14 +144,14 @@ class Rollup:
 
 
 def known_scalars(native: NativeStats, table: TableHandle) -> dict[int, dict[str, Any]]:
-    """Scalars that the metadata of files knows of whole columns.
+    """Rolls the metadata of all files up to scalars of whole columns.
 
     Args:
         native: Statistics of the snapshot; its `file_columns()` is read to the end.
         table: The table at that snapshot.
 
     Returns:
-        Column id → `Rollup.scalars`, of the columns with a row in a file.
+        Column id → `Rollup.scalars`, for columns with statistics of at least one file.
     """
     rollups: dict[int, Rollup] = {}
     for part in native.file_columns():
@@ -165,12 +165,12 @@ def known_scalars(native: NativeStats, table: TableHandle) -> dict[int, dict[str
 def roll_up(rollups: dict[int, Rollup], rows: pa.Table, table: TableHandle) -> None:
     """Adds rows of FILE_COLUMN_SCHEMA to the roll-ups of the table's columns, by column id.
 
-    Two columns may be written alike (`a.b` and `a` → `b`), so a row is of the column of its id; of that of its name
-    only where it has none.
+    Rows are matched by column id, because two columns can have the same dotted name (`a.b` and `a` → `b`), and by name
+    only if the id is null.
 
     Args:
-        rollups: By column id; changed in place, new columns are added.
-        rows: Any number of columns and files. Rows of columns that the table does not have are left out.
+        rollups: Column id → roll-up; updated in place, new columns are added.
+        rows: Rows of any columns and files; columns that the table does not have are ignored.
         table: The table at the snapshot.
     """
     columns = table.by_id
@@ -189,7 +189,7 @@ def by_column(rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
     """Splits rows by `column_id`.
 
     Args:
-        rows: With a column `column_id`, in any order.
+        rows: Table with a column `column_id`, in any order.
 
     Yields:
         Each id once, ascending, the null id last, with its rows in their order.

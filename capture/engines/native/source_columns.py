@@ -1,4 +1,4 @@
-"""Records of columns out of statistics that a source keeps for a whole table."""
+"""Column records from statistics that a source keeps for a whole table."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 
 def combined(files: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The statistics a source keeps of a column, completed by the roll-up of its files.
+    """Completes a source's statistics of a column with the roll-up of its files.
 
     Args:
-        files: The roll-up, of the same snapshot; empty where there is none.
-        kept: A row of COLUMN_SCHEMA. Its nulls are unknown.
+        files: The roll-up of the same snapshot; empty if there is none.
+        kept: The source's row of COLUMN_SCHEMA; nulls are unknown.
 
     Returns:
-        One row in which nothing contradicts the counts.
+        One row, consistent with its counts.
     """
     paired = {f"{side}_is_exact" for side in ("min", "max") if kept[side] is not None}
     return possible(dict(files) | {name: value for name, value in kept.items() if value is not None or name in paired})
 
 
 def possible(row: dict[str, Any]) -> dict[str, Any]:
-    """The row without what cannot be: ndv is clamped to the non-null rows, counts above the row count are unknown."""
+    """Makes a row consistent: ndv is clamped to the non-null rows, impossible counts and widths become unknown."""
     rows = row.get("row_count")
     for name in ("null_count", "nan_count"):
         count = row.get(name)

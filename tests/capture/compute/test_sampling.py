@@ -254,7 +254,7 @@ def test_without_metadata_the_order_is_that_of_names(table, monkeypatch):
     monkeypatch.setattr(table.connector, "capture_snapshot_target_stats", refuse)
     result, _ = capture(table, GUIDED, Budget(max_rows=100))
     assert result.outcome is Outcome.CAPTURED
-    notes = ["without the bounds of metadata: the manifest is gone", "sampled in the order of file names"]
+    notes = ["without bounds from metadata: the manifest is gone", "sampled in the order of file names"]
     assert result.detail == "; ".join(notes)
 
 

@@ -32,7 +32,7 @@ def remembered(table: TableHandle, *parts: FilePart) -> KnownListings:
 def step(before: list[FilePart], after: list[FilePart]) -> tuple[list[str], list[str]] | None:
     last = remembered(handle(1), *before).last(handle(2))
     files = pa.concat_tables([p.files for p in after])
-    found = known_listings.step(last, handle(2), after, files)
+    found = known_listings.delta(last, handle(2), after, files)
     return found and (sorted(found.removed.to_pylist()), sorted(found.added.to_pylist()))
 
 
@@ -69,8 +69,8 @@ def test_a_snapshot_that_is_told_otherwise_begins_anew():
     table = handle(1)
     last = remembered(table, part("p", ("a", 1))).last(table)
     same, other = [part("p", ("a", 1))], [part("q", ("a", 1), ("b", 1))]
-    assert known_listings.step(last, table, same, same[0].files) is not None
-    assert known_listings.step(last, table, other, other[0].files) is None
+    assert known_listings.delta(last, table, same, same[0].files) is not None
+    assert known_listings.delta(last, table, other, other[0].files) is None
 
 
 def test_a_mark_names_the_parts_and_the_schema():
