@@ -26,7 +26,7 @@ class Access:
             raise PermissionDenied(f"this needs the scope {scope}", hint=f"yours: {yours}")
 
     def table(self, name: str, principal: Principal, scope: str) -> TableEntry:
-        """The table of a full name, for a caller who may do with it what the scope allows.
+        """Finds a table by its full name, and checks that the caller has the scope for it.
 
         Raises:
             NotFound: The table does not exist; a caller limited to some tables gets no hint.
@@ -44,7 +44,7 @@ class Access:
         return entry
 
     def connector(self, catalog: str, principal: Principal) -> dict[str, Any]:
-        """A connector as it is shown, for a caller who may do anything with all of its tables.
+        """Finds a connector, secrets masked, and checks that the caller is an admin of its whole catalog.
 
         Raises:
             NotFound: The connector does not exist.

@@ -1,7 +1,7 @@
 """Auto-analyze in the server: gathers the state of tables for `capture.policy`, queues what it decides, and records it.
 
 Runs after every discovery, and on a schedule that discovers the lakes of connectors with a policy. A decision is a row
-of `sys.capture_decisions` (engine `policy`); one that repeats the last one about its target and snapshot leaves none.
+of `sys.capture_decisions` (engine `policy`); one that repeats the last one about its target and snapshot is not stored.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class AutoAnalyze:
         return None if self.policy_of(self._host.options(catalog)).is_off else self._every
 
     def review(self, catalog: str, tables: Sequence[TableEntry], now: datetime | None = None) -> list[str]:
-        """Decides about these tables of a connector; the ids of the jobs that came of it."""
+        """Decides about these tables of a connector; returns the ids of the jobs queued."""
         chosen = self.policy_of(self._host.options(catalog))
         if chosen.is_off:
             return []
@@ -121,10 +121,10 @@ class AutoAnalyze:
         return _Decided(table, state, verdicts)
 
     def _queue(self, decided: Sequence[_Decided], now: datetime) -> list[str]:
-        """Queues what is to be captured in one transaction; the ids of the jobs."""
+        """Queues the captures decided on in one transaction; returns the ids of the jobs."""
         captures, tried = [], {}
         for one in decided:
-            for kind, verdict in one.verdicts.items():  # two jobs: what metadata tells is not to wait for a scan
+            for kind, verdict in one.verdicts.items():  # two jobs, so that metadata captures do not wait for a scan
                 if verdict.capture and (snapshot_id := one.state.snapshot_id) is not None:
                     tried[one.table.table_key, kind] = (now, snapshot_id)
                     columns = verdict.columns
@@ -135,11 +135,11 @@ class AutoAnalyze:
         return jobs
 
     def published(self, table: TableEntry) -> None:
-        """Something was captured of the table: how much changed may be known now."""
+        """Notes that a table was captured: its share of changed rows may be computable now."""
         self._later[table.table_key] = table
 
     def look_later(self) -> None:
-        """Looks at the tables something was captured of; called now and then."""
+        """Reviews the tables captured since the last call; called periodically."""
         later, self._later = self._later, {}
         by_catalog: dict[str, list[TableEntry]] = {}
         for table in later.values():
@@ -150,7 +150,7 @@ class AutoAnalyze:
                 self.review(catalog, tables)
 
     def _record(self, decided: Sequence[_Decided]) -> None:
-        """Stores the decisions in one transaction, but those that repeat the last one."""
+        """Stores the decisions in one transaction, except those that repeat the last one."""
         if self._last is None:
             rows = self._host.database.rows(
                 "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
@@ -210,8 +210,8 @@ class AutoAnalyze:
         )  # fmt: skip
 
     def _changed(self, table_key: int, before: int, current: int) -> float | None:
-        """Rows of the files that came since, or of those that went if these are more, as a share of the rows there are,
-        or were; None where a listing is not known."""
+        """Share of rows in files added since, or in files removed if that is larger; None where a file listing is
+        missing."""
         places = dict(self._host.database.rows(
             "SELECT snapshot_id, pos FROM file_snapshots WHERE table_key = ? AND family = 'stats.files'", table_key
         ))  # fmt: skip

@@ -13,11 +13,11 @@ READ: Final = ("rows", "bytes")  # attributes of outcomes: `rows_read`, `bytes_r
 
 
 class CaptureCounters:
-    """Counters, safe to be added to by many threads.
+    """Thread-safe counters.
 
     Attributes:
         outcomes: Requests by engine and outcome.
-        read: By engine and one of READ: what it read of the lake. A row counts once for each column.
+        read: Rows or bytes (see READ) read from the lake, by engine. A row counts once for each column.
         rows, size_bytes: Of the statistics published, by flight; bytes as Arrow holds them.
         seconds: By kind of lease, how many captures ended and how long they took together.
         lease_expiries: Leases that ran out.
@@ -33,7 +33,7 @@ class CaptureCounters:
         self._lock = threading.Lock()
 
     def ended(self, kind: str, seconds: float, outcomes: Iterable[Mapping[str, Any]]) -> None:
-        """Counts the end of a lease of a kind, after so many seconds, with the outcomes of its requests."""
+        """Counts a lease that ended: its kind, duration and the outcomes of its requests."""
         with self._lock:
             count, total = self.seconds.get(kind, (0, 0.0))
             self.seconds[kind] = (count + 1, total + seconds)
@@ -42,7 +42,7 @@ class CaptureCounters:
                 self.outcomes[engine, outcome["outcome"]] += 1
                 for what in READ:
                     amount = (outcome.get("attributes") or {}).get(f"{what}_read")
-                    if isinstance(amount, int) and amount > 0:  # attributes are the worker's own words
+                    if isinstance(amount, int) and amount > 0:  # attributes come from the worker and are not checked
                         self.read[engine, what] += amount
 
     def published(self, puts: Sequence[Put]) -> None:

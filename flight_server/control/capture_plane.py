@@ -1,4 +1,4 @@
-"""Captures as the server runs them: what a worker gets, which lane takes it, and how `resolve` waits for it."""
+"""Captures in the server: the payload for a worker, the lane it goes to, and how `resolve` waits for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Captures:
         catalog: The tables.
         jobs: The durable queue.
         records: What is stored already.
-        lakes: How each lake is reached.
+        lakes: Configurations of the connectors.
         tasks: Work for workers.
         engines: Rows of `sys.engines`, best first.
     """
@@ -49,7 +49,7 @@ class Captures:
         self.lakes, self.tasks, self.engines = lakes, tasks, engines
 
     def snapshots_of(self, snapshot: str | int, table: TableEntry) -> list[int]:
-        """The snapshot ids that a request means; an id is taken as it is."""
+        """Snapshot ids of a request's `current`, `all` or id; an id is not looked up."""
         if snapshot == ALL:
             return [s.snapshot_id for s in self.catalog.snapshots(table) if s.is_live]
         if snapshot == CURRENT:
@@ -82,14 +82,14 @@ class Captures:
     def start(
         self, table: TableEntry, wanted: Sequence[Pinned], correlation_id: str, *, listed: bool = True
     ) -> Task:  # fmt: skip
-        """Hands a capture that somebody waits for to the workers; `listed` while it runs among the jobs."""
+        """Hands a capture that a caller waits for to the workers; with `listed` it is in the job list meanwhile."""
         (task,) = self.start_all([(table, wanted)], correlation_id, listed=listed)
         return task
 
     def start_all(
         self, wanted: Sequence[tuple[TableEntry, Sequence[Pinned]]], correlation_id: str, *, listed: bool = True
     ) -> list[Task]:
-        """`start` for the captures of one request; a worker may lease several of them at once."""
+        """Starts the captures of one request, as `start` does; a worker may lease several of them at once."""
         payloads = self.payloads(wanted, Mode.SYNC, correlation_id)
         bundled = len(wanted) > 1
         tasks = [
@@ -101,7 +101,7 @@ class Captures:
         return tasks
 
     def is_light(self, table: TableEntry, specs: Sequence[CaptureSpec]) -> bool:
-        """True when engines that read metadata only are the first to take each of these."""
+        """True when an engine that reads metadata only is the first choice for each of these."""
         engines = self.engines()
         able = (takers(engines, table.format, spec) for spec in specs)
         return all(not rows or rows[0]["priority"] >= NATIVE_PRIORITY for rows in able)
@@ -114,10 +114,10 @@ class Captures:
 
         Args:
             table: What is captured.
-            snapshot: An id, `current` (as of when its turn comes) or `all`.
-            wanted: Specs, each with the snapshot it is pinned to, None for those of `snapshot`.
-            correlation_id: Of the call that asked for it.
-            missing_only: Captures what is not stored yet when its turn comes.
+            snapshot: An id, or `current` or `all`, both as of when the job starts.
+            wanted: Specs, each with the id of its snapshot; None means `snapshot`.
+            correlation_id: ID of the call, for the log.
+            missing_only: Captures only what is not stored yet when the job starts.
 
         Returns:
             The id of the job: a new one, or the active one that captures the same.
@@ -131,9 +131,9 @@ class Captures:
         """Queues durable captures in one transaction.
 
         Args:
-            captures: Of each what `enqueue` takes: table, snapshot, specs.
-            correlation_id: Of the call that asked for them.
-            missing_only: As of `enqueue`.
+            captures: Table, snapshot and specs of each, as `enqueue` takes them.
+            correlation_id: ID of the call, for the log.
+            missing_only: See `enqueue`.
 
         Returns:
             The ids of the jobs, in order.
@@ -150,7 +150,7 @@ class Captures:
                 request["missing_only"] = True
             specs = tuple(spec for _, spec in wanted)
             kind = table.format, specs
-            if kind not in light:  # which engines take it is the same for tables that are asked the same
+            if kind not in light:  # tables of one format with equal specs go to the same engines
                 light[kind] = self.is_light(table, specs)
             targets = [spec.target.storage_id for spec in specs]
             jobs.append(NewJob(table, str(snapshot), "ASYNC", request, targets, LIGHT if light[kind] else SCAN))
@@ -159,7 +159,7 @@ class Captures:
         return ids
 
     def payload_of_job(self, lease: Lease) -> Mapping[str, Any]:
-        """The payload of a durable job whose turn has come; without requests where nothing is missing any more.
+        """Makes the payload of a durable job that is about to start; it has no requests when nothing is missing.
 
         Raises:
             NotFound: The table has no snapshot, or its connector is gone.
@@ -181,7 +181,7 @@ class Captures:
         return payload
 
     def known(self, wanted: Sequence[tuple[int, int, CaptureSpec]]) -> list[Mapping[str, Any] | Answer | None]:
-        """Answers questions from the store: a record that holds all kinds asked for, a refusal, or None.
+        """Answers questions from the store: a record that holds all requested kinds, a refusal, or None.
 
         Args:
             wanted: Table key, snapshot id and spec of each question.
@@ -211,15 +211,18 @@ _FIELDS_OF = {
     "NULL_COUNT": ("null_count",), "NDV": ("ndv",), "WIDTH": ("avg_width_bytes",), "MIN_MAX": ("min", "max"),
     "MOMENTS": ("mean",),
 }  # fmt: skip
-_SKETCHED: Final = {"HISTOGRAM": ("QUANTILES", NUMERIC), "MCV": ("MCV", HASHED)}  # the role, and types that have it
+_SKETCHED: Final = {
+    "HISTOGRAM": ("QUANTILES", NUMERIC),
+    "MCV": ("MCV", HASHED),
+}  # sketch role, and the types that have it
 _SKETCHED_KINDS: Final = frozenset(_SKETCHED)
 _NO_ROLES: Final[frozenset[str]] = frozenset()
 
-_KINDS_OF_TYPES: Final = {"HISTOGRAM": NUMERIC, "MOMENTS": MEASURED}  # those that not every type has
+_KINDS_OF_TYPES: Final = {"HISTOGRAM": NUMERIC, "MOMENTS": MEASURED}  # kinds that only some types have
 
 
 def impossible(record: Mapping[str, Any], kinds: Collection[str]) -> str | None:
-    """Why no record of this type can hold the kinds asked for; None when one can."""
+    """The reason why no record of this type can hold the requested kinds; None when one can."""
     if (logical_type := record.get("logical_type")) is None:
         return None
     kind = parse_type(logical_type).kind
@@ -238,12 +241,12 @@ def _sketches_of(record: Mapping[str, Any], kinds: Collection[str]) -> frozenset
 
 
 def answers(record: Mapping[str, Any], kinds: Collection[str], roles: Collection[str] = frozenset()) -> bool:
-    """True when a record holds the kinds asked for; an engine computes all there is but sketches nobody asked for.
+    """True when a record holds the requested kinds. Engines compute every kind, but sketches only on request.
 
     Args:
-        record: Of a target, as it is stored.
-        kinds: What is asked for; nothing in particular when empty.
-        roles: The sketches stored for the target, without those of samples.
+        record: The stored record of a target.
+        kinds: The requested kinds; empty means any.
+        roles: Roles of the target's stored sketches, samples excluded.
     """
     if not _sketches_of(record, kinds).issubset(roles):
         return False

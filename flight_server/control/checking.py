@@ -1,4 +1,4 @@
-"""Rules that the server checks after each capture; results are stored, and a change of state is posted to a webhook."""
+"""Checks rules after each capture, stores the results, and posts each change of state to a webhook."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Checking:
     """Checks tables in a thread of its own.
 
     Args:
-        database: Of the server.
-        catalog: Of the server.
-        scanner: Answers what rules read.
+        database: The store.
+        catalog: Tables and connectors.
+        scanner: Reads the statistics that rules need.
         path: The rules file; None checks nothing.
-        rules: What the file holds now.
+        rules: The parsed rules.
         webhook: Where changes of state are posted.
-        clock: Stands in for the time.
+        clock: Seconds, monotonic.
 
     Attributes:
         results: The newest results by table, for metrics.
@@ -64,19 +64,19 @@ class Checking:
             threading.Thread(target=self._loop, name="checks", daemon=True).start()
 
     def stop(self) -> None:
-        """Stops the thread; tables that still wait are not checked."""
+        """Stops the thread; tables still waiting are not checked."""
         self._stop.set()
         if self._webhook is not None:
             self._webhook.stop()
 
     def captured(self, table: TableEntry) -> None:
-        """Something was captured of a table."""
+        """Notes that a table was captured."""
         if self._path is not None:
             with self._lock:
                 self._captured[table.table_key] = self._clock()
 
     def run(self) -> int:
-        """Checks the tables whose captures have ended; how many. Called now and then."""
+        """Checks the tables whose captures have ended; returns how many. Called periodically."""
         now = self._clock()
         with self._lock:
             ready = [key for key, since in self._captured.items() if now - since >= SETTLE_SECONDS]
@@ -110,7 +110,7 @@ class Checking:
             })  # fmt: skip
 
     def _renew(self) -> None:
-        """Takes a changed rules file; one that cannot be read changes nothing."""
+        """Reloads the rules file if it changed; an unreadable file changes nothing."""
         stamp = self._look()
         if self._path is None or stamp == self._stamp:
             return

@@ -1,7 +1,7 @@
-"""Connected lakes: registration, discovery, and what a look at a lake changes in the catalog.
+"""Connected lakes: registration, discovery, and the changes to the catalog that follow from them.
 
-The server runs no connector code. A look is a task of a worker, and its findings come back as JSON; this file builds
-the task and stores the findings, in one transaction each.
+The server runs no connector code. A worker inspects the lake and returns its findings as JSON; this file makes the
+worker's task, and stores the findings of each inspection in one transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from store.names import split_name
 
 log = logging.getLogger("statflight.server")
 
-IDLE_SECONDS: Final = 600.0  # without progress, until a look at a lake is given up
+IDLE_SECONDS: Final = 600.0  # without progress, until an inspection is abandoned
 
 
 class Lakes:
@@ -61,9 +61,9 @@ class Lakes:
 
         Args:
             config: `catalog`, `format`, `uri`, `options`.
-            is_cancelled: Whether the caller has gone away.
-            replace: Allows another format or address for a catalog that is there.
-            discover: Finds the tables too, in the same look.
+            is_cancelled: True once the caller has left.
+            replace: Allows another format or address for an existing catalog.
+            discover: Also discovers the tables, in the same inspection.
 
         Returns:
             The connector, secrets masked; with `discover` its tables, as `discover` returns them.
@@ -81,7 +81,7 @@ class Lakes:
         masked, uri = mask(options), mask_uri(config["uri"])
         tables: list[dict[str, Any]] = []
         with self._registering:
-            self._check_taken(config, replace)  # somebody else may have been faster
+            self._check_taken(config, replace)  # another caller may have registered it meanwhile
             self._vault.set(catalog, options, masked, config["uri"], uri)
 
             def run(connection: Connection) -> None:
@@ -97,7 +97,7 @@ class Lakes:
         return shown | ({"tables": tables} if discover else {})
 
     def _check_taken(self, config: Mapping[str, Any], replace: bool) -> bool:
-        """True when the catalog is connected to this very lake; Conflict when to another, unless replaced."""
+        """True when the catalog is connected to this lake already; raises Conflict when to another without `replace`."""
         try:
             connector = self._catalog.connector(config["catalog"])
         except NotFound:
@@ -121,19 +121,19 @@ class Lakes:
     def inspect(
         self, operation: str, config: Mapping[str, Any], is_cancelled: Callable[[], bool], **arguments: Any
     ) -> Mapping[str, Any]:
-        """Has a worker look at a lake while the caller waits.
+        """Has a worker inspect a lake while the caller waits.
 
         Args:
             operation: `validate`, `discover` or `publish`.
             config: As `config` returns it.
-            is_cancelled: Whether the caller has gone away; the worker stops then.
-            arguments: More of the task's payload.
+            is_cancelled: True once the caller has left; the worker stops then.
+            arguments: Further entries of the task's payload.
 
         Returns:
             The worker's findings.
 
         Raises:
-            UpstreamError: The lake cannot be reached, no worker is connected, or nothing moved for IDLE_SECONDS.
+            UpstreamError: The lake cannot be reached, no worker is connected, or no progress for IDLE_SECONDS.
         """
         task = self._tasks.submit(look_task("control", operation, config, **arguments))
         while (result := self._tasks.wait(task, IDLE_SECONDS, is_cancelled)) is None:
@@ -145,17 +145,17 @@ class Lakes:
     def discover(
         self, catalog: str, table: str | None, full_rescan: bool, is_cancelled: Callable[[], bool]
     ) -> list[dict[str, Any]]:
-        """Looks at a lake and stores what is found.
+        """Inspects a lake and stores the findings.
 
         Args:
             catalog: Name of the connector.
-            table: Only this table, with or without the catalog's name.
-            full_rescan: Looks at known snapshots again.
-            is_cancelled: Whether the caller has gone away.
+            table: The only table to inspect, with or without the catalog's name; None means all.
+            full_rescan: Reads snapshots again that are already stored.
+            is_cancelled: True once the caller has left.
 
         Returns:
-            One result per table: `table`, `table_id`, `snapshots`, `current_snapshot_id`; of one that cannot be read
-            `table` and `error`.
+            One result per table: `table`, `table_id`, `snapshots`, `current_snapshot_id`; `table` and `error` for one
+            that cannot be read.
 
         Raises:
             NotFound: The connector or the table does not exist.
@@ -166,7 +166,7 @@ class Lakes:
     def _look(
         self, catalog: str, only: Sequence[Sequence[str]] | None, full_rescan: bool, is_cancelled: Callable[[], bool]
     ) -> list[dict[str, Any]]:
-        """`discover` of some tables (schema, name), or of all."""
+        """Discovers the tables of `only` (schema, name), or all."""
         config = self.config(catalog)
         try:
             found = self.inspect("discover", config, is_cancelled, **self._scope(catalog, only, full_rescan))
@@ -176,20 +176,20 @@ class Lakes:
         return self.store(catalog, config, found, whole=only is None)
 
     def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
-        """The connector's configuration, and a look at the whole lake that nobody waits for."""
+        """Starts an inspection of the whole lake that no caller waits for; returns the configuration and the task."""
         config = self.config(catalog)
         return config, self._tasks.submit(look_task("watch", "discover", config, **self._scope(catalog)))
 
     def store(
         self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool
     ) -> list[dict[str, Any]]:
-        """Stores the findings of a look at a lake; nothing where the catalog was connected to another one meanwhile.
+        """Stores the findings of an inspection, unless the catalog was connected to another lake meanwhile.
 
         Args:
             catalog: Name of the connector.
-            config: The configuration that the look used.
+            config: The configuration used by the inspection.
             found: The worker's findings: `tables`, `errors`.
-            whole: Whether all tables were looked at; what was not found is gone then.
+            whole: True if all tables were inspected; tables not found are dropped then.
 
         Returns:
             One result per table, as `discover` returns them.
@@ -223,7 +223,7 @@ class Lakes:
     def _scope(
         self, catalog: str | None, only: Sequence[Sequence[str]] | None = None, full: bool = False
     ) -> dict[str, Any]:
-        """Arguments of a `discover` task: known snapshots, which need not be listed again."""
+        """Arguments of a `discover` task, with the stored snapshots, which need not be listed again."""
         known: dict[str, list[int]] = {}
         if catalog is not None and not full:
             entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, s, n)) for s, n in only)
@@ -272,15 +272,15 @@ class Lakes:
         tables = (self._catalog.find((catalog, table["schema"], table["name"])) for table in found["tables"])
         try:
             self.on_discovered(catalog, [table for table in tables if table is not None])
-        except StatflightError as error:  # a policy's trouble is not the discovery's
+        except StatflightError as error:  # an error of a policy does not fail the discovery
             log.warning("auto-analyze of %s: %s", catalog, error)
 
     # Captures.
 
     def refresh(self, tables: Sequence[TableEntry], is_cancelled: Callable[[], bool]) -> None:
-        """Finds the current snapshots of tables before they are captured, with one look at each lake.
+        """Discovers the current snapshots of tables before they are captured, with one inspection of each lake.
 
-        A lake in trouble keeps what is known, and the capture itself reports the trouble.
+        When a lake cannot be inspected, the stored snapshots stay, and the capture itself reports the error.
         """
         names: dict[str, dict[tuple[str, str], None]] = {}
         for table in tables:
@@ -292,7 +292,7 @@ class Lakes:
 
 
 def look_task(kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Task:
-    """A task for a worker that looks at a lake."""
+    """Makes the task of inspecting a lake."""
     return Task(kind, {"operation": operation, "connector": dict(config), **arguments}, catalog=config["catalog"])
 
 

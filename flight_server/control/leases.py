@@ -1,9 +1,9 @@
-"""Leases: work in the hands of workers, over Flight.
+"""Leases: work handed to workers over Flight.
 
-A worker asks for a lease of some kinds (`control`, `watch`: a look at a lake; `publish`: a publication; `sync`: a
-capture somebody waits for; `light`: one that metadata answers, waited for or durable; `job`: any durable one) and gets
-a token. Rows it puts under the token are a draft that nobody sees; finishing publishes the draft in one transaction. A
-lease that runs out takes its draft along.
+A worker asks for a lease of some kinds (`control`, `watch`: inspect a lake; `publish`: publish statistics; `sync`: a
+capture that a caller waits for; `light`: a capture from metadata only, waited for or durable; `job`: any durable
+capture) and gets a token. Rows put under the token form a draft that no reader sees; finishing publishes the draft in
+one transaction. When a lease expires, its draft is dropped.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ from store.stats_store import Put
 
 log = logging.getLogger("statflight.server")
 
-GRACE_SECONDS: Final = 15.0  # that a worker is given to come (back), from the start or its last poll
+GRACE_SECONDS: Final = (
+    15.0  # for a worker to connect (again), counted from the server's start or the worker's last poll
+)
 FORGET_SECONDS: Final = 60.0  # after its last poll a worker is forgotten
 PRUNE_SECONDS: Final = 3600.0
 _POLL_SECONDS: Final = 0.25
-_ENDED_AT_ONCE: Final = 32  # durable jobs
-_REMEMBERED: Final = 4096  # leases that ended
+_ENDED_AT_ONCE: Final = 32  # durable jobs that finish concurrently
+_REMEMBERED: Final = 4096  # tokens of ended leases
 
 
 @dataclass
@@ -53,15 +55,15 @@ class _Worker:
 
 
 class Leases:
-    """Hands out tasks and durable jobs, and takes their ends.
+    """Hands out tasks and durable jobs, and ends them.
 
     Attributes:
-        payload_of_job: Makes the payload of a durable job; `requests` is empty where nothing is left to do.
+        payload_of_job: Makes the payload of a durable job; its `requests` are empty when nothing is left to do.
 
     Args:
-        tasks: Work that somebody waits for.
+        tasks: Work that a caller waits for.
         jobs: The durable queue.
-        database: For drafts too large for memory, and the listings that they continue.
+        database: The store: its directory takes large drafts, and it has the listings that drafts continue.
         publication: Ends captures.
     """
 
@@ -72,7 +74,7 @@ class Leases:
         self._held: dict[str, HeldJob] = {}  # durable jobs by token
         self._drafts: dict[str, Draft] = {}  # by token
         self._workers: dict[str, _Worker] = {}
-        self._gone: OrderedDict[str, bool] = OrderedDict()  # tokens of leases that are over: whether by their worker
+        self._gone: OrderedDict[str, bool] = OrderedDict()  # token of an ended lease → whether its worker ended it
         self._ending = ThreadPoolExecutor(_ENDED_AT_ONCE, "end-jobs")
         self._started = self._pruned = self._clock()
         tasks.has_worker = self._has_worker
@@ -80,7 +82,7 @@ class Leases:
     # Workers.
 
     def _has_worker(self, lane: str) -> bool:
-        """True when a worker serves a lane; a young server's own worker is given time to start."""
+        """True when a worker serves a lane, or the server is so young that its worker may still be starting."""
         grace = self._clock() - GRACE_SECONDS
         with self._changed:
             return self._started > grace or any(
@@ -101,12 +103,12 @@ class Leases:
         """Waits for the next piece of work.
 
         Args:
-            worker_id: Who asks.
-            kinds: Kinds of leases, in the order they are looked at.
+            worker_id: The worker's id.
+            kinds: Kinds of leases, most wanted first.
             timeout: Seconds to wait.
-            engines: Rows of `sys.engines` of the worker; empty leaves those known.
-            is_cancelled: Whether the worker has gone away.
-            most: Leases that the worker takes at once, of captures that one request queued together.
+            engines: The worker's rows of `sys.engines`; empty keeps those of its earlier calls.
+            is_cancelled: True once the worker has left.
+            most: Maximum number of leases; several only of captures that one request queued together.
 
         Returns:
             The leases as `lease_job` answers them; none when there was no work within the timeout.
@@ -152,7 +154,7 @@ class Leases:
         return [begun for lease in leases if (begun := self._begin_job(lease)) is not None]
 
     def give_back(self, tokens: Sequence[str]) -> int:
-        """Takes back leases of captures that their worker has not begun, for others; how many those were."""
+        """Queues captures again that their worker has not begun; returns how many."""
         with self._changed:
             unbegun = [token for token in tokens if token not in self._drafts]
             given = self._tasks.give_back(unbegun)
@@ -170,11 +172,11 @@ class Leases:
         except StatflightError as error:  # its table or connector is gone
             self._end_job(HeldJob(lease, since=self._clock()), [], str(error), retry=error.retryable)
             return None
-        except Exception:  # never a job that nobody holds
+        except Exception:  # a job must not stay leased to no worker
             log.exception("job %s cannot be begun", lease.job_id)
             self._end_job(HeldJob(lease, since=self._clock()), [], "the job cannot be begun", retry=False)
             return None
-        if not payload["requests"]:  # somebody else captured all of it since it was queued
+        if not payload["requests"]:  # everything was captured since it was queued
             earlier = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
             self._end_job(HeldJob(lease, since=self._clock()), earlier, "", retry=False)
             return None
@@ -184,16 +186,16 @@ class Leases:
                 "lease_seconds": self._jobs.lease_seconds, "payload": payload}  # fmt: skip
 
     def renew(self, job_id: str, token: str, progress: float | None, message: str | None) -> bool:
-        """Prolongs a lease.
+        """Extends a lease.
 
         Args:
             job_id: The task or job.
-            token: Of the lease.
-            progress: 0 to 1, None where it is not known.
-            message: A few words on how far it is.
+            token: The lease's token.
+            progress: 0 to 1; None when unknown.
+            message: A short description of the progress.
 
         Returns:
-            True while the work is wanted; False, too, where its worker has ended it meanwhile.
+            True while the work is wanted; False when it was cancelled, or its worker has ended it meanwhile.
 
         Raises:
             Conflict: The lease is lost.
@@ -201,7 +203,7 @@ class Leases:
         with self._changed:
             task = self._tasks.leased.get(token)
             if task is None and (by_worker := self._gone.get(token)) is not None:
-                if by_worker:  # this renewal was under way
+                if by_worker:  # the renewal was sent before the lease ended
                     return False
                 raise _lost()
             if task is not None:
@@ -214,16 +216,22 @@ class Leases:
             return self._jobs.renew(job_id, token, progress, message)
         except (Conflict, NotFound):
             with self._changed:
-                if token in self._held or self._gone.get(token):  # it is being ended, or just was
+                if token in self._held or self._gone.get(token):  # it is ending, or has just ended
                     return False
             raise
 
     def add_to_draft(self, token: str, put: Put, whole: bool, *, few: bool = False) -> None:
-        """Adds rows to the draft of a lease; `whole`: they are all there are at that snapshot; `few`: in memory.
+        """Adds rows to the draft of a lease.
+
+        Args:
+            token: The lease's token.
+            put: The rows.
+            whole: The rows are complete for their snapshot.
+            few: Keeps the rows in memory.
 
         Raises:
             Conflict: The lease is lost.
-            InvalidArgument: No rows are put under a lease of this kind.
+            InvalidArgument: A lease of this kind takes no rows.
         """
         with self._changed:
             if token not in self._tasks.leased and token not in self._held:
@@ -234,7 +242,7 @@ class Leases:
         draft.add(put, whole, few=few)
 
     def declare_listing(self, token: str, listing: Listing) -> bool:
-        """Takes how the files of a snapshot are going to be put; False when they cannot continue that base."""
+        """Announces the listing of a snapshot's files; False when the store does not have the base it continues."""
         with self._changed:
             task, job = self._tasks.leased.get(token), self._held.get(token)
             if task is None and job is None:
@@ -257,7 +265,7 @@ class Leases:
 
         Args:
             job_id: The task or job.
-            token: Of the lease.
+            token: The lease's token.
             body: `outcomes`, `decisions`, `result`, `error`, `message`, `final`, as `finish_job` has checked them.
 
         Returns:
@@ -280,17 +288,17 @@ class Leases:
                              decisions=body.get("decisions", []), retry=retry)  # fmt: skip
 
     def finish_all(self, finishes: Sequence[Mapping[str, Any]]) -> list[str | StatflightError]:
-        """Ends leases as `finish` does, captures that somebody waits for in one transaction, and so durable ones.
+        """Ends leases as `finish` does: captures that callers wait for in one transaction, durable jobs in another.
 
         Args:
             finishes: Bodies as `finish` takes them, each with its `job_id` and `lease_token`.
 
         Returns:
-            The state of each after it, or the reason why this one is refused.
+            The state of each job after it, or the error that refused it.
         """
         answers: list[str | StatflightError] = ["SUCCEEDED"] * len(finishes)
         together: dict[int, tuple[Task, Draft, Mapping[str, Any]]] = {}
-        apart: dict[int, Future[str]] = {}  # the writer takes what waits into one transaction
+        apart: dict[int, Future[str]] = {}  # the writer joins them into one transaction
         for at, body in enumerate(finishes):
             try:
                 with self._changed:
@@ -324,7 +332,7 @@ class Leases:
     def _take(
         self, job_id: str, token: str, body: Mapping[str, Any]
     ) -> tuple[Task | None, HeldJob | None, Draft]:  # fmt: skip
-        """The task or job of a lease that ends, and its draft."""
+        """Removes a lease; returns its task or job, and its draft."""
         with self._changed:
             task, job = self._tasks.leased.get(token), self._held.get(token)
             requests = len(task.payload["requests"]) if task is not None and task.kind == "sync" else None
@@ -358,7 +366,7 @@ class Leases:
         return "SUCCEEDED"
 
     def _forget(self, tasks: Sequence[Task]) -> None:
-        """Ends tasks for whoever waits for them."""
+        """Marks tasks as done, which wakes their callers."""
         with self._changed:
             for task in tasks:
                 self._tasks.leased.pop(task.token, None)
@@ -383,7 +391,7 @@ class Leases:
     # Housekeeping.
 
     def sweep(self) -> None:
-        """Takes back leases that ran out; called now and then."""
+        """Takes back expired leases; called periodically."""
         now = self._clock()
         with self._changed:
             leased = set(self._tasks.leased)

@@ -1,4 +1,4 @@
-"""Publication: the end of a capture in one transaction: its rows, decisions and state, and what is tried again."""
+"""Publication: ends a capture in one transaction that stores its rows, decisions and state, and queues retries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("statflight.server")
 
 @dataclass(frozen=True, slots=True)
 class HeldJob:
-    """A durable job in a worker's hands, and the requests that its worker got."""
+    """A leased durable job, and the requests sent to its worker."""
 
     lease: Lease
     requests: Sequence[Mapping[str, Any]] = ()
@@ -35,7 +35,7 @@ class Publication:
 
     Attributes:
         on_published: Called with each table whose statistics have changed.
-        counters: What captures did.
+        counters: Counts for metrics.
     """
 
     def __init__(self, jobs: JobStore, store: DuckDBStatsStore, catalog: Catalog):
@@ -45,7 +45,7 @@ class Publication:
         self._drafts = DraftGroup(store)
 
     def publish_task(self, task: Task, draft: Draft, body: Mapping[str, Any]) -> None:
-        """Publishes what a task captured, with its decisions.
+        """Publishes the rows and decisions of a task.
 
         Raises:
             StatflightError: The store refuses the rows; nothing is stored then.
@@ -66,10 +66,10 @@ class Publication:
     def publish_tasks(
         self, ended: Sequence[tuple[Task, Draft, Mapping[str, Any]]]
     ) -> list[StatflightError | None]:  # fmt: skip
-        """Publishes what tasks captured in one transaction. Where it is refused, each is published alone.
+        """Publishes the rows of several tasks in one transaction; when it is refused, each task in its own.
 
         Returns:
-            Of each task why it is not stored; None where it is.
+            The error of each task that is not stored; None for the others.
         """
 
         def publish(connection: Connection) -> list[TableEntry]:
@@ -89,7 +89,7 @@ class Publication:
             return [self._publish_alone(*ended[0])]
         try:
             tables = self._store.database.write(publish)
-        except Exception:  # whoever is at fault hears of it below
+        except Exception:  # the tasks are published one by one below, and the one at fault gets the error
             return [self._publish_alone(*end) for end in ended]
         self.counters.published(together(put for _, draft, _ in ended for put in draft.merged()))
         for table in tables:
@@ -110,8 +110,8 @@ class Publication:
         self, job: HeldJob, outcomes: Sequence[Mapping[str, Any]], message: str, *, retry: bool,
         draft: Draft | None = None, decisions: Sequence[Mapping[str, Any]] = (),
     ) -> str:  # fmt: skip
-        """Ends a try. Of one that captured some, what may still be captured goes on as a job of its own: targets that
-        failed, and those that lack files. An engine takes the files it has from the store, and reads the others."""
+        """Ends an attempt. After a partial success, targets that failed or lack files are queued as a new job; its
+        engine takes the files captured already from the store, and reads the others."""
         lease = job.lease
         table = self._catalog.by_key(lease.table_key)
         captured = [o for o in outcomes if o["outcome"] == "CAPTURED"]
@@ -141,7 +141,7 @@ class Publication:
         return state
 
     def _publish_job(self, lease: Lease, publish: Callable[[Connection], str]) -> str:
-        """Runs the publication; rows that the store refuses end the job, so that it is not tried for ever."""
+        """Runs the publication; when the store refuses the rows, the job ends rather than being retried for ever."""
         try:
             return self._store.database.write(publish)
         except Conflict:  # the lease is lost
@@ -165,7 +165,7 @@ class Publication:
     def _retry_rest(
         self, connection: Connection, job: HeldJob, table: TableEntry, outcomes: Sequence[Mapping[str, Any]]
     ) -> str:
-        """Queues what of a job was not captured and may be later, with its attempts; says so, or nothing."""
+        """Queues the targets of a job that may be retried; returns a note about it, or an empty text."""
         lease = job.lease
         if lease.attempts >= MAX_ATTEMPTS or len(job.requests) != len(outcomes):
             return ""

@@ -1,7 +1,7 @@
-"""Publications: has workers write statistics to their homes, records what is where, and keeps it fresh.
+"""Publications: has workers write statistics to their homes, records the outcomes, and keeps homes up to date.
 
 A connector with the option `publish=HOME,…` has its tables published after each capture: a thread collects what was
-captured, waits until the table's captures have ended, and publishes, each table in each home at most once in a while.
+captured, waits until the table's captures have ended, and publishes; INTERVAL_SECONDS limits how often.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from store.job_store import ACTIVE
 
 log = logging.getLogger("statflight.server")
 
-PUBLISH_SECONDS: Final = 3600.0  # a publication that scans a table may take
+PUBLISH_SECONDS: Final = 3600.0  # limit of one publication, which may scan a table
 SETTLE_SECONDS: Final = 1.0  # after the last capture of a table
 INTERVAL_SECONDS: Final = 10.0  # between two publications of a table in a home
-LONGEST_PAUSE_SECONDS: Final = 600.0  # until a home that failed is tried again
+LONGEST_PAUSE_SECONDS: Final = 600.0  # until a home that failed is retried
 CURRENT, FAILED, DRY_RUN = "CURRENT", "FAILED", "DRY_RUN"
 
 
@@ -53,9 +53,9 @@ class Publishing:
         self._clock = clock
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, tuple[int, float]] = {}
-        self._captured: dict[int, float] = {}  # table key → when something was last captured of it
+        self._captured: dict[int, float] = {}  # table key → time of its last capture
         self._published: dict[tuple[int, str], float] = {}
-        self._failures: dict[tuple[int, str], int] = {}  # of a table in a home, one after the other
+        self._failures: dict[tuple[int, str], int] = {}  # consecutive failures of a table in a home
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
@@ -67,12 +67,12 @@ class Publishing:
 
         Args:
             table: The table.
-            home: Its name, which exists.
-            snapshot_id: Of the statistics.
-            dry_run: Only say what would be written; nothing is recorded.
-            allow_inherited: Publish those of an earlier snapshot with the same schema too.
-            options: Of the home, on top of the connector's `publish.HOME.OPTION`.
-            is_cancelled: Tells that nobody waits for the answer any more.
+            home: Name of an existing home.
+            snapshot_id: Snapshot of the statistics.
+            dry_run: Reports what would be written; writes and records nothing.
+            allow_inherited: Also publishes records inherited from an earlier snapshot with the same schema.
+            options: Options of the home; they override the connector's `publish.HOME.OPTION`.
+            is_cancelled: True once the caller has left.
 
         Returns:
             table, snapshot_id, to, state, location, columns (names), detail.
@@ -103,7 +103,7 @@ class Publishing:
         return {"table": table.full_name} | {name: result[name] for name in names}
 
     def snapshot_of(self, table: TableEntry, snapshot_id: int) -> int:
-        """The snapshot whose statistics hold for a snapshot: another one where a publication made it."""
+        """The snapshot whose statistics hold for this one: an earlier one when a publication made this snapshot."""
         for row in self._catalog.publications(table):
             if row["made_snapshot_id"] == snapshot_id:
                 return int(row["snapshot_id"])
@@ -120,12 +120,12 @@ class Publishing:
         self._stop.set()
 
     def captured(self, table: TableEntry) -> None:
-        """Something was captured of a table."""
+        """Notes that a table was captured."""
         with self._lock:
             self._captured[table.table_key] = self._clock()
 
     def republish(self) -> int:
-        """Publishes the tables whose captures have ended; how many publications were tried. Called now and then."""
+        """Publishes the tables whose captures have ended; returns the number of attempts. Called periodically."""
         now = self._clock()
         with self._lock:
             ready = [key for key, since in self._captured.items() if now - since >= SETTLE_SECONDS]
@@ -149,8 +149,7 @@ class Publishing:
         return tried
 
     def _with_homes(self, table_key: int, homes: dict[str, tuple[str, ...]]) -> TableEntry | None:
-        """A table that is to be published; None for most. `homes`, by catalog, is filled in, so that the options of a
-        catalog are read once and not for each of its tables."""
+        """The table when its connector has homes, else None. Fills `homes` (by catalog): options are read once a catalog."""
         try:
             table = self._catalog.by_key(table_key)
             if table.format == EXTERNAL or table.dropped or table.current_snapshot_id is None:
@@ -176,7 +175,7 @@ class Publishing:
             self._published[table.table_key, home] = now
             snapshot_id = self.snapshot_of(table, table.current_snapshot_id)
             if snapshot_id != table.current_snapshot_id or self._is_fresh(table, home, snapshot_id):
-                continue  # a snapshot that the publication itself made, or nothing new to publish
+                continue  # the publication itself made this snapshot, or there is nothing new
             tried += 1
             try:
                 self.publish(table, home, snapshot_id, is_cancelled=self._stop.is_set)
@@ -193,7 +192,7 @@ class Publishing:
         return tried
 
     def _try_later(self, table: TableEntry, home: str) -> None:
-        """Puts a table whose home failed back in the queue, for a time that doubles with each failure."""
+        """Queues a table again whose home failed, after a pause that doubles with each failure."""
         failures = self._failures[table.table_key, home] = self._failures.get((table.table_key, home), 0) + 1
         pause = min(INTERVAL_SECONDS * 2**failures, LONGEST_PAUSE_SECONDS)
         with self._lock:
@@ -253,4 +252,4 @@ class Publishing:
 
 
 class _TooSoon(Exception):
-    """A table's last publication was a moment ago."""
+    """Raised when a table's last publication is less than INTERVAL_SECONDS ago."""

@@ -1,6 +1,6 @@
-"""Tasks: work for a worker that somebody waits for, in lanes, so that short work waits for no long one.
+"""Tasks: work for a worker that a caller waits for, in lanes, so that short tasks do not wait for long ones.
 
-A task is gone with the server: whoever waits asks again. `control.leases` hands tasks to workers.
+Tasks live in memory: after a restart of the server, callers ask again. `control.leases` hands tasks to workers.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ LANES: Final = {
     "publish": ("publish",),
 }  # fmt: skip
 """Kind of lease → the lanes of tasks it serves, in this order. What metadata answers waits for no scan."""
-LOOKS: Final = ("control", "watch")  # kinds of tasks that look at a lake: somebody waits for it, or nobody
+LOOKS: Final = ("control", "watch")  # kinds of tasks that inspect a lake: for a caller, or for the watch
 MAX_TASKS: Final = 10_000
-MAX_LOST: Final = 3  # workers that may be lost over one task
+MAX_LOST: Final = 3  # lost workers after which a task fails
 MAX_BUNDLE: Final = 64  # tasks of one lease call
-_TICK_SECONDS: Final = 0.05  # between looks at whether a caller is still there
+_TICK_SECONDS: Final = 0.05  # between checks whether the caller has left
 
 
 @dataclass
 class Task:
-    """Work that a caller waits for, or the watch.
+    """Work that a caller or the watch waits for.
 
     Attributes:
-        kind: Kind of lease that serves it: `control`, `watch`, `sync` or `publish`.
-        payload: What the worker gets.
-        table_key: The table whose statistics are put under its lease; None where none are.
-        light: Metadata answers it.
-        listed: It is in the job list while it is under way.
+        kind: Kind of its lease: `control`, `watch`, `sync` or `publish`.
+        payload: The worker's input.
+        table_key: The table captured; None for other tasks.
+        light: It needs metadata only.
+        listed: It is in the job list until it ends.
         bundled: One request queued it along with others: a worker may lease several of them at once.
-        lost: Leases of it that ran out.
-        catalog: The lake that is looked at.
-        touched_at: When its worker last had progress to report; by the queue's clock.
+        lost: Number of its leases that expired.
+        catalog: The lake inspected.
+        touched_at: Time of its last progress report, by the queue's clock.
     """
 
     kind: str
@@ -81,17 +81,17 @@ class Task:
 
 
 def lanes_of(kinds: Iterable[str]) -> list[str]:
-    """The lanes that leases of these kinds serve, in order."""
+    """The lanes that these kinds of leases serve, in order."""
     return [lane for kind in kinds for lane in LANES.get(kind, ())]
 
 
 class TaskQueue:
-    """Tasks that wait, and those in the hands of workers.
+    """Waiting and leased tasks.
 
     Attributes:
-        changed: Notified when there may be work, or work has ended; guards all state of the queue.
-        leased: Tasks in a worker's hands, by the token of the lease.
-        has_worker: Whether a worker serves a lane; given by `control.leases`.
+        changed: Guards all state of the queue; notified when there may be work, or work has ended.
+        leased: Leased tasks by token.
+        has_worker: True when a worker serves a lane; set by `control.leases`.
 
     Args:
         catalog: For the names of tables in the job list.
@@ -106,7 +106,7 @@ class TaskQueue:
         self.has_worker: Callable[[str], bool] = lambda _: True
         self._closing = False
 
-    # For those who want work done.
+    # For callers.
 
     def submit(self, task: Task) -> Task:
         """Queues a task, as `submit_all` does."""
@@ -138,11 +138,11 @@ class TaskQueue:
 
         Args:
             task: The task.
-            timeout: Seconds; None waits as long as it takes.
-            is_cancelled: Whether the caller has gone away; the task is abandoned then.
+            timeout: Seconds; None waits without limit.
+            is_cancelled: True once the caller has left; the task is abandoned then.
 
         Returns:
-            The task's result; None when the time is spent first.
+            The task's result; None after the timeout.
 
         Raises:
             StatflightError: The task's own error; Cancelled, ShuttingDown, or UpstreamError without a worker.
@@ -169,14 +169,14 @@ class TaskQueue:
         return task.result
 
     def abandon(self, task: Task) -> None:
-        """Nobody waits any more: what has not begun never does, what runs is stopped."""
+        """Drops a task that no caller waits for: it is not begun, or stopped if it runs."""
         with self.changed:
             task.cancelled = True
             if task in self._waiting[task.lane]:
                 self._waiting[task.lane].remove(task)
 
     def cancel(self, job_id: str) -> None:
-        """Cancels a task that somebody waits for, who hears of it at once."""
+        """Cancels a task; its caller gets the error at once."""
         task = next((task for task in self._all() if task.id == job_id), None)
         if task is not None:
             self.abandon(task)
@@ -184,28 +184,28 @@ class TaskQueue:
             task.done.set()
 
     def notify(self) -> None:
-        """Wakes whoever waits for work: a durable job may be ready."""
+        """Wakes the workers that wait: a durable job may be ready."""
         with self.changed:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """Takes no more work, and sends away whoever waits."""
+        """Refuses new tasks, and ends all waiting with ShuttingDown."""
         with self.changed:
             self._closing = True
             self.changed.notify_all()
 
     @property
     def closing(self) -> bool:
-        """True once the server shuts down: nothing new is taken."""
+        """True once the server shuts down and refuses new tasks."""
         return self._closing
 
     # For leases; the caller holds `changed`.
 
     def take(self, kinds: Sequence[str], lease_seconds: float, most: int = 1) -> list[Task]:
-        """The next tasks that leases of these kinds serve, each with a token of its own.
+        """Leases the next tasks of these kinds, each with its own token.
 
-        More than one only of those that one request queued together, and at most a quarter of what waits, so that
-        other workers get theirs. A task that a worker was lost over goes alone: it may be what kills workers.
+        Several only when one request queued them together, and at most a quarter of those waiting, so that other
+        workers get their share. A task whose worker was lost is leased alone: it may be what kills workers.
         """
         for lane in lanes_of(kinds):
             if waiting := self._waiting[lane]:
@@ -223,7 +223,7 @@ class TaskQueue:
         return []
 
     def give_back(self, tokens: Iterable[str]) -> int:
-        """Queues tasks again, first, whose worker has not begun them; how many those were."""
+        """Puts tasks that their worker has not begun back at the head of the queue; returns how many."""
         given = [task for token in tokens if (task := self.leased.pop(token, None)) is not None]
         for task in reversed(given):
             task.token, task.started_at = "", None
@@ -232,14 +232,14 @@ class TaskQueue:
         return len(given)
 
     def has_work(self, kinds: Sequence[str]) -> bool:
-        """True when a task waits that leases of these kinds serve."""
+        """True when a task of these kinds of leases waits."""
         return any(self._waiting[lane] for lane in lanes_of(kinds))
 
     def take_back(self) -> int:
-        """Queues tasks again whose lease ran out, first; gives up those that may be what kills workers.
+        """Puts tasks whose lease expired back at the head of the queue; fails those that lost MAX_LOST workers.
 
         Returns:
-            How many leases ran out.
+            Number of expired leases.
         """
         late = [task for task in self.leased.values() if task.lease_until < self.clock()]
         for task in late:
@@ -268,7 +268,7 @@ class TaskQueue:
         return next((row for row in self.live_jobs() if row["job_id"] == job_id), None)
 
     def live_jobs(self) -> list[dict[str, Any]]:
-        """Rows of `sys.capture_jobs` for the tasks that somebody waits for, with the `table_key` of each."""
+        """Rows of `sys.capture_jobs` for the tasks that callers wait for, each with its `table_key`."""
         return [self._row(task) for task in self._all() if task.kind != "watch" and task.listed]
 
     def _row(self, task: Task) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""The watch: a look at each connected lake every so many seconds, so that EXACT is never older than that.
+"""The watch: inspects each connected lake at an interval, which bounds how old the label EXACT can be.
 
-One thread schedules, workers look. Each lake has its own schedule, spread by jitter, and at most one look under way;
-a look that hangs or fails delays no other. The schedule holds no state that a restart would miss: at the start every
-lake is due.
+One thread schedules; workers inspect. Each lake has its own schedule, spread by jitter, and at most one inspection at a
+time; one that hangs or fails delays no other lake. The schedule is not stored: after a start every lake is due.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from store.errors import Conflict, NotFound, ShuttingDown, StatflightError
 
 log = logging.getLogger("statflight.server")
 
-JITTER: Final = 0.1  # share of the interval by which a look may come early
-START_SECONDS: Final = 2.0  # over which the first looks are spread
-PATIENCE_SECONDS: Final = 300.0  # without progress, until a look is given up
-LISTED_SECONDS: Final = 2.0  # that the list of lakes and their intervals is good
+JITTER: Final = 0.1  # share of the interval by which an inspection may start early
+START_SECONDS: Final = 2.0  # over which the first inspections are spread
+PATIENCE_SECONDS: Final = 300.0  # without progress, until an inspection is abandoned
+LISTED_SECONDS: Final = 2.0  # for which the list of lakes and intervals is kept
 _TICK_SECONDS: Final = 0.25
 
 
@@ -31,21 +30,21 @@ class LakeInspector(Protocol):
     """The part of `control.lakes.Lakes` that the watch needs."""
 
     def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
-        """Begins a look: the connector's configuration and the task to wait for.
+        """Starts an inspection; returns the connector's configuration and the task to wait for.
 
         Raises:
             NotFound: The connector was dropped.
         """
 
     def store(self, catalog: str, config: dict[str, Any], found: Any, *, whole: bool) -> Any:
-        """Stores what a look found, if the configuration is still the same; `whole` drops tables that it did not find.
+        """Stores the findings if the configuration is still the same; with `whole`, tables not found are dropped.
 
         Raises:
             Conflict: The connector was replaced meanwhile.
         """
 
     def note(self, catalog: str, only: None, reason: str) -> None:
-        """Records why a look failed; `sys.connectors` shows it."""
+        """Records why an inspection failed; `sys.connectors` shows it."""
 
 
 @dataclass
@@ -58,13 +57,13 @@ class _Lake:
 
 
 class Watch:
-    """Schedules looks.
+    """Schedules inspections.
 
     Args:
         lakes: Starts inspections and stores their results.
-        tasks: Runs the looks.
+        tasks: Runs the inspections.
         catalogs: Names of the connected lakes.
-        interval_of: Seconds between two looks at a lake, None where it is never looked at.
+        interval_of: Seconds between two inspections of a lake; None means never.
         clock: Seconds, monotonic.
     """
 
@@ -80,11 +79,11 @@ class Watch:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Begins to watch, in a thread of its own."""
+        """Starts the watch's thread."""
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def stop(self) -> None:
-        """Begins no further look."""
+        """Stops starting inspections."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -96,7 +95,7 @@ class Watch:
                 self._stop.wait(5.0)
 
     def step(self) -> None:
-        """Stores what looks have found and begins those that are due."""
+        """Stores the findings of finished inspections and starts those that are due."""
         now = self._clock()
         if now >= self._listed_until:
             self._intervals = {catalog: self._interval_of(catalog) for catalog in self._catalogs()}
@@ -129,7 +128,7 @@ class Watch:
         lake.config, lake.task = self._inspector.watch_task(catalog)
 
     def _follow(self, catalog: str, lake: _Lake, now: float) -> None:
-        """Ends a look that is done, and gives up one that hangs."""
+        """Ends an inspection that is done, and abandons one that hangs."""
         task = lake.task
         assert task is not None
         if task.done.is_set():
@@ -141,7 +140,7 @@ class Watch:
                 self._inspector.store(catalog, lake.config, (task.result or {}).get("result") or {}, whole=True)
                 self._tell(catalog, lake, "")
         elif task.token and now - max(task.touched_at, lake.started_at) > PATIENCE_SECONDS and not task.cancelled:
-            self._tasks.abandon(task)  # and waited for: one hanging look at a lake is enough
+            self._tasks.abandon(task)  # its end is awaited: a lake has one hanging inspection at most
             reason = f"a look made no progress for {PATIENCE_SECONDS:.0f} s"
             self._inspector.note(catalog, None, reason)
             self._tell(catalog, lake, reason)
@@ -151,7 +150,7 @@ class Watch:
             self._tasks.abandon(lake.task)
 
     def _tell(self, catalog: str, lake: _Lake, error: str) -> None:
-        """Logs a trouble once, and its end."""
+        """Logs an error once, and its end once."""
         if error and error != lake.trouble:
             log.warning("watch: the lake %s cannot be read: %s", catalog, error)
         elif lake.trouble and not error:

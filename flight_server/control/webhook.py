@@ -1,4 +1,4 @@
-"""Posts JSON to a URL: signed, retried, and from a thread of its own, so that a slow receiver holds up nobody."""
+"""Posts JSON to a URL, signed and with retries, from its own thread, so that a slow receiver delays nothing else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Webhook:
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def post(self, message: Mapping[str, Any]) -> None:
-        """Takes a message to be sent, and returns at once."""
+        """Queues a message and returns at once."""
         body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
         while True:
             try:
@@ -55,7 +55,7 @@ class Webhook:
             self._thread.start()
 
     def stop(self) -> None:
-        """Gives up what is not sent yet."""
+        """Stops sending; queued messages are dropped."""
         self._stop.set()
 
     def signature(self, body: bytes) -> str:
@@ -86,7 +86,7 @@ class Webhook:
             except urllib.error.HTTPError as refusal:
                 reason = f"status {refusal.code}"
                 refusal.close()
-                if refusal.code < 500 and refusal.code not in (408, 429):  # it will not like it any better
+                if refusal.code < 500 and refusal.code not in (408, 429):  # a retry would be refused too
                     break
             except (OSError, ValueError) as error:
                 reason = str(error)
@@ -106,7 +106,7 @@ class Webhook:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nothing: the body is for the receiver that was named."""
+    """Refuses redirects: the body goes to the configured receiver only."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Bundles: leases of small captures taken in one call, and captures that have ended told in one call."""
+"""Bundles: several small captures leased in one call, and several finished ones reported in one call."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from flight_server.worker.lease_keeper import LeaseKeeper
 
 log = logging.getLogger("statflight.worker")
 
-CAPTURE_SECONDS: Final = 1.0  # one that takes longer delays the rest of its bundle no more
-BUNDLE_SECONDS: Final = 5.0  # after which what has not begun is given back; leases that wait are not renewed
+CAPTURE_SECONDS: Final = 1.0  # after a longer capture, the rest of its bundle is given back
+BUNDLE_SECONDS: Final = 5.0  # after which the rest is given back: waiting leases are not renewed
 FIRST_SIZE: Final = 8  # leases of the first bundle
 MAX_SIZE: Final = 64
-LINGER_SECONDS: Final = 2.0  # that a capture waits for others of its bundle, to be stored together
+LINGER_SECONDS: Final = 2.0  # maximum wait of a finished capture for others of its bundle
 LINGER_COUNT: Final = 24
 MAX_BYTES: Final = 5 << 20  # of rows in one call
-MAX_ENDED: Final = 128  # captures that wait to be told; more make the workers' threads wait
+MAX_ENDED: Final = 128  # finished captures that may wait to be reported; beyond it, `put` blocks
 
 
 class Bundle:
     """Leases of one call, captured one after the other.
 
-    When a capture takes CAPTURE_SECONDS, or all of them together BUNDLE_SECONDS, what has not begun goes back to the
-    server for other workers.
+    After a capture of more than CAPTURE_SECONDS, or BUNDLE_SECONDS in all, the rest goes back to the server for other
+    workers.
 
     Args:
-        server: Where leases are given back.
-        leases: What the server answered; one at least.
+        server: The server that leased them.
+        leases: The server's answer; at least one.
     """
 
     def __init__(self, server: Server, leases: Sequence[Mapping[str, Any]]):
@@ -50,14 +50,14 @@ class Bundle:
 
     @property
     def has_more(self) -> bool:
-        """True if a lease waits for its turn."""
+        """True if a lease is left."""
         return bool(self._waiting)
 
     def next(self) -> Mapping[str, Any] | None:
         """Takes the next lease.
 
         Returns:
-            The lease to begin; None where none is left.
+            The lease to begin; None when none is left.
         """
         with self._lock:
             self._since = time.monotonic()
@@ -67,10 +67,10 @@ class Bundle:
             return self._waiting.popleft()
 
     def close(self) -> int:
-        """Gives back what has not begun.
+        """Gives back the leases not begun.
 
         Returns:
-            How many leases to ask for next: twice as many, while all of a bundle is done in time.
+            Number of leases to ask for next: twice as many when the whole bundle was done in time.
         """
         self._closed.set()
         self._give_back()
@@ -96,10 +96,10 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Ended:
-    """A capture that has ended: its lease, what `finish_job` is told, and the rows that go along.
+    """A finished capture: its lease, the body of `finish_job`, and the rows sent with it.
 
     Attributes:
-        more: Whether captures of its bundle are still to come.
+        more: True if captures of its bundle are still to come.
     """
 
     keeper: LeaseKeeper
@@ -110,15 +110,15 @@ class Ended:
 
     @property
     def size_bytes(self) -> int:
-        """The rows that go along, as Arrow holds them."""
+        """Bytes of the rows, as Arrow holds them."""
         return sum(held.size_bytes for held in self.body.get("rows", ()))
 
 
 class Outbox:
-    """Captures that have ended, on their way to the server: one call at a time, with all that have ended meanwhile.
+    """Finished captures on their way to the server: one call at a time takes all that have finished meanwhile.
 
     Args:
-        send: Tells the server of captures.
+        send: Reports captures to the server.
     """
 
     def __init__(self, send: Callable[[list[Ended]], None]):
@@ -128,10 +128,10 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def put(self, ended: Ended) -> None:
-        """Takes a capture that has ended; waits while there are too many.
+        """Queues a finished capture; blocks while MAX_ENDED wait.
 
         Args:
-            ended: The capture, whose lease is kept until it is told.
+            ended: The capture; its lease is renewed until it is reported.
         """
         with self._changed:
             if self._thread is None:
@@ -174,7 +174,7 @@ def rows_together(ended: Sequence[Ended]) -> list[dict[str, Any]]:
         ended: The captures of one call, in the order of `finishes`.
 
     Returns:
-        Items with `counts`, how many rows of the stream are whose.
+        Items whose `counts` give the number of rows of each capture in the stream.
     """
     groups: dict[tuple[Any, ...], list[tuple[int, Held]]] = {}
     for at, end in enumerate(ended):

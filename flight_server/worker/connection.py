@@ -11,9 +11,9 @@ ACTION_SECONDS: Final = 60.0
 
 
 class Server(Connection):
-    """A connection whose actions take a minute at most, unless they are given longer: a worker must not hang on a call.
+    """A connection whose actions time out after a minute by default, so that a worker never hangs on a call.
 
-    Errors are pyarrow's own; a worker's threads wait for a server that is away, each by its own rule.
+    Errors are pyarrow's own; each of a worker's threads decides how to wait for an unreachable server.
     """
 
     def act(
@@ -22,8 +22,8 @@ class Server(Connection):
         """Calls an action.
 
         Args:
-            name: Of the action.
-            body: Its JSON; Arrow buffers in it are sent as streams.
+            name: The action's name.
+            body: The action's JSON; Arrow buffers in it are sent as streams.
             timeout: Seconds; None waits as long as it takes.
 
         Returns:
@@ -36,9 +36,9 @@ def first_line(trouble: BaseException) -> str:
     """The first line of an error, for messages.
 
     Args:
-        trouble: Any.
+        trouble: Any exception.
 
     Returns:
-        At most 500 characters; the error's type where it has no text.
+        At most 500 characters; the name of its type if it has no text.
     """
     return next(iter(str(trouble).strip().splitlines()), type(trouble).__name__)[:500]

@@ -1,4 +1,4 @@
-"""The sink of a worker's captures: rows go into the draft of a lease, few of them with the outcome."""
+"""The sink of a worker's captures: rows go into the draft of a lease; a few rows travel with the outcome."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flight_server.worker.lease_keeper import LeaseKeeper
 from store.errors import Cancelled, InvalidArgument, UpstreamError
 from store.schemas import FLIGHTS
 
-INLINE_BYTES: Final = 1 << 20  # of rows that go with the outcome
+INLINE_BYTES: Final = 1 << 20  # maximum of rows sent with the outcome
 _NAME: Final = ("table_catalog", "table_schema", "table_name")
 
 
 class Held(NamedTuple):
-    """Rows of a flight that go with an outcome."""
+    """Rows of a flight that are sent with an outcome."""
 
     flight: str
     extra: bool
@@ -29,11 +29,11 @@ class Held(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """The memory of the rows."""
-        return int(self.rows.get_total_buffer_size())  # unlike nbytes it need not look into the arrays
+        return int(self.rows.get_total_buffer_size())  # cheaper than nbytes, which visits each array
 
 
 def encoded(held: Held) -> dict[str, Any]:
-    """Rows as `finish_job` takes them.
+    """Encodes rows for `finish_job`.
 
     Args:
         held: The rows.
@@ -49,15 +49,15 @@ def encoded(held: Held) -> dict[str, Any]:
 
 
 class DraftSink(Sink):
-    """Puts rows under a lease. Few rows wait until the end and go with the outcome, in one call.
+    """Puts rows under a lease. A few rows are kept until the end and sent with the outcome, in one call.
 
     Attributes:
-        listings: Whole listings of files, which go with the outcome: a snapshot and the mark of all that is put of it.
+        listings: Full file listings (snapshot id and digest), sent with the outcome.
 
     Args:
-        server: Where the lease is from.
-        keeper: Of the lease.
-        has_statistics: Whether anything may be stored of the table; the server is not asked for what cannot be there.
+        server: The server of the lease.
+        keeper: Renews the lease.
+        has_statistics: False if the store has no statistics of the table, so that `stored` need not ask.
     """
 
     def __init__(self, server: Server, keeper: LeaseKeeper, *, has_statistics: bool = True):
@@ -67,13 +67,13 @@ class DraftSink(Sink):
         self._bytes = 0
 
     def put(self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False) -> None:
-        """Takes rows; those that have become many go to the server at once.
+        """Takes rows; beyond INLINE_BYTES they are sent to the server at once.
 
         Args:
             flight: A `stats.*` flight.
-            rows: Of the lease's table.
-            extra: They were not asked for, and replace no record that is there.
-            whole: They are all there are at their snapshot.
+            rows: Statistics of the lease's table.
+            extra: The rows were not requested; they do not replace stored records.
+            whole: The rows are complete for their snapshot.
 
         Raises:
             Cancelled: The lease is lost.
@@ -102,29 +102,29 @@ class DraftSink(Sink):
                 raise UpstreamError(f"the server could not be reached: {first_line(trouble)}") from None
 
     def held(self) -> list[Held]:
-        """The rows not sent yet, which go with the outcome."""
+        """The rows to send with the outcome."""
         return [
             Held(name, extra, whole, pa.concat_tables(parts, promote_options="default"))
             for (name, extra, whole), parts in self._held.items()
         ]
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
-        """Tells how the files of a snapshot are going to be put.
+        """Announces how the files of a snapshot are put.
 
         Args:
-            table: At the snapshot.
-            listing: All files, or the changes from a base.
+            table: The table at its snapshot.
+            listing: A full listing, or the difference from a base.
 
         Returns:
-            False where the server does not have that base.
+            False if the server does not have the base.
         """
         self.keeper.touched = time.monotonic()
-        told: dict[str, Any] = {"snapshot_id": table.snapshot_id, "mark": listing.mark}
+        marked: dict[str, Any] = {"snapshot_id": table.snapshot_id, "mark": listing.mark}
         self.listings = [other for other in self.listings if other["snapshot_id"] != table.snapshot_id]
-        if listing.base_snapshot_id is None:  # there is nothing that the server could refuse
-            self.listings.append(told)
+        if listing.base_snapshot_id is None:  # a full listing cannot be refused
+            self.listings.append(marked)
             return True
-        body = told | {
+        body = marked | {
             "job_id": self.keeper.lease["job_id"], "lease_token": self.keeper.lease["lease_token"],
             "base": {"snapshot_id": listing.base_snapshot_id, "mark": listing.base_mark},
             "removed": list(listing.removed),
@@ -132,15 +132,19 @@ class DraftSink(Sink):
         try:
             (answer,) = self.server.act("declare_listing", body)
             return bool(answer["accepted"])
-        except (pa.ArrowException, OSError, ValueError):  # then all rows are put, which tells what is wrong if anything
+        except (
+            pa.ArrowException,
+            OSError,
+            ValueError,
+        ):  # all rows are put instead, and that reports the error if it lasts
             return False
 
     def stored(self, flight: str, table: TableHandle, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads what is stored of a table, whatever snapshot it was captured for.
+        """Reads the stored statistics of a table, of any snapshot.
 
         Args:
             flight: A `stats.*` flight.
-            table: At the snapshot that is captured.
+            table: The table at the captured snapshot.
             columns: Names of columns; None for all.
 
         Returns:
@@ -158,13 +162,13 @@ class DraftSink(Sink):
         return self.server.get(command)
 
     def progress(self, share: float, message: str = "") -> None:
-        """Notes how far the capture is.
+        """Reports progress.
 
         Args:
             share: 0 to 1.
-            message: A few words.
+            message: A short description.
 
         Raises:
-            Cancelled: The capture is not wanted any more.
+            Cancelled: The capture was cancelled.
         """
         self.keeper.progress(share, message)

@@ -18,7 +18,7 @@ Progress = Callable[[float | None, str], None]
 
 
 def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Findings of the operation that a lease's payload names.
+    """Runs the operation that a lease's payload names, and returns its findings.
 
     Args:
         connector: The lake.
@@ -39,9 +39,9 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
 
 
 def _discover(connector: Connector, payload: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Tables with their new snapshots: those of `only`, pairs of namespace and name, or all.
+    """Finds tables and their new snapshots: those of `only` (pairs of namespace and name), or all.
 
-    One that cannot be read is an error of its own and the others go on; of a look at one table it is raised.
+    A table that cannot be read becomes an entry of `errors`; when it is the only one asked for, the error is raised.
     """
     tables: list[dict[str, Any]] = []
     errors: list[dict[str, Any]] = []
@@ -75,19 +75,19 @@ def _inspections(
         yield from (partial(inspect_table, name) for name in names)
         return
     with ThreadPoolExecutor(at_once, "tables") as pool:
-        for start in range(0, len(names), at_once * 4):  # so that a cancelled inspection ends soon
+        for start in range(0, len(names), at_once * 4):  # in slices, so that a cancelled inspection ends soon
             yield from [pool.submit(inspect_table, name).result for name in names[start : start + at_once * 4]]
 
 
 @contextmanager
 def _troubles_of(namespace: str, name: str | None, errors: list[dict[str, Any]]) -> Iterator[None]:
-    """Turns whatever goes wrong with one table, or with the list of a namespace (name None), into an entry."""
+    """Turns any error of a table, or of listing a namespace (name None), into an entry of `errors`."""
     try:
         yield
     except (Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except StatflightError as trouble:
         errors.append({"schema": namespace, "name": name, "reason": str(trouble)})
-    except BaseException as trouble:  # a library's surprise or panic stays with its table
+    except BaseException as trouble:  # a library's panic fails its table only
         reason = f"{type(trouble).__name__}: {first_line(trouble)}"
         errors.append({"schema": namespace, "name": name, "reason": reason})

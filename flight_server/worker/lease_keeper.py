@@ -1,4 +1,4 @@
-"""The leases of a worker's work: renewed while the work goes on, and asked whether it is still wanted."""
+"""Keeps the leases of a worker alive while their work goes on, and learns of cancellations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from flight_server.worker.connection import Server
 from store.errors import Cancelled
 
 _TICK_SECONDS: Final = 0.25
-_MOST_SECONDS: Final = 2.0  # between two renewals, which tell of a cancellation
+_MOST_SECONDS: Final = 2.0  # between two renewals, which also report a cancellation
 _NEWS_SECONDS: Final = 1.0  # between two renewals that carry progress
 
 
 class Renewals:
-    """Renews leases, all of them in one thread, which ends when none is left.
+    """Renews all leases of a worker from one thread, which ends when none is left.
 
     Args:
-        server: Where the leases are from.
+        server: The server of the leases.
     """
 
     def __init__(self, server: Server):
@@ -31,7 +31,7 @@ class Renewals:
         self._thread: threading.Thread | None = None
 
     def add(self, keeper: LeaseKeeper) -> None:
-        """Begins to renew a lease."""
+        """Starts renewing a lease."""
         with self._lock:
             self._keepers.add(keeper)
             if self._thread is None:
@@ -39,7 +39,7 @@ class Renewals:
                 self._thread.start()
 
     def remove(self, keeper: LeaseKeeper) -> None:
-        """Renews a lease no more."""
+        """Stops renewing a lease."""
         with self._lock:
             self._keepers.discard(keeper)
 
@@ -54,21 +54,21 @@ class Renewals:
                     self._thread = None
                     return
             for keeper in keepers:
-                if keeper in self._keepers and not keeper.renew(self._server):  # not one that has ended meanwhile
+                if keeper in self._keepers and not keeper.renew(self._server):  # it may have ended meanwhile
                     self.remove(keeper)
 
 
 class LeaseKeeper:
-    """Keeps a lease alive while its work goes on, and hears when the work is not wanted any more.
+    """Keeps a lease alive while its work goes on, and learns when the work was cancelled.
 
     Attributes:
-        touched: When the work last showed that it lives; by `time.monotonic()`.
+        touched: Time of the last sign of life of the work, by `time.monotonic()`.
         unwanted: Set when the work was cancelled, or the lease is lost.
 
     Args:
-        server: Where the lease is from.
+        server: The server of the lease.
         lease: As `lease_job` answers it.
-        renewals: The renewals of the worker; None for a thread of the lease's own.
+        renewals: The worker's shared renewals; None starts a thread for this lease.
     """
 
     def __init__(self, server: Server, lease: Mapping[str, Any], renewals: Renewals | None = None):
@@ -82,23 +82,23 @@ class LeaseKeeper:
         self._renewed = time.monotonic()
 
     def start(self) -> None:
-        """Begins to renew the lease."""
+        """Starts renewing the lease."""
         self._renewed = time.monotonic()
         self._renewals.add(self)
 
     def stop(self) -> None:
-        """Renews the lease no more."""
+        """Stops renewing the lease."""
         self._renewals.remove(self)
 
     def progress(self, share: float | None, message: str) -> None:
-        """Notes how far the work is, for the next renewal.
+        """Records progress for the next renewal.
 
         Args:
-            share: 0 to 1; None where it is not known.
-            message: A few words for whoever watches the job.
+            share: 0 to 1; None when unknown.
+            message: A short description, shown in the job list.
 
         Raises:
-            Cancelled: The work is not wanted any more.
+            Cancelled: The work was cancelled.
         """
         self.touched = time.monotonic()
         self._progress = (None if share is None else min(max(share, 0.0), 1.0), message or None)
@@ -106,11 +106,11 @@ class LeaseKeeper:
             raise Cancelled("the job was cancelled")
 
     def renew(self, server: Server) -> bool:
-        """Renews the lease where it is due: at a third of its time, when there is progress to tell, and every few
-        seconds to hear of a cancellation.
+        """Renews the lease if due: after a third of its time, when there is progress to report, and every few seconds
+        to learn of a cancellation.
 
         Args:
-            server: Where the lease is from.
+            server: The server of the lease.
 
         Returns:
             False if the lease is lost.

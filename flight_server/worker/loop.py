@@ -1,7 +1,8 @@
-"""The capture worker: a Flight client that leases work, runs connectors and engines, and puts what they find.
+"""The capture worker: a Flight client that leases work, runs connectors and engines, and puts their rows.
 
-It owns no database handle: kill it at any time, its leases run out and the work goes back. Threads of one process serve
-different kinds of work, so that a look at a lake never waits behind a long scan; they share one Spark session.
+It owns no database handle: it may be killed at any time, and its work is queued again when the leases expire. Threads
+of one process serve different kinds of work, so that an inspection never waits behind a long scan; they share one
+Spark session.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ log = logging.getLogger("statflight.worker")
 
 WAIT_SECONDS: Final = 20.0
 STALL_SECONDS: Final = 600.0
-MAX_FINISHING: Final = 16  # captures whose rows are on their way to the server
-_SCANS: Final = frozenset({"sync", "light", "job"})  # kinds of leases that end with many rows
+MAX_FINISHING: Final = 16  # captures whose rows are being sent
+_SCANS: Final = frozenset({"sync", "light", "job"})  # kinds of leases that may end with many rows
 MAX_LEFT_BEHIND: Final = 8
-CONNECTOR_SECONDS: Final = 300.0  # that a connector stays open: credentials may be renewed
-MAX_CONNECTORS: Final = 8  # of one thread
+CONNECTOR_SECONDS: Final = 300.0  # for which a connector stays open: credentials may change
+MAX_CONNECTORS: Final = 8  # open ones of a thread
 ROLES: Final = (("control",), ("sync", "control"), ("sync",), ("light",), ("job",), ("watch",), ("publish",))
 
 
 class Connectors:
-    """The connectors of one thread, kept open for a while: each look at a lake reads its metadata anew in any case.
+    """The open connectors of one thread. Each inspection reads the lake's metadata again, so none is ever stale.
 
     Args:
         spark: Gives a Spark session, for lakes whose statistics are read from Spark's catalog too.
@@ -62,7 +63,7 @@ class Connectors:
 
     @contextlib.contextmanager
     def opened(self, config: Mapping[str, Any]) -> Iterator[Connector]:
-        """An opened connector for the block. One that was in trouble, or is old, is not used again.
+        """Gives an open connector for the block. One that raised an error, or is old, is not used again.
 
         Args:
             config: `catalog`, `format`, `uri`, `options`, as a lease has it.
@@ -74,7 +75,7 @@ class Connectors:
             StatflightError: A secret does not exist, or the lake cannot be opened.
         """
         resolved = dict(config, options=resolve(config["options"]))
-        key = json.dumps(resolved, sort_keys=True)  # so that a credential that was renewed opens another
+        key = json.dumps(resolved, sort_keys=True)  # a changed credential opens a new connector
         self.close_old()
         now = time.monotonic()
         if key not in self._open:
@@ -89,10 +90,10 @@ class Connectors:
             raise
 
     def close_old(self) -> bool:
-        """Closes connectors that are open for too long.
+        """Closes connectors that have been open for too long.
 
         Returns:
-            True where none is left open.
+            True if none is left open.
         """
         now = time.monotonic()
         for old in [k for k, (_, since) in self._open.items() if now - since > CONNECTOR_SECONDS]:
@@ -117,10 +118,10 @@ class _Slot:
 
 
 class Worker:
-    """Threads that lease and work. One that hangs in a connector is left behind, its lease given back, and replaced.
+    """Threads that lease and work. A thread that hangs in a connector is replaced, and its lease given back.
 
     Args:
-        stall_seconds: Work that shows no sign of life for so long counts as hanging.
+        stall_seconds: Time without progress after which work counts as hanging.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Worker:
             threading.Thread(target=self._run, args=(slot,), daemon=True, name="-".join(kinds)).start()
 
     def look_after(self) -> None:
-        """Replaces threads that hang; called now and then. Too many of them, and the worker stops altogether."""
+        """Replaces threads that hang; called periodically. When too many hang, the worker stops."""
         for slot in list(self._slots):
             keeper = slot.keeper
             if keeper is None or time.monotonic() - keeper.touched < self.stall_seconds:
@@ -171,7 +172,7 @@ class Worker:
         self._close_idle()
 
     def _close_idle(self) -> None:
-        """Lets go of lakes that are not watched any more."""
+        """Closes lakes that are no longer watched."""
         with self._watch_lock:
             for catalog, slot in list(self._watching.items()):
                 if slot.keeper is None and slot.connectors.close_old():
@@ -180,7 +181,7 @@ class Worker:
                         self._slots.remove(slot)
 
     def run(self, kinds: Sequence[str]) -> None:
-        """Leases and works in this thread until told to stop.
+        """Leases and works in this thread until the worker stops.
 
         Args:
             kinds: Kinds of leases, in order.
@@ -190,7 +191,7 @@ class Worker:
         self._run(slot)
 
     def _run(self, slot: _Slot) -> None:
-        """Whatever happens in the work, the thread goes on. A server that is away is waited for."""
+        """Leases and works; no error ends the thread, and an unreachable server is waited for."""
         away = 0.0
         while not (self.stopping.is_set() or slot.abandoned):
             try:
@@ -220,7 +221,7 @@ class Worker:
                 self.stopping.wait(1.0)
 
     def _watch(self, lease: Mapping[str, Any]) -> None:
-        """Looks at a lake in a thread of the lake's own, so that one that hangs delays no other."""
+        """Inspects a lake in its own thread, so that one that hangs delays no other."""
         catalog = lease["payload"]["connector"]["catalog"]
         with self._watch_lock:
             slot = self._watching.get(catalog)
@@ -229,13 +230,13 @@ class Worker:
                 self._watching[catalog] = slot
             if slot not in self._slots:
                 self._slots.append(slot)
-            slot.keeper = LeaseKeeper(self.server, lease, self._renewals)  # the slot is taken from here on
+            slot.keeper = LeaseKeeper(self.server, lease, self._renewals)  # the slot counts as busy from here on
         threading.Thread(
             target=self._work, args=(slot, lease, self._end_later), daemon=True, name=f"watch-{catalog}"
         ).start()
 
     def _work_on_all(self, slot: _Slot, leases: Sequence[Mapping[str, Any]]) -> None:
-        """Captures what was leased in one call, one after the other."""
+        """Captures the tables leased in one call, one after the other."""
         bundle = Bundle(self.server, leases)
 
         def end(keeper: LeaseKeeper, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
@@ -262,7 +263,7 @@ class Worker:
             body = work(slot, lease)
         except StatflightError as trouble:
             body = {"error": to_json(trouble), "message": str(trouble)}
-        except BaseException as trouble:  # a bug, a library's surprise or panic: the job hears of it, the log too
+        except BaseException as trouble:  # any bug or panic of a library is reported to the job and logged
             log.error("%s in %s %s: %s", type(trouble).__name__, lease["kind"], lease["job_id"], trouble)
             reason = UpstreamError(f"the worker failed: {type(trouble).__name__}: {first_line(trouble)}")
             reason.retryable = may_pass(trouble)
@@ -278,14 +279,14 @@ class Worker:
         ended = Ended(keeper, lease, body)
         if lease["kind"] == "sync":
             self._outbox.put(ended)
-        elif lease["kind"] in _SCANS:  # the next lease need not wait for the server to store this one
+        elif lease["kind"] in _SCANS:  # the next lease need not wait until this one is stored
             self._room.acquire()
             self._finishing.submit(self._end, [ended]).add_done_callback(lambda _: self._room.release())
         else:
             self._end([ended])
 
     def _end(self, ended: Sequence[Ended]) -> None:
-        """Finishes leases, which are kept until then."""
+        """Finishes leases, which are renewed until then."""
         try:
             if len(ended) == 1 or not self._finish_all(ended):
                 for end in ended:
@@ -295,8 +296,8 @@ class Worker:
                 end.keeper.stop()
 
     def _finish_all(self, ended: Sequence[Ended]) -> bool:
-        """Tells the server of several in one call; False where each has to be told alone."""
-        finishes = [_told(end.lease, end.body) for end in ended]
+        """Reports several captures in one call; False if each has to be reported alone."""
+        finishes = [_report(end.lease, end.body) for end in ended]
         report = {"finishes": finishes, "rows": rows_together(ended)}
         answers: list[Any] = []
         for pause in (0.2, 1.0, 0.0):
@@ -315,8 +316,8 @@ class Worker:
         return True
 
     def _finish(self, lease: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-        """Tells the server, more than once if it cannot be reached. A lost lease is lost: the work goes back."""
-        report = _told(lease, body)
+        """Reports an outcome, with retries while the server is unreachable. A lost lease is not reported."""
+        report = _report(lease, body)
         if rows := body.get("rows"):
             report["rows"] = [encoded(held) for held in rows]
         for pause in (0.2, 1.0, 0.0):
@@ -388,15 +389,15 @@ class Worker:
         }
 
 
-def _told(lease: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of a lease to the server, without its rows and without secrets."""
-    told = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
-    told.pop("rows", None)
-    return dict(redact_all(told, _secrets_of(lease)))
+def _report(lease: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body that reports a lease, without rows, secrets redacted."""
+    report = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]} | dict(body)
+    report.pop("rows", None)
+    return dict(redact_all(report, _secrets_of(lease)))
 
 
 def _secrets_of(lease: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a lease's connector, those of its named secret too where there is one."""
+    """The options of a lease's connector, and of its named secret if it has one."""
     options: dict[str, str] = lease["payload"]["connector"]["options"]
     try:
         return resolve(options)

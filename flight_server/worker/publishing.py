@@ -28,10 +28,10 @@ def publish_table(
     """Publishes what a lease of kind `publish` names.
 
     Args:
-        server: Answers for the stored statistics.
+        server: Has the stored statistics.
         connector: The opened connector of the table's lake.
         options: Its options, secrets resolved.
-        payload: Of the lease: connector, table, snapshot_id, to, dry_run, allow_inherited, options.
+        payload: The lease's payload: connector, table, snapshot_id, to, dry_run, allow_inherited, options.
         spark: Gives a Spark session.
 
     Raises:
@@ -52,21 +52,21 @@ def publish_table(
 
 
 def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozenset[str]) -> TableStatistics:
-    """The statistics of a table at a snapshot that may be published.
+    """Reads the statistics of a table at a snapshot that may be published.
 
-    Columns whose record is of a sample, or of an earlier snapshot unless `allow_inherited`, are named in `left_out`.
+    `left_out` names the columns whose record comes from a sample, or is inherited without `allow_inherited`.
 
     Args:
-        server: Has the statistics.
-        payload: Of the lease: `table`, `snapshot_id`, `allow_inherited`.
-        roles: The sketches that the home takes.
+        server: Has the stored statistics.
+        payload: The lease's payload: `table`, `snapshot_id`, `allow_inherited`.
+        roles: Roles of the sketches that the home takes.
 
     Returns:
-        What is published.
+        The statistics to publish.
 
     Raises:
-        NotFound: No record of a column of that table is stored at all.
-        InvalidArgument: None of the records may be published.
+        NotFound: The store has no record of any column of the table.
+        InvalidArgument: No record may be published.
     """
     table, snapshot_id = payload["table"], payload["snapshot_id"]
     columns, left_out = {}, {}
@@ -99,7 +99,7 @@ def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozens
 
 
 def _refusal(row: Mapping[str, Any], allow_inherited: bool) -> str:
-    """Why a record may not be published; empty when it may."""
+    """The reason why a record may not be published; empty if it may."""
     if row["completeness"] != "COMPLETE":
         return "is of a sample" if row["completeness"] == "PARTIAL" else "is not known"
     if row["row_groups_sampled"]:
