@@ -48,17 +48,17 @@ def _own_engines() -> tuple[Mapping[str, Any], ...]:
 
 
 class App:
-    """Everything behind the Flight methods but Flight itself.
+    """All parts of the server except Flight itself.
 
     Args:
         settings: The server's settings.
-        functions: Rows of `sys.functions`, given by the room of the actions, which stands above this file.
+        functions: Rows of `sys.functions`; `actions/`, which has them, may import this file but not the reverse.
     """
 
     def __init__(self, settings: Settings, functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple):
         self.settings = settings
         self.started = time.time()
-        rules = () if settings.checks is None else load_rules(settings.checks)  # a bad file leaves no database
+        rules = () if settings.checks is None else load_rules(settings.checks)  # checked before a database is made
         self.database = Database(settings.db)
         self.versions = self.database.versions
         self.catalog = Catalog(self.database)
@@ -102,7 +102,7 @@ class App:
         )
 
     def start(self) -> None:
-        """Begins what goes on beside the answers."""
+        """Starts the background threads."""
         self.watch.start()
         self.publishing.start()
         self.checking.start()
@@ -114,7 +114,7 @@ class App:
         self.checking.captured(table)
 
     def close(self) -> None:
-        """Ends what goes on beside the answers, and closes the database."""
+        """Stops the background threads and closes the database."""
         self.watch.stop()
         self.publishing.stop()
         self.checking.stop()
@@ -122,7 +122,7 @@ class App:
         self.tasks.close()
         try:
             self.usage.flush(0)
-        except Exception:  # reads that are not counted keep no server from ending
+        except Exception:  # a failed count of reads must not keep the server from closing
             log.exception("the last reads were not counted")
         self.scanner.materialized.close()
         self.database.close()
@@ -133,20 +133,20 @@ class App:
             self.usage.read(request.plan)
 
     def _engines(self) -> Sequence[Mapping[str, Any]]:
-        """Rows of `sys.engines`: of the connected workers, else of a worker of this version."""
+        """Rows of `sys.engines`: those of the connected workers, else those of this version."""
         return self.leases.engines() or _own_engines()
 
-    # What auto-analyze needs of its host.
+    # The `AnalyzeHost` of auto-analyze.
 
     def options(self, catalog: str) -> Mapping[str, Any]:
-        """A connector's options in full."""
+        """A connector's options, with secrets."""
         options: Mapping[str, Any] = self.lakes.config(catalog)["options"]
         return options
 
     def enqueue_all(
         self, captures: Sequence[tuple[TableEntry, int, Sequence[CaptureSpec]]], correlation_id: str
     ) -> list[str]:
-        """Queues captures in one transaction; the ids of the jobs, in order."""
+        """Queues captures in one transaction; returns the ids of the jobs, in order."""
         pinned = [(table, snapshot_id, [(None, spec) for spec in specs]) for table, snapshot_id, specs in captures]
         return self.captures.enqueue_all(pinned, correlation_id)
 
@@ -155,6 +155,6 @@ class App:
         return [catalog for (catalog,) in rows]
 
     def _watch_interval(self, catalog: str) -> float | None:
-        """Seconds between two looks at a lake: those of the watch, or of a policy that wants more."""
+        """Seconds between two inspections of a lake: those of the watch, or fewer if its policy says so."""
         intervals = [self.settings.watch_seconds or None, self.auto.interval(catalog)]
         return min((seconds for seconds in intervals if seconds is not None), default=None)

@@ -1,6 +1,6 @@
-"""`statflight`: the table of commands, loaded when called, and the wording of failures.
+"""`statflight`: the table of commands, loaded when called, and the messages of failures.
 
-Exit status: 0 done, 1 failed, 2 used wrongly, 130 interrupted, 141 when the reader of the output left.
+Exit status: 0 success, 1 failure, 2 usage error, 130 interrupted, 141 when the reader of the output left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
 class Entry(NamedTuple):
-    """A command: where it stands in the help, the function behind it, and its line."""
+    """A command: its section of the help, its function, and its help line."""
 
     panel: str
     function: str
@@ -64,7 +64,7 @@ class Commands(TyperGroup):
 
     def __init__(self, *arguments: Any, **named: Any):
         super().__init__(*arguments, **named)
-        self.commands = cast(Any, dict.fromkeys(COMMANDS))  # whose names are suggested for a misspelt one
+        self.commands = cast(Any, dict.fromkeys(COMMANDS))  # their names are suggested for a misspelt one
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  click's own
         return list(COMMANDS)
@@ -134,11 +134,11 @@ def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),  # noqa: ARG001  its callback ends the program
 ) -> None:
     """Options before the command."""
-    output.set_level(-1 if quiet else 1 if verbose else 0)  # set each time: a process may run several command lines
+    output.set_level(-1 if quiet else 1 if verbose else 0)  # always set: a process may run several command lines
 
 
 def main() -> NoReturn:
-    """Run a command line: a user's mistake ends in one line on standard error, never in a traceback."""
+    """Run a command line. A user's mistake gives one line on standard error, never a traceback."""
     try:
         app(prog_name="statflight")
     except SystemExit:
@@ -159,7 +159,7 @@ def main() -> NoReturn:
 
 
 def _words(error: BaseException) -> tuple[int, str] | None:
-    """Exit status and message of an error that is not this program's own fault."""
+    """Exit status and message of an error that is not a bug of this program."""
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted"
     if isinstance(error, output.UsageError):
@@ -170,7 +170,7 @@ def _words(error: BaseException) -> tuple[int, str] | None:
         return 1, f"{error}; pip install 'statflight[all]' brings everything"
     if isinstance(error, OSError):
         return 1, str(error)
-    # Imported here: an error of these kinds cannot come up before somebody else has imported them.
+    # Imported here to start fast: only code that imports these modules raises their errors.
     import pyarrow as pa
     import pyarrow.flight as flight
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE: Final = Path("statflight.toml")
 PREFIX: Final = "STATFLIGHT_"
-CHILD_VARIABLE: Final = "STATFLIGHT_CHILD"  # how a server tells its own workers, out of sight of the process list
+CHILD_VARIABLE: Final = "STATFLIGHT_CHILD"  # passes arguments to the server's own workers, hidden from the process list
 DEFAULT_PORT: Final = 8815
 
 
@@ -32,7 +32,7 @@ class ZonedTimestamps(StrEnum):
     CONVERT = "CONVERT_TO_SESSION_ZONE"
 
 
-# Readers: a TOML value, an environment text or a flag → the field's type; ValueError says what was expected.
+# Readers: TOML value, environment text or flag → the field's type; ValueError says what was expected.
 
 
 def _text(value: Any) -> str:
@@ -134,7 +134,7 @@ def _zone(value: Any) -> str:
 
 
 def _spark(value: Any) -> dict[str, str]:
-    """A table of Spark's settings, or `key=value` items; a key may be nested, as TOML reads `spark.sql.x = 1`."""
+    """Spark settings: a table, nested as TOML reads `spark.sql.x = 1`, or `key=value` items."""
     if isinstance(value, str):
         value = [item.strip() for item in value.split(",") if item.strip()]
     if isinstance(value, list | tuple):
@@ -164,34 +164,34 @@ class Settings:
         workers: Capture workers that the server starts; 0 for none.
         tls_cert: PEM certificate of the server, with `tls_key`.
         tls_client_ca: PEM certificate that has to have signed those of clients.
-        auth: Token file; without one everybody may do everything.
-        insecure: Allows an open server beyond the loopback.
-        metrics_port: Port of the Prometheus metrics, none when not given.
-        health_port: Port of gRPC health checks, none when not given.
-        table_metrics: Tables whose rows, bytes and nulls are metrics, the largest first; 0 for none.
-        log_level: Least level of the log: debug, info, warning or error.
+        auth: Token file; without one, every caller may do everything.
+        insecure: Allows a server without tokens on other addresses than the loopback.
+        metrics_port: Port of the Prometheus metrics; None means none.
+        health_port: Port of gRPC health checks; None means none.
+        table_metrics: Number of tables whose rows, bytes and nulls are metrics, the largest first.
+        log_level: Lowest level of the log: debug, info, warning or error.
         log_format: Form of the log: text or json.
-        watch_seconds: Seconds between two looks at each connected lake; 0 never looks.
-        http_port: Port of the pages, with metrics and health beside them, none when not given.
+        watch_seconds: Seconds between two inspections of each connected lake; 0 means never.
+        http_port: Port of the pages, metrics and health; None means none.
         lease_seconds: How long a worker holds a job without renewing it.
-        sync_enabled: Whether a resolve may capture while its caller waits.
-        require_registered_tables: Refuses puts for tables that no connector knows.
-        timestamp_no_tz_policy: What becomes of a zoned bound of a TIMESTAMP.
+        sync_enabled: Allows `resolve` to capture while its caller waits.
+        require_registered_tables: Refuses puts for tables that no connector has.
+        timestamp_no_tz_policy: Treatment of a zoned bound of a TIMESTAMP.
         session_timezone: The zone that such a bound is converted to.
-        spark_master: Spark of the capture workers, their own default when not given.
-        spark: Spark's own settings for the workers' session, of the TOML table `[spark]`.
-        inline_max_cells: Up to how many cells a worker computes by itself rather than on Spark; by default wherever it
-            is done sooner, as measured.
+        spark_master: Spark master of the capture workers; None means local mode.
+        spark: Spark settings of the workers' session, from the TOML table `[spark]`.
+        inline_max_cells: Largest capture, in cells, that a worker computes without Spark; None leaves it to the cost
+            model.
         cache_bytes: Memory for the cache of statistics (Arrow, and records of `resolve`); 0 turns it off.
-        max_streams: Large answers that may be under way at once.
-        max_queries: Queries that may look for their first rows at once, twice the processors when not given.
-        max_stream_bytes: What one answer may hold.
-        stream_seconds: How long one answer may take, its reader's pauses included.
-        auto_analyze: Policy of tables whose connector gives none (see `capture.policy`).
-        auto_analyze_seconds: How often the lakes of tables with a policy are looked at.
-        checks: Rules file whose rules are checked after each capture.
-        webhook: Address that changes of the rules' states are posted to.
-        webhook_secret: Signs what is posted.
+        max_streams: Maximum number of concurrent large answers.
+        max_queries: Maximum number of queries that search for their first rows; None means twice the processors.
+        max_stream_bytes: Maximum memory of one answer.
+        stream_seconds: Maximum duration of one answer, pauses of its reader included.
+        auto_analyze: Default policy of connectors (see `capture.policy`).
+        auto_analyze_seconds: Seconds between two inspections of lakes with a policy.
+        checks: File of rules that are checked after each capture.
+        webhook: URL to which changes of the rules' states are posted.
+        webhook_secret: Signs the posts.
         server: Address that clients and workers connect to.
         token: Bearer token of clients and workers.
     """
@@ -251,11 +251,12 @@ class Settings:
             return False
 
     def check(self) -> None:
-        """Refuses settings that do not go together, and a networked server without tokens. One without a certificate
-        makes itself one (`process.certificates`).
+        """Refuses settings that contradict each other, and a networked server without tokens.
+
+        A networked server without a certificate makes one (`process.certificates`).
 
         Raises:
-            InvalidArgument: Names the settings and the way out.
+            InvalidArgument: Names the settings and the remedy.
         """
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidArgument("tls-cert and tls-key go together")
@@ -319,9 +320,9 @@ def load(
     """The settings of this process.
 
     Args:
-        config: The TOML file of `--config`; `./statflight.toml` is read when there and none is given.
-        flags: Fields that the command line gave; those that are None count as not given.
-        environ: Stands in for the process's environment.
+        config: The TOML file; None reads `./statflight.toml` if it exists.
+        flags: Fields given on the command line; None means not given.
+        environ: The environment; that of the process by default.
 
     Raises:
         InvalidArgument: An unknown key, a bad value, or a file that cannot be read.
@@ -333,7 +334,7 @@ def effective(config: Path | str | None = None, environ: Mapping[str, str] | Non
     """Every setting with its value and its source: `default`, the file, or a variable; secrets are masked.
 
     Raises:
-        InvalidArgument: As of `load`.
+        InvalidArgument: See `load`.
     """
     given = _given(config, {}, environ)
     defaults = Settings()
@@ -347,7 +348,7 @@ def effective(config: Path | str | None = None, environ: Mapping[str, str] | Non
 def _given(
     config: Path | str | None, flags: Mapping[str, Any], environ: Mapping[str, str] | None
 ) -> dict[str, tuple[Any, str]]:
-    """The settings that are given, each by its last source, and that source's name."""
+    """The given settings, each from its strongest source, and the source's name."""
     values: dict[str, tuple[Any, str]] = {}
     for key, value in _toml(config).items():
         name = key.replace("-", "_")
@@ -396,18 +397,18 @@ def _toml(config: Path | str | None) -> dict[str, Any]:
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """A TOML file; InvalidArgument names `what` it is where it cannot be read."""
+    """Reads a TOML file; when it cannot be read, InvalidArgument names it as `what`."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InvalidArgument(f"{what} {path}: {error.strerror or 'cannot be read'}") from None
-    except ValueError as error:  # no TOML, or no UTF-8
+    except ValueError as error:  # not TOML, or not UTF-8
         reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"is not TOML: {error}"
         raise InvalidArgument(f"{what} {path}: {reason}") from None
 
 
 def check_keys(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Refuses keys of a file's table that are not known; InvalidArgument names the nearest one that is."""
+    """Refuses unknown keys of a file's table; InvalidArgument suggests the nearest known one."""
     for key in given:
         if key not in known:
             hint = nearest(key, list(known)) or f"known: {', '.join(known)}"

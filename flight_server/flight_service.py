@@ -1,7 +1,7 @@
-"""The pyarrow.flight methods, thin: who calls, what is asked, hand it on.
+"""The pyarrow.flight methods, thin: authenticate, parse, hand on.
 
-Every method checks in this order: the size, the caller, the command, and then what the command is about. Errors leave
-through `wire.status.to_flight` alone.
+Every method checks in this order: the size, the caller, the command, and then the objects it names. All errors leave
+through `wire.status.to_flight`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from flight_server.process.metrics import Metrics
 
 MAX_BODY_BYTES: Final = 64 << 20
-WRITTEN: Final = pa.ipc.IpcWriteOptions()  # as it is by default, without a look at the environment for each answer
+WRITTEN: Final = pa.ipc.IpcWriteOptions()  # the default, made once: making it reads the environment
 
 
 class _Headers:
-    """The headers of one call; its correlation id goes back with the answer."""
+    """The headers of one call. The correlation id is returned with the answer."""
 
     __slots__ = ("_headers", "caller", "correlation_id")
 
@@ -46,7 +46,7 @@ class _Headers:
         self.caller = ""
         given = self.get("x-correlation-id")
         own = given and given.isprintable() and given[:200]
-        # need not be hard to guess, and the system's randomness costs a system call
+        # ids need not be hard to guess, and `os.urandom` is a system call
         self.correlation_id = own or f"{random.getrandbits(128):032x}"
 
     def get(self, name: str) -> str | None:
@@ -57,7 +57,7 @@ class _Headers:
 
 
 class _Arrivals(flight.ServerMiddlewareFactory):
-    """Headers of calls on their way to the method, which takes them next, in the same thread.
+    """Headers of calls; the method of each call takes them, in the same thread.
 
     We create no per-call middleware: Flight would re-enter Python three more times (headers sent, call completed,
     destructor), each waiting for the GIL.
@@ -70,7 +70,7 @@ class _Arrivals(flight.ServerMiddlewareFactory):
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str | bytes]]) -> Greeting | None:
         if info.method == flight.FlightMethod.HANDSHAKE:
             return greet(self._authenticator.authenticate, headers)
-        self._by_thread[threading.get_ident()] = headers  # HTTP/2 has their names in lower case
+        self._by_thread[threading.get_ident()] = headers  # HTTP/2 header names are in lower case
         return None
 
     def take(self) -> _Headers:
@@ -78,7 +78,7 @@ class _Arrivals(flight.ServerMiddlewareFactory):
 
 
 class _Answering:
-    """Maps errors of a call to their status, and counts and logs them.
+    """Maps errors of a call to their status, and counts and logs the call.
 
     Args:
         metrics: Counts the calls.
@@ -86,7 +86,7 @@ class _Answering:
         headers: Headers of the call.
         method: Name of the RPC, such as DoGet.
         action: Name of the action of a DoAction, else empty.
-        begun: The call was counted before.
+        begun: True if the call is counted already.
     """
 
     __slots__ = ("_begun", "_context", "_headers", "_metrics", "_started", "_what")
@@ -106,12 +106,12 @@ class _Answering:
         if trouble is None:
             if self._metrics is not None and not self._begun:
                 self._count("OK")
-        elif not isinstance(trouble, GeneratorExit):  # which says that the caller of a stream has left
+        elif not isinstance(trouble, GeneratorExit):  # raised when the caller of a stream leaves
             error = status.to_flight(trouble, self._headers.correlation_id)
             code = status.code_of(error)
             polling = (
                 self._what == ("DoAction", "lease_job") and code == "SHUTTING_DOWN"
-            )  # how workers learn of the end
+            )  # tells workers that the lease is over
             if code != "CANCELLED" and not polling:
                 message = str(trouble) if isinstance(trouble, StatflightError) else str(error)
                 what = "/".join(filter(None, self._what))
@@ -241,7 +241,7 @@ class StatflightServer(flight.FlightServerBase):
         if action.type in flight_sql.ACTIONS:
             return self._act(context, action)
         entry = actions.ACTIONS.get(action.type)
-        name = entry.name if entry is not None else "unknown"  # it labels a metric: callers do not make up labels
+        name = entry.name if entry is not None else "unknown"  # a label of a metric, which callers must not invent
         with self._answering(context, "DoAction", name) as headers:
             caller = self._caller(headers) if entry is None or not entry.open else self._anyone(headers)
             if entry is None:
@@ -251,7 +251,7 @@ class StatflightServer(flight.FlightServerBase):
                 self.app, caller, headers.correlation_id, context.is_cancelled, headers.get("x-query-id")
             )
             results = entry.run(call, body)
-            # the first result is made before anything is sent, so that a refusal is a refusal and not a cut stream
+            # the first result is made before anything is sent, so that an error is a refusal, not a broken stream
             first = [_result(item) for item in (results if isinstance(results, list) else islice(results, 1))]
             audit_log.action(name, body, caller.name, headers.correlation_id)
         return first if isinstance(results, list) or not first else self._stream(context, headers, name, first, results)
@@ -295,7 +295,7 @@ class StatflightServer(flight.FlightServerBase):
         return caller
 
     def _info(self, descriptor: flight.FlightDescriptor, *parts: scan_request.ScanRequest) -> flight.FlightInfo:
-        """Endpoints of the parts; their order is that of the rows, unless the rows were dealt out by hash."""
+        """Endpoints of the parts, in the order of the rows unless they are partitioned by hash."""
         endpoints = [flight.FlightEndpoint(tickets.to_ticket(part), []) for part in parts]
         ordered = not any(part.part is not None and part.part.modulus > 1 for part in parts)
         return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)

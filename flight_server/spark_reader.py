@@ -52,7 +52,7 @@ _COMPARES: Final[dict[type, str]] = {
 
 @dataclass(frozen=True)
 class _Server:
-    """The address to connect to; it is sent to the executors, a connection cannot be."""
+    """The server's address and credentials; executors get these, since a connection cannot be pickled."""
 
     uri: str
     token: str | None
@@ -74,7 +74,7 @@ class StatflightDataSource(DataSource):
         """Asks the server for the schema of the flight.
 
         Returns:
-            It in Spark's types.
+            The schema in Spark's types.
 
         Raises:
             ValueError: The option `uri` or `flight` is missing.
@@ -96,13 +96,13 @@ class StatflightDataSource(DataSource):
 
 
 class StatflightReader(DataSourceReader):
-    """A read of a flight in shares, each by a task of its own.
+    """Reads a flight in shares, one task each.
 
     Args:
         server: The address.
         command: The JSON command.
         schema: The columns that Spark wants.
-        partitions: The number of shares, as the option has it; None is DEFAULT_PARTITIONS.
+        partitions: The option's number of shares; None means DEFAULT_PARTITIONS.
     """
 
     def __init__(self, server: _Server, command: dict[str, Any], schema: StructType, partitions: str | None):
@@ -114,10 +114,10 @@ class StatflightReader(DataSourceReader):
         """Adds the filters that the server applies to the command.
 
         Args:
-            filters: Those of the query, which must all hold.
+            filters: The query's filters, all of which must hold.
 
         Yields:
-            The others: Spark applies them.
+            The filters that Spark has to apply.
         """
         pushed = []
         for each in filters:
@@ -153,10 +153,10 @@ class StatflightReader(DataSourceReader):
 
 
 class _Push:
-    """The reader's `pushFilters`, called by Spark where its setting allows it.
+    """The reader's `pushFilters`, which Spark calls when its setting allows it.
 
-    Where the setting is off, which it is by default, Spark refuses any reader that overrides the method, and looks at
-    `__func__` to see whether one does. This one says no, and is called all the same where the setting is on.
+    With the setting off, which is the default, Spark refuses any reader that overrides the method, and checks
+    `__func__` for that. This object passes the check, and is still called when the setting is on.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -192,10 +192,11 @@ def _given(options: Mapping[str, str], name: str) -> str:
 
 
 def _condition(asked: Filter) -> dict[str, Any] | None:
-    """The filter as a condition of a JSON command; None where Spark's meaning is not the server's.
+    """The filter as a condition of a JSON command; None when Spark and the server would evaluate it differently.
 
-    Spark has NaN equal to itself and above every number, the server has it equal nothing and in no order: of numbers
-    with fractions, only what is false of NaN on both sides is handed on. Instants depend on a session's time zone.
+    In Spark NaN equals itself and is above every number; on the server it equals nothing and has no order. So for
+    floating-point columns only filters that are false for NaN on both sides are pushed. Instants depend on the
+    session's time zone.
     """
     if isinstance(asked, Not):
         inner = None if _has_fraction(asked.child) else _condition(asked.child)

@@ -1,4 +1,4 @@
-"""Actions that start captures: `capture` on order, `resolve` where a record is missing."""
+"""Actions that start captures: `capture` always, `resolve` when a record is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.catalog_store import EXTERNAL, TableEntry
 
 
 def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
-    """The tables asked about; an unknown table or snapshot fails the whole request."""
+    """Finds the requested tables; an unknown table or snapshot fails the whole request."""
     by_name = {
         name: call.app.access.table(name, call.principal, "capture.run")
         for name in dict.fromkeys(item.table for item in items)
@@ -86,7 +86,7 @@ def _snapshots_of(call: Call, item: CaptureItem, table: TableEntry, snapshot_ids
 
 
 def _no_snapshot(call: Call, table: TableEntry) -> str:
-    """Why a table has no snapshot, as far as the last look at its lake found."""
+    """The error for a table without a snapshot, with the reason found by the last inspection."""
     ((reason,),) = call.app.database.rows("SELECT last_error FROM tables WHERE table_key = ?", table.table_key)
     return f"the table cannot be read: {reason}" if reason else "the table has no snapshot"
 
@@ -96,7 +96,7 @@ def _outcome(outcome: str, detail: str, **more: Any) -> dict[str, Any]:
 
 
 def _merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The outcome of a request over several snapshots: the first that is not CAPTURED."""
+    """Merges the outcomes of one request over several snapshots: the first that is not CAPTURED wins."""
     outcome = _outcome(
         result["outcome"], result["detail"], engine_id=result["engine_id"], attributes=result["attributes"]
     )

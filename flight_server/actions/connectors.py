@@ -1,4 +1,4 @@
-"""Connectors: they come, are looked at, find tables, and go."""
+"""Actions on connectors: connect, validate, discover, drop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs, for those who wait for them, and for the workers that do them."""
+"""Actions on jobs: for callers that wait for them, and for the workers that run them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from store.job_store import ENDED
 
 
 def _found(call: Call, job_id: str) -> dict[str, Any]:
-    """A job of the queue, or work that somebody waits for."""
+    """Finds a durable job, or a task that a caller waits for."""
     live = call.app.tasks.live_job(job_id)
     if live is None:
         return call.app.jobs.get(job_id)
@@ -47,7 +47,7 @@ def _found(call: Call, job_id: str) -> dict[str, Any]:
 
 
 def _job(call: Call, body: bytes, *scopes: str) -> dict[str, Any]:
-    """The job that the body names, for a caller who has one of the scopes and sees its table."""
+    """Finds the job named in the body, and checks that the caller has one of the scopes and sees its table."""
     job = _found(call, str(parse_body(body, {"job_id": str})["job_id"]))
     if not any(map(call.principal.may, scopes)):
         call.app.access.require(call.principal, scopes[-1])
@@ -180,7 +180,7 @@ def finish_jobs(call: Call, body: bytes) -> Results:
         part for item in ingest.with_streams(fields.get("rows") or [], streams)
         for part in ingest.shared(item, len(finishes), call.principal, call.app.policy, call.is_cancelled)
     ]  # fmt: skip
-    for finish in finishes:  # all rows are fine
+    for finish in finishes:  # the rows are valid
         with contextlib.suppress(Conflict):  # the lease is lost, as the answer to its finish says
             for listing in finish["listings"]:
                 leases.declare_listing(finish["lease_token"], listing)

@@ -1,4 +1,4 @@
-"""Publishing: a table's statistics, written where other engines look for them."""
+"""The action `publish`: writes a table's statistics where other engines look for them."""
 
 from __future__ import annotations
 

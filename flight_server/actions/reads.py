@@ -1,4 +1,4 @@
-"""Reads in the form of an action, a copy of the database, and health."""
+"""Actions that read, back up the database, or report health."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def health(call: Call, body: bytes) -> Results:
 
 
 def release() -> str:
-    """The version of this server."""
+    """The server's version."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

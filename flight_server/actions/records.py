@@ -1,4 +1,4 @@
-"""Stored records: deleted, expired, described and merged."""
+"""Actions on stored records: delete, expire, describe, merge."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class _Theta:
 
 
 def _estimate(data: bytes, *of: _Theta) -> dict[str, Any]:
-    """The estimate of a sketch; exact only if those it was made of are whole and were captured at their snapshots."""
+    """The estimate of a sketch; exact only if its parts hold all rows and were captured at their snapshots."""
     found = sketches.estimate(data)._asdict()
     return found | {"exact": found["exact"] and all(theta.freshness == EXACT and theta.is_whole for theta in of)}
 
@@ -115,7 +115,7 @@ def _estimate(data: bytes, *of: _Theta) -> dict[str, Any]:
 def _theta(call: Call, fields: Mapping[str, Any], allow_partial: bool) -> _Theta:
     """A column's theta sketch: its own, else the union of those of its files.
 
-    The sketch of a sample, or of some of the files, is used only where `allow_partial` says so.
+    A sketch of a sample, or of some of the files, is used only with `allow_partial`.
     """
     check_table_name(fields["table"])
     check_snapshot(fields["snapshot"])

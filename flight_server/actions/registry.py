@@ -9,7 +9,7 @@ from typing import Any, Final
 from flight_server.app import App
 from flight_server.auth.principal import Principal
 
-Results = Iterator[Any]  # JSON values, or bytes as they are
+Results = Iterator[Any]  # JSON values, or bytes to send unchanged
 Run = Callable[["Call", bytes], Results | list[Any]]
 
 
@@ -47,9 +47,9 @@ def action(arguments: str, description: str, open: bool = False) -> Callable[[Ru
     """Registers a function as the action of its name.
 
     Args:
-        arguments: The body, as JSON with `?` behind what may be absent.
+        arguments: The body's JSON; `?` follows the names of optional fields.
         description: A sentence for `list_actions` and `sys.functions`.
-        open: Whether it needs no credentials.
+        open: True if it needs no credentials.
     """
 
     def add(run: Run) -> Run:

@@ -1,6 +1,6 @@
-"""The handshake of Flight clients that log in: `authorization` goes in as Basic or Bearer and comes back as Bearer.
+"""The handshake of Flight clients that log in: takes `authorization` as Basic or Bearer, and returns it as Bearer.
 
-A token is looked at anew with each call, so a handshake keeps nothing. Without it, Flight SQL drivers do not connect.
+Each call is authenticated by its own token, so a handshake stores nothing. Flight SQL drivers need it to connect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Headers = Mapping[str, Sequence[str | bytes]]
 
 
 class NoHandshake(flight.ServerAuthHandler):
-    """Lets every handshake and call pass: the header `authorization` of each call says who calls."""
+    """Accepts every handshake and call: each call is authenticated by its header `authorization`."""
 
     def authenticate(self, outgoing: Any, incoming: Any) -> None:
         """Exchanges nothing."""
@@ -28,7 +28,7 @@ class NoHandshake(flight.ServerAuthHandler):
 
 
 class Greeting(flight.ServerMiddleware):
-    """The answer to a handshake: the token with which all other calls are to be made."""
+    """The answer to a handshake: the token for all further calls."""
 
     def __init__(self, token: str):
         self._token = token
@@ -41,7 +41,7 @@ def greet(authenticate: Callable[[str | None], Principal], headers: Headers) -> 
     """The answer to a handshake with these headers.
 
     Raises:
-        flight.FlightUnauthenticatedError: It has no token, or not a good one.
+        flight.FlightUnauthenticatedError: The token is missing or invalid.
     """
     values = headers.get("authorization")
     given = None if not values else values[0] if isinstance(values[0], str) else values[0].decode("latin-1")

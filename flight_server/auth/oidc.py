@@ -1,4 +1,4 @@
-"""Tokens signed by an identity provider: signature, audience, times and issuer are checked, claims become scopes."""
+"""Tokens signed by an identity provider: checks signature, audience, times and issuer, and maps claims to scopes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from jwt import PyJWK, PyJWKClient
 
 _OIDC_KEYS: Final = ("issuer", "jwks", "audience", "scopes_claim", "tables_claim")
-ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")  # public keys only: a shared secret could sign, too
-KEYS_SECONDS: Final = 600.0  # until keys are fetched anew
-COOLDOWN_SECONDS: Final = 30.0  # between fetches, however many tokens name unknown keys, and after a failed one
-LEEWAY_SECONDS: Final = 30  # by which clocks may differ
+ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")  # asymmetric only: whoever holds a shared secret could also sign
+KEYS_SECONDS: Final = 600.0  # until keys are fetched again
+COOLDOWN_SECONDS: Final = 30.0  # between fetches for unknown keys, and after a failed fetch
+LEEWAY_SECONDS: Final = 30  # allowed difference of clocks
 FETCH_SECONDS: Final = 5.0
 MAX_DISCOVERY_BYTES: Final = 1 << 20
 
@@ -31,7 +31,7 @@ class Keys(Protocol):
     """Public keys by their ids."""
 
     def find(self, key_id: str | None) -> PyJWK | None:
-        """The key with this id, or the only key for a token that names none; None where there is no such key.
+        """The key with this id, or the only key for a token without an id; None if there is none.
 
         Raises:
             Unauthenticated: The provider did not answer.
@@ -44,10 +44,10 @@ class Oidc:
 
     Attributes:
         keys: The provider's public keys.
-        audience: Who the tokens must be for.
-        issuer: Who must have made them; anyone whose key is in `keys` if None.
-        scopes_claim: Where the scopes are: a text with blanks between, or an array. Unknown ones are left out.
-        tables_claim: Where the table patterns are; every table is visible if None, and none where a token lacks it.
+        audience: Required audience of the tokens.
+        issuer: Required issuer; None accepts any whose key is in `keys`.
+        scopes_claim: Claim with the scopes: a space-separated string or an array. Unknown scopes are ignored.
+        tables_claim: Claim with the table patterns. None shows every table; a token without the claim sees none.
     """
 
     keys: Keys
@@ -58,7 +58,7 @@ class Oidc:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], directory: Path) -> Oidc:
-        """From the `[oidc]` table; `directory` is where a relative file of keys is looked for.
+        """Makes one from the `[oidc]` table; a relative file of keys is resolved against `directory`.
 
         Raises:
             InvalidArgument: A key or value is wrong, or the file of keys cannot be read.
@@ -85,7 +85,7 @@ class Oidc:
         return cls(ProviderKeys(url=jwks, issuer=issuer), body["audience"], issuer, **claims)
 
     def verify(self, token: str) -> Principal:
-        """The principal of a signed token; Unauthenticated if it is not good."""
+        """The principal of a signed token; raises Unauthenticated if the token is invalid."""
         import jwt
 
         try:
@@ -101,7 +101,7 @@ class Oidc:
                 leeway=LEEWAY_SECONDS,
                 options={"require": ["exp", "aud", *(["iss"] if self.issuer else [])]},
             )
-        # Beside the library's own errors, what hostile JSON makes it stumble over.
+        # Besides its own errors, the library raises these for hostile JSON.
         except (jwt.PyJWTError, ValueError, TypeError, LookupError, RecursionError) as error:
             reason = _REASONS.get(type(error).__name__, "it is not valid")
             raise Unauthenticated(f"the token is not accepted: {reason}") from None
@@ -135,7 +135,7 @@ class FileKeys:
     """The keys of a file, read once.
 
     Raises:
-        InvalidArgument: The file cannot be read, or has no public key.
+        InvalidArgument: The file cannot be read, or has no usable public key.
     """
 
     def __init__(self, path: Path):
@@ -156,10 +156,10 @@ class FileKeys:
 
 
 class ProviderKeys:
-    """The keys of a provider, fetched when they are needed; while it is away, those of last time do.
+    """The keys of a provider, fetched on demand; while it is unreachable, the last keys are used.
 
     Args:
-        url: Address of the key set; found through the issuer when None.
+        url: Address of the key set; None discovers it through the issuer.
         issuer: Address of the provider.
     """
 
@@ -181,7 +181,7 @@ class ProviderKeys:
                 except PyJWKClientConnectionError:
                     self._failed_at = time.monotonic()
                 except PyJWKClientError:
-                    pass  # the provider answered, and does not know this key
+                    pass  # the provider answered that it does not have this key
                 except (PyJWTError, OSError, ValueError, LookupError, TypeError):
                     self._failed_at = time.monotonic()
             if not self._known:
@@ -189,7 +189,7 @@ class ProviderKeys:
             return _match(self._known, key_id)
 
     def _fetched(self, key_id: str | None) -> Sequence[PyJWK]:
-        """The provider's keys as the library caches them; an unknown id has it look again, now and then."""
+        """The provider's keys, as the library caches them; an unknown id makes it fetch them again."""
         from jwt import PyJWKClient
 
         if self._client is None:
@@ -218,7 +218,7 @@ def _key_set(body: Any) -> dict[str, Any]:
 
 
 def _usable(keys: Sequence[PyJWK]) -> list[PyJWK]:
-    """Keys that check signatures of the algorithms we take."""
+    """Keys for the accepted algorithms."""
     return [key for key in keys if key.algorithm_name in ALGORITHMS and key.public_key_use in (None, "sig")]
 
 

@@ -1,4 +1,4 @@
-"""The caller of a request: what it may do, and which tables it sees."""
+"""The caller of a request: its scopes and visible tables."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ EVERYTHING: Final = ("*",)
 
 @dataclass(frozen=True)
 class Principal:
-    """A caller: what it may do, and on which tables.
+    """A caller: its scopes and visible tables.
 
     Attributes:
         name: For logs.
-        scopes: Of `Permission`.
-        tables: Patterns of full table names as they are written (`lake.sales.orders`, `lake.sales."a.b"`); `*` is any
-            run of characters, dots too.
+        scopes: Values of `Permission`.
+        tables: Patterns of full table names, quoted as usual (`lake.sales.orders`, `lake.sales."a.b"`); `*` matches any
+            characters, dots included.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Principal:
         return any(pattern.strip("*") == "" for pattern in self.tables if pattern)
 
     def sees(self, catalog: str, schema: str, table: str) -> bool:
-        """True when the table is visible, by its quoted name: a catalog called `lake.sales` is not in `lake`."""
+        """True when the table is visible, by its quoted name: a catalog `lake.sales` is not in `lake`."""
         if self.sees_all:
             return True
         return bool(matcher(self.tables).fullmatch(join_name(catalog, schema, table)))
 
     def sees_catalog(self, catalog: str) -> bool:
-        """True when every possible table of the catalog is visible: a pattern is its name and a star, or wider."""
+        """True when every possible table of the catalog is visible: some pattern is its name and a star, or wider."""
         start = join_name(catalog, "s", "t").removesuffix("s.t")
         stars = (pattern.rstrip("*") for pattern in self.tables if pattern.endswith("*"))
         return any(start.startswith(prefix) for prefix in stars)

@@ -1,6 +1,6 @@
-"""Bearer tokens: the token file and its renewal, and the principal that a token stands for.
+"""Bearer tokens: the token file, its reloading, and the principal of a token.
 
-The token file holds hashes, so it is not a secret by itself. No message here ever shows a token.
+The token file holds hashes, so it is not a secret itself. No message shows a token.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class _Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Authenticator:
-    """Finds the principal of a bearer token; without entries and verifier everybody is `ANONYMOUS`.
+    """Finds the principal of a bearer token; without entries and `oidc` every caller is `ANONYMOUS`.
 
     Attributes:
-        entries: SHA-256 digests of tokens, and whose they are.
+        entries: SHA-256 digest of a token → its principal.
         oidc: Checks the tokens of an identity provider.
-        is_open: Nobody needs a token.
+        is_open: True if no token is needed.
     """
 
     entries: tuple[tuple[bytes, Principal], ...] = field(default=(), repr=False)
@@ -47,20 +47,20 @@ class Authenticator:
         return cls(is_open=True)
 
     def with_internal(self, token: str, name: str = "internal") -> Authenticator:
-        """The same with one more token, in memory only, that may do everything: that of the server's own worker."""
+        """A copy with one more token, in memory only, that has every scope: that of the server's own worker."""
         return replace(self, entries=(*self.entries, (_digest(token), Principal(name, ALL_SCOPES))))
 
     def authenticate(self, bearer: str | None) -> Principal:
-        """The caller of the header `authorization`: `Bearer` and a token, or `Basic` with any user and it as password.
+        """The principal of a header `authorization`: `Bearer` with a token, or `Basic` with it as password.
 
         Raises:
-            Unauthenticated: No token, or not a good one.
+            Unauthenticated: The token is missing or invalid.
         """
         if bearer is None and self.is_open:  # nothing to compare
             return ANONYMOUS
         token = token_of(bearer or "")
         digest, found = _digest(token), None
-        # Every entry is compared, in constant time: the time it takes shows nothing of the tokens.
+        # Every entry is compared in constant time, so that timing reveals nothing about the tokens.
         for entry, principal in self.entries:
             if hmac.compare_digest(entry, digest):
                 found = principal
@@ -76,9 +76,9 @@ class Authenticator:
 
 
 class Guard:
-    """The authenticator of a token file, with one token more, and anew when the file changes.
+    """The authenticator of a token file plus one more token, reloaded when the file changes.
 
-    Without a file everybody is let in. A changed file that is not good changes nothing.
+    Without a file every caller is accepted. An invalid changed file is ignored.
     """
 
     def __init__(self, path: Path | None, internal: str):
@@ -87,10 +87,10 @@ class Guard:
         self._current = self._load()
 
     def authenticate(self, bearer: str | None) -> Principal:
-        """The principal of an `authorization` header, by the token file as it was read last.
+        """The principal of an `authorization` header, by the token file last read.
 
         Raises:
-            Unauthenticated: The token is missing, or not a good one.
+            Unauthenticated: The token is missing or invalid.
         """
         return self._current.authenticate(bearer)
 
@@ -121,7 +121,7 @@ class Guard:
 
 
 def token_of(header: str) -> str:
-    """The token in a header `authorization`; empty where it has none."""
+    """The token in a header `authorization`; empty if there is none."""
     scheme, _, rest = header.strip().partition(" ")
     match scheme.lower():
         case "bearer":
@@ -148,7 +148,7 @@ def load_tokens(path: Path | str) -> Authenticator:
     """The authenticator of a token file.
 
     Raises:
-        InvalidArgument: No such file, no TOML, or an entry that is wrong; names entry and field.
+        InvalidArgument: The file does not exist, is not TOML, or has a wrong entry; names entry and field.
     """
     body = read_toml(Path(path), "token file")
     check_keys(body, ("token", "oidc"), "the token file")
@@ -175,7 +175,7 @@ def _entry(entry: Mapping[str, Any], number: int) -> tuple[bytes, Principal]:
         raise InvalidField("name", "is missing", expected="a name for the logs", actual=name, where=where)
     digest = entry.get("sha256")
     if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
-        # What stands there may be the token itself: it is not repeated.
+        # The value may be the token itself, so messages do not repeat it.
         actual = f"{len(digest)} characters" if isinstance(digest, str) else "nothing of the kind"
         expected = "the SHA-256 of the token, 64 hexadecimal digits"
         raise InvalidField("sha256", "is not a hash", expected=expected, actual=actual, where=where)

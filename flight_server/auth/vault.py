@@ -1,5 +1,5 @@
-"""Secret connector options, kept out of the store: in memory, and in a file beside the database that only its owner
-reads, so that a restart goes on. What the database holds is masked."""
+"""Secret connector options, kept out of the store: in memory, and in a file beside the database that only its owner can
+read, so that they survive a restart. The database holds masked values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_URI: Final = ""  # the key of an address that holds a secret; no option has this name
+_URI: Final = ""  # key of an address with a secret in it; no option has this name
 
 
 class Vault:
-    """catalog → its options in full."""
+    """Secrets by catalog."""
 
     def __init__(self, path: Path | None):
         self._path = path
@@ -24,11 +24,11 @@ class Vault:
             self._options = json.loads(path.read_text())
 
     def get(self, catalog: str, masked: Mapping[str, str]) -> dict[str, str]:
-        """The options in full; those of the store where nothing is secret."""
+        """The options with their secrets; `masked` itself if there are none."""
         return {name: value for name, value in self._options.get(catalog, masked).items() if name != _URI}
 
     def uri(self, catalog: str, masked: str) -> str:
-        """The address in full; that of the store where nothing in it is secret."""
+        """The address with its secret; `masked` itself if there is none."""
         return self._options.get(catalog, {}).get(_URI, masked)
 
     def set(self, catalog: str, options: Mapping[str, str], masked: Mapping[str, str], uri: str, shown: str) -> None:
@@ -36,9 +36,9 @@ class Vault:
 
         Args:
             catalog: Name of the connector.
-            options: Its options in full.
+            options: Its options with secrets.
             masked: Its options as the store holds them.
-            uri: Its address in full.
+            uri: Its address with secrets.
             shown: Its address as the store holds it.
         """
         with self._lock:

@@ -1,1 +1,1 @@
-"""Rules over statistics: their grammar, the measures they compare, and what becomes of them."""
+"""Rules over statistics: their grammar, measures and results."""

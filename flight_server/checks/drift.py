@@ -17,7 +17,7 @@ def distance(before: bytes, after: bytes) -> tuple[float, float] | None:
         before, after: Serialized KLL sketches of doubles.
 
     Returns:
-        The distance in [0, 1], and how far the true one may be from it; None where a sketch is empty.
+        The distance in [0, 1] and its error bound; None if a sketch is empty.
     """
     one, other = read_kll(before), read_kll(after)
     if one is None or other is None:
@@ -32,20 +32,20 @@ def distance(before: bytes, after: bytes) -> tuple[float, float] | None:
 
 
 def _rank_error(data: bytes, count: int) -> float:
-    """The rank error of a sketch as a share of its values: none while it holds them all, 2 / k of a merged one."""
+    """The rank error of a sketch as a share of its values: 0 while it holds all of them, 2 / k for a merged one."""
     (k,) = struct.unpack_from("<H", data, 4)
     return 0.0 if count <= k else 2.0 / k
 
 
 def unseen(data: bytes, params: str | None) -> float:
-    """The greatest share of a column's values that a sketch may lack; what they are is not known.
+    """The largest share of a column's values that may be missing from a sketch.
 
     Args:
         data: A serialized KLL sketch.
-        params: Its parameters; those of a part say `rows`, all there are, and `rows_seen`.
+        params: Its parameters; a sketch of some of the rows has `rows` (the total) and `rows_seen`.
 
     Returns:
-        A share in [0, 1]: 0 for a sketch of all rows, 1 where it is not known how many rows there are.
+        A share in [0, 1]: 0 for a sketch of all rows, 1 if the total is unknown.
     """
     if not is_partial(params):
         return 0.0

@@ -1,4 +1,4 @@
-"""Rules held against the statistics of tables."""
+"""Evaluates rules against the statistics of tables."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Result:
     Attributes:
         table: Full name.
         column: Its name, None for a rule about the table.
-        rule: As it was written.
-        measure: Its name.
-        level: Of the rule.
-        state: UNKNOWN values miss their rule like wrong ones.
-        value: Of the measure, None where it is unknown.
-        snapshot_id: Of the statistics.
+        rule: Its text.
+        measure: Name of the measure.
+        level: Level of the rule.
+        state: UNKNOWN fails a rule like a wrong value does.
+        value: Value of the measure; None if unknown.
+        snapshot_id: Snapshot of the statistics.
         detail: The error of an estimate, or why the value is unknown.
     """
 
@@ -62,27 +62,27 @@ class Result:
 
 
 class _UnknownValue(Exception):
-    """The value of a measure is not known; the message says why."""
+    """Raised when the value of a measure is unknown; the message says why."""
 
 
 class _DoesNotApply(Exception):
-    """The measure has no meaning for the column, such as the mean of texts."""
+    """Raised when a measure does not apply to a column, such as the mean of strings."""
 
 
 def check(
     reader: Reader, table: str, rules: Sequence[Rule], against: int | str | None = None, now: datetime | None = None,
     captured_only: bool = False,
 ) -> list[Result]:  # fmt: skip
-    """The results of all rules that are about a table.
+    """Evaluates the rules that apply to a table.
 
     Args:
-        reader: Of the server.
+        reader: Reads the server's flights.
         table: Full name.
-        rules: Those about other tables are left out.
+        rules: Rules; those about other tables are skipped.
         against: Snapshot to compare with, for rules that name none: an id, or "previous" for the captured one before
-            the current. Without one before it, rules that compare with it have no result.
-        now: Stands in for the clock.
-        captured_only: Rules about what nothing is captured of have no result; otherwise they fail.
+            the current. When there is none, rules that compare with it have no result.
+        now: The time; that of the clock by default.
+        captured_only: Rules about targets without statistics have no result; otherwise they fail.
 
     Raises:
         InvalidArgument: A rule compares snapshots and names none, and `against` is None.
@@ -102,7 +102,7 @@ def check(
 
 
 class _Subject:
-    """A table whose statistics are read once and measured by each rule."""
+    """A table's statistics, read once and used by each rule."""
 
     def __init__(self, reader: Reader, table: str, against: int | str | None, now: datetime):
         self._reader, self._table, self._now = reader, table, now
@@ -114,7 +114,7 @@ class _Subject:
 
     def results(self, rule: Rule) -> Iterator[Result]:
         if rule.measure in AGAINST and self._against_of(rule) == PREVIOUS and self._previous is None:
-            return  # a first snapshot cannot differ from one before it
+            return  # a first snapshot has no predecessor
         if rule.is_of_table:
             yield self._result(rule, None)
             return
@@ -126,12 +126,12 @@ class _Subject:
             try:
                 yield self._result(rule, row)
             except _DoesNotApply as why:
-                # A rule for all columns is about those it can be about; one that names a column means it.
+                # A rule for all columns skips those it does not apply to; for a named column that is an error.
                 if any("*" not in pattern for pattern in rule.columns):
                     yield self._judged(rule, row["column_name"], None, row["snapshot_id"], str(why))
 
     def is_captured(self, rule: Rule) -> bool:
-        """False if the statistics that a rule is about are there to be captured, and are not yet."""
+        """False if the statistics that a rule needs can be captured but are not yet."""
         if rule.measure == "age_seconds":
             return True
         if rule.is_of_table and rule.measure not in AGAINST:
@@ -180,7 +180,7 @@ class _Subject:
         return Fraction(table[name]), ""
 
     def _age(self) -> tuple[float, str]:
-        """Seconds since the current snapshot was committed, or captured where no commit is known."""
+        """Seconds since the current snapshot was committed; since its capture if the commit time is unknown."""
         current = [row for row in self._snapshots() if row["is_current"]]
         committed = current[0]["committed_at"] if current else None
         if committed is not None:

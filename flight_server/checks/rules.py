@@ -34,7 +34,7 @@ PREVIOUS: Final = "previous"  # the captured snapshot before the current one
 
 
 class Level(StrEnum):
-    """Levels of a rule: a broken one fails the check, or only warns."""
+    """Levels of a rule: a miss fails the check, or only warns."""
 
     FAIL = "fail"
     WARN = "warn"
@@ -45,15 +45,15 @@ class Rule:
     """One expectation.
 
     Attributes:
-        text: As it was written.
-        measure: Of `OF_TABLE` or `OF_COLUMN`.
+        text: The rule as written.
+        measure: One of `OF_TABLE` or `OF_COLUMN`.
         compare: The comparison that must hold between the measure and `number`.
-        number: Exact.
-        columns: Patterns of column names; none for all columns, and for measures of the table.
+        number: The exact number.
+        columns: Patterns of column names; empty for all columns and for measures of the table.
         tables: Patterns of full table names.
-        level: Whether a miss fails or warns.
-        against: The snapshot that a measure of `AGAINST` compares with: an id or "previous"; None leaves it to whoever
-            checks.
+        level: Effect of a miss.
+        against: The snapshot that a measure of `AGAINST` compares with: an id or "previous"; None leaves it to the
+            caller of the check.
     """
 
     text: str
@@ -72,7 +72,7 @@ class Rule:
 
     @property
     def needs_snapshot(self) -> bool:
-        """True if the rule compares with a snapshot, and names none itself."""
+        """True if the rule compares with a snapshot but names none."""
         return self.measure in AGAINST and self.against is None
 
     def is_about(self, table: str) -> bool:
@@ -89,13 +89,13 @@ class Rule:
 
 
 def parse(text: str, level: Level = Level.FAIL, tables: Sequence[str] = ("*",), columns: Sequence[str] = ()) -> Rule:
-    """A rule of text.
+    """Parses a rule.
 
     Args:
         text: `[COLUMN:] MEASURE OP NUMBER`.
-        level: Of a miss.
-        tables: Patterns of tables that it is about.
-        columns: Patterns of columns, for a text that names none.
+        level: Level of the rule.
+        tables: Patterns of the tables it applies to.
+        columns: Patterns of columns, used if the text names none.
 
     Raises:
         InvalidArgument: The text is not a rule, or its measure does not exist.
@@ -120,7 +120,7 @@ def load(path: Path) -> list[Rule]:
     """The rules of a TOML file of `[[rule]]` tables.
 
     Raises:
-        InvalidArgument: The file cannot be read, or one of its rules.
+        InvalidArgument: The file cannot be read, or a rule is invalid.
     """
     content = read_toml(path, "rules file")
     if strange := [key for key in content if key != "rule"]:
@@ -154,7 +154,7 @@ def _of_entry(entry: Any) -> Rule:
     if rule.measure not in AGAINST:
         raise InvalidArgument(f'"against" is for {" and ".join(sorted(AGAINST))}, and {rule.measure} compares nothing')
     against = _snapshot(entry["against"])
-    # Its own text, for two rules may differ in the snapshot alone.
+    # The text includes the snapshot: two rules may differ in it only.
     return replace(rule, text=f"{rule.text} against {against}", against=against)
 
 

@@ -1,4 +1,4 @@
-"""Rules that hold for the captured history of a table, as a start."""
+"""Suggests rules that hold for the captured history of a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flight_server.present import history
 from flight_server.present.reader import Reader, read_table
 from flight_server.present.table_summary import Row
 
-ALMOST_ALL = Fraction(99, 100)  # of the values distinct: an estimate of a key is not below
+ALMOST_ALL = Fraction(99, 100)  # share of distinct values; the NDV estimate of a key is not below it
 
 
 def rules_for(reader: Reader, table: str) -> Iterator[tuple[str, str | None, str]]:

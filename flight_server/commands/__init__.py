@@ -1,1 +1,1 @@
-"""The commands of `statflight`, by what they are for. `flight_server.cli` puts them together."""
+"""The commands of `statflight`, grouped by purpose. `flight_server.cli` lists them."""

@@ -1,4 +1,4 @@
-"""Commands that look around: ls, history, report."""
+"""Commands that browse the catalog: ls, history, report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ls(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:  # fmt: skip
-    """Tables with their rows, files, bytes, age and trouble."""
+    """List tables with their rows, files, bytes, age and errors."""
     with connect(server, token, tls_roots) as client:
         tables = catalog_summary.tables(client)
     if pattern is not None:
@@ -90,7 +90,7 @@ def history(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """A column's statistics at each captured snapshot, the oldest first."""
+    """Show a column's statistics at each captured snapshot, oldest first."""
     name = table_name(table)
     with connect(server, token, tls_roots) as client:
         rows = histories.column_rows(client, name, column)
@@ -143,7 +143,7 @@ def report(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """A page of its own about one table, or a directory with an index and a page for each table."""
+    """Write a self-contained page about one table, or a directory with an index and a page for each table."""
     from flight_server.web import files
 
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")

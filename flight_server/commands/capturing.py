@@ -81,7 +81,7 @@ def capture(
         names, failed = expand(client, targets)
         for name, ended in capture_each(client, names, ask, client.capture):
             if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
-                raise ended  # the others would fare no better
+                raise ended  # the other calls would fail too
             if isinstance(ended, Exception):
                 warn(f"statflight: {name}: {in_flags(reason(ended))}")
                 failed += 1
@@ -111,7 +111,7 @@ def _seconds(text: str) -> float:
 
 
 def _partition(text: str) -> dict[str, str | None]:
-    """`day=2024-05-01,region=eu` as an object; nothing after the equals sign is null."""
+    """Parses `day=2024-05-01,region=eu`; an empty value means null."""
     values = {}
     for pair in text.split(","):
         name, equals, value = pair.partition("=")
@@ -139,12 +139,12 @@ def _kinds(text: str | None) -> list[str] | None:
 
 
 def _of_no_column(outcome: Mapping[str, Any]) -> bool:
-    """True if the snapshot lacks the column: requested columns are current, an older snapshot may lack some."""
+    """True if the snapshot does not have the column: names are of current columns, which an older snapshot may lack."""
     return outcome["outcome"] not in GOOD and "no column with id" in (outcome.get("detail") or "")
 
 
 def _report(name: str, outcomes: list[dict[str, Any]], asynchronous: bool) -> int:
-    """Write what became of a table's targets: a line, or its job ids; answer how many failed."""
+    """Prints the outcomes of a table's targets in a line, or its job ids; returns how many failed."""
     failed = [outcome for outcome in outcomes if outcome["outcome"] not in GOOD]
     if asynchronous:
         for job in dict.fromkeys(outcome["job_id"] for outcome in outcomes if outcome.get("job_id")):
@@ -161,7 +161,7 @@ def _report(name: str, outcomes: list[dict[str, Any]], asynchronous: bool) -> in
 
 
 def _summary(outcomes: list[dict[str, Any]]) -> str:
-    """`table and 4 columns captured by native, spark`; an outcome of its own for whatever was not captured."""
+    """`table and 4 columns captured by native, spark`; other outcomes are listed one by one."""
     parts = []
     for word in dict.fromkeys(outcome["outcome"] for outcome in outcomes):
         mine = [outcome for outcome in outcomes if outcome["outcome"] == word]
@@ -192,7 +192,7 @@ def resolve(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """Statistics from the store, or captured within a budget: the outcome for each target."""
+    """Get statistics from the store, or capture them within a budget; prints the outcome of each target."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
     with connect(server, token, tls_roots) as client:
         names, missing = expand(client, targets)

@@ -1,4 +1,4 @@
-"""Commands that hold rules against statistics: check."""
+"""Commands that check rules: check."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """Hold rules against each table that the targets stand for."""
+    """Check rules on each table that the targets match."""
     targets = check_targets(tables)
     at = None if against is None else snapshot_of(against, grammar.PREVIOUS)
     rules_given = _rules(rule or [], rules or [])
@@ -62,7 +62,7 @@ def check(
         with connect(server, token, tls_roots) as client:
             names, missing = expand(client, targets)
             missing += for_each(names, client.require_table)
-        if missing:  # an unknown table is the first thing to say
+        if missing:  # an unknown table is reported first
             raise typer.Exit(1)
         misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
     if at is None and (comparing := [one for one in rules_given if one.needs_snapshot]):

@@ -1,4 +1,4 @@
-"""Options that commands share, the connection, and the reading of table names and patterns."""
+"""Options shared by commands, the connection, and table names and patterns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
 DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
-COMPLETION_SECONDS: Final = 2.0  # for the server to name its tables to a shell
+COMPLETION_SECONDS: Final = 2.0  # for the server to list its tables for shell completion
 
 _ON = "Connection"
 
@@ -39,13 +39,13 @@ SERVER = DEFAULT_URI
 
 
 def check_server(uri: str) -> None:
-    """Ends the command with a usage error where the address is not one of Flight's."""
+    """Ends the command with a usage error if the address is not a Flight address."""
     if not re.match(r"grpc(\+tcp|\+tls|\+unix)?://", uri):
         misuse(f"--server {uri!r} is not a Flight address; must be {DEFAULT_URI} or grpc+tls://host:port")
 
 
 def certificates(path: Path | None) -> bytes | None:
-    """The content of the file that `--tls-roots` names."""
+    """Reads the file that `--tls-roots` names."""
     try:
         return None if path is None else path.read_bytes()
     except OSError as error:
@@ -53,7 +53,7 @@ def certificates(path: Path | None) -> bytes | None:
 
 
 def own_certificate() -> dict[str, bytes]:
-    """The client's certificate and key, for a server that asks for one: files that two variables name."""
+    """The client's certificate and key for mutual TLS, from the files that two variables name."""
     variables = {"tls_cert": "STATFLIGHT_TLS_CLIENT_CERT", "tls_key": "STATFLIGHT_TLS_CLIENT_KEY"}
     paths = {name: path for name, variable in variables.items() if (path := os.environ.get(variable, "").strip())}
     if len(paths) == 1:
@@ -66,7 +66,7 @@ def own_certificate() -> dict[str, bytes]:
 
 @contextmanager
 def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[StatsClient]:
-    """A client for the length of a block."""
+    """Opens a client for the length of a block."""
     check_server(server)
     roots, own = certificates(tls_roots), own_certificate()
     from flight_server.process.runtime import leave_pandas_out, realign_buffers
@@ -86,7 +86,7 @@ def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[
             yield client
     except flight.FlightUnavailableError as error:
         message = reason(error)
-        # gRPC's own words for a connection that failed have no code; the server's have.
+        # gRPC's own connection errors have no code; the server's errors have one.
         if not message.startswith("[UNAVAILABLE]"):
             raise
         raise CommandError(no_server(server, message.removeprefix("[UNAVAILABLE] "))) from None
@@ -94,7 +94,7 @@ def connect(server: str, token: str | None, tls_roots: Path | None) -> Iterator[
 
 
 def no_server(server: str, detail: str) -> str:
-    """The words for a server that cannot be reached: how to start one, or to name another."""
+    """The message for an unreachable server: how to start one, or to name another."""
     detail = detail.splitlines()[0]
     if server == DEFAULT_URI:
         return (
@@ -105,7 +105,7 @@ def no_server(server: str, detail: str) -> str:
 
 
 def table_name(name: str) -> str:
-    """A full table name, checked before anything is asked of a server."""
+    """Checks a full table name before the server is called."""
     try:
         split_name(name)
     except ValueError as error:
@@ -114,7 +114,7 @@ def table_name(name: str) -> str:
 
 
 def snapshot_of(text: str, *words: str) -> str | int:
-    """A snapshot as an option names it: a word of those allowed, or an id."""
+    """Parses a snapshot option: one of the allowed words, or an id."""
     if text in words:
         return text
     try:
@@ -124,7 +124,7 @@ def snapshot_of(text: str, *words: str) -> str | int:
 
 
 def names_of(text: str | None) -> list[str] | None:
-    """The names in `a,b`, or None when the option is absent."""
+    """Splits `a,b`; None when the option is absent."""
     if text is None:
         return None
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -135,7 +135,7 @@ def names_of(text: str | None) -> list[str] | None:
 
 
 def complete_table(ctx: Any, incomplete: str) -> list[str]:
-    """The full names that begin so, for the completion of a shell; nothing where no server answers in time."""
+    """Completes full table names for a shell; nothing if no server answers in time."""
     from flight_server.client import full_name
 
     names = _asked(ctx, lambda client: [full_name(row) for row in client.tables().to_pylist()])
@@ -143,7 +143,7 @@ def complete_table(ctx: Any, incomplete: str) -> list[str]:
 
 
 def complete_column(ctx: Any, incomplete: str) -> list[str]:
-    """The columns, of the table before them, that begin so."""
+    """Completes column names of the table given before."""
     from flight_server.client import of_table
 
     def names_in(client: StatsClient) -> list[str]:
@@ -165,7 +165,7 @@ def _asked(ctx: Any, ask: Callable[[StatsClient], list[str]]) -> list[str]:
         with StatsClient(server, token, roots, tls_cert=own.get("tls_cert"), tls_key=own.get("tls_key"),
                          timeout=COMPLETION_SECONDS) as client:  # fmt: skip
             return ask(client)
-    except Exception:  # a shell that waits for words has no use for a reason
+    except Exception:  # shell completion cannot show an error
         return []
 
 
@@ -178,7 +178,7 @@ TableNames = Annotated[
 
 
 def check_targets(targets: Iterable[str]) -> list[str]:
-    """Names and patterns, each once; a name that is not full is a misuse, before anything is asked of a server."""
+    """Checks names and patterns before the server is called, and removes repetitions."""
     names = list(dict.fromkeys(targets))
     for target in names:
         if not is_pattern(target):
@@ -187,11 +187,11 @@ def check_targets(targets: Iterable[str]) -> list[str]:
 
 
 def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]:
-    """The tables that names and patterns stand for.
+    """Finds the tables that names and patterns match.
 
     Returns:
-        Full names, each once, names as they were given; and the number of patterns that match nothing, each of which
-        has been reported on standard error.
+        Full names, without repetitions; and the number of patterns that match nothing, each reported on standard
+        error.
     """
     from flight_server.client import full_name
 
@@ -213,12 +213,12 @@ def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]
 
 
 def for_each(names: Iterable[str], work: Callable[[str], None], errors: dict[str, str] | None = None) -> int:
-    """Does the work for each table; one that fails is reported and does not stop the others.
+    """Does the work for each table; a failure is reported and does not stop the others.
 
     Args:
-        names: Of the tables.
-        work: Is called with each.
-        errors: Gets the words of each failure by table.
+        names: Full names of the tables.
+        work: Called with each name.
+        errors: Receives the message of each failure, by table.
 
     Returns:
         The number of tables that failed.
@@ -234,7 +234,7 @@ def for_each(names: Iterable[str], work: Callable[[str], None], errors: dict[str
         try:
             work(name)
         except (flight.FlightUnavailableError, flight.FlightUnauthenticatedError):
-            raise  # the next would fare no better
+            raise  # the next table would fail too
         except (pa.ArrowException, flight.FlightError, StatflightError, CommandError) as error:
             words = str(error) if isinstance(error, CommandError | StatflightError) else reason(error)
             warn(f"statflight: {name}: {words}")

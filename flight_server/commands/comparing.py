@@ -30,7 +30,7 @@ def diff(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """The differences between two snapshots: rows, files, bytes, and each column's statistics."""
+    """Show the differences between two snapshots: rows, files, bytes, and each column's statistics."""
     name = table_name(table)
     ids = [snapshot_of(text, "current") for text in (snapshot_a, snapshot_b)]
     try:
@@ -74,7 +74,7 @@ _SCHEMA = pa.schema({
 
 
 def _row(change: Change) -> dict[str, Any]:
-    """A change with its values as the flights have them, in text."""
+    """A change with its values as text, in the form of the flights."""
     row = change.to_json()
     values = {name: str(render.plain(row[name])) for name in ("before", "after") if row[name] is not None}
     return row | values
@@ -89,7 +89,7 @@ def _worded(change: Change) -> tuple[str, str, str, str]:
 
 
 def _number(value: Any, sign: str = "") -> str:
-    """A value with separators, and with six digits where it is not whole."""
+    """A value with separators; six significant digits unless it is an integer."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return render.text_of(value)
     whole = value == int(value) or abs(value) >= 1e6
@@ -97,7 +97,7 @@ def _number(value: Any, sign: str = "") -> str:
 
 
 def _tell_inherited(at: str | int, summary: table_summary.TableSummary) -> None:
-    """Say how much of a side is inherited: that nothing differs means little where one side answers for the other."""
+    """Reports how many rows of a side are inherited: no difference means little if both sides show the same record."""
     rows = [*summary.rows, *([] if summary.table is None else [summary.table])]
     older = {row["snapshot_id"] for row in rows if row["freshness"] == "INHERITED"}
     if older:

@@ -45,7 +45,7 @@ def emit(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """Emit a profile of each table that the targets stand for; a bearer token for the URL is read from
+    """Emit a profile of each table that the targets match; a bearer token for the URL is read from
     STATFLIGHT_EMIT_TOKEN."""
     from flight_server.present.profiles import FORMATS
 
@@ -73,15 +73,15 @@ def emit(
 
 
 def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Profile:
-    """The statistics of a table at its current snapshot.
+    """Reads the statistics of a table at its current snapshot.
 
     Args:
-        client: Of the server that has them.
+        client: The client.
         name: The table's full name.
-        with_values: Take its most common values too, which are data.
+        with_values: Includes its most common values, which are data.
 
     Raises:
-        CommandError: Nothing is stored of it.
+        CommandError: The table has no statistics.
     """
     from flight_server.present import column_labels
     from flight_server.present.profiles import Profile
@@ -98,7 +98,7 @@ def profile_of(client: StatsClient, name: str, with_values: bool = False) -> Pro
     labels = column_labels.labels(columns)
 
     def labelled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows, of columns that are written alike with a name of their own."""
+        """The rows, with ambiguous column names made unique."""
         return [row | {"column_name": labels.get(row["column_id"], row["column_name"])} for row in rows]
 
     columns = labelled(columns)

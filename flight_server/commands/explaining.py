@@ -1,4 +1,4 @@
-"""`statflight explain`: how Spark plans a query without published statistics and with them."""
+"""`statflight explain`: Spark's plan of a query without and with published statistics."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _explain(session: Any, sql: str, run: bool, registered: Sequence[str]) -> No
 
 
 def _lines(operators: Sequence[Operator], true: Mapping[int, int]) -> list[str]:
-    """The operators as an indented list with estimated, and true, rows."""
+    """The operators as an indented list with estimated and true rows."""
     head = ["rows", "size"] + (["true rows", "off by"] if true else [])
     rows = []
     for at, operator in enumerate(operators):
@@ -109,7 +109,7 @@ def _about(table: UsedTable, registered: Sequence[str]) -> list[str]:
 
 
 def _broadcasts(without: Plan, plan: Plan, threshold: int) -> list[str]:
-    """Scans that were below the broadcast threshold and are above it now, or the other way round."""
+    """Scans whose size crosses the broadcast threshold with the statistics."""
     before = {op.text: op.size_bytes for op in without.operators if op.kind == "LogicalRelation"}
     notes = []
     for operator in plan.operators:
@@ -131,9 +131,9 @@ def _register(
     session: Any, holder: Any, sql: str, server: str, token: str | None, tls_roots: bytes | None,
     own: Mapping[str, bytes],
 ) -> list[str]:  # fmt: skip
-    """Registers the server's Parquet tables that the query names and the session does not know, with their statistics.
+    """Registers the server's Parquet tables that the query names and the session lacks, with their statistics.
 
-    They go into the session's in-memory catalog, which ends with it; a catalog that lasts is never changed.
+    They go into the session's in-memory catalog, which ends with it; a persistent catalog is never changed.
     """
     import pyarrow as pa
 
@@ -163,7 +163,7 @@ def _register(
 
 
 def _publish(session: Any, holder: Any, client: Any, row: Mapping[str, Any], name: Sequence[str]) -> None:
-    """Registers one table in the session, and gives it the statistics that the server has."""
+    """Registers one table in the session with the server's statistics."""
     from capture.connectors.spi import ConnectorConfig
     from capture.publishers.spark_catalog import SparkCatalogPublisher
     from capture.publishers.spi import Destination
@@ -195,7 +195,7 @@ def _publish(session: Any, holder: Any, client: Any, row: Mapping[str, Any], nam
 
 
 class _Fixed:
-    """A lake in which one table stays at one snapshot: what the server's statistics are of."""
+    """A lake that pins one table to the snapshot of the server's statistics."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         self._row = row
@@ -210,7 +210,7 @@ class _Fixed:
 
 
 def _names(sql: str) -> list[tuple[str, ...]]:
-    """The tables that a query names, as sqlglot reads it."""
+    """The tables that a query names, as sqlglot parses it."""
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
@@ -218,7 +218,7 @@ def _names(sql: str) -> list[tuple[str, ...]]:
     try:
         tree = sqlglot.parse_one(sql, read="spark")
     except SqlglotError:
-        return []  # Spark says what is wrong with it
+        return []  # Spark reports the error
     made_here = {cte.alias for cte in tree.find_all(exp.CTE)}
     names = [tuple(part.name for part in table.parts) for table in tree.find_all(exp.Table)]
     return [name for name in dict.fromkeys(names) if 0 < len(name) < 3 and name[-1] not in made_here]
@@ -228,11 +228,11 @@ def _is_known(session: Any, name: Sequence[str]) -> bool:
     quoted = ".".join(f"`{part}`" for part in name)
     try:
         return bool(session.catalog.tableExists(quoted))
-    except Exception:  # a database that does not exist, or a catalog
+    except Exception:  # the database or catalog does not exist
         return False
 
 
 def _matches(row: Mapping[str, Any], name: Sequence[str]) -> bool:
-    """True if a table of the server ends with the parts of a name."""
+    """True if the full name of a server's table ends with the parts of a name."""
     own = [row["table_catalog"], *str(row["table_schema"]).split("."), row["table_name"]]
     return [part.lower() for part in own[-len(name) :]] == [part.lower() for part in name]

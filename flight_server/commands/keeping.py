@@ -18,7 +18,7 @@ def backup(
     tls_roots: TlsRoots = None,
 ) -> None:
     """Copy the database to a file while the server serves; `serve --db` opens the copy."""
-    # relative to where the command is called, which is where its user looks for it
+    # relative to the directory in which the command is called
     target = str(path.expanduser().absolute())
     with connect(server, token, tls_roots) as client:
         (written,) = client.actions.call("backup", {"path": target})

@@ -31,7 +31,7 @@ def connect_lake(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """Connect a lake and list its tables. Stopped or failed, it leaves the catalog as it was."""
+    """Connect a lake and list its tables. When interrupted or failed, it leaves the catalog unchanged."""
     options = dict(_pair(text) for text in option or ())
     _warn_of_secrets(catalog, uri, options)
     with connect(server, token, tls_roots) as client:
@@ -49,7 +49,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _warn_of_secrets(catalog: str, uri: str, options: Mapping[str, str]) -> None:
-    """Says where the server keeps secrets that are given directly."""
+    """Warns of secrets given directly, and says where the server keeps them."""
     from capture.connectors.secrets import is_secret, mask_uri
 
     given = sorted(name for name, value in options.items() if value and is_secret(name))
@@ -62,12 +62,12 @@ def _warn_of_secrets(catalog: str, uri: str, options: Mapping[str, str]) -> None
 
 
 def _absolute(uri: str) -> str:
-    """A local path that is there, from the root: the server may run in another directory."""
+    """Makes an existing local path absolute: the server may run in another directory."""
     return str(Path(uri).resolve()) if "://" not in uri and Path(uri).exists() else uri
 
 
 def _tell_tables(client: StatsClient, catalog: str, tables: list[Any]) -> None:
-    """Write the catalog's tables; tables that cannot be read go to standard error and make the status 1."""
+    """Prints the catalog's tables; unreadable ones go to standard error and make the exit status 1."""
     unreadable = [entry for entry in tables if isinstance(entry, dict) and entry.get("error")]
     failing = {entry.get("table") for entry in unreadable}
     names = sorted({full_name(row) for row in client.tables(catalog).to_pylist()} - failing)

@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Final, NoReturn
 
-STARTED: Final = time.monotonic()  # cli imports this file before anything heavy, so it is when the command began
-_level = 0  # -1 quiet, 0 as usual, 1 verbose
+STARTED: Final = time.monotonic()  # the start of the command: cli imports this file first
+_level = 0  # -1 quiet, 0 normal, 1 verbose
 _OF_HEADERS = (
     ("send the header authorization: Bearer <token>", "give --token, or set STATFLIGHT_TOKEN"),
     ("authorization header", "--token (or STATFLIGHT_TOKEN)"),
@@ -16,15 +16,15 @@ _OF_HEADERS = (
 
 
 class CommandError(Exception):
-    """A command could not do what it was asked; the message is all the user needs."""
+    """Raised when a command fails; the message is shown without a traceback."""
 
 
 class UsageError(Exception):
-    """The command line itself is wrong."""
+    """Raised for a usage error."""
 
 
 def set_level(level: int) -> None:
-    """Quiet (-1), as usual (0) or verbose (1)."""
+    """Sets the verbosity: quiet (-1), normal (0) or verbose (1)."""
     global _level
     _level = level
 
@@ -39,32 +39,32 @@ def misuse(message: str) -> NoReturn:
 
 
 def warn(message: str) -> None:
-    """A line about trouble, on standard error, however quiet."""
+    """Prints a warning on standard error, even with `--quiet`."""
     sys.stderr.write(_harmless(message) + "\n")
     sys.stderr.flush()
 
 
 def say(message: str) -> None:
-    """A line for people, on standard error, unless quiet."""
+    """Prints a line for people on standard error, unless quiet."""
     if _level >= 0:
         warn(message)
 
 
 def note(message: str) -> None:
-    """A line on standard error when verbose."""
+    """Prints a line on standard error when verbose."""
     if _level > 0:
         warn(message)
 
 
 def tell(line: str) -> None:
-    """A line of data, on standard output: as it is on a pipe, without control characters on a terminal."""
+    """Prints a line of data on standard output, on a terminal without control characters."""
     shown = _harmless(line) if sys.stdout.isatty() else line
     sys.stdout.buffer.write(shown.encode("utf-8", "replace") + b"\n")
     sys.stdout.buffer.flush()
 
 
 def _harmless(message: str) -> str:
-    """Lines without control characters: a name of a lake must not move the cursor."""
+    """Lines without control characters: a name in a lake must not move the cursor."""
     if message.isprintable():
         return message
     from flight_server.present.text import harmless
@@ -83,7 +83,7 @@ def debug() -> bool:
 
 
 def in_flags(message: str) -> str:
-    """A server's message with the command line's words in place of the protocol's."""
+    """A server's message with the names of fields replaced by those of command-line flags."""
     for theirs, ours in _OF_HEADERS:
         message = message.replace(theirs, ours)
     if message.startswith("[UNAUTHENTICATED]") and "--token" not in message:

@@ -1,4 +1,4 @@
-"""Progress on a terminal: captures (tables, files and bytes done, rate, time left), and looks at a lake."""
+"""Progress on a terminal: captures (tables, files and bytes done, rate, time left) and inspections of a lake."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Requests = list[dict[str, Any]]
 Outcomes = list[dict[str, Any]]
-AT_ONCE = 4  # calls that one command waits for
-TOGETHER = 32  # tables of one call, where there are many
-MAX_REQUESTS = 10_000  # of one call of several tables
+AT_ONCE = 4  # concurrent calls of one command
+TOGETHER = 32  # tables in one call, if there are many
+MAX_REQUESTS = 10_000  # in one call of several tables
 POLL_SECONDS = 0.5
 
 
 def capture_each(
     client: StatsClient, names: Sequence[str], ask: Callable[[str], Requests], capture: Callable[[Requests], Outcomes]
 ) -> Iterator[tuple[str, Outcomes | Exception]]:
-    """Capture tables, a few at once; of many, several by one call, which the server and its workers do in bundles.
+    """Captures tables with a few concurrent calls; many tables share calls, which workers run in bundles.
 
     Args:
-        client: For the progress of the jobs.
+        client: Reads the progress of the jobs.
         names: Full names of the tables.
-        ask: The requests for a table.
-        capture: Captures what is asked and waits for it; one outcome per request.
+        ask: Makes the requests for a table.
+        capture: Sends requests and waits; returns one outcome per request.
 
     Yields:
-        Each table in the order of its end, with its outcomes or with the error that ended it.
+        Each table, in order of completion, with its outcomes or its error.
     """
     with ThreadPoolExecutor(AT_ONCE, "capture") as pool, _bar(client, names) as done:
         size = TOGETHER if len(names) > AT_ONCE else 1
@@ -58,7 +58,7 @@ def capture_each(
 def _capture_together(
     names: Sequence[str], ask: Callable[[str], Requests], capture: Callable[[Requests], Outcomes]
 ) -> list[tuple[str, Outcomes | Exception]]:
-    """Each table with its outcomes or its error. A call that is refused is made again for each table alone."""
+    """Each table with its outcomes or its error. A refused call is repeated for each table alone."""
     outcomes_of: dict[str, Outcomes | Exception] = {}
     groups: list[dict[str, Requests]] = [{}]
     for name in names:
@@ -144,23 +144,23 @@ def _bar(client: StatsClient, names: Sequence[str]) -> Iterator[Callable[[str], 
 
 
 class Running(NamedTuple):
-    """Progress of a table's capture: its share from 0 to 1, and the worker's words."""
+    """Progress of a table's capture: its share from 0 to 1, and the worker's message."""
 
     share: float
     message: str
 
 
 def described(names: Sequence[str], left: Mapping[str, Running], seconds: float) -> tuple[float, str, str]:
-    """The words of the bar.
+    """The text of the bar.
 
     Args:
         names: All tables of the command.
-        left: Those that are not done.
-        seconds: Since the command began.
+        left: Names of those not done.
+        seconds: Time since the command began.
 
     Returns:
-        Tables done, with the shares of those under way; how many those are, and their rate, or the name of the only
-        one; files, bytes and rate of one that is under way.
+        Number of tables done, counting the shares of running ones; number of running tables and their rate, or the name
+        of the only one; files, bytes and rate of a running one.
     """
     ended = len(names) - len(left)
     done = ended + sum(running.share for running in left.values())
@@ -172,15 +172,15 @@ def described(names: Sequence[str], left: Mapping[str, Running], seconds: float)
 
 
 def while_looking(client: StatsClient, catalog: str, work: Callable[[], T]) -> T:
-    """Do the work in a thread, so that Ctrl-C ends the command at once; on a terminal a line shows how far the look is.
+    """Does the work in a thread, so that Ctrl-C ends the command at once; on a terminal a line shows the progress.
 
     Args:
-        client: For the progress of the look.
+        client: Reads the progress of the inspection.
         catalog: The lake.
-        work: The call that looks at it.
+        work: The call that inspects it.
 
     Returns:
-        What the work returns; its exception is raised.
+        The result of the work; its exceptions are raised.
     """
     done: list[T] = []
     trouble: list[BaseException] = []
@@ -227,7 +227,7 @@ def _progress_of(client: StatsClient) -> dict[str, Running]:
 
 
 def _running(client: StatsClient) -> list[dict[str, Any]]:
-    """Running jobs; none where they cannot be read, for the work itself will fail."""
+    """Running jobs; none if they cannot be read: the work itself reports that error."""
     import pyarrow as pa
     import pyarrow.flight as flight
 

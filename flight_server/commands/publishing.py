@@ -1,4 +1,4 @@
-"""Commands that write statistics where other engines find them: publish."""
+"""Commands that publish statistics to other engines: publish."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def publish(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """Publish the statistics of each table that the targets stand for."""
+    """Publish the statistics of each table that the targets match."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
     more: dict[str, Any] = {"dry_run": True} if dry_run else {}
     more |= {"allow_inherited": True} if allow_inherited else {}
@@ -57,7 +57,7 @@ def publish(
 
 
 def _told(written: Mapping[str, Any]) -> str:
-    """The line about a publication, done or dry, and its place; with `--verbose` the columns, too."""
+    """The line about a publication or dry run, with its location; with `--verbose` also its columns."""
     columns = list(written["columns"] or ())
     how = "would be published" if written["state"] == "DRY_RUN" else "published"
     parts = f"{len(columns)} column{'' if len(columns) == 1 else 's'} of snapshot {written['snapshot_id']}"

@@ -43,7 +43,7 @@ def show(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """The statistics of each table that the targets stand for, a line for each column."""
+    """Show the statistics of each table that the targets match, a line for each column."""
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
     summaries: list[table_summary.TableSummary] = []
     with connect(server, token, tls_roots) as client:
@@ -72,7 +72,7 @@ def _write(summary: table_summary.TableSummary, several: bool) -> None:
     heading = _headline(summary) if several or (summary.table is not None and sys.stdout.isatty()) else ""
     names = labels(summary.rows)
     lines = [_line(row, summary) | {"column": names[row["column_id"]]} for row in summary.rows]
-    # A statistic that no column has, such as the mean where only metadata was read, takes no room.
+    # A statistic that no column has, such as the mean after a metadata capture, gets no column in the output.
     headers = [header for header in HEADERS if header in ALWAYS or any(line[header] for line in lines)]
     rows = [[line[header] for header in headers] for line in lines]
     text.write_text(headers, rows, right=[header in NUMBERS for header in headers], heading=heading, spare=SPARE)
@@ -98,7 +98,17 @@ HEADERS = (
 ALWAYS = frozenset({"column", "type", "null %", "distinct", "min", "max", "avg bytes", "shape", "freshness"})
 NUMBERS = frozenset({"null %", "distinct", "mean", "stddev", "25 %", "50 %", "75 %", "avg bytes"})
 
-SPARE = ("25 %", "75 %", "50 %", "stddev", "avg bytes", "mean", "freshness", "shape", "type")  # of a narrow terminal
+SPARE = (
+    "25 %",
+    "75 %",
+    "50 %",
+    "stddev",
+    "avg bytes",
+    "mean",
+    "freshness",
+    "shape",
+    "type",
+)  # left out if narrow
 
 
 def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[str, str]:
@@ -131,7 +141,7 @@ def query(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:  # fmt: skip
-    """The rows of any flight."""
+    """Print the rows of any flight."""
     at = None if snapshot is None else snapshot_of(snapshot, "current")
     if allow_stale and at is None:
         misuse("--allow-stale needs --snapshot")
@@ -144,7 +154,7 @@ def query(
         except ValueError as error:
             misuse(f"--where: {str(error).removeprefix('[INVALID_ARGUMENT] condition: ')}")
     with connect(server, token, tls_roots) as client:
-        # Positional: `stream` decides the type of what read answers.
+        # Positional: `stream` decides the return type of `read`.
         rows = client.read(flight, chosen, tree, at, allow_stale, limit, stream=True)
         render.write(rows, format)
 
@@ -158,7 +168,7 @@ def jobs(
     token: Token = None,
     tls_roots: TlsRoots = None,
 ) -> None:
-    """Capture jobs, the newest first."""
+    """List capture jobs, newest first."""
     if watch and format is not Format.TABLE:
         misuse("--watch writes tables only")
     with connect(server, token, tls_roots) as client, contextlib.suppress(KeyboardInterrupt):

@@ -70,14 +70,14 @@ def serve(
         "watch_seconds": watch_seconds, "spark_master": spark_master, "log_level": log_level, "log_format": log_format,
     } | _options(option or ())  # fmt: skip
     settings = _settings(config, flags)
-    # Not before the settings are known to be good: a mistake should be told at once.
+    # Imported after the settings are checked, so that a mistake is reported at once.
     from flight_server.process.serve import serve as run
 
     raise typer.Exit(run(settings))
 
 
 def _options(given: Iterable[str]) -> dict[str, str]:
-    """Settings without a flag of their own, from `key=value`."""
+    """Settings without their own flag, from `key=value`."""
     options = {}
     for text in given:
         key, equals, value = text.partition("=")
@@ -88,7 +88,7 @@ def _options(given: Iterable[str]) -> dict[str, str]:
 
 
 def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
-    """The settings, checked; a bad one is a misuse, wherever it comes from."""
+    """Loads and checks the settings; a bad one is a usage error, whatever its source."""
     from flight_server.config import load
     from store.errors import InvalidArgument
 

@@ -76,7 +76,7 @@ class AutoAnalyze:
     Args:
         host: The server's parts that decisions need.
         default: Policy of connectors that have none.
-        every_seconds: Interval of looks at lakes with a policy.
+        every_seconds: Seconds between two inspections of lakes with a policy.
     """
 
     def __init__(self, host: AnalyzeHost, default: str, every_seconds: float):

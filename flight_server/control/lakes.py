@@ -97,7 +97,7 @@ class Lakes:
         return shown | ({"tables": tables} if discover else {})
 
     def _check_taken(self, config: Mapping[str, Any], replace: bool) -> bool:
-        """True when the catalog is connected to this lake already; raises Conflict when to another without `replace`."""
+        """True if the catalog is connected to this lake; raises Conflict if to another, unless `replace`."""
         try:
             connector = self._catalog.connector(config["catalog"])
         except NotFound:

@@ -149,7 +149,7 @@ class Publishing:
         return tried
 
     def _with_homes(self, table_key: int, homes: dict[str, tuple[str, ...]]) -> TableEntry | None:
-        """The table when its connector has homes, else None. Fills `homes` (by catalog): options are read once a catalog."""
+        """The table if its connector has homes, else None. Fills `homes`, so that options are read once a catalog."""
         try:
             table = self._catalog.by_key(table_key)
             if table.format == EXTERNAL or table.dropped or table.current_snapshot_id is None:

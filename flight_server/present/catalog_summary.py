@@ -1,4 +1,4 @@
-"""The tables of a server with their rows, sizes, age and trouble, for lists."""
+"""The tables of a server with their rows, sizes, age and errors, for lists."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ABOUT: Final = ("format", "state", "last_error", "checked_at")
 
 
 def tables(reader: Reader, where: Sequence[Any] = ()) -> pa.Table:
-    """Every table that can be seen, by name: what is captured of it, its format, and why it cannot be read.
+    """Lists the visible tables by name: statistics, format, and the reason if unreadable.
 
     Args:
-        reader: Of the server.
+        reader: Reads the server's flights.
         where: Conditions on table_catalog, table_schema and table_name.
 
     Returns:
-        Columns of `KEY`, `STATS` and `ABOUT`, null where nothing is known.
+        Columns of `KEY`, `STATS` and `ABOUT`, null if unknown.
     """
     conditions = list(where) or None
     listed = reader.read("information_schema.tables", list(KEY), conditions)
@@ -45,7 +45,7 @@ def _outer(left: pa.Table, right: pa.Table, kind: str) -> pa.Table:
 
 
 def _about(reader: Reader, conditions: Sequence[Any] | None) -> pa.Table:
-    """`sys.tables`; a server without it gives no rows."""
+    """`sys.tables`; no rows if the server does not have it."""
     from store.schemas import FLIGHTS, INSTANT, TEXT
 
     types = {"checked_at": INSTANT}

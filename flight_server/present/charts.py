@@ -8,13 +8,13 @@ from html import escape
 from flight_server.present.shapes import Bar, text_at
 from flight_server.present.text import harmless
 
-LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 22  # room of the axes in pixels
+LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 22  # margins for the axes, in pixels
 GAP = 1.0  # pixels between bars
-CHARACTER = 6.0  # pixels of a character of a label
+CHARACTER = 6.0  # width of a label's character, in pixels
 
 
 def short(number: float) -> str:
-    """A number of an axis: 1234567 is 1.235M."""
+    """Formats a number for an axis: 1234567 is 1.235M."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size:
             return f"{number / size:.4g}{unit}"
@@ -22,24 +22,24 @@ def short(number: float) -> str:
 
 
 def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 420, height: int = 130) -> str:
-    """Bars over their values, from zero rows to the most.
+    """Draws bars over their values; the vertical axis starts at zero rows.
 
     Args:
         bars: As `shapes.bars` makes them.
-        logical_type: Of the column; decides the labels of the axis.
-        label: Describes the chart to whoever cannot see it.
+        logical_type: The column's type; decides the labels of the axis.
+        label: Text alternative for screen readers.
         width, height: Pixels.
     """
     if not bars:
         return ""
     top = max(bar.rows for bar in bars) or 1.0
     inner_width, inner_height = width - LEFT - RIGHT, height - TOP - BOTTOM
-    step = inner_width / max(len(bars), 4)  # a single value is a bar, not a wall
+    step = inner_width / max(len(bars), 4)  # keeps a single bar from filling the chart
     marks = []
     for place, bar in enumerate(bars):
         tall = inner_height * bar.rows / top
         if bar.rows > 0:
-            tall = max(tall, 1.0)  # the least bar that is not empty is still seen
+            tall = max(tall, 1.0)  # keeps the smallest bar visible
         low, high = text_at(bar.low, logical_type), text_at(bar.high, logical_type)
         at = low if low == high else f"{low} … {high}"
         marks.append(
@@ -55,7 +55,7 @@ def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 4
         labels = labels[:1]
     texts = [(place, text_at(point, logical_type), anchor) for place, point, anchor in labels]
     if len(texts) == 3 and sum(len(text) + 2 for _, text, _ in texts) * CHARACTER > inner_width:
-        del texts[1]  # the three would run into each other
+        del texts[1]  # the three labels would overlap
     words = "".join(
         f'<text x="{LEFT + place * step:.1f}" y="{height - 6}" text-anchor="{anchor}">{_text(text)}</text>'
         for place, text, anchor in texts
@@ -66,11 +66,11 @@ def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 4
 def line(
     points: Sequence[tuple[str, float | None]], label: str, width: int = 640, height: int = 160, unit: str = ""
 ) -> str:
-    """A value over snapshots; a gap where it is unknown.
+    """Draws a value over snapshots, with gaps where it is unknown.
 
     Args:
-        points: Label and value of each snapshot, the oldest first.
-        label: Describes the chart to whoever cannot see it.
+        points: Label and value of each snapshot, oldest first.
+        label: Text alternative for screen readers.
         width, height: Pixels.
         unit: Follows a value in its title.
     """
@@ -79,7 +79,7 @@ def line(
         return ""
     low, high = min(numbers), max(numbers)
     if low > 0 and low > high / 2 and low != high:
-        low -= (high - low) * 0.1  # the axis says where it begins
+        low -= (high - low) * 0.1  # the axis does not start at zero; its labels show that
     else:
         low = min(0.0, low)
     if high <= low:
@@ -109,7 +109,7 @@ def line(
 
 
 def spark(bars: Sequence[Bar], label: str, width: int = 96, height: int = 20) -> str:
-    """A small histogram without axes, for a cell of a table."""
+    """Draws a small histogram without axes, for a cell of a table."""
     top = max((bar.rows for bar in bars), default=0.0)
     if top <= 0:
         return ""
@@ -124,7 +124,7 @@ def spark(bars: Sequence[Bar], label: str, width: int = 96, height: int = 20) ->
 
 
 def share(part: float | None, label: str, width: int = 48, height: int = 8) -> str:
-    """A bar that is filled by a share from 0 to 1; nothing where the share is unknown."""
+    """Draws a bar filled by a share from 0 to 1; nothing if the share is unknown."""
     if part is None:
         return ""
     filled = 0.0 if part <= 0 else max(width * min(part, 1.0), 1.0)
@@ -136,7 +136,7 @@ def share(part: float | None, label: str, width: int = 48, height: int = 8) -> s
 
 
 def _frame(width: int, height: int, low: float, high: float) -> str:
-    """The axes, with the least and the greatest number of the upright one."""
+    """Draws the axes, with the lowest and highest number of the vertical one."""
     bottom = height - BOTTOM
     return (
         f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{width - RIGHT}"/>'

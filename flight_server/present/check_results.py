@@ -20,7 +20,7 @@ class ResultFormat(StrEnum):
 
 
 def write_table(results: Sequence[Result]) -> None:
-    """A line for each result, misses first."""
+    """Writes a line for each result, misses first."""
     order = {State.FAILED: 0, State.WARNED: 1, State.PASSED: 2}
     rows = [
         [

@@ -1,6 +1,6 @@
-"""Columns that are written alike (a leaf `x` of `st` beside a column `st.x`): how each is named and referred to.
+"""Labels of columns with ambiguous names (a leaf `x` of `st` beside a column `st.x`).
 
-A name is ambiguous where another of the rows has it; `#<column_id>` is not.
+`#<column_id>` is always unambiguous.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def references(rows: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """By column id: what requests and addresses name the column by, its name or `#<column_id>`.
+    """Column id → the column's reference in requests and addresses: its name, or `#<column_id>` if that is ambiguous.
 
     Args:
         rows: With `column_id` and `column_name`, one for each column of one table.
@@ -20,7 +20,7 @@ def references(rows: Iterable[Mapping[str, Any]]) -> dict[int, str]:
 
 
 def labels(rows: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """By column id: what people read, the name and where that is ambiguous `#<column_id>` behind it."""
+    """Column id → label for people: the name, followed by `#<column_id>` if it is ambiguous."""
     return {
         column_id: name if is_sole else f"{name} #{column_id}" if name else f"#{column_id}"
         for column_id, name, is_sole in _named(rows)

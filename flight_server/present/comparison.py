@@ -1,4 +1,4 @@
-"""Differences between a table's statistics at two snapshots, as numbers and as words."""
+"""Differences between a table's statistics at two snapshots, as values and as text."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Change:
     Attributes:
         of: `table`, or the name of a column.
         statistic: Its name; `added` or `dropped` for a whole column.
-        before, after: Values as the flights have them.
+        before, after: Values in the form of the flights.
         change: Difference of two numbers.
-        change_percent: Of the value before, where that is not zero.
+        change_percent: Difference in percent of the value before, unless that is zero.
     """
 
     of: str
@@ -91,7 +91,7 @@ class Gate:
     percent: bool
 
     def caught(self, differences: Sequence[Change]) -> list[Change]:
-        """The changes that are beyond the limit; nothing is beyond it where nothing changed."""
+        """The changes beyond the limit; a statistic without a change is never beyond it."""
         mine = (
             change
             for change in differences
@@ -108,7 +108,7 @@ _GATE: Final = re.compile(
 
 
 def parse_gate(text: str) -> Gate:
-    """A limit such as `row_count < -10%`; raises ValueError that says what was expected."""
+    """Parses a limit such as `row_count < -10%`; raises ValueError with what was expected."""
     match = _GATE.fullmatch(text)
     measures = (*OF_TABLE, *OF_COLUMN)
     if match is None:

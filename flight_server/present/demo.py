@@ -1,4 +1,4 @@
-"""`statflight demo`: the main job end to end, on a lake made for it, through the public commands only."""
+"""`statflight demo`: the main job end to end, on a generated lake, with public commands only."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ import pyarrow.parquet as pq
 
 from flight_server.present.doctor import java
 
-STARTED_WITHIN = 60.0  # seconds until the server says where it listens
+STARTED_WITHIN = 60.0  # seconds for the server to print its address
 STOPPED_WITHIN = 30.0
-MARK = ".statflight-demo"  # only a directory with this file in it is ever emptied
+MARK = ".statflight-demo"  # only a directory with this file is ever emptied
 STATFLIGHT = (sys.executable, "-m", "flight_server.cli")
-TRIP_DAYS, TRIPS_A_DAY = 6, 60_000  # of 8 columns: 2.9 million values, enough for Spark to be worth its start
+TRIP_DAYS, TRIPS_A_DAY = 6, 60_000  # with 8 columns 2.9 million values, enough to make Spark worth its start
 
 
 def run(directory: Path, *, keep: bool, say: Callable[[str], None]) -> int:
-    """Makes a lake, serves and captures it, shows the results; the exit status."""
+    """Makes a lake, serves and captures it, and shows the results; returns the exit status."""
     directory = directory.resolve()
     if directory.exists() and any(directory.iterdir()) and not (directory / MARK).exists():
         say(f"statflight: {directory} exists and was not made by a demo; name another with --dir")
@@ -78,11 +78,11 @@ def _iceberg_tables(lakes: list[tuple[str, ...]]) -> list[str]:
 
 
 class _Steps:
-    """Runs commands as a user would type them, and shows them so."""
+    """Runs commands as a user would type them, and prints them."""
 
     def __init__(self, uri: str, directory: Path):
         variables = {"STATFLIGHT_SERVER": uri, "COLUMNS": os.environ.get("COLUMNS", "140"), "STATFLIGHT_PAGER": ""}
-        self._environment = os.environ | variables  # without a pager, which would wait for a key
+        self._environment = os.environ | variables  # no pager: it would wait for a key
         self._directory = directory
         self.failed = False
 
@@ -95,7 +95,7 @@ class _Steps:
 
 @contextmanager
 def _server(directory: Path, say: Callable[[str], None]) -> Iterator[str]:
-    """A server of its own for the length of the block; its address."""
+    """Runs a server for the length of the block; yields its address."""
     log = directory / "server.log"
     command = [*STATFLIGHT, "serve", "--port", "0", "--db", str(directory / "stats.duckdb")]
     sys.stdout.write(f"\n$ statflight {shlex.join(command[len(STATFLIGHT) :])}\n")
@@ -116,7 +116,7 @@ def _server(directory: Path, say: Callable[[str], None]) -> Iterator[str]:
 
 
 def _address(stdout: IO[str], log: Path) -> str:
-    """The server's address, from the first line that contains it."""
+    """Reads the server's address from the first line that contains it."""
     lines: list[str] = []
     printed = threading.Event()
 
@@ -140,7 +140,7 @@ def _address(stdout: IO[str], log: Path) -> str:
 
 
 def make_delta(root: Path) -> tuple[str, ...]:
-    """Events in Delta: three appends and a delete, versions 0 to 3."""
+    """Makes events in Delta: three appends and a delete, versions 0 to 3."""
     from deltalake import DeltaTable, write_deltalake
 
     path = root / "delta" / "events"
@@ -163,7 +163,7 @@ def _events(start: int, stop: int) -> pa.Table:
 
 
 def make_iceberg(root: Path) -> tuple[str, ...] | None:
-    """Orders in Iceberg, with a SQL catalog: two appends. None where pyiceberg is not installed."""
+    """Makes orders in Iceberg with a SQL catalog: two appends. None if pyiceberg is not installed."""
     try:
         from pyiceberg.catalog.sql import SqlCatalog
     except ImportError:
@@ -191,7 +191,7 @@ def _orders(start: int, stop: int) -> pa.Table:
 
 
 def make_parquet(root: Path) -> tuple[str, ...]:
-    """Trips in plain Parquet, a hive partition for each day."""
+    """Makes trips in plain Parquet, a hive partition for each day."""
     import numpy as np
 
     random = np.random.default_rng(7)

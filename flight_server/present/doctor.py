@@ -1,4 +1,4 @@
-"""`statflight doctor`: what is there, what is missing, and how to get it."""
+"""`statflight doctor`: what is installed, what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from capture.spark.java import MIN_VERSION, java_home, java_version
 from flight_server.client import DEFAULT_URI, StatsClient, reason
 
 HEALTH_SECONDS = 10.0
-LIBRARIES = {  # what for: distribution, extra of statflight that brings it
+LIBRARIES = {  # purpose: distribution, extra of statflight that installs it
     "server and store": ("duckdb", "server"),
     "sketches": ("datasketches", "server"),
     "spark": ("pyspark", "spark"),
@@ -35,7 +35,7 @@ LIBRARIES = {  # what for: distribution, extra of statflight that brings it
 
 @dataclass
 class Finding:
-    """The result of one check: what was looked at, how it is, and what would mend it."""
+    """The result of one check: its subject, its state, and a remedy."""
 
     good: bool
     what: str
@@ -46,7 +46,7 @@ class Finding:
 def examine(
     server: str, token: str | None = None, tls_roots: bytes | None = None, own: Mapping[str, bytes] | None = None
 ) -> int:
-    """Writes every finding on standard output; 0 when the server answers."""
+    """Prints every finding; returns 0 if the server answers."""
     answers = False
     for finding in _findings(server, token, tls_roots, own or {}):
         answers = finding.good
@@ -56,7 +56,7 @@ def examine(
 
 
 def _findings(server: str, token: str | None, tls_roots: bytes | None, own: Mapping[str, bytes]) -> Iterator[Finding]:
-    """The findings, that about the server last."""
+    """The findings; the server's is the last."""
     yield Finding(sys.version_info >= (3, 11), "python", sys.version.split()[0])
     yield java()
     extras = metadata("statflight").get_all("Provides-Extra") or []

@@ -18,10 +18,10 @@ NUMBERS: Final = ("row_count", "null_count", "nan_count", "ndv", "mean", "stddev
 
 
 def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
-    """Every stored row of a column, each with `committed_at` of its snapshot, the oldest first.
+    """Reads every stored row of a column, with `committed_at` of its snapshot, oldest first.
 
     Args:
-        reader: Where it is read.
+        reader: Reads the server's flights.
         name: Full name of the table.
         column: Name of the column, or `#<column_id>`.
 
@@ -48,7 +48,7 @@ def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
         if column not in columns:
             hint = nearest(column, columns) or f"it has {', '.join(columns[:20]) or 'none'}"
             raise pa.ArrowKeyError(f'[UNKNOWN_COLUMN] table "{name}" has no column "{column}"; {hint}')
-    # By id from here on: an older snapshot may know the column by another name.
+    # By id from here on: in an older snapshot the column may have another name.
     for column_id in {row["column_id"] for row in rows}:
         rows += [
             row
@@ -59,17 +59,17 @@ def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
 
 
 def table_rows(reader: Reader, name: str) -> list[Row]:
-    """Every stored row about the table as a whole, each with `committed_at` of its snapshot, the oldest first."""
+    """Reads every stored row of `stats.tables`, with `committed_at` of its snapshot, oldest first."""
     return in_order(reader, name, read_table(reader, "stats.tables", name).to_pylist())
 
 
 def snapshots(reader: Reader, name: str) -> list[Row]:
-    """The rows of `sys.snapshots` of a table, the oldest first."""
+    """Reads the rows of `sys.snapshots` of a table, oldest first."""
     return sorted(read_table(reader, "sys.snapshots", name).to_pylist(), key=_place)
 
 
 def in_order(reader: Reader, name: str, rows: list[Row]) -> list[Row]:
-    """Rows of snapshots in the order of the table's history, each with `committed_at` of its snapshot."""
+    """Sorts rows by the table's history, and adds `committed_at` of each row's snapshot."""
     columns = ["snapshot_id", "committed_at", "sequence_number"]
     known = {row["snapshot_id"]: row for row in read_table(reader, "sys.snapshots", name, columns).to_pylist()}
     unknown = {"committed_at": None}

@@ -1,7 +1,7 @@
-"""Profiles of tables as the documents that data catalogs take: OpenLineage, DataHub, OpenMetadata.
+"""Profiles of tables in the formats of data catalogs: OpenLineage, DataHub, OpenMetadata.
 
-Pure functions from the statistics of one table to JSON. A number is left out where it is not known or where the format
-has no place for it; values of the data (most common values) are in a document only when asked for.
+Pure functions from the statistics of one table to JSON. A number is left out if it is unknown or the format
+has no field for it; values of the data (most common values) are in a document only when asked for.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Profile:
 
 
 def openlineage(profile: Profile, now: datetime) -> dict[str, Any]:
-    """A `DatasetEvent` with the facet `dataQualityMetrics`; numbers only, texts and dates have no place there."""
+    """A `DatasetEvent` with the facet `dataQualityMetrics`, which holds numbers only."""
     place = urlsplit(str(profile.table["location"] or ""))
     local = place.scheme in ("", "file")
     metrics = {column["column_name"]: _lineage_column(profile, column) for column in profile.columns}
@@ -122,7 +122,7 @@ def _datahub_field(profile: Profile, column: Mapping[str, Any]) -> dict[str, Any
 
 
 def openmetadata(profile: Profile, now: datetime) -> dict[str, Any]:
-    """The body of `PUT /api/v1/tables/{id}/tableProfile`; a key that it does not know would be refused."""
+    """The body of `PUT /api/v1/tables/{id}/tableProfile`; unknown keys would be refused."""
     at = _millis(now)
     table = _known({
         "timestamp": at, "rowCount": profile.record.get("row_count"), "columnCount": len(profile.columns),

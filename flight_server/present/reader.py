@@ -14,7 +14,7 @@ Leaf = dict[str, Any]
 
 
 class Reader(Protocol):
-    """Reads the flights of one server, as one caller may see them."""
+    """Reads the flights of a server with the permissions of one caller."""
 
     def read(
         self,
@@ -25,11 +25,11 @@ class Reader(Protocol):
         allow_stale: bool = False,
         limit: int | None = None,
     ) -> pa.Table:
-        """The rows of a flight; the arguments are those of `StatsClient.read`."""
+        """Reads a flight; the arguments are those of `StatsClient.read`."""
 
 
 def equal(column: str, *values: Any) -> Leaf:
-    """The condition that a column has one of the values."""
+    """The condition that a column equals one of the values."""
     return {"column": column, "op": "EQ" if len(values) == 1 else "IN", "values": list(values)}
 
 
@@ -37,12 +37,12 @@ def read_table(
     reader: Reader, flight: str, name: str, columns: Sequence[str] | None = None, *more: Leaf,
     snapshot: str | int | None = None, allow_stale: bool = False,
 ) -> pa.Table:  # fmt: skip
-    """The rows of one table, by its full name, in any flight that has table_catalog, table_schema and table_name."""
+    """Reads the rows of one table from any flight with table_catalog, table_schema and table_name."""
     return reader.read(flight, columns, [*of_table(name), *more], snapshot, allow_stale)
 
 
 def optional(reader: Reader, flight: str, name: str, *more: Leaf, **options: Any) -> list[Leaf]:
-    """The rows of `read_table`; nothing from a server that does not have the flight yet."""
+    """Reads as `read_table` does; no rows from an older server without the flight."""
     try:
         return read_table(reader, flight, name, None, *more, **options).to_pylist()
     except (pa.ArrowKeyError, NotFound):

@@ -21,7 +21,7 @@ _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(
     r"[+-](?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|Infinity"
     r"|\d{4,}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)?)"
-)  # or a moment of a year beyond four digits
+)  # or a timestamp whose year has more than four digits
 
 
 class Format(StrEnum):
@@ -34,9 +34,9 @@ class Format(StrEnum):
 
 
 def write(data: pa.Table | pa.RecordBatchReader, format: Format, out: BinaryIO | None = None) -> None:
-    """Writes the rows in the format asked for, batch by batch where the format allows it."""
+    """Writes rows in a format, batch by batch if the format allows it."""
     batches = iter(data.to_batches() if isinstance(data, pa.Table) else data)
-    # The first batch is read before the first byte is written: a request that fails leaves nothing on stdout.
+    # The first batch is read before the first byte is written, so that a failed request writes nothing.
     first = next(batches, None)
     stream = batches if first is None else itertools.chain([first], batches)
     if format is Format.TABLE:
@@ -77,9 +77,9 @@ def _write_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: Binary
 
 
 def _csv_field(value: Any) -> str:
-    """A field of RFC 4180, with a null as nothing and an empty string as two quotes.
+    """A field of RFC 4180: nothing for a null, two quotes for an empty string.
 
-    Spreadsheets run a text that begins like a formula; such a text gets an apostrophe in front, which they hide.
+    Spreadsheets evaluate text that begins like a formula, so such text gets a leading apostrophe, which they hide.
     """
     if value is None:
         return ""
@@ -90,7 +90,7 @@ def _csv_field(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: times in ISO 8601, bytes in base64, floats that JSON lacks by name."""
+    """A value for JSON: times in ISO 8601, bytes in base64, NaN and infinities by name."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, datetime):
@@ -110,7 +110,7 @@ def plain(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """A value in a cell of a text table, for people: nothing for a null, no digits that nobody reads."""
+    """A value for a cell of a text table: empty for a null, numbers rounded for people."""
     if value is None:
         return ""
     if isinstance(value, float) and (value == 0 or 1e-3 <= abs(value) < 1e15):

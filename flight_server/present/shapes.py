@@ -1,8 +1,8 @@
-"""Histograms as bars that tell the truth: mass at a value is a spike, the rest is spread between the bounds.
+"""Histograms as bars: frequent values become spikes, other rows are spread between the bounds.
 
 `stats.histograms` is equi-depth: a bucket's rows lie above its lower bound and up to its upper one. A value that would
-fill several buckets ends a single deep one, so that most of a deep bucket lies at its upper bound. The number of
-distinct values and the most common values tell more; whatever nothing is known of is spread evenly.
+fill several buckets ends a single deep one, so most rows of a deep bucket lie at its upper bound. NDV and the most
+common values refine this; all other rows are spread evenly.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 Row = Mapping[str, Any]
 BLOCKS = " ▁▂▃▄▅▆▇█"
-SKETCHED_BUCKETS = 32  # the depth of a bucket is this part of the rows, unless a frequent value makes it deeper
-DEEP = 1.5  # depths from which on a bucket is known to end in a frequent value
+SKETCHED_BUCKETS = 32  # a bucket has 1/32 of the rows, more if a frequent value fills it
+DEEP = 1.5  # depth above which a bucket surely ends in a frequent value
 _WHOLE = frozenset({"INT", "DATE", "BOOLEAN"})  # types whose values lie one unit apart
-_UNITS = 8  # of a bar from which on it need not end between two values: what is cut off no longer shows
+_UNITS = 8  # units per bar above which bars may cut through a unit: the error no longer shows
 _SAFE = 2.0**53  # integers up to here are exact as floats
 
 
@@ -33,7 +33,7 @@ class Bar:
 
 
 def position(text: str | None, logical_type: str) -> float | None:
-    """A bound as a point on the number line, or None for a type that has none."""
+    """A bound as a point on the number line; None for a type without one."""
     if text is None:
         return None
     kind = logical_type.partition("(")[0]
@@ -85,14 +85,14 @@ def bars(
 
     Args:
         buckets: Rows of `stats.histograms` of one column, in order.
-        logical_type: Of the column.
-        bins: The most bars.
-        ndv: The number of distinct values, where it is known.
+        logical_type: The column's type.
+        bins: Maximum number of bars.
+        ndv: The number of distinct values; None if unknown.
         common: Rows of `stats.most_common_values` of the column.
 
     Returns:
-        A bar for each value where there are few; bars of equal width, each of whole units for integers and days,
-        where there are many; nothing for a type without a number line.
+        A bar for each value if there are few; otherwise bars of equal width, in whole units for integers and dates;
+        nothing for a type without a number line.
     """
     edges = [(position(row["lower"], logical_type), position(row["upper"], logical_type)) for row in buckets]
     ranges = [(low, high) for low, high in edges if low is not None and high is not None]
@@ -107,7 +107,7 @@ def bars(
     whole = logical_type.partition("(")[0] in _WHOLE and max(abs(start), abs(end)) < _SAFE
     if whole:
         if end - start + 1 > _UNITS * bins:
-            points = {point + 0.5: rows for point, rows in spikes.items()}  # a value is the unit that begins with it
+            points = {point + 0.5: rows for point, rows in spikes.items()}  # a value covers the unit that starts at it
             spreads = [(low if holds else low + 1, high + 1, rows, holds) for low, high, rows, holds in spreads]
             equal = _equal_bars(start, end + 1, bins, points, spreads)
             return [Bar(math.ceil(bar.low), math.ceil(bar.high) - 1, bar.rows) for bar in equal]
@@ -121,7 +121,7 @@ def bars(
 
 
 def _frequent(common: Iterable[Row], logical_type: str) -> dict[float, float]:
-    """Rows that are surely at a value, by its position."""
+    """Position of a frequent value → number of rows surely at it."""
     counts: dict[float, float] = {}
     for row in common:
         point = position(row["value"], logical_type)
@@ -132,13 +132,13 @@ def _frequent(common: Iterable[Row], logical_type: str) -> dict[float, float]:
     return counts
 
 
-_Spread = tuple[float, float, float, bool]  # low, high, rows, whether rows may lie at low
+_Spread = tuple[float, float, float, bool]  # low, high, rows, True if rows may lie at low
 
 
 def _masses(
     ranges: Sequence[tuple[float, float]], depths: Sequence[float], ndv: float | None, frequent: Mapping[float, float]
 ) -> tuple[dict[float, float], list[_Spread]]:
-    """Rows at single values, and rows spread between two."""
+    """Splits a histogram into rows at single values and rows spread between two values."""
     share = sum(depths) / SKETCHED_BUCKETS
     points = {ranges[0][0], *(high for _, high in ranges)}
     discrete = ndv is not None and 0 < ndv <= len(points)
@@ -155,7 +155,7 @@ def _masses(
             continue
         rest = depth
         if discrete:
-            if place == 0:  # the only bucket that holds its lower bound
+            if place == 0:  # the only bucket that includes its lower bound
                 at_low = min(frequent.get(low, 1.0), depth / 2)
                 spike(low, at_low)
                 rest -= at_low
@@ -178,7 +178,7 @@ def _masses(
 def _whole_bars(
     spans: Sequence[tuple[float, float]], width: int, spikes: Mapping[float, float], spreads: Iterable[_Spread]
 ) -> list[Bar]:
-    """Bars over values one unit apart; a spread leaves out its lower bound, but for the first."""
+    """Bars over values one unit apart; a spread excludes its lower bound, except the first."""
     start, heights = spans[0][0], [0.0] * len(spans)
     for point, rows in spikes.items():
         heights[min(int((point - start) // width), len(spans) - 1)] += rows
@@ -211,14 +211,14 @@ def _equal_bars(
             max(0.0, min(high, start + (place + 1) * step) - max(low, start + place * step))
             for place in range(first, last + 1)
         ]
-        total = sum(inside)  # and not the width, which rounding may make differ; no row is lost
+        total = sum(inside)  # not the width, which rounding may change: no row is lost
         for place, part in enumerate(inside, first):
             heights[place] += rows * (part / total) if total > 0 else rows / len(inside)
     return [Bar(start + place * step, start + (place + 1) * step, rows) for place, rows in enumerate(heights)]
 
 
 def sparkline(heights: Sequence[float | None]) -> str:
-    """Block characters from zero to the greatest value; the least one that is not zero is still seen."""
+    """Block characters scaled from zero to the greatest value; nonzero values are always visible."""
     top = max((height for height in heights if height is not None), default=0.0)
     if top <= 0:
         return ""

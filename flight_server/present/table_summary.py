@@ -1,4 +1,4 @@
-"""The statistics of one table at one snapshot, gathered and worded for people."""
+"""The statistics of one table at one snapshot, formatted for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 @dataclass
 class TableSummary:
-    """Rows of the `stats.*` flights about one table."""
+    """Rows of the `stats.*` flights for one table."""
 
     name: str
     columns: pa.Table
@@ -34,7 +34,7 @@ class TableSummary:
         return sorted(self.columns.to_pylist(), key=lambda row: row["column_id"])
 
     def bars(self, row: Row, bins: int) -> list[shapes.Bar]:
-        """The histogram of a column as at most so many bars."""
+        """The histogram of a column as at most `bins` bars."""
         column = row["column_id"]
         return shapes.bars(
             self.histograms.get(column, []), row["logical_type"] or "", bins, row["ndv"],
@@ -53,12 +53,12 @@ def gather(
     """Reads a table's statistics.
 
     Args:
-        reader: Of the server.
+        reader: Reads the server's flights.
         name: Full name of the table.
         snapshot: "current", or an id.
-        conditions: On the columns, such as their ids.
-        allow_stale: Rows of older snapshots, too, where there are none of this one.
-        shapes: Also histograms, most common values and quantiles.
+        conditions: Conditions on the columns, such as their ids.
+        allow_stale: Includes rows of older snapshots if there are none of this one.
+        shapes: Also reads histograms, most common values and quantiles.
 
     Raises:
         pa.ArrowKeyError: The table or its snapshot does not exist.
@@ -103,11 +103,11 @@ def _by_column(table: pa.Table, order: str) -> dict[int, list[Row]]:
     return {column: sorted(rows, key=lambda row: row[order]) for column, rows in columns.items()}
 
 
-# Words for numbers.
+# Numbers as text.
 
 
 def count(value: float | None) -> str:
-    """A number with thousands separators; empty where it is unknown."""
+    """A number with thousands separators; empty if unknown."""
     return "" if value is None else f"{value:,.0f}"
 
 
@@ -117,7 +117,7 @@ def counted(value: float | None, noun: str) -> str:
 
 
 def percent_null(row: Row) -> str:
-    """The share of nulls in percent; 0 and 100 are exact, and empty is unknown."""
+    """The share of nulls in percent; `0` and `100` only if exact, empty if unknown."""
     nulls, rows = row["null_count"], row["row_count"]
     if nulls is None or rows is None:
         return ""
@@ -138,7 +138,7 @@ def distinct(row: Row) -> str:
 
 
 def bound(text: str | None, exact: bool | None, sign: str, longest: int = 28) -> str:
-    """A bound: `≥` or `≤` before one known to be inexact, shortened where it is long."""
+    """A bound, shortened if long; `≥` or `≤` marks an inexact one."""
     if text is None:
         return ""
     shown = '""' if text == "" else text if len(text) <= longest else text[: longest - 1] + "…"
@@ -146,12 +146,12 @@ def bound(text: str | None, exact: bool | None, sign: str, longest: int = 28) ->
 
 
 def size(value: float | None) -> str:
-    """Bytes, in the unit that leaves one to four digits."""
+    """Bytes in a unit that leaves one to four digits."""
     return "" if value is None else bytes_text(value)
 
 
 def freshness(row: Row) -> str:
-    """EXACT, or what the row is instead and of which snapshot."""
+    """EXACT, or the row's label and its snapshot."""
     fresh = row["freshness"] or ""
     return fresh if fresh in ("EXACT", "") else f"{fresh} (from {row['snapshot_id']})"
 
@@ -162,12 +162,12 @@ def rounded(number: float | None) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """An instant to the second."""
+    """A timestamp to the second."""
     return "" if value is None else f"{value:%Y-%m-%d %H:%M:%S}Z"
 
 
 def age(value: datetime | None, now: datetime | None = None) -> str:
-    """The time since an instant, in its largest unit."""
+    """The time since a timestamp, in its largest unit."""
     if value is None:
         return ""
     seconds = max(0.0, ((now or datetime.now(UTC)) - value).total_seconds())

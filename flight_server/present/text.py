@@ -1,4 +1,4 @@
-"""Text tables: aligned on a pipe; on a terminal elided to its width, or a block for each row, and paged."""
+"""Text tables: aligned on a pipe; on a terminal elided to its width or as blocks, and paged."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from contextlib import suppress
 from typing import BinaryIO
 
 GAP = "  "
-NARROWEST = 12  # characters of an elided cell
+NARROWEST = 12  # minimum characters of an elided cell
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
 def harmless(text: str) -> str:
-    """Text without control characters, which could move the cursor of a terminal or break a line in two."""
+    """Text without control characters, which could move a terminal's cursor or break a line."""
     return "".join(
         char if char.isprintable() or char == " " else char.encode("unicode_escape").decode() for char in text
     )
@@ -29,16 +29,16 @@ def write_text(
     headers: Sequence[str], rows: Sequence[Sequence[str]], out: BinaryIO | None = None, right: Sequence[bool] = (),
     whole: Collection[str] = (), heading: str = "", spare: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Write a table: on a pipe a line for each row and nothing cut short, on a terminal whatever fits it.
+    """Writes a table: complete lines on a pipe, fitted to the width of a terminal.
 
     Args:
         headers: A name for each column.
         rows: Cells.
-        out: Where to; standard output when None.
-        right: Whether a column stands to the right.
-        whole: Headers of columns that are never elided, because they are there to be copied.
+        out: Output stream; None means standard output.
+        right: True for each right-aligned column.
+        whole: Headers of columns never elided, because users copy them.
         heading: A line above.
-        spare: Headers of columns that a narrow terminal does without, in this order.
+        spare: Headers of columns that a narrow terminal leaves out, in this order.
     """
     right = [*right, *[False] * (len(headers) - len(right))]
     safe = [[harmless(cell) for cell in row] for row in rows]
@@ -61,7 +61,7 @@ def write_text(
 def without(
     headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int, whole: Collection[str], spare: Sequence[str]
 ) -> list[int]:
-    """The places of the columns that are written: spare ones go until the rest fits, all stay where it never would."""
+    """Positions of the columns to write: spare ones are dropped until the rest fits; all stay if it never fits."""
     least = [
         width if header in whole else min(width, max(NARROWEST, width_of(header)))
         for place, header in enumerate(headers)
@@ -79,10 +79,10 @@ def fit(
     headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], columns: int,
     whole: Collection[str] = (), styled: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """The lines of a table on a terminal of so many columns.
+    """The lines of a table on a terminal with `columns` characters.
 
-    A table that is too wide has its widest cells elided; one that would be elided beyond recognition is written as a
-    block for each row. No line is longer than the terminal, unless one of its words is.
+    In a table that is too wide, the widest cells are elided; when too little would be left, each row is written as a
+    block. No line is longer than the terminal, unless a single word is.
     """
     bold, plain = (_BOLD, _PLAIN) if styled else ("", "")
     table = [list(headers), *(list(row) for row in rows)]
@@ -107,7 +107,7 @@ def fit(
 
 
 def _blocks(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int, styled: bool) -> Iterator[str]:
-    """Each row as lines of name and value; long values go on below, broken between words."""
+    """Each row as lines of name and value; long values are wrapped between words."""
     bold, dim, plain = (_BOLD, _DIM, _PLAIN) if styled else ("", "", "")
     names = max(map(width_of, headers), default=0)
     room = max(columns - names - len(GAP), 20)
@@ -124,12 +124,12 @@ def _blocks(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int,
 
 
 def page(lines: Sequence[str], height: int) -> None:
-    """Lines on a terminal: through a pager (`PAGER`, else `less`) when they are more than fit."""
+    """Prints lines on a terminal, through a pager (`PAGER`, else `less`) if they do not fit."""
     text = "".join(line + "\n" for line in lines)
     pager = os.environ.get("STATFLIGHT_PAGER", os.environ.get("PAGER", "less -FRX"))
     if len(lines) >= height and sys.stdin.isatty() and pager.strip() and os.environ.get("TERM") != "dumb":
         with suppress(OSError, ValueError), subprocess.Popen(shlex.split(pager), stdin=subprocess.PIPE) as process:  # noqa: S603  the user's own
-            with suppress(BrokenPipeError):  # left before the end
+            with suppress(BrokenPipeError):  # the pager was closed early
                 process.communicate(text.encode())
             return
     sys.stdout.write(text)
@@ -137,7 +137,7 @@ def page(lines: Sequence[str], height: int) -> None:
 
 
 def elide(text: str, width: int) -> str:
-    """The text within a width; what is cut ends in an ellipsis."""
+    """Shortens text to a width; an ellipsis marks the cut end."""
     if width_of(text) <= width:
         return text
     kept = ""
@@ -149,7 +149,7 @@ def elide(text: str, width: int) -> str:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Full names; on a terminal that they would take up, without their middles, for what differs is at the ends."""
+    """Full names; on a narrow terminal their middles are elided, because names differ at the ends."""
     room = shutil.get_terminal_size().columns
     names = [harmless(name) for name in names]
     if not sys.stdout.isatty() or max(map(width_of, names), default=0) <= 0.6 * room:
@@ -158,7 +158,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def elide_middle(text: str, width: int) -> str:
-    """The text within a width; an ellipsis stands for what is cut out of its middle."""
+    """Shortens text to a width; an ellipsis replaces its middle."""
     if width_of(text) <= width:
         return text
     tail = elide(text[::-1], (width + 1) // 2)[-2::-1]
@@ -176,7 +176,7 @@ def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> Iterator[s
 
 
 def width_of(text: str) -> int:
-    """Columns of a terminal that a text takes."""
+    """Width of a text on a terminal, in columns."""
     if text.isascii():
         return len(text)
     return sum(

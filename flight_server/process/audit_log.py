@@ -1,6 +1,6 @@
-"""An event of the log for each write and each refusal, with the correlation id. Reads leave none.
+"""The audit log: an event for each write and each refusal, with the correlation id; none for reads.
 
-Lines hold names of tables, callers and actions, and the code of the answer; never rows, options or tokens.
+Events have names of tables, callers and actions, and the code of the answer; never rows, options or tokens.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ WRITES: Final = frozenset({
     "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "finish_jobs",
     "delete_stats", "expire", "publish", "backup",
 })  # fmt: skip
-_SHOWN_KEYS: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # keys of a body that hold no secrets
+_SHOWN_KEYS: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # keys of a body without secrets
 _LONGEST: Final = 500
 
 
 def write(method: str, caller: str, correlation_id: str, **fields: Any) -> None:
-    """Logs a write of a caller, with more fields."""
+    """Logs a caller's write, with further fields."""
     log.info("write", **_cut({"method": method, "caller": caller, "correlation_id": correlation_id} | fields))
 
 
 def action(name: str, body: bytes, caller: str, correlation_id: str) -> None:
-    """The event of an action that writes. The end of a look at a lake is none: it stores nothing itself."""
+    """Logs an action that writes. The end of an inspection is not one: it stores nothing itself."""
     if name not in WRITES:
         return
     fields = of_body(body)
@@ -39,14 +39,14 @@ def action(name: str, body: bytes, caller: str, correlation_id: str) -> None:
 
 
 def refusal(method: str, caller: str, correlation_id: str, code: str, message: str, peer: str) -> None:
-    """Logs a refused call, with the code and message that the caller was given."""
+    """Logs a refused call, with the code and message sent to the caller."""
     fields = {"method": method, "caller": caller, "correlation_id": correlation_id, "code": code, "peer": peer,
             "message": message}  # fmt: skip
     log.warning("refusal", **_cut(fields))
 
 
 def of_body(body: bytes) -> dict[str, Any]:
-    """Fields of an event from an action's body, which has been validated before."""
+    """Fields of an event from an action's validated body."""
     try:
         keys = json.loads(split_body(body)[0]) if body else {}
     except (ValueError, RecursionError, InvalidArgument):

@@ -1,4 +1,4 @@
-"""The certificate that a networked server makes itself where it is given none, so that no token travels in clear."""
+"""The certificate that a networked server makes when none is given, so that no token travels in clear."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flight_server.config import Settings
 from store.errors import InvalidArgument
 
 VALID_DAYS: Final = 825
-RENEW_DAYS: Final = 30  # before the end; looked at when the server starts
+RENEW_DAYS: Final = 30  # before it expires; checked when the server starts
 
 
 def with_tls(settings: Settings) -> Settings:
-    """The settings with a certificate of the server's own, where it listens on a network and was given none.
+    """Adds a self-made certificate to the settings of a networked server that has none.
 
     The certificate and its key lie in the directory `<db>.tls`; the next start uses them again, so that clients may
     keep `cert.pem` as their `--tls-roots`.
@@ -56,7 +56,7 @@ def _is_good(cert: Path, key: Path) -> bool:
 
 
 def _make(host: str) -> tuple[bytes, bytes]:
-    """A self-signed certificate for the names of this machine, and its key; PEM."""
+    """Makes a self-signed certificate for the names of this machine, and its key; PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -89,7 +89,7 @@ def _make(host: str) -> tuple[bytes, bytes]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Puts a file that only its owner reads in place at once."""
+    """Writes a file that only its owner can read, atomically."""
     draft = path.with_suffix(".new")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)

@@ -1,10 +1,10 @@
-"""gRPC health checking (`grpc.health.v1.Health`) on a port of its own. Loaded only when a port for it is given.
+"""gRPC health checking (`grpc.health.v1.Health`) on its own port. Loaded only when that port is set.
 
-pyarrow's Flight server takes no service beside Flight, and nothing else that statflight needs brings a gRPC server: the
-extra `health` does. The two messages are so small that they are written here; grpcio-health-checking, which has them,
-would tie the version of protobuf to that of grpcio.
+pyarrow's Flight server accepts no service beside Flight, and no other dependency brings a gRPC server, so the extra
+`health` does. The two messages are small enough to be encoded here; grpcio-health-checking, which has them, would tie
+the version of protobuf to that of grpcio.
 
-The port listens where the server does, without TLS (probes of Kubernetes know none), and asks nobody who they are.
+The port has the server's host, no TLS (Kubernetes probes cannot use it), and no authentication.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 
 
 def check_installed() -> None:
-    """Refuses a health port without grpcio; looks only, for importing it takes a while."""
+    """Refuses a health port without grpcio; finds the package without importing it, which is slow."""
     if find_spec("grpc") is None:
         raise InvalidArgument("health-port needs grpcio", hint="pip install 'statflight[health]'")
 
@@ -40,7 +40,7 @@ _KNOWN: Final = frozenset({b"", *map(_request, SERVICES)})
 
 
 class Health:
-    """The health service of one server: SERVING as long as `is_serving` says so."""
+    """The health service of one server: SERVING while `is_serving()` is true."""
 
     def __init__(self, is_serving: Callable[[], bool]):
         self._is_serving = is_serving
@@ -48,10 +48,10 @@ class Health:
         self._server: Any = None
 
     def listen(self, host: str, port: int) -> int:
-        """Answers in threads of its own; the port.
+        """Starts serving in background threads; returns the port.
 
         Raises:
-            InvalidArgument: The address is taken or is none of this machine.
+            InvalidArgument: The address is in use, or is not an address of this machine.
         """
         import grpc
 
@@ -62,7 +62,7 @@ class Health:
         self._server = grpc.server(
             ThreadPoolExecutor(MAX_WATCHERS + CHECKERS, "health"),
             handlers=[grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)],
-            options=[("grpc.so_reuseport", 0)],  # a taken port is to be an error
+            options=[("grpc.so_reuseport", 0)],  # a port in use must be an error
         )
         try:
             bound = int(self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
@@ -75,7 +75,7 @@ class Health:
         return bound
 
     def close(self) -> None:
-        """Stops answering."""
+        """Stops serving."""
         if self._server is not None:
             self._server.stop(None)
 
@@ -93,7 +93,7 @@ class Health:
         return status
 
     def _watch(self, request: bytes, context: Any) -> Iterator[bytes]:
-        """The status, and each change of it until the caller leaves."""
+        """Streams the status, then each change of it until the caller leaves."""
         import grpc
 
         if not self._watchers.acquire(blocking=False):

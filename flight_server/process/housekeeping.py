@@ -9,10 +9,9 @@ log = logging.getLogger("statflight.server")
 
 
 class Housekeeping:
-    """Steps by name, done in turn. One that fails takes no other along, and is tried again the next time.
+    """Steps by name, run in turn. A failing step does not stop the others, and is run again the next time.
 
-    The log hears of a failure once, not every time: again when another kind of error takes its place, or when the step
-    fails anew after it has worked.
+    A failure is logged once, and again when the kind of error changes or the step fails after a success.
     """
 
     def __init__(self, steps: Mapping[str, Callable[[], object]]):

@@ -1,10 +1,10 @@
-"""The public address: its TLS files, and their renewal without a stream being cut.
+"""The public address: its TLS files, and their renewal without breaking a stream.
 
-pyarrow's Flight server takes its certificate once, when it starts. Neither gRPC's own reloading of certificates nor a
-second server at the same port can be had through it (Arrow turns SO_REUSEPORT off). So a renewal is a succession: the
-server before closes its port and lets the streams under way go on to their end, while a new one opens at the same port
-with the new files, a millisecond or two later. Who connects just in between is refused with UNAVAILABLE, which is there
-to be tried again; connections that are open move over by themselves.
+pyarrow's Flight server reads its certificate once, at the start. It exposes neither gRPC's reloading of certificates
+nor a second server at the same port (Arrow turns SO_REUSEPORT off). So a renewal replaces the server: the old one
+closes its port and finishes its streams, while a new one opens the same port with the new files a millisecond or two
+later. A client that connects in between gets UNAVAILABLE, which may be retried; open connections reconnect by
+themselves.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Start = Callable[[str, Mapping[str, Any]], flight.FlightServerBase]
 
 
 class Listener:
-    """The server at the address that clients know, and those before it that still have streams to end."""
+    """The server at the public address, and its predecessors that still finish streams."""
 
     def __init__(self, settings: Settings, start: Start):
-        """Starts the first server; `start` makes one, given its location and options.
+        """Starts the first server; `start` makes a server from a location and options.
 
         Raises:
-            InvalidArgument: The TLS files are not good, or the address is taken or none of this machine.
+            InvalidArgument: The TLS files are invalid, or the address is in use or not of this machine.
         """
         self._settings, self._start = settings, start
         self._seen = _stamps(settings)
@@ -56,12 +56,12 @@ class Listener:
         return f"{self._scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def renew(self) -> bool:
-        """Puts a server with the TLS files as they are now in the place of the one there is, if they have changed.
+        """Replaces the server if the TLS files have changed.
 
-        Files that are not good change nothing: they may be half written, and the certificate in use may do for long.
+        Invalid files change nothing: they may be half written, and the certificate in use may be valid for long.
 
         Raises:
-            InvalidArgument: The port could not be opened again; nobody can connect any more.
+            InvalidArgument: The port cannot be opened again, so that no client can connect.
         """
         stamps = _stamps(self._settings)
         if stamps == self._seen:
@@ -92,14 +92,14 @@ class Listener:
                 time.sleep(0.001)
 
     def close(self) -> None:
-        """Refuses what is new and waits for the streams under way."""
+        """Refuses new calls and waits for the running streams."""
         self.server.shutdown()
         for thread in self._before:
             thread.join()
 
 
 def _stamps(settings: Settings) -> tuple[tuple[int, int] | None, ...]:
-    """Stamps that change with the TLS files; links are followed, such as those that Kubernetes renews."""
+    """Stamps of the TLS files, symbolic links followed (Kubernetes renews those)."""
     stamps: list[tuple[int, int] | None] = []
     for path in (settings.tls_cert, settings.tls_key, settings.tls_client_ca):
         try:
@@ -114,13 +114,13 @@ def tls_options(settings: Settings) -> dict[str, Any]:
     """TLS options of a Flight server; empty without TLS.
 
     Raises:
-        InvalidArgument: A file cannot be read, or they do not belong together.
+        InvalidArgument: A file cannot be read, or certificate and key do not match.
     """
     if settings.tls_cert is None or settings.tls_key is None:
         return {}
     try:
         cert, key, client_ca = read = _read(settings)
-        # what gRPC is given and cannot use it only tells at the first handshake
+        # gRPC reports unusable files only at the first handshake
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")
         if settings.tls_client_ca is not None:

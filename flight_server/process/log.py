@@ -1,8 +1,8 @@
-"""One structured log on standard error, of the server, its workers and the audit, as text or as JSON lines.
+"""One structured log on standard error for the server, its workers and the audit, as text or JSON lines.
 
-Everything goes through the standard library's `logging`, so that libraries are heard too; structlog gives the lines
-their form. The server's own workers write JSON to a pipe, and the server relays it; lines of other kinds that a worker
-writes there (a JVM's, a traceback of PySpark) become the text of one event each.
+Everything goes through the standard library's `logging`, which includes libraries; structlog formats the lines. The
+server's own workers write JSON to a pipe, which the server relays; each run of other lines that a worker writes there
+(a JVM's, a traceback of PySpark) becomes the text of one event.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
 
 
 def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The time of the event in UTC, milliseconds; that of a relayed event is its own."""
+    """Adds the time of the event in UTC, milliseconds; a relayed event keeps its own."""
     event.setdefault("at", datetime.now(UTC).isoformat(timespec="milliseconds"))
     return event
 
@@ -82,10 +82,10 @@ def _to_json(event: Mapping[str, Any], **_: Any) -> str:
 
 
 def relay(descriptor: int, **fields: Any) -> None:
-    """Logs what a worker writes to a pipe, until its end is closed.
+    """Logs a worker's output from a pipe until the worker closes it.
 
     Args:
-        descriptor: The pipe to read; closed at the end.
+        descriptor: The pipe's read end; closed afterwards.
         fields: Fields of every event, such as `worker`.
     """
     rest = b""
@@ -117,7 +117,7 @@ def _log_lines(lines: list[bytes], fields: Mapping[str, Any]) -> None:
 
 
 def _event_of(line: str) -> dict[str, Any] | None:
-    """The event that a line of `configure(…, "json")` holds; None of any other line."""
+    """The event in a line written with the format `json`; None for any other line."""
     if not line.startswith('{"at": '):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Prometheus metrics over HTTP: `/metrics`, and `/health` for probes. Loaded only when a port for them is given.
+"""Prometheus metrics over HTTP: `/metrics`, and `/health` for probes. Loaded only when their port is set.
 
 | metric | labels | what |
 |---|---|---|
@@ -57,9 +57,9 @@ from store.job_store import ACTIVE, ENDED
 from store.names import join_name
 from store.stats_store import Counts
 
-MAX_TABLES: Final = 100  # with an age, stalest first
+MAX_TABLES: Final = 100  # tables with an age, stalest first
 MAX_CHECKS: Final = 1000  # reported results of rules, failures first
-MAX_LABELS: Final = 200  # values of a label that others choose; the rest is "other"
+MAX_LABELS: Final = 200  # distinct values of a label that clients choose; further ones count as "other"
 _AGES_KEPT: Final = 10.0  # seconds
 _REFUSALS: Final = {
     401: b"send the header authorization: Bearer <token>\n",
@@ -101,7 +101,7 @@ class Metrics:
             method: RPC name, e.g. DoGet.
             action: Name of the action; empty for other methods.
             code: Code of the error, or OK.
-            seconds: How long it took.
+            seconds: Duration of the call.
         """
         if code not in self._codes:  # some come from workers
             if len(self._codes) >= MAX_LABELS:
@@ -111,21 +111,21 @@ class Metrics:
         self._seconds.labels(method, action).observe(seconds)
 
     def put(self, flight: str, counts: Counts) -> None:
-        """Counts the rows of a put by what became of them."""
+        """Counts the rows of a put by result."""
         for result in ("created", "unchanged", "replaced"):
             self._rows_put.labels(flight, result).inc(getattr(counts, result))
 
     def rows_read(self, flight: str, rows: int) -> None:
-        """Counts rows that left in an answer."""
+        """Counts rows sent in an answer."""
         self._rows_read.labels(flight).inc(rows)
 
     # The endpoint.
 
     def listen(self, host: str, port: int) -> int:
-        """Serves in a thread of its own; the port.
+        """Starts serving in a background thread; returns the port.
 
         Raises:
-            InvalidArgument: The address is taken or is none of this machine.
+            InvalidArgument: The address is in use, or is not an address of this machine.
         """
         try:
             self._http = _Server((host, port), self._handler())
@@ -209,7 +209,7 @@ class _AppCollector:
         self._lock = threading.Lock()
 
     def describe(self) -> list[Metric]:
-        return []  # else the registry would ask the database for names
+        return []  # otherwise the registry would run a full scrape to learn the names
 
     def collect(self) -> Iterator[Metric]:
         with contextlib.suppress(Exception):  # a server that is stopping reports less

@@ -1,4 +1,4 @@
-"""The process of a capture worker: from its start to a signal, or to the end of the server that started it."""
+"""The process of a capture worker, which ends at a signal or with the server that started it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def run_worker(
     tls_cert: bytes | None = None, tls_key: bytes | None = None, log_level: str = "info", log_format: str = "text",
     spark_conf: Mapping[str, str] | None = None,
 ) -> int:  # fmt: skip
-    """Works until SIGTERM or SIGINT, or the end of the process that is named its parent; 0 when told to stop, 1 when
-    the server refuses it."""
+    """Works until SIGTERM or SIGINT, or until the parent process ends. Returns 0, or 1 when the server refuses the
+    worker."""
     configure(log_level, log_format)
     if parent_pid is not None:
         die_with_parent()
@@ -42,13 +42,13 @@ def run_worker(
     while not (is_stopped or worker.stopping.is_set()):
         is_stopped = signals.next(0.5) is not None
         worker.look_after()
-        if parent_pid is not None and os.getppid() != parent_pid:  # it may have died before this one was to know
+        if parent_pid is not None and os.getppid() != parent_pid:  # the parent may have died before it was watched
             break
     worker.stopping.set()
-    # threads are in long polls or in the middle of work whose lease will lapse: nothing is lost by leaving
+    # threads are polling, or working under a lease that will expire: exiting loses nothing
     sys.stderr.flush()
     os._exit(0 if is_stopped or parent_pid is not None else 1)
 
 
-if __name__ == "__main__":  # started by `statflight serve`; the arguments come in a variable, out of the process list
+if __name__ == "__main__":  # started by `statflight serve`, with arguments in a variable, hidden from the process list
     sys.exit(run_worker(**json.loads(os.environ.pop(CHILD_VARIABLE))))

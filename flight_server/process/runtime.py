@@ -1,6 +1,6 @@
 """Process-wide changes, each with its reason and its off switch.
 
-The variable STATFLIGHT_KEEP names changes that are not to be made, such as `STATFLIGHT_KEEP=pandas,tracebacks`.
+The variable STATFLIGHT_KEEP names the changes to leave out, such as `STATFLIGHT_KEEP=pandas,tracebacks`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def _kept(name: str) -> bool:
 def hush_tracebacks() -> None:
     """Keeps tracebacks off the wire (`tracebacks`).
 
-    pyarrow appends `traceback.format_exception` of what a Flight method raises to the status it sends, file paths and
-    source lines included, and has no setting for it. The function returns nothing here; logging formats tracebacks by
-    other means. A test watches the wire, because this rests on an inside of pyarrow.
+    pyarrow appends `traceback.format_exception` of an exception in a Flight method to the status it sends, file paths
+    and source lines included, and has no setting for it. Here that function returns nothing; logging does not use it. A
+    test checks the wire, because this relies on pyarrow's internals.
     """
 
     def nothing(*_: Any, **__: Any) -> list[str]:
@@ -39,44 +39,44 @@ def hush_tracebacks() -> None:
 
 
 def leave_pandas_out() -> None:
-    """Keeps pyarrow from importing pandas in the server (`pandas`): a second of the start and 60 MB, for nothing."""
+    """Keeps pyarrow from importing pandas in the server (`pandas`): it would cost a second of the start and 60 MB."""
     if not _kept("pandas"):
         sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
         with contextlib.suppress(AttributeError):
-            pa.array([True])  # pyarrow looks for pandas once, and stumbles
+            pa.array([True])  # pyarrow tries to import pandas once, and fails here
 
 
 def import_pandas_early() -> None:
-    """Has pyarrow import pandas now, in a worker (`early-pandas`): it does so with the first value it converts, and
-    threads that meet half of the import fail."""
+    """Makes pyarrow import pandas now, in a worker (`early-pandas`): otherwise it does so at the first conversion, and
+    threads that run into the unfinished import fail."""
     if not _kept("early-pandas"):
         pa.scalar(0)
 
 
 def realign_buffers() -> None:
-    """Has Acero copy unaligned columns without a warning for each (`alignment`): columns of a put lie where gRPC
-    received them. The variable ACERO_ALIGNMENT_HANDLING comes first."""
+    """Makes Acero copy unaligned columns without a warning for each (`alignment`): the columns of a put lie where gRPC
+    received them. The variable ACERO_ALIGNMENT_HANDLING takes precedence."""
     if not _kept("alignment"):
         os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
 
 
 def freeze_garbage() -> None:
-    """Exempts what the start has made from garbage collection (`gc`): it stays as long as the process, and each full
-    collection would look at all of it."""
+    """Exempts the objects made at the start from garbage collection (`gc`): they live as long as the process, and each
+    full collection would visit them all."""
     if not _kept("gc"):
         gc.freeze()
 
 
 def die_with_parent() -> None:
-    """Asks Linux for a SIGTERM when the parent dies, however it dies (`parent`); elsewhere the parent is looked at."""
+    """Asks Linux for a SIGTERM when the parent dies in any way (`parent`); elsewhere workers poll the parent's id."""
     if not _kept("parent"):
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def allow_open_files() -> None:
-    """Raises the limit of open files to what the system allows (`files`): each connection is one, and the usual limit
-    of 1024 leaves none for the database when so many callers are there."""
+    """Raises the limit of open files to what the system allows (`files`): each connection takes one, and with the
+    usual limit of 1024 many callers would leave none for the database."""
     if not _kept("files"):
         with contextlib.suppress(ImportError, OSError, ValueError):
             import resource

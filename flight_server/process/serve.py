@@ -38,11 +38,11 @@ from store.errors import InvalidArgument
 log = logging.getLogger("statflight.server")
 
 DRAIN_SECONDS: Final = 25.0
-RENEWED_WITHIN: Final = 2.0  # seconds until changed TLS files and tokens are in use
+RENEWED_WITHIN: Final = 2.0  # seconds until changed TLS files and tokens take effect
 
 
 def serve(settings: Settings) -> int:
-    """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0; raises what stops a start."""
+    """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0. Raises errors of the start."""
     configure(settings.log_level, settings.log_format)
     hush_tracebacks()
     realign_buffers()
@@ -50,7 +50,7 @@ def serve(settings: Settings) -> int:
     allow_open_files()
     internal = secrets.token_urlsafe(32)
     guard = Guard(settings.auth, internal)
-    _check_ports(settings)  # taken ports and bad files are reported before anything is made
+    _check_ports(settings)  # ports in use and bad files are reported before anything is created
     settings = _secured(settings)
     tls_options(settings)
     app = App(settings, actions.functions)
@@ -106,7 +106,7 @@ def serve(settings: Settings) -> int:
                 listener.renew()
                 if pages is not None:
                     pages.renew()
-            except InvalidArgument as error:  # nobody can connect: whoever started it may start it again
+            except InvalidArgument as error:  # no client can connect: exit, so that a supervisor restarts the server
                 log.error("%s", error)
                 status = 1
                 break
@@ -119,13 +119,13 @@ def serve(settings: Settings) -> int:
         if endpoint is not None:
             endpoint.close()
     sys.stderr.flush()
-    # the interpreter's own end would have DuckDB's bindings list what they believe leaked
+    # at a normal exit DuckDB's bindings would print objects they take for leaked
     os._exit(status)
 
 
 def _drain(listener: Listener, inner: WorkersEndpoint, app: App, children: OwnWorkers) -> None:
-    """Refuses what is new, lets streams finish, and leaves in any case once the deadline is over."""
-    children.stop()  # first: they would be refused in the middle of their polls, and the log would be full of it
+    """Refuses new calls and lets streams finish, until the deadline at the latest."""
+    children.stop()  # first, because their refused polls would fill the log
     app.tasks.close()
     late = threading.Timer(DRAIN_SECONDS, lambda: os._exit(0))
     late.daemon = True
@@ -137,7 +137,7 @@ def _drain(listener: Listener, inner: WorkersEndpoint, app: App, children: OwnWo
 
 
 def _secured(settings: Settings) -> Settings:
-    """The settings with TLS, where the server listens on a network and `insecure` is not set."""
+    """Adds TLS to the settings of a networked server unless `insecure` is set."""
     secured = with_tls(settings)
     if secured is not settings:
         log.warning("TLS by a certificate of the server's own; clients need --tls-roots %s", secured.tls_cert)
@@ -147,10 +147,10 @@ def _secured(settings: Settings) -> Settings:
 
 
 def _check_ports(settings: Settings) -> None:
-    """Checks that the server's ports are free, before anything is made.
+    """Checks that the server's ports are free, before anything is created.
 
     Raises:
-        InvalidArgument: A port is taken, or the host is not an address of this machine.
+        InvalidArgument: A port is in use, or the host is not an address of this machine.
     """
     ports = {"port": settings.port, "metrics-port": settings.metrics_port, "health-port": settings.health_port,
              "http-port": settings.http_port}  # fmt: skip

@@ -1,7 +1,7 @@
 """Signals for the loop of a main thread.
 
-A handler runs in the main thread, amid whatever that does. It must not take a lock that the thread may hold just then,
-as that of an Event it waits for: neither would ever go on.
+A handler interrupts the main thread. It must not take a lock that this thread may hold, such as that of an Event it
+waits for: that would be a deadlock.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import signal
 
 
 class Signals:
-    """The signals of some numbers, one after the other, instead of what they do by default. For the main thread."""
+    """Queues signals of the given numbers, in place of their default action. For the main thread."""
 
     def __init__(self, *numbers: int):
-        self._came: queue.SimpleQueue[int] = queue.SimpleQueue()  # its put may interrupt its get
+        self._came: queue.SimpleQueue[int] = queue.SimpleQueue()  # reentrant: a handler may put while the thread gets
         for number in numbers:
             signal.signal(number, lambda came, _: self._came.put(came))
 
     def next(self, seconds: float) -> int | None:
-        """The next signal; None when none comes within the time."""
+        """The next signal; None after the timeout."""
         try:
             return self._came.get(timeout=seconds)
         except queue.Empty:

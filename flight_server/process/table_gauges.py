@@ -1,4 +1,4 @@
-"""Gauges of tables' contents, for those who ask: rows, bytes and nulls, of so many tables and no more."""
+"""Optional gauges of tables: rows, bytes and nulls of the largest tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHERE NOT t.dropped ORDER BY s.row_count DESC NULLS LAST, t.table_key LIMIT ?
 
 
 def table_gauges(database: Database, most: int) -> Iterator[Metric]:
-    """The gauges of the `most` tables with the most rows, at their current snapshots; none of a value not known."""
+    """Gauges of the `most` largest tables at their current snapshots; unknown values have none."""
     if most <= 0:
         return
     rows = database.rows(_CURRENT, most)

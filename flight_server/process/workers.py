@@ -16,13 +16,13 @@ from flight_server.config import CHILD_VARIABLE, Settings
 from flight_server.process.listener import Listener, Start
 from flight_server.process.log import relay
 
-RESTART_SECONDS: Final = 2.0  # a worker that dies at once is not started in a loop
+RESTART_SECONDS: Final = 2.0  # a worker that dies at once is not restarted in a tight loop
 STOP_SECONDS: Final = 5.0
 
 
 class WorkersEndpoint:
-    """The address for the server's own workers: the public one, or, where that has TLS, a socket in a directory of its
-    own; for they have no client certificate, and the server's own need not be for the name they would call it by."""
+    """The address for the server's own workers: the public one without TLS, else a Unix socket in a private directory,
+    because workers have no client certificate and the server's may be for another host name."""
 
     def __init__(self, start: Start, listener: Listener, host: str):
         self.uri = f"grpc://{_reachable(host)}:{listener.server.port}"
@@ -33,7 +33,7 @@ class WorkersEndpoint:
             self._server = start(self.uri, {})
 
     def close(self) -> None:
-        """Closes the socket, where there is one."""
+        """Closes the socket, if any."""
         if self._server is not None and self._directory is not None:
             self._server.shutdown()
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -44,7 +44,7 @@ def _reachable(host: str) -> str:
 
 
 class OwnWorkers:
-    """The server's own workers: N that capture, or one that only looks at lakes. Each is started anew when it dies."""
+    """The server's own workers: N that capture, or one that only inspects lakes. A worker that dies is restarted."""
 
     def __init__(self, settings: Settings, uri: str, token: str):
         self._settings, self._uri, self._token = settings, uri, token
@@ -79,7 +79,7 @@ class OwnWorkers:
         return process
 
     def stop(self) -> None:
-        """Ends the workers; one that does not end in time is killed."""
+        """Stops the workers; kills those that do not end in time."""
         alive = [process for process in self._processes if process is not None and process.poll() is None]
         for process in alive:
             process.terminate()

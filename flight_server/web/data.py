@@ -1,4 +1,4 @@
-"""The data of each page as plain values: what the templates lay out, and what the JSON twins are."""
+"""The data of each page as plain values, for the templates and the JSON twins."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from store.names import join_name, split_name
 
 TABLES_A_PAGE: Final = 100
 COLUMNS_A_PAGE: Final = 50
-FOUND_COLUMNS: Final = 50  # matches of a search that are listed
+FOUND_COLUMNS: Final = 50  # column matches listed for a search
 BINS: Final = 30
 MOST_COMMON: Final = 10
-NEWEST: Final = 20  # snapshots and jobs that are listed
-POINTS: Final = 200  # snapshots of a line
-MOST_FILES: Final = 200_000  # whose sizes are added up for a page
+NEWEST: Final = 20  # snapshots and jobs listed
+POINTS: Final = 200  # snapshots in a line chart
+MOST_FILES: Final = 200_000  # most files whose sizes a page adds up
 PARTITIONS: Final = 50
 TABLE_ORDERS: Final = ("name", "rows", "size", "age", "files")
 COLUMN_ORDERS: Final = ("id", "name", "type", "nulls", "distinct")
 _TABLE_KEYS: Final = {"rows": "row_count", "size": "total_size_bytes", "age": "captured_at", "files": "data_file_count"}
-_SHARE: Final = 0.5  # of nulls from which on a column counts as mostly missing
+_SHARE: Final = 0.5  # share of nulls above which a column counts as mostly missing
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The parameters of a list: a search, an order, a page from 1 on (0 is all), a catalog or schema to stay within."""
+    """The parameters of a list: search, order, page (from 1; 0 means all), and a catalog or schema to list."""
 
     search: str = ""
     order: str = ""
@@ -55,9 +55,9 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
     """Catalogs, schemas, and a page of tables.
 
     Args:
-        reader: Of the server.
-        asked: Search, order and page; page 0 is all of them.
-        only: Parts of the names of the tables to list; all when None.
+        reader: Reads the server's flights.
+        asked: Search, order and page; page 0 means all.
+        only: Name parts of the tables to list; None means all.
     """
     tables = catalog_summary.tables(reader)
     if only is not None:
@@ -73,7 +73,7 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
         columns = _columns_like(reader, asked.search)
     if key := _TABLE_KEYS.get(asked.order):
         tables = tables.sort_by([(key, "descending" if asked.descending else "ascending")])
-        is_known = pc.is_valid(tables[key])  # what is unknown comes last, whatever the direction
+        is_known = pc.is_valid(tables[key])  # unknown values come last in both directions
         tables = pa.concat_tables([tables.filter(is_known), tables.filter(pc.invert(is_known))])
     elif asked.descending:
         tables = tables.sort_by([(name, "descending") for name in catalog_summary.KEY])
@@ -96,7 +96,7 @@ def _groups(tables: pa.Table) -> list[dict[str, Any]]:
 
 
 def within(catalog: str, schema: str | None = None) -> str:
-    """The text that keeps a list within a catalog or schema."""
+    """The text that limits a list to a catalog or schema."""
     parts = split_name(join_name(catalog, schema or "s", "t"))
     return join_name(*parts).removesuffix(".t" if schema is not None else ".s.t")
 
@@ -136,7 +136,7 @@ def _columns_like(reader: Reader, search: str) -> list[dict[str, Any]]:
 
 
 def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "current") -> dict[str, Any]:
-    """A table: what is captured of it and a page of its columns, their shapes, snapshots, files, jobs.
+    """A table: its statistics, a page of its columns with their shapes, its snapshots, files and jobs.
 
     Raises:
         pa.ArrowKeyError: The table, or its snapshot, does not exist.
@@ -168,7 +168,7 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
 
 
 def _uncaptured(reader: Reader, name: str, captured: Sequence[Row]) -> list[dict[str, Any]]:
-    """The columns of the current schema that nothing is captured of, as many as a page lists."""
+    """Columns of the current schema without statistics, at most one page of them."""
     known = {row["column_id"] for row in captured}
     columns = read_table(reader, "information_schema.columns", name, ["column_id", "column_name", "data_type"])
     missing = (row for row in columns.to_pylist() if row["column_id"] not in known)
@@ -196,7 +196,7 @@ def _with_shapes(reader: Reader, name: str, rows: Sequence[Row], snapshot: str |
 
 
 def null_share(row: Mapping[str, Any]) -> float | None:
-    """The share of nulls from 0 to 1; None where it is unknown."""
+    """The share of nulls from 0 to 1; None if unknown."""
     if row["null_count"] is None or row["row_count"] is None:
         return None
     return row["null_count"] / row["row_count"] if row["row_count"] else 0.0
@@ -212,7 +212,7 @@ def _column(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
 
 
 def bars_of(summary: table_summary.TableSummary, row: Row, bins: int = BINS) -> list[dict[str, Any]]:
-    """The bars of a column's histogram, as JSON has them."""
+    """The bars of a column's histogram as JSON."""
     return [
         {"low": bar.low, "high": bar.high, "rows": bar.rows, "is_value": bar.is_value}
         for bar in summary.bars(row, bins)
@@ -220,19 +220,19 @@ def bars_of(summary: table_summary.TableSummary, row: Row, bins: int = BINS) -> 
 
 
 def to_bars(bars: Iterable[Mapping[str, Any]]) -> list[shapes.Bar]:
-    """The bars again, for a chart."""
+    """Bars for a chart from their JSON."""
     return [shapes.Bar(**bar) for bar in bars]
 
 
 def _most_common(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The most common values; those of which more than half of the count may be error say nothing."""
+    """The most common values, without those whose count may be more than half error."""
     names = ("value", "count", "count_lower", "count_upper")
     telling = [row for row in rows if row["count_lower"] is None or 2 * row["count_lower"] >= row["count"]]
     return [{name: row[name] for name in names} for row in telling[:MOST_COMMON]]
 
 
 def notes(row: Mapping[str, Any]) -> list[str]:
-    """Remarks on a column that stands out: constant, unique, missing."""
+    """Remarks on an unusual column: constant, unique, mostly missing."""
     texts = []
     rows, nulls, ndv = row["row_count"], row["null_count"], row["ndv"]
     if rows and nulls is not None:
@@ -266,7 +266,7 @@ def _checks(reader: Reader, name: str) -> list[Row]:
 
 
 def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) -> dict[str, Any]:
-    """Counts and sizes of a table's files, and of its largest partitions; empty where there are too many to add up."""
+    """Counts and sizes of a table's files and of its largest partitions; empty if there are more than MOST_FILES."""
     if table is None or (table["data_file_count"] or 0) > MOST_FILES:
         return {}
     columns = ["file_content", "size_bytes", "row_count", "partition_data_json"]
@@ -305,13 +305,13 @@ def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) ->
 
 
 def column(reader: Reader, name: str, column_name: str, then: int | None = None) -> dict[str, Any]:
-    """A column: its statistics now, over the snapshots, and its histogram now and then.
+    """A column: its current statistics, its history, and its histogram at two snapshots.
 
     Args:
-        reader: Of the server.
+        reader: Reads the server's flights.
         name: Full name of the table.
-        column_name: Its name now, or `#<column_id>`.
-        then: The snapshot of the second histogram; the captured one before the current when None.
+        column_name: Its current name, or `#<column_id>`.
+        then: The snapshot of the second histogram; None means the captured one before the current.
 
     Raises:
         pa.ArrowKeyError: The table or the column does not exist.

@@ -1,4 +1,4 @@
-"""Pages as files: one that stands alone, or a directory with an index."""
+"""Pages as files: a single self-contained page, or a directory with an index."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from flight_server.web.data import Asked
 from flight_server.web.urls import AloneUrls, FileUrls
 from store.names import split_name
 
-_ALL = Asked(page=0)  # of a page that is not divided
+_ALL = Asked(page=0)  # everything on one page
 
 
 def alone(reader: Reader, name: str, snapshot: str | int) -> str:
-    """A page about a table that needs nothing but a browser: its style within, no links but to itself.
+    """A self-contained page about a table: style included, no links to other pages.
 
     Raises:
         pa.ArrowKeyError: The table or its snapshot does not exist.

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("statflight.server")
 
-STOPPED_WITHIN = 5.0  # seconds for answers under way
-CONNECTIONS = 2_000  # beyond these, callers are told to come back; fewer where the process may open few files
-IDLE_SECONDS = 15  # until a connection that asks nothing is closed
+STOPPED_WITHIN = 5.0  # seconds for running answers to finish
+CONNECTIONS = 2_000  # beyond these, callers get 503; fewer if the limit of open files is low
+IDLE_SECONDS = 15  # until an idle connection is closed
 
 
 class Pages:
-    """Pages that are being served."""
+    """The running HTTP server of the pages."""
 
     def __init__(self, settings: Settings, app: App, guard: Guard, metrics: Metrics):
         try:
@@ -54,7 +54,7 @@ class Pages:
             ) from None  # fmt: skip
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.uri = f"http{'s' if secure else ''}://{host}:{self._socket.getsockname()[1]}/"
-        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # neither its start nor each caller that it refuses
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # no messages about its start or refused callers
         self._tls, self._files = config.ssl, (settings.tls_cert, settings.tls_key)
         self._seen = self._stamp()
         self._server = uvicorn.Server(config)
@@ -64,7 +64,7 @@ class Pages:
         self._thread.start()
 
     def renew(self) -> None:
-        """Take TLS files that have changed, for connections from now on; bad ones change nothing."""
+        """Loads changed TLS files, for new connections; invalid files change nothing."""
         cert, key = self._files
         if self._tls is None or cert is None or (stamp := self._stamp()) == self._seen:
             return
@@ -77,18 +77,18 @@ class Pages:
     def _stamp(self) -> tuple[int, ...]:
         try:
             return tuple(path.stat().st_mtime_ns for path in self._files if path is not None)
-        except OSError:  # in the middle of a renewal
+        except OSError:  # the files are being replaced
             return ()
 
     def close(self) -> None:
-        """Let answers under way finish, then stop."""
+        """Lets running answers finish, then stops."""
         self._server.should_exit = True
         self._thread.join(STOPPED_WITHIN + 1)
         self._socket.close()
 
 
 def _names(settings: Settings) -> frozenset[str]:
-    """The names of an open server on the loopback; none where tokens guard it, or the network knows it by others."""
+    """The host names of an open server on the loopback; none if it needs tokens or listens on a network."""
     if settings.auth is not None or not settings.is_loopback:
         return frozenset()
     host = settings.host.strip("[]").lower()
@@ -96,20 +96,20 @@ def _names(settings: Settings) -> frozenset[str]:
 
 
 def _connections() -> int:
-    """The most connections: half of the files that the process may have open, for the other half is Flight's."""
+    """The maximum number of connections: half of the files that the process may open; the other half is for Flight."""
     try:
         import resource
-    except ImportError:  # not of this system
+    except ImportError:  # not on this system
         return CONNECTIONS
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return CONNECTIONS if files == resource.RLIM_INFINITY else min(CONNECTIONS, files // 2)
 
 
 def start(settings: Settings, app: App, guard: Guard, metrics: Metrics | None) -> Pages | None:
-    """The pages, where a port for them is given; the log says where.
+    """Starts the pages if their port is set, and logs the address.
 
     Raises:
-        InvalidArgument: The port is taken, or the extra `web` is not installed.
+        InvalidArgument: The port is in use, or the extra `web` is not installed.
     """
     if settings.http_port is None or metrics is None:
         return None

@@ -37,7 +37,7 @@ def environment() -> Environment:
         "histogram": _histogram, "line": _line, "breakable": _breakable, "partition": _partition,
         "attribute": _attribute,
     }  # fmt: skip
-    version = hashlib.sha256(style().encode()).hexdigest()[:12]  # a browser asks again after an upgrade
+    version = hashlib.sha256(style().encode()).hexdigest()[:12]  # makes browsers load it again after an upgrade
     jinja.globals |= {"within": data.within, "style_version": version}
     return jinja
 
@@ -70,7 +70,7 @@ ICON = (
 )
 
 
-# Filters: each answers text, which the template escapes, or the markup of a chart, whose words are escaped.
+# Filters: each returns text, which the template escapes, or the markup of a chart, with its texts escaped.
 
 
 def _value(value: Any) -> str:
@@ -79,7 +79,7 @@ def _value(value: Any) -> str:
 
 
 def label(row: Row) -> str:
-    """The name of a column, with its id where others have that name too, or none has it."""
+    """The name of a column, followed by its id if the name is ambiguous or missing."""
     return _value(row.get("label") or row["column_name"] or f"#{row['column_id']}")
 
 
@@ -110,7 +110,7 @@ def _quantile(row: Row, rank: float, short: bool = False) -> str:
 
 
 def _edge(row: Row, value: str | None, exact: bool | None, sign: str, short: bool) -> str:
-    """A value with its sign; where it is to be short, a moment has neither fraction nor zone, which its title has."""
+    """A value with its sign; `short` leaves out the fraction and zone of a timestamp, which the title attribute has."""
     if not short or value is None or not (row["logical_type"] or "").startswith("TIME"):
         return harmless(table_summary.bound(value, exact, sign))
     seconds = re.sub(r"(:\d\d)\.\d+", r"\1", value).replace("T", " ").removesuffix("Z")
@@ -119,12 +119,12 @@ def _edge(row: Row, value: str | None, exact: bool | None, sign: str, short: boo
 
 
 def _breakable(name: str) -> Markup:
-    """A name that may go on in the next line after its dots and underscores."""
+    """A name with line breaks allowed after dots and underscores."""
     return Markup("<wbr>").join(re.split(r"(?<=[._/])(?=.)", _value(name)))
 
 
 def _attribute(text: str) -> Markup:
-    """The whole text for an attribute that is sent back: control characters, which `value` spells out, by number."""
+    """The exact text for an attribute that is sent back: control characters as numeric references."""
     return Markup("").join(
         char if char.isprintable() else Markup(f"&#{ord(char)};")  # noqa: S704  a number
         for char in text

@@ -9,12 +9,12 @@ from threading import Lock
 from itsdangerous import BadSignature, TimestampSigner
 
 COOKIE = "statflight_session"
-SECONDS = 12 * 3600  # of a session
-MOST = 10_000  # sessions; the one that was used longest ago gives way
+SECONDS = 12 * 3600  # lifetime of a session
+MOST = 10_000  # sessions; the least recently used is evicted
 
 
 class Sessions:
-    """Tokens by session. A restart of the server ends them all."""
+    """Tokens by session. A restart of the server ends all sessions."""
 
     def __init__(self) -> None:
         self._signer = TimestampSigner(secrets.token_bytes(32), salt="statflight.session", digest_method=_sha256)
@@ -22,7 +22,7 @@ class Sessions:
         self._lock = Lock()
 
     def start(self, token: str) -> str:
-        """The cookie of a new session."""
+        """Starts a session; returns its cookie."""
         name = secrets.token_urlsafe(24)
         with self._lock:
             self._tokens[name] = token
@@ -31,7 +31,7 @@ class Sessions:
         return self._signer.sign(name).decode()
 
     def token(self, cookie: str | None) -> str | None:
-        """The token of a cookie, None of one that is not ours, is too old, or was ended."""
+        """The token of a cookie; None if the cookie is invalid or expired, or its session has ended."""
         if (name := self._name(cookie)) is None:
             return None
         with self._lock:
@@ -41,7 +41,7 @@ class Sessions:
             return token
 
     def end(self, cookie: str | None) -> None:
-        """Forgets the session of a cookie; one that is unknown changes nothing."""
+        """Ends the session of a cookie, if it exists."""
         if (name := self._name(cookie)) is not None:
             with self._lock:
                 self._tokens.pop(name, None)

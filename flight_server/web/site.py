@@ -1,4 +1,4 @@
-"""The routes of the pages: who asks, what is asked, and the headers that confine each answer."""
+"""The routes of the pages: authentication, parameters, and the security headers of each answer."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-PAGES_AT_ONCE: Final = 4  # threads that make pages; the rest of the server keeps the other cores
-PAGES_WAITING: Final = 256  # pages under way, those that wait included; beyond these callers get 503
-RETRY_SECONDS: Final = 5  # when such a caller may come back
-LOGIN_BYTES: Final = 16 << 10  # of the body of a login
+PAGES_AT_ONCE: Final = 4  # threads that make pages, so that Flight keeps the other cores
+PAGES_WAITING: Final = 256  # pages running or waiting; beyond these callers get 503
+RETRY_SECONDS: Final = 5  # when such a caller may retry
+LOGIN_BYTES: Final = 16 << 10  # maximum body of a login
 LONGEST: Final = 2_000  # characters of a parameter
 _STATUS: Final = {
     "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403, "NOT_FOUND": 404, "INVALID_ARGUMENT": 400, "UNAVAILABLE": 503,
@@ -54,18 +54,18 @@ class Site:
     """The pages of one server.
 
     Args:
-        app: Whose statistics are shown.
+        app: The server's parts.
         guard: Checks tokens.
-        metrics: Of `/metrics`.
-        secure: The pages are served by TLS, and so is the cookie.
-        hosts: Names that the server may be called by; any when empty. An open server on the loopback has some, lest a
-            page from elsewhere reads it through a name that it points here.
+        metrics: Serves `/metrics`.
+        secure: The pages are served over TLS; the cookie gets the attribute Secure.
+        hosts: Accepted host names; empty accepts any. An open server on the loopback has some, so that a foreign page
+            cannot read it by pointing its own name at the loopback (DNS rebinding).
     """
 
     def __init__(self, app: App, guard: Guard, metrics: Metrics, secure: bool, hosts: frozenset[str] = frozenset()):
         self._app, self._guard, self._metrics, self._secure = app, guard, metrics, secure
         self._sessions = Sessions()
-        self._threads: CapacityLimiter | None = None  # made in the loop that it limits
+        self._threads: CapacityLimiter | None = None  # made in the event loop that it limits
         self._under_way = 0
         catalog, table, column = map(self._limited, (self._catalog, self._table, self._column))
         self.asgi = Starlette(
@@ -85,13 +85,13 @@ class Site:
     # Pages.
 
     def _limited(self, make: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        """A page that is made in a thread, a few at once; 503 where too many wait already."""
+        """Makes a page in one of a few threads; 503 if too many wait already."""
 
         async def answer(request: Request) -> Response:
             if self._under_way >= PAGES_WAITING:
                 return _busy(request.url.path.endswith(".json"))
             self._threads = self._threads or CapacityLimiter(PAGES_AT_ONCE)
-            self._under_way += 1  # in the loop's only thread
+            self._under_way += 1  # the event loop has one thread: no lock is needed
             try:
                 return await to_thread.run_sync(make, request, limiter=self._threads)
             finally:
@@ -148,7 +148,7 @@ class Site:
     # Callers.
 
     def _caller(self, request: Request) -> tuple[Principal, bool]:
-        """The caller, and whether a cookie identifies it."""
+        """The caller, and True if a cookie identified it."""
         header = request.headers.get("authorization")
         token = None if header else self._sessions.token(request.cookies.get(COOKIE))
         caller = self._guard.authenticate(header or (f"Bearer {token}" if token else None))
@@ -194,7 +194,7 @@ class Site:
         answer.delete_cookie(COOKIE)
         return answer
 
-    # What is not a page.
+    # Other routes.
 
     def _style(self, _request: Request) -> Response:
         return Response(render.style(), media_type="text/css", headers={"Cache-Control": "max-age=300"})
@@ -210,7 +210,7 @@ class Site:
         return Response(body, status, {**headers, "Content-Type": kind})
 
     async def _health(self, _request: Request) -> Response:
-        """In no thread: however many pages wait, a server that works says so."""
+        """Answers in the event loop, so that waiting pages cannot delay it."""
         status, body = self._metrics.health()
         return Response(body, status, media_type="application/json")
 
@@ -226,7 +226,7 @@ class Site:
 
 
 class _Confined:
-    """Adds the headers that confine each answer, unless it has set them itself; answers to known names only."""
+    """Adds security headers to each answer unless it has set them; refuses unknown host names."""
 
     def __init__(self, app: Any, hosts: frozenset[str]):
         self._app, self._hosts = app, hosts
@@ -269,7 +269,7 @@ def _asked(request: Request, orders: tuple[str, ...]) -> Asked:
 
 
 def _local(onward: str) -> str:
-    """An address on this server; anything else would send whoever logs in elsewhere."""
+    """The address if it is on this server, else the home page: a login must not redirect elsewhere."""
     return onward if onward.startswith("/") and not onward.startswith(("//", "/\\")) and onward.isprintable() else "/"
 
 

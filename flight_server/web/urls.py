@@ -1,4 +1,4 @@
-"""Addresses of pages: served ones by query parameters, written ones by file names."""
+"""Addresses of pages: query parameters when served, file names when written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flight_server.web.data import Asked
 
 
 class LiveUrls:
-    """Addresses on the server. Names are parameters, for a path cannot hold each of them.
+    """Addresses on the server. Names are parameters, because a path cannot hold every name.
 
     Args:
-        path: Of the page that is rendered.
-        fixed: Its parameters that stay with another order or page.
+        path: Path of the rendered page.
+        fixed: Its parameters that other orders and pages keep.
     """
 
     is_live = has_index = True
@@ -32,7 +32,7 @@ class LiveUrls:
         return "/icon.svg"
 
     def home(self, within: str = "") -> str:
-        """The list of tables, of one catalog or schema where `within` names it."""
+        """The list of tables, limited to the catalog or schema `within` if given."""
         return _with("/", {"in": within})
 
     def table(self, name: str) -> str:
@@ -40,13 +40,13 @@ class LiveUrls:
         return _with("/table", {"name": name})
 
     def column(self, table: str, name: str | None, then: int | None = None) -> str:
-        """The page of a column, compared with the snapshot `then`; empty where there is none."""
+        """The page of a column, compared with the snapshot `then`; empty if there is none."""
         if name is None:
             return ""
         return _with("/column", {"table": table, "name": name, "then": "" if then is None else str(then)})
 
     def sorted(self, asked: Asked, order: str) -> str:
-        """The page in another order; the order it has is turned round."""
+        """The page in another order; its present order is reversed."""
         turned = not asked.descending if asked.order == order else order not in ("name", "type")
         return self._listed(asked, order, turned, 1)
 
@@ -82,12 +82,12 @@ class FileUrls:
         return f"{file_name(name)}.html"
 
     def column(self, table: str, name: str | None, _then: int | None = None) -> str:
-        """The page of a column; empty where there is none."""
+        """The page of a column; empty if there is none."""
         return "" if name is None else f"{file_name(table, name)}.html"
 
 
 class AloneUrls(FileUrls):
-    """A page that stands alone: nothing to link to."""
+    """A self-contained page, which has nothing to link to."""
 
     has_index = False
 
@@ -96,7 +96,7 @@ class AloneUrls(FileUrls):
 
 
 def file_name(*names: str) -> str:
-    """A name for a file that any system takes: readable in part, and unique by a hash."""
+    """A portable file name: partly readable, and unique through a hash."""
     readable = re.sub(r"[^a-z0-9]+", "-", "-".join(names).lower()).strip("-")[:60]
     digest = hashlib.sha256("\0".join(names).encode("utf-8", "surrogatepass")).hexdigest()[:10]
     return f"{readable or 'page'}-{digest}"
