@@ -1,10 +1,10 @@
-"""The tables of the DuckDB file: how the rows of each flight lie in it.
+"""The tables of the DuckDB file, which store the rows of the flights.
 
-Rows of most flights are kept once for each snapshot. Those of `PARTED` lie in two tables: `…_current` has the row that
-answers for each target at the current snapshot of its table, with its freshness and what it is usable for, so that a
-scan of what is current is a plain filter; `…_history` has all others. A view with the flight's name shows both
-(`store.current_rows` moves rows between them). Rows of files are kept once for as long as they do not change: they hold
-for the file listings at positions from_pos <= pos < to_pos (`store.file_spans`).
+Rows of most flights are stored once per snapshot. The flights of `PARTED` have two tables: `…_current` has one row per
+target, the one that applies to the table's current snapshot, with its labels `freshness` and `usable_for`, so that a
+scan of current statistics is a plain filter; `…_history` has all other rows. A view with the flight's name combines
+both (`store.current_rows` moves rows between them). Rows of files are stored once while they do not change: they belong
+to the file listings at positions from_pos <= pos < to_pos (`store.file_spans`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from store.schemas import DELETE_FILE, FLIGHTS, KEY
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 
-OPEN_END = 2**62  # `to_pos` of a row that the newest file listing still holds
+OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing
 
 # Flight → the table or view with all of its stored rows.
 BY_SNAPSHOT = {
@@ -34,7 +34,7 @@ BY_SNAPSHOT = {
 BY_SPAN = {"stats.files": "stats_files", "stats.file_columns": "stats_file_columns", "file_sketches": "file_sketches"}
 STORED = BY_SNAPSHOT | BY_SPAN
 PARTED: Final = ("stats.tables", "stats.columns", "stats.expressions", "stats.column_groups")
-LABELS: Final = ("freshness", "usable_for")  # that end a `…_current` table
+LABELS: Final = ("freshness", "usable_for")  # the last columns of a `…_current` table
 
 SQL_TYPES = {
     pa.string(): "VARCHAR",
@@ -92,17 +92,17 @@ _MANY_ROWS: Final = 500
 
 
 def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Appends rows, of all columns and one type in each, in one statement: `executemany` takes a millisecond a row.
+    """Appends rows in one statement; `executemany` would take a millisecond per row.
 
     Args:
         connection: The writer's.
-        table: Name of the table; columns in parentheses may follow.
-        rows: Values in the order of the columns.
+        table: Name of the table, optionally followed by columns in parentheses.
+        rows: Values in the order of the columns; each column has values of one type.
     """
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
-        if len(rows) > _MANY_ROWS:  # values of parameters are converted one by one
-            many_rows = pa.table({f"c{at}": column for at, column in enumerate(columns)})  # DuckDB finds it by its name
+        if len(rows) > _MANY_ROWS:  # Arrow, because DuckDB converts parameters value by value
+            many_rows = pa.table({f"c{at}": column for at, column in enumerate(columns)})  # DuckDB finds it by name
             connection.execute(f"INSERT INTO {table} SELECT * FROM many_rows")
             del many_rows
             return
@@ -111,36 +111,36 @@ def insert_rows(connection: Connection, table: str, rows: Sequence[Sequence[Any]
 
 @cache
 def stored_columns(flight: str) -> Mapping[str, pa.DataType]:
-    """The columns that a flight's physical table holds after its key: payload, then recorded provenance."""
+    """The columns of a flight's physical table after its key: payload, then recorded provenance."""
     schema = FLIGHTS["stats.sketches" if flight == "file_sketches" else flight].schema
     names = [n for n in schema.names if n not in KEY and n not in ("freshness", "usable_for")]
     return MappingProxyType({name: schema.field(name).type for name in names})
 
 
 def parts(flight: str) -> tuple[str, ...]:
-    """The physical tables that hold the rows of a flight of `BY_SNAPSHOT`: of a parted one current, then history."""
+    """The physical tables of a flight of `BY_SNAPSHOT`: current and history if it is in `PARTED`, else one."""
     table = BY_SNAPSHOT[flight]
     return (f"{table}_current", f"{table}_history") if flight in PARTED else (table,)
 
 
 @cache
 def row_columns(flight: str) -> Sequence[str]:
-    """The quoted columns of every row of a flight of `BY_SNAPSHOT`, in one order, labels not among them."""
+    """The quoted columns of a flight of `BY_SNAPSHOT`, in order, without the labels."""
     return ("table_key", "snapshot_id", *(f'"{name}"' for name in stored_columns(flight)), "generation", "created_at")
 
 
 def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
-    """CREATE TABLE of a flight's rows; `leading` and `more` are columns before and after the flight's own.
+    """The CREATE TABLE statement of a flight's physical table.
 
     Args:
         flight: A stored flight.
         table: Name of the physical table.
-        leading: SQL of the key's columns after `table_key`.
+        leading: SQL of the columns between `table_key` and the flight's own.
         more: SQL of columns at the end, each after a comma.
     """
     columns = []
     for name, type in stored_columns(flight).items():
-        # sketches do not compress: trying to costs 3 to 5 times the write
+        # sketches do not compress, and trying makes a write take 3 to 5 times as long
         extra = " USING COMPRESSION uncompressed" if name == "data" else ""
         columns.append(f'"{name}" {SQL_TYPES[type]}{extra}')
     return f"CREATE TABLE {table} (table_key BIGINT, {leading}, {', '.join(columns)}, generation BIGINT, " \
@@ -148,7 +148,7 @@ def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
 
 
 def current_ddl(flight: str) -> list[str]:
-    """The statements that make the `…_current` table of a parted flight and the view over both of its tables."""
+    """The statements that create the `…_current` table of a parted flight and the view over both of its tables."""
     current, history = parts(flight)
     columns = ", ".join(row_columns(flight))
     labels = "".join(f", {name} VARCHAR" for name in LABELS)
@@ -160,7 +160,7 @@ def current_ddl(flight: str) -> list[str]:
 
 
 def create(connection: Connection, version: int) -> None:
-    """The tables of an empty file."""
+    """Creates the tables in an empty file."""
     statements = [_CATALOG, ddl("stats.sketches", "stats_sketches", "snapshot_id BIGINT")]
     for flight in PARTED:
         statements += [ddl(flight, parts(flight)[1], "snapshot_id BIGINT"), *current_ddl(flight)]

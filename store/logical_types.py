@@ -13,7 +13,7 @@ import pyarrow as pa
 from store.errors import InvalidField, nearest
 
 MAX_FRACTION: Final = 6  # microseconds
-MAX_DECIMAL: Final = 76  # what decimal256 holds
+MAX_DECIMAL: Final = 76  # digits of decimal256
 MAX_DECIMAL128: Final = 38
 
 
@@ -50,7 +50,7 @@ class LogicalType:
 
     Attributes:
         kind: What family the type belongs to.
-        precision: Digits of a DECIMAL, or of the fraction of a second; None where the type states none.
+        precision: Digits of a DECIMAL, or of the fraction of a second; None if unstated.
         scale: Digits after the point of a DECIMAL.
         qualifier: The fields of an INTERVAL, such as `DAY(2) TO SECOND`, without the precision of the seconds.
     """
@@ -77,8 +77,8 @@ class LogicalType:
         return self.text
 
 
-# Names that take no argument. LIST, OBJECT, SERIAL and INT96 are left out on purpose: each says less, or something
-# else, than the kind it looks like (golden/logical_types.jsonl).
+# Names that take no argument. LIST, OBJECT, SERIAL and INT96 are left out on purpose: each means less, or something
+# else, than the kind it resembles (golden/logical_types.jsonl).
 _PLAIN: Final[dict[Kind, str]] = {
     Kind.BOOLEAN: "BOOLEAN BOOL BIT LOGICAL",
     Kind.INT: "INT INTEGER INT1 INT2 INT4 INT8 INT16 INT32 INT64 TINYINT SMALLINT MEDIUMINT BIGINT LONG SHORT BYTE "
@@ -98,7 +98,7 @@ _PLAIN: Final[dict[Kind, str]] = {
 _PLAIN_NAMES: Final = {name: kind for kind, names in _PLAIN.items() for name in names.split()} | {
     "DOUBLE PRECISION": Kind.DOUBLE
 }
-# Names whose length is cosmetic: a longer VARCHAR is the same type to a statistic.
+# Names whose length is cosmetic: a longer VARCHAR has the same logical type.
 _SIZED_TEXT: Final = frozenset(
     {"CHAR", "CHARACTER", "NCHAR", "BPCHAR", "VARCHAR", "NVARCHAR", "VARCHAR2", "NVARCHAR2", "CHARACTER VARYING"}
 )
@@ -136,10 +136,10 @@ def parse(text: str) -> LogicalType:
     """The type that `text` names.
 
     Args:
-        text: A canonical name or an alias, in any case, with any blanks between its words.
+        text: A canonical name or an alias, in any case, with any whitespace between its words.
 
     Raises:
-        InvalidField: `logical_type` names no type, or has arguments that the type does not take.
+        InvalidField: `text` is not the name of a type, or has arguments that the type does not take.
     """
     if not isinstance(text, str):
         raise InvalidField("logical_type", "is not a string", expected="the name of a type", actual=type(text).__name__)
@@ -216,7 +216,7 @@ _EXTENSIONS: Final[dict[str, Kind]] = {
     "parquet.variant": Kind.VARIANT,
 }
 _is = pa.types
-# Order matters only in that the first test that holds decides.
+# The first test that is true decides.
 _FROM_ARROW: Final = (
     (Kind.INT, (_is.is_integer,)),
     (Kind.STRING, (_is.is_string, _is.is_large_string, _is.is_string_view, _is.is_null)),
@@ -237,9 +237,9 @@ _FROM_ARROW: Final = (
 
 
 def from_arrow(type: pa.DataType) -> LogicalType | None:
-    """The logical type of an Arrow type, or None where no kind fits, as for a union.
+    """The logical type of an Arrow type; None if no kind fits, as for a union.
 
-    A column that is all null has Arrow's null type, which every kind fits; it is called STRING.
+    Arrow's null type, of a column that is all null, becomes STRING.
     """
     if isinstance(type, pa.BaseExtensionType):
         kind = _EXTENSIONS.get(type.extension_name)
@@ -247,7 +247,7 @@ def from_arrow(type: pa.DataType) -> LogicalType | None:
     if _is.is_dictionary(type) or _is.is_run_end_encoded(type):
         return from_arrow(type.value_type)
     if _is.is_decimal(type):
-        # A negative scale stands for zeros before the point, one above the precision for zeros right behind it.
+        # A negative scale adds zeros before the point, one above the precision adds zeros right after it.
         precision, scale = max(type.precision - min(type.scale, 0), type.scale), max(type.scale, 0)
         return LogicalType(Kind.DECIMAL, precision, scale) if precision <= MAX_DECIMAL else None
     if _is.is_timestamp(type):
@@ -275,7 +275,7 @@ def to_arrow(lt: LogicalType) -> pa.DataType:
     """The Arrow type of the values of a logical type.
 
     Raises:
-        ValueError: The kind says too little about its values: containers, VARIANT and INTERVAL.
+        ValueError: The kind alone does not determine an Arrow type: containers, VARIANT and INTERVAL.
     """
     if lt.kind is Kind.DECIMAL:
         precision, scale = lt.precision or MAX_DECIMAL128, lt.scale or 0

@@ -12,12 +12,11 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """Values by key, the least recently used dropped first. Safe among threads.
+    """A mapping that evicts the least recently used values. Thread-safe.
 
     Args:
-        limit: What all values together may take, in the unit of the sizes that `put` is told; a greater one is not
-            kept at all.
-        overhead: What each takes besides.
+        limit: Total size allowed, in the unit of the sizes given to `put`.
+        overhead: Size of an entry besides its value.
     """
 
     def __init__(self, limit: int, overhead: int = 0):
@@ -27,7 +26,7 @@ class LruCache(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """The value of a key, which is now the most recently used; None when it does not exist."""
+        """The value of a key, which becomes the most recently used; None if there is none."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -36,12 +35,12 @@ class LruCache(Generic[K, V]):
             return entry[0]
 
     def put(self, key: K, value: V, size: int = 1) -> None:
-        """Keeps a value in place of one of the same key; drops the least recently used where it is too much.
+        """Stores a value, replacing one of the same key, and evicts the least recently used beyond the limit.
 
         Args:
-            key: What to find it by.
-            value: Not kept if it alone is larger than the limit.
-            size: What it takes, in the unit of the limit, without the overhead of an entry.
+            key: Key of the value.
+            value: The value; not stored if it alone exceeds the limit.
+            size: Size of the value, in the unit of the limit, without the overhead of an entry.
         """
         size += self._overhead
         with self._lock:
@@ -54,12 +53,12 @@ class LruCache(Generic[K, V]):
                 self._drop(next(iter(self._entries)))
 
     def drop(self, key: K) -> None:
-        """Drops a value, if it is there."""
+        """Removes a value, if there is one."""
         with self._lock:
             self._drop(key)
 
     def clear(self) -> None:
-        """Drops all values."""
+        """Removes all values."""
         with self._lock:
             self._entries.clear()
             self.size = 0

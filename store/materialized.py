@@ -1,8 +1,8 @@
 """Materialized slices: one table's current rows of a flight, stored as one value beside them.
 
 DuckDB finds a single value in a third of the time that it takes to bind, plan and collect twenty rows of 35 columns.
-What the values hold is the business of who keeps them. A value stands for what readers see of its table: a commit that
-touches the table deletes it in the same transaction, so that none is ever found that is older than the rows.
+The format of the values is up to the caller. A value never gets stale: a commit that changes what readers see of a
+table deletes the table's values in the same transaction.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import pyarrow as pa
 from store.arrow_sql import execute
 from store.database import Connection, Database
 
-MOST_BYTES: Final = 1 << 20  # of a value: reading a larger one is not faster than reading its rows
-_IDLE: Final = 8  # prepared readers that are kept
+MOST_BYTES: Final = 1 << 20  # largest value worth storing: reading a larger one is not faster than reading its rows
+_IDLE: Final = 8  # pooled cursors with the prepared statement
 
 _FIND: Final = "PREPARE find AS SELECT flight, snapshot_id, data FROM packed WHERE table_key = $1"
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One flight's rows of one table at a snapshot, as of a generation of the table (`store.table_versions`)."""
+    """One flight's rows of one table at a snapshot, read at a generation of the table (`store.table_versions`)."""
 
     flight: str
     table_key: int
@@ -38,11 +38,11 @@ class Value:
 
 
 class MaterializedSlices:
-    """The values of a database, and which tables have lost theirs."""
+    """The values of a database, and the tables whose values were deleted by commits."""
 
     def __init__(self, database: Database):
         self._database = database
-        # tables that may have values; one too many costs a look
+        # tables that may have values; a superset, since a false positive only costs a lookup
         self._keys = {key for (key,) in database.rows("SELECT DISTINCT table_key FROM packed")}
         self._lost: set[int] = set()
         self._lock = threading.Lock()
@@ -50,11 +50,7 @@ class MaterializedSlices:
         database.before_commit.append(self._forget)
 
     def find(self, flight: str, table_key: int, snapshot_id: int) -> bytes | None:
-        """The value, or None where there is none.
-
-        Args:
-            snapshot_id: Id of its current snapshot.
-        """
+        """The value of a table's rows in a flight at a snapshot; None if there is none."""
         if table_key not in self._keys:
             return None
         with self._prepared() as cursor:
@@ -62,7 +58,7 @@ class MaterializedSlices:
         return next((data for name, snapshot, data in values if (name, snapshot) == (flight, snapshot_id)), None)
 
     def having(self, table_keys: Collection[int]) -> Iterator[tuple[str, int, int, bytes]]:
-        """Flight, table key, snapshot id and value of all values of some tables."""
+        """Flight, table key, snapshot id and data of all values of some tables."""
         with self._database.reading() as cursor:
             yield from cursor.execute(
                 "SELECT flight, table_key, snapshot_id, data FROM packed"
@@ -70,17 +66,18 @@ class MaterializedSlices:
             ).fetchall()  # fmt: skip
 
     def keep(self, values: Sequence[Value]) -> None:
-        """Stores values in place of those there are. Tables that were touched since theirs were made are lost again."""
+        """Stores values, replacing earlier ones. Values of tables that changed since their generation are discarded,
+        and `lost` returns these tables again."""
         self._database.write(lambda connection: self._store(connection, values))
 
     def lost(self) -> AbstractSet[int]:
-        """The tables that have lost their values, or had none, and were touched since the last call."""
+        """The tables that changed since the last call, and so have no values."""
         with self._lock:
             lost, self._lost = self._lost, set()
         return lost
 
     def close(self) -> None:
-        """Lets go of the database."""
+        """Closes the pooled cursors."""
         while self._idle:
             self._idle.pop().close()
 
@@ -92,7 +89,7 @@ class MaterializedSlices:
         for flight in {value.flight for value in fresh}:
             old = [value.table_key for value in fresh if value.flight == flight and value.table_key in self._keys]
             self._delete(connection, old, "AND flight = ?", flight)
-        self._keys |= keys  # before anybody can find one, and for `_forget`
+        self._keys |= keys  # before the values are visible, and for `_forget`
         rows = pa.table({
             "flight": pa.array([value.flight for value in fresh], pa.string()),
             "table_key": pa.array([value.table_key for value in fresh], pa.int64()),

@@ -1,4 +1,4 @@
-"""Migrations of the DuckDB file: each step brings a stored database from one layout to the next."""
+"""Migrations of the DuckDB file: each step upgrades a stored database from one layout to the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION = 7  # of the layout
 
 
 def _add_column_usage(connection: Connection) -> None:
-    """Layout 2. Servers made the table themselves before it was part of the layout: what they counted stays."""
+    """Layout 2. Earlier servers created the table themselves; their counts are kept."""
     connection.execute(
         "CREATE TABLE IF NOT EXISTS column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,"
         " table_name VARCHAR, column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ)"
@@ -21,12 +21,12 @@ def _add_column_usage(connection: Connection) -> None:
 
 
 def _add_file_marks(connection: Connection) -> None:
-    """Layout 3. Listings put before have no mark: the next capture of a table puts all its files once more."""
+    """Layout 3. Earlier listings have no mark: the next capture of a table puts all its files once more."""
     connection.execute("CREATE TABLE file_marks (table_key BIGINT, snapshot_id BIGINT, mark VARCHAR)")
 
 
 def _add_packed(connection: Connection) -> None:
-    """Layout 4. The values are made from the rows."""
+    """Layout 4. The values are derived from the rows later."""
     connection.execute(
         "CREATE TABLE packed (flight VARCHAR, table_key BIGINT, snapshot_id BIGINT,"
         " data BLOB USING COMPRESSION uncompressed)"
@@ -34,7 +34,7 @@ def _add_packed(connection: Connection) -> None:
 
 
 def _add_moments(connection: Connection) -> None:
-    """Layout 5. What was stored before has null in the new columns until it is captured again."""
+    """Layout 5. Stored rows have null in the new columns until they are captured again."""
     scalar = {name: SQL_TYPES[type] for name, type in MOMENTS.items()}
     tables = ("stats_columns", "stats_file_columns", "stats_expressions", "stats_column_groups")
     added = dict.fromkeys(tables, scalar)
@@ -55,7 +55,7 @@ def _add_moments(connection: Connection) -> None:
 
 
 def _part_current(connection: Connection) -> None:
-    """Layout 6. Rows that answer for the current snapshot move to tables of their own."""
+    """Layout 6. Current rows move to tables of their own."""
     for flight in PARTED:
         history = parts(flight)[1]
         connection.execute(f"ALTER TABLE {history.removesuffix('_history')} RENAME TO {history}")
@@ -80,14 +80,18 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {
     1: _add_column_usage, 2: _add_file_marks, 3: _add_packed, 4: _add_moments, 5: _part_current,
     6: _add_checks,
 }  # fmt: skip
-"""Version → what brings a file of that version to the next one."""
+"""Version → the step that upgrades a file of that version to the next one."""
 
 
 def migrate(connection: Connection, name: str) -> None:
-    """Brings a file to the newest layout, in one transaction: all steps or none.
+    """Upgrades a file to the newest layout, in one transaction; creates the tables of an empty one.
+
+    Args:
+        connection: A connection to the file.
+        name: Name of the file, for messages.
 
     Raises:
-        InvalidArgument: A newer statflight wrote the file, or something else did.
+        InvalidArgument: A newer statflight, or another program, wrote the file.
     """
     tables = {table for (table,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     connection.execute("BEGIN")
@@ -96,7 +100,7 @@ def migrate(connection: Connection, name: str) -> None:
             create(connection, VERSION)
         elif not {"settings", "snapshots", "stats_sketches"} <= tables:
             raise InvalidArgument(
-                f'database "{name}": it holds tables that are not of statflight',
+                f'database "{name}": it has tables that are not of statflight',
                 code="DATABASE", hint="name another file with --db",
             )  # fmt: skip
         else:
@@ -108,8 +112,8 @@ def migrate(connection: Connection, name: str) -> None:
 
 
 def _migrate_from(connection: Connection) -> None:
-    found = connection.execute("SELECT value FROM settings WHERE name = 'schema_version'").fetchall()
-    version = int(found[0][0]) if found else 0
+    rows = connection.execute("SELECT value FROM settings WHERE name = 'schema_version'").fetchall()
+    version = int(rows[0][0]) if rows else 0
     if version > VERSION:
         raise InvalidArgument(
             f"the database was written by a newer statflight (layout {version}, this one knows {VERSION})",

@@ -1,5 +1,8 @@
-"""Full table names (`catalog.schema.table`, a schema may be dotted, a part that holds a dot is quoted) and the names of
-columns, which are paths of parts."""
+"""Full table names and column names.
+
+A full name is `catalog.schema.table`; the schema may have dots, other parts with dots are quoted. A column is a path of
+parts.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +18,36 @@ _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namesp
 
 
 def split_name(name: str) -> tuple[str, str, str]:
-    """`lake."my.schema".t` → ("lake", "my.schema", "t"); what lies between catalog and table is the schema."""
-    return _split_again(name) if len(name) <= 200 else _split(name)
+    """Catalog, schema and table of a full name: `lake."my.schema".t` → ("lake", "my.schema", "t").
+
+    Raises:
+        ValueError: The name is malformed or has fewer than three parts.
+    """
+    return _split_cached(name) if len(name) <= 200 else _split(name)
 
 
 def _split(name: str) -> tuple[str, str, str]:
     parts = []
     rest = name.strip()
     while True:
-        found = re.match(r'"((?:[^"]|"")+)"(?=\.|$)|([^."]+)(?=\.|$)', rest)
-        if found is None:
+        match = re.match(r'"((?:[^"]|"")+)"(?=\.|$)|([^."]+)(?=\.|$)', rest)
+        if match is None:
             raise ValueError(f"not a table name: {name!r}; expected catalog.schema.table")
-        parts.append(found[1].replace('""', '"') if found[1] is not None else found[2])
-        if found.end() == len(rest):
+        parts.append(match[1].replace('""', '"') if match[1] is not None else match[2])
+        if match.end() == len(rest):
             break
-        rest = rest[found.end() + 1 :]
+        rest = rest[match.end() + 1 :]
     if len(parts) < 3:
         raise ValueError(f"not a full table name: {name!r}; expected catalog.schema.table")
     return parts[0], ".".join(parts[1:-1]), parts[-1]
 
 
-_split_again = lru_cache(maxsize=10_000)(_split)
+_split_cached = lru_cache(maxsize=10_000)(_split)
 
 
 def join_name(catalog: str, schema: str, table: str) -> str:
-    """The full name, such that `split_name` gives the parts back. A dotted schema stays as it is."""
-    # A schema is quoted as a whole only where its dotted parts would not read back.
+    """The full name of a table, the inverse of `split_name`. A schema with dots is not quoted."""
+    # A schema is quoted as a whole only if `split_name` would not return it otherwise.
     plain = all(part and '"' not in part for part in schema.split("."))
     return ".".join([_quoted(catalog), schema if plain else _quote(schema), _quoted(table)])
 
@@ -54,43 +61,43 @@ def _quote(part: str) -> str:
 
 
 def column_key(path: Sequence[str]) -> str:
-    """The text that identifies a column within its table: its parts joined by dots, those that hold a dot quoted.
+    """The key of a column within its table: its parts joined by dots, parts with dots or quotes quoted.
 
-    `("a", "b")` gives `a.b` and `("a.b",)` gives `"a.b"`: two columns, though both are written `a.b` in `column_name`.
+    `("a", "b")` gives `a.b` and `("a.b",)` gives `"a.b"`; these two columns share the `column_name` `a.b`.
     """
     return ".".join(_quote(part) if set('."') & set(part) else part for part in path)
 
 
 def column_parts(key: str) -> tuple[str, ...]:
-    """The path that a column key was made of; of a text that is not a key, what lies between its dots."""
+    """The path of a column key, the inverse of `column_key`; text that is not a key is split at its dots."""
     if '"' not in key:
         return tuple(key.split("."))
-    found = re.findall(r'(?:^|\.)(?:"((?:[^"]|"")*)"(?=\.|$)|([^.]*))', key)
-    return tuple(quoted.replace('""', '"') or plain for quoted, plain in found)
+    matches = re.findall(r'(?:^|\.)(?:"((?:[^"]|"")*)"(?=\.|$)|([^.]*))', key)
+    return tuple(quoted.replace('""', '"') or plain for quoted, plain in matches)
 
 
 def dotted_name(key: str) -> str:
-    """The `column_name` of a column key, which is not an identity."""
+    """The `column_name` of a column key, which several columns may share."""
     return ".".join(column_parts(key))
 
 
-# Patterns of full names, as `join_name` writes them: `*` is any run of characters, dots too.
+# Patterns of full names, in the form of `join_name`: `*` matches any characters, including dots.
 
 
 def is_pattern(text: str) -> bool:
-    """True if a text has a star outside of quotes."""
+    """True if a text has a `*` outside of quotes."""
     return "*" in _QUOTED.sub("", text)
 
 
 @lru_cache(maxsize=1024)
 def matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """An expression that matches the whole of each name that one of the patterns matches."""
+    """A regular expression whose `fullmatch` matches the names that any of the patterns matches."""
     return re.compile("|".join(map(_expression, patterns)) or r"(?!)", re.DOTALL)
 
 
 def _expression(pattern: str) -> str:
-    # What lies between two stars may always be taken where it comes first, so no group is tried twice: no pattern and
-    # no name make the match slow.
+    # Text between two stars may always be matched at its first occurrence, so the groups are atomic: without
+    # backtracking no pattern or name makes the match slow.
     first, *middle = map(re.escape, pattern.split("*"))
     if not middle:
         return first
@@ -99,5 +106,5 @@ def _expression(pattern: str) -> str:
 
 
 def table_uuid(catalog: str, schema: str, table: str) -> str:
-    """The id of a table whose format has none (store/SEMANTICS.md §1)."""
+    """The id of a table whose format has no table ids (store/SEMANTICS.md §1)."""
     return str(uuid.uuid5(_NAMESPACE, f"{catalog}\0{schema}\0{table}"))

@@ -1,4 +1,4 @@
-"""Publications: where statistics of a table were published, the newest in each home."""
+"""Publications: the newest publication of a table's statistics in each home."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Publications:
-    """The part of the catalog that records them."""
+    """The part of the catalog that records publications."""
 
     database: Database
 
@@ -22,7 +22,7 @@ class Publications:
         location: str | None = None, columns: Sequence[str] = (), detail: str | None = None,
         made_snapshot_id: int | None = None,
     ) -> None:  # fmt: skip
-        """Records a table's newest publication in a home (`sys.publications`), in place of the one before.
+        """Records a table's publication in a home (`sys.publications`), replacing the previous one.
 
         Args:
             connection: The writer's.
@@ -30,10 +30,10 @@ class Publications:
             home: The `to` of the publication, such as `iceberg`.
             snapshot_id: The snapshot whose statistics were published.
             state: CURRENT, STALE or FAILED; CURRENT reads as STALE once the table has another current snapshot.
-            location: Path or name of what was written.
+            location: Path or name of the published file or object.
             columns: Names of the published columns.
-            detail: What a person should know, such as the reason of a failure.
-            made_snapshot_id: Snapshot of the table that the publication itself made: the statistics hold for it too.
+            detail: Note for people, such as the reason of a failure.
+            made_snapshot_id: Snapshot that the publication itself created; the statistics are valid for it too.
         """
         key = [table.table_key, home]
         connection.execute("DELETE FROM publications WHERE table_key = ? AND home = ?", key)
@@ -44,10 +44,10 @@ class Publications:
 
     def publications(self, table: TableEntry) -> list[dict[str, Any]]:
         """The newest publication of a table in each home: home, snapshot_id, state, location, columns, published_at,
-        detail and made_snapshot_id, as they were recorded."""
+        detail and made_snapshot_id."""
         with self.database.reading() as cursor:
-            found = cursor.sql(
+            rows = cursor.sql(
                 "SELECT home, snapshot_id, state, location, columns, published_at, detail, made_snapshot_id"
                 " FROM publications WHERE table_key = ? ORDER BY home", params=[table.table_key],
             ).to_arrow_table()  # fmt: skip
-        return found.to_pylist()
+        return rows.to_pylist()

@@ -1,4 +1,4 @@
-"""Puts: rows of one flight, a mode, the counts that come back, and the keys that identify rows."""
+"""Puts: rows of one flight and a mode, the counts returned, and the keys that identify rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from store.targets import TargetKind
 Codes: TypeAlias = npt.NDArray[np.int64]
 
 # Flight → the stored columns that, with table and snapshot, identify a record. `file_sketches` are the rows of
-# stats.sketches that speak of files: they are stored as the files are.
+# stats.sketches about files, which are stored by span, as rows of files are.
 IDENTITY = {
     "stats.tables": (),
     "stats.columns": ("column_id",),
@@ -46,12 +46,12 @@ _SLICE_ROWS = 65_536
 
 
 class PutMode(StrEnum):
-    """Ways of a put with targets that are stored already."""
+    """Treatment of targets that are stored already."""
 
     CREATE = "create"  # other content for a stored target is a conflict
     UPSERT = "upsert"
     REPLACE_SNAPSHOT = "replace_snapshot"
-    FILL = "fill"  # only what is missing so far; for what a capture found without being asked
+    FILL = "fill"  # stores missing records only; for results that a capture was not asked for
     CAPTURE = "capture"  # upsert, but a PARTIAL record does not replace a COMPLETE one of its snapshot and target
 
 
@@ -68,17 +68,17 @@ class Counts:
         return Counts(*(a + b for a, b in zip(self.astuple(), other.astuple(), strict=True)))
 
     def astuple(self) -> tuple[int, int, int, int]:
-        """The counts in their order."""
+        """The counts in the order of the fields."""
         return self.received, self.created, self.unchanged, self.replaced
 
     def to_json(self) -> dict[str, int]:
-        """The counts as the answer of a put has them."""
+        """The counts as JSON, for the response to a put."""
         return dict(zip(("received", "created", "unchanged", "replaced"), self.astuple(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Rows of one flight for any number of tables and snapshots; `rows` carry the key columns of the flight."""
+    """Rows of one flight for any number of tables and snapshots; `rows` have the key columns of the flight."""
 
     flight: str
     rows: pa.Table
@@ -87,12 +87,12 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Novel:
-    """Tables and snapshots that a transaction registered: until it stores rows of a flight, there are none of them.
+    """Tables and snapshots that are new in a transaction, so that lookups of their stored rows can be skipped.
 
     Attributes:
-        tables: Keys of the tables.
-        snapshots: Snapshot ids, each with its table key; also of tables that were there before.
-        flights: Flights of which the transaction has stored rows.
+        tables: Keys of the new tables.
+        snapshots: (table key, snapshot id) of the new snapshots, also of existing tables.
+        flights: Flights in which the transaction has stored rows.
     """
 
     tables: set[int] = field(default_factory=set)
@@ -100,7 +100,7 @@ class Novel:
     flights: set[str] = field(default_factory=set)
 
     def has_tables(self, flight: str, rows: pa.Table) -> bool:
-        """True if no rows of a flight are stored for any table of the rows (`table_key`).
+        """True if no rows of a flight are stored for any table of the rows.
 
         Args:
             flight: The flight of the rows.
@@ -123,12 +123,12 @@ class Novel:
 
 
 def cosmetic(flight: str) -> frozenset[str]:
-    """The columns in which two rows of one content may differ."""
+    """The columns that are not part of a row's content."""
     return _SKETCH_COSMETIC if flight.endswith("sketches") else COSMETIC
 
 
 def digest(puts: Sequence[Put]) -> str:
-    """SHA-256 of the puts' rows and modes, however the rows were cut into batches."""
+    """SHA-256 of the puts' rows and modes, independent of how the rows were split into batches."""
     sink = _Hash()
     for put in puts:
         sink.write(f"{put.flight}\0{put.mode}\0{put.rows.schema.names}\0{put.rows.num_rows}\0".encode())
@@ -151,13 +151,14 @@ class _Hash(io.RawIOBase):
 
 
 def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
-    """A number for each row: equal just where the rows agree in all the columns; it says nothing else.
+    """Group codes: two rows have the same number exactly if they agree in all the columns.
 
     Args:
+        rows: The rows.
         names: Columns to compare; nulls are equal.
 
     Returns:
-        int64, of shape (rows,).
+        int64, of shape (rows,), in no meaningful order.
     """
     total: Codes = np.zeros(rows.num_rows, np.int64)
     for name in names:
@@ -165,7 +166,7 @@ def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
         if pa.types.is_list(column.type):
             column = _texts(column)
         if len(column) and not column.null_count and pc.all(pc.equal(column, column[0])).as_py():
-            continue  # one value throughout, as catalog, schema and table mostly are
+            continue  # a constant column, as catalog, schema and table usually are
         coded = column.dictionary_encode().combine_chunks()
         numbers = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False).astype(np.int64)
         total = total * (len(coded.dictionary) + 1) + numbers
@@ -175,12 +176,12 @@ def codes(rows: pa.Table, names: Sequence[str]) -> Codes:
 
 
 def first_of_each(rows: pa.Table, names: Sequence[str]) -> pa.Array:
-    """The number of the first row (int64) of each combination of values in some columns, in ascending order."""
+    """Index of the first row (int64) of each combination of values in some columns, ascending."""
     return pa.array(np.sort(np.unique(codes(rows, names), return_index=True)[1]))
 
 
 def _texts(lists: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Lists as texts that are equal where the lists are."""
+    """Lists as strings that are equal exactly if the lists are."""
     if pa.types.is_nested(lists.type.value_type):
         values = (None if value is None else json.dumps(value) for value in lists.to_pylist())
         return pa.chunked_array([pa.array(values, pa.string())])
@@ -188,7 +189,7 @@ def _texts(lists: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def split(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows apart by the values of some columns; rows that agree keep their order."""
+    """The rows grouped by the values of some columns, one table per group; rows of a group keep their order."""
     numbers = codes(rows, names)
     if not len(numbers) or (numbers == numbers[0]).all():
         yield rows
@@ -202,16 +203,19 @@ def split(rows: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def once(flight: str, name_of: Callable[[int], str], rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The rows with each target once: the first of equal ones; InvalidArgument where two rows contradict.
+    """The rows without duplicates: the first of equal rows for one target.
 
     Args:
         flight: The flight of the rows.
-        name_of: The full name of a row's table, by its number.
+        name_of: Row index → full name of the row's table, for messages.
         rows: All rows.
-        keys: The columns that name a target.
+        keys: The columns that identify a target.
+
+    Raises:
+        InvalidArgument: Two different rows for one target.
     """
     numbers = codes(rows, keys)
-    if (numbers[1:] > numbers[:-1]).all():  # sorted as captures come: no need to look further
+    if (numbers[1:] > numbers[:-1]).all():  # rows of captures are sorted: no duplicates
         return rows
     distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
     if len(distinct) == len(numbers):
@@ -230,13 +234,14 @@ def once(flight: str, name_of: Callable[[int], str], rows: pa.Table, keys: Seque
 
 
 def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str, Any], new: dict[str, Any]) -> Conflict:
-    """The Conflict of a row with what is stored, naming the first field that differs.
+    """The Conflict of a row with the stored one, with the first field that differs.
 
     Args:
+        flight: The flight of the rows.
         full_name: The table's full name.
-        keys: The columns that name the target.
-        old: The stored record by column name.
-        new: The put's.
+        keys: The columns that identify the target.
+        old: The stored row by column name.
+        new: The row of the put by column name.
     """
     content = [name for name in old if name not in cosmetic(flight) and name not in keys]
     differing = next((name for name in content if new.get(name) != old[name]), "content")
@@ -249,7 +254,7 @@ def contradicts(flight: str, full_name: str, keys: Sequence[str], old: dict[str,
 
 
 def shown(value: object) -> str:
-    """A value as an error names it: short."""
+    """A value shortened for messages."""
     if isinstance(value, dict):
         return ", ".join(f"{k}={shown(v)}" for k, v in value.items()) or "the table"
     text = repr(value) if isinstance(value, bytes) else str(value)
@@ -257,7 +262,7 @@ def shown(value: object) -> str:
 
 
 def snapshots_of(parts: Sequence[pa.Table]) -> pa.Table:
-    """table_key, snapshot_id and schema_hash of each snapshot that rows are of, the hash being the first they give."""
+    """The distinct snapshots of rows: table_key, snapshot_id, and the first schema_hash that is not null, if any."""
     pairs, place = [], ["table_key", "snapshot_id"]
     for rows in parts:
         first = first_of_each(rows, place)
@@ -267,7 +272,7 @@ def snapshots_of(parts: Sequence[pa.Table]) -> pa.Table:
             hashes = rows["schema_hash"].take(first)
             if hashes.null_count:
                 grouped = rows.select([*place, "schema_hash"]).group_by(place, use_threads=False)
-                found = grouped.aggregate([("schema_hash", "first")])
-                each, hashes = found.select(place), found["schema_hash_first"]
+                firsts = grouped.aggregate([("schema_hash", "first")])
+                each, hashes = firsts.select(place), firsts["schema_hash_first"]
         pairs.append(each.append_column("schema_hash", hashes))
     return pairs[0] if len(pairs) == 1 else snapshots_of([pa.concat_tables(pairs)])

@@ -1,7 +1,7 @@
-"""Records of a put: cast to the flight's columns, checked by vector, in normal form (store/SEMANTICS.md §2).
+"""Validation of the records of a put: casts, checks and normal form (store/SEMANTICS.md §2).
 
-`prepare` is the door of a put: what it returns fits the flight's schema, is in normal form and breaks no rule; what it
-refuses it refuses by name of field, reason, expected and actual. No loop runs per row: Python sees distinct values.
+`prepare` is the entry point: its result has the flight's schema, is in normal form and breaks no rule; its errors have
+field, reason, expected and actual value. It works on whole columns; Python code runs once per distinct value, not row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TARGETS: Final[dict[str, tuple[str, ...]]] = {
     "stats.column_groups": ("column_ids",),
     "stats.sketches": ("role", "sketch_type", "data"),
 }
-# Of these columns one must be there, and in each row one of them has a value.
+# At least one of these columns is required, and each row must have a value in one of them.
 _ALTERNATIVES: Final[dict[str, tuple[str, str]]] = {
     "stats.columns": ("column_id", "column_name"),
     "stats.file_columns": ("column_id", "column_name"),
@@ -56,7 +56,7 @@ _AT_MOST: Final = (
 
 
 def required(flight: Flight) -> tuple[str, ...]:
-    """The columns that a put into the flight must have, and have a value in each row."""
+    """The columns that a put into the flight must have, without nulls."""
     return (*_KEY, *_TARGETS.get(flight.name, ()))
 
 
@@ -64,20 +64,20 @@ def prepare(
     flight: Flight, batch: pa.RecordBatch | pa.Table, policy: bounds.ZonePolicy = bounds.REFUSE, *,
     first_row: int = 0, clamp: bool = False,
 ) -> pa.Table:  # fmt: skip
-    """A batch of a put stream as the flight's own columns, in normal form.
+    """Validates and normalizes a batch of a put stream.
 
     Args:
         flight: A writable flight.
-        batch: Any subset of the flight's columns that holds the required ones; untrusted.
-        policy: What to do with a zoned bound of a TIMESTAMP.
-        first_row: Rows of the stream before this batch; refusals count rows over the stream, from 1.
-        clamp: Bring estimates of distinct values down to what is possible instead of refusing them: for captures.
+        batch: Any subset of the flight's columns that has the required ones; untrusted.
+        policy: Treatment of bounds with a zone for TIMESTAMP columns.
+        first_row: Number of rows of the stream before this batch; errors count rows over the stream, from 1.
+        clamp: Reduce estimates of distinct values that are too large instead of refusing them; for captures.
 
     Returns:
-        The known columns that were given, in the flight's order and types, without the derived ones.
+        The given columns in the order and types of the flight, without the derived ones.
 
     Raises:
-        InvalidField: A column is missing, surplus, or of another type; or a value breaks a rule.
+        InvalidField: A column is missing, unknown, or of another type; or a value breaks a rule.
         InvalidArgument: The flight takes no puts, or the batch is corrupt.
     """
     if not flight.writable:
@@ -90,14 +90,14 @@ def prepare(
             part.validate(full=True)  # before any kernel: a hostile buffer would crash the process
         except pa.ArrowInvalid as error:
             raise InvalidArgument(f"{flight.name}: the batch is corrupt: {first_line(error)}") from None
-        # No rows, no checks; and Arrow has kernels that trip over empty arrays.
+        # Some Arrow kernels fail on empty arrays.
         done.append(_Batch(flight, part, schema, policy, first_row, clamp).checked() if part.num_rows else None)
         first_row += part.num_rows
     return pa.Table.from_batches([part for part in done if part is not None], schema)
 
 
 def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
-    """The schema of the result; refuses strangers, doubles, and columns missing or of another type."""
+    """The schema of the result; refuses columns that are unknown, duplicate, missing or of another type."""
     names, known = given.names, flight.schema.names
     for name in names:
         if name not in known:
@@ -125,7 +125,7 @@ def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
 
 
 class _Batch:
-    """One batch of at least one row, on its way to normal form."""
+    """One batch of at least one row while it is validated and normalized."""
 
     def __init__(
         self, flight: Flight, batch: pa.RecordBatch, schema: pa.Schema, policy: bounds.ZonePolicy, first_row: int,
@@ -157,12 +157,12 @@ class _Batch:
         if self.flight.name == "stats.files":
             self._check_deletes()
         self._check_types_and_bounds()
-        if found := first_impossible(self.columns, within_bounds=not self.clamp):
-            raise self._refuse(found.row, found.field, found.reason, found.expected)
+        if bad := first_impossible(self.columns, within_bounds=not self.clamp):
+            raise self._refuse(bad.row, bad.field, bad.reason, bad.expected)
         return pa.RecordBatch.from_arrays(list(self.columns.values()), schema=self.schema)
 
     def _known(self, name: str) -> pa.Array | None:
-        """The column, if it is there and has a value."""
+        """The column; None if it was not given or is all null."""
         column = self.columns.get(name)
         return None if column is None or column.null_count == len(column) else column
 
@@ -171,7 +171,7 @@ class _Batch:
         return InvalidField(name, reason, expected=expected, actual=actual, where=f"row {self.first_row + index + 1}")
 
     def _hold(self, holds: pa.BooleanArray, name: str, reason: str, expected: object) -> None:
-        """Refuses the first row for which it does not hold; null holds."""
+        """Refuses the first row for which `holds` is false; null counts as true."""
         if not pc.all(holds, min_count=0).as_py():
             raise self._refuse(pc.index(holds, False).as_py(), name, reason, expected)
 
@@ -220,7 +220,7 @@ class _Batch:
             self._hold(pc.greater_equal(column, 0.0), "stddev", "is negative", "at least 0")
 
     def _check_possible(self) -> None:
-        """Holds counts of values and of distinct values to the number of rows."""
+        """Checks counts of values and of distinct values against the number of rows."""
         rows = self._known("row_count")
         if rows is None:
             return
@@ -240,7 +240,7 @@ class _Batch:
                            "at most one for each row that is not null")  # fmt: skip
 
     def _map(self, name: str, how: Callable[[str], str], expected: str) -> None:
-        """Brings each distinct text to normal form; a ValueError refuses it."""
+        """Normalizes each distinct text with `how`, whose ValueError refuses it."""
         if (column := self._known(name)) is None:
             return
         coded = column.dictionary_encode()
@@ -256,7 +256,7 @@ class _Batch:
             self.columns[name] = pa.array(after, pa.string()).take(coded.indices)
 
     def _check_group(self) -> None:
-        """Sorts the ids of each group, and their names along."""
+        """Checks the ids of each group, and sorts them together with their names."""
         ids = self.columns["column_ids"]
         lengths, flat = pc.list_value_length(ids).to_numpy(), ids.flatten()
         rows: np.ndarray = np.repeat(np.arange(len(ids)), lengths)
@@ -281,7 +281,7 @@ class _Batch:
             return
         self.columns["column_ids"] = lists(lengths, pa.array(values), ids.type)
         if names is not None:
-            # Groups without names have no place in the flat names: count only those that have.
+            # Groups without names have no elements in the flat list of names, so only the others are counted.
             named = names.is_valid().to_numpy(zero_copy_only=False)
             kept: np.ndarray = np.repeat(named, lengths)
             rank = np.cumsum(kept) - 1
@@ -307,14 +307,15 @@ class _Batch:
             self._hold_each(deletes, holds, "delete_files", f"has a negative {name}", "at least 0")
 
     def _hold_each(self, lists: pa.Array, holds: pa.BooleanArray, name: str, reason: str, expected: str) -> None:
-        """Refuses the first row with an element for which it does not hold; null does not hold."""
+        """Refuses the first row with an element for which `holds` is false or null."""
         index = pc.index(holds.fill_null(False), False).as_py()
         if index >= 0:
             row = pc.list_parent_indices(lists)[index].as_py()
             raise self._refuse(row, name, reason, expected)
 
     def _check_sketch(self) -> None:
-        """A sketch names its target: by storage_id, or by kind and what the kind needs; both must agree."""
+        """Checks the target of each sketch: a storage_id, or a kind with its column; if both are given they must
+        agree."""
         kinds = self.columns.get("target_kind", pa.nulls(self.length, pa.string()))
         given = self.columns.get("storage_id", pa.nulls(self.length, pa.string()))
         for kind, column in target_ids.NAMED_BY.items():
@@ -361,7 +362,7 @@ class _Batch:
         if len(distinct) == 1 and not column.null_count:
             self._normalise(distinct[0], None)
             return
-        # Sorted by type once, each type is one slice.
+        # Sorted by type, so that each type is one slice.
         numbers = np.array([distinct.index(type) for type in types])
         codes = np.where(
             column.is_valid().to_numpy(zero_copy_only=False),
@@ -403,7 +404,7 @@ class _Batch:
         self.columns |= self._bounds(type, {n: self.columns[n] for n in ("min", "max") if n in self.columns}, rows)
 
     def _bounds(self, type: LogicalType, texts: dict[str, pa.Array], rows: np.ndarray | None) -> dict[str, pa.Array]:
-        """The bounds of rows of one type in canonical text, in order; `rows` are their places in the batch."""
+        """Canonical bounds of rows of one type; `rows` are their indices in the batch, None for all of it."""
 
         def place(index: int) -> int:
             return index if rows is None else int(rows[index])

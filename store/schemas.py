@@ -1,8 +1,8 @@
-"""Every public Arrow schema, once: the flights, their keys, what is identity, what is cosmetic, what is writable.
+"""All public Arrow schemas: the flights with their keys, identity columns and cosmetic columns.
 
-Columns that a later version added stand at the very end of their flight, after provenance, so that none moves. `mean`
-and `stddev` of a table's column belong in the rows a capture puts into `stats.columns`, those of a file's column in its
-rows of `stats.file_columns`; both flights take them like any other scalar (`MOMENTS`), and null means unknown.
+Columns that a later version added are the last of their flight, after provenance, so that the position of others never
+changes. `stats.columns` has `mean` and `stddev` of a table's columns, `stats.file_columns` those of a file's columns
+(`MOMENTS`); null means unknown.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SCALAR: Final = {
     "max_width_bytes": INT,
 }
 MOMENTS: Final = {"mean": FLOAT, "stddev": FLOAT}
-"""Mean and sample standard deviation of the non-null values that are not NaN; of INT, FLOAT, DOUBLE and DECIMAL."""
+"""Mean and sample standard deviation of the values that are neither null nor NaN; INT, FLOAT, DOUBLE, DECIMAL only."""
 DELETE_FILE: Final = pa.struct([
     ("file_path", TEXT), ("file_content", TEXT), ("content_offset", INT), ("content_size", INT),
 ])  # fmt: skip
-"""A delete file or deletion vector that applies to a data file; offset and size in bytes where it is a part of one."""
+"""A delete file or deletion vector that applies to a data file; offset and size in bytes if it is a part of a file."""
 DELETES: Final = {"equality_field_ids": pa.list_(INT), "delete_files": pa.list_(DELETE_FILE)}
 RECORDED: Final = {
     "producer": TEXT,
@@ -74,7 +74,7 @@ FREQUENT_ITEMS: Final = "apache-datasketches-frequent-items-utf8-v1"
 
 @dataclass(frozen=True)
 class Flight:
-    """A named stream: its Arrow schema, whether DoPut takes it, and the columns that identify one record."""
+    """A named dataset: its Arrow schema, whether DoPut accepts it, and the columns that identify a record."""
 
     name: str
     schema: pa.Schema
@@ -175,9 +175,9 @@ _ALL: Final = [
     }),
     _plain("information_schema.check_constraints", "NOT NULL and CHECK constraints",
            _CONSTRAINT | {"check_clause": TEXT}),
-    _plain("information_schema.constraint_column_usage", "Columns that a constraint speaks of",
+    _plain("information_schema.constraint_column_usage", "Columns that a constraint refers to",
            _TABLE_KEY | {"column_name": TEXT} | _CONSTRAINT),
-    _plain("information_schema.constraint_table_usage", "Tables that a constraint speaks of", _TABLE_KEY | _CONSTRAINT),
+    _plain("information_schema.constraint_table_usage", "Tables that a constraint refers to", _TABLE_KEY | _CONSTRAINT),
     _plain("sys.connectors", "Registered connectors, secrets masked", {
         "catalog": TEXT, "format": TEXT, "uri": TEXT, "options": TEXT, "state": TEXT, "last_seen_at": INSTANT,
         "last_error": TEXT,
@@ -186,7 +186,7 @@ _ALL: Final = [
         "format": TEXT, "location": TEXT, "partition_keys": pa.list_(TEXT), "properties": TEXT, "state": TEXT,
         "last_error": TEXT, "discovered_at": INSTANT, "checked_at": INSTANT,
     }),
-    _plain("sys.snapshots", "Snapshots known of each table", KEY | {
+    _plain("sys.snapshots", "Known snapshots of each table", KEY | {
         "parent_snapshot_id": INT, "sequence_number": INT, "committed_at": INSTANT, "operation": TEXT,
         "schema_hash": TEXT, "is_current": BOOL, "captured": BOOL,
     }),
@@ -216,7 +216,7 @@ _ALL: Final = [
         "snapshot_id": INT, "target_kind": TEXT, "storage_id": TEXT, "outcome": TEXT, "engine_id": TEXT,
         "detail": TEXT, "elapsed_ms": FLOAT,
     }),
-    _plain("sys.column_usage", "What readers ask for; no column name for reads of a whole table", _TABLE_KEY | {
+    _plain("sys.column_usage", "Reads of each column; column_name is null for reads of all columns", _TABLE_KEY | {
         "column_name": TEXT, "reads": INT, "last_read_at": INSTANT,
     }),
     _plain("sys.flights", "The flights of this server", {

@@ -1,4 +1,4 @@
-"""Snapshots that puts name: registered at first sight, and current for external tables when they are the greatest."""
+"""Registration of the snapshots in puts; the greatest snapshot id of an external table is its current snapshot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from store.database import Database
 from store.layout import Connection, insert_rows
 from store.lru import LruCache
 
-SIGHTED: Final = 65_536  # snapshots that need not be looked up when they are put again
+SIGHTED: Final = 65_536  # cached snapshots, which are not looked up again
 
 
 class Sightings(ABC):
@@ -32,20 +32,20 @@ class Sightings(ABC):
 
     @abstractmethod
     def keep(self, entry: TableEntry) -> None:
-        """Shows an entry to the writer, and to everybody once it is committed."""
+        """Makes an entry visible to the writer, and to readers once it is committed."""
 
     def sight_snapshots(
         self, connection: Connection, seen: pa.Table, new_tables: Collection[int] = ()
     ) -> set[tuple[int, int]]:
-        """Registers snapshots that a put has rows of; an external table's greatest id is its current snapshot.
+        """Registers the snapshots of a put, and advances the current snapshot of external tables.
 
         Args:
             connection: The writer's.
-            seen: table_key, snapshot_id, schema_hash (null where the rows have none), each table and snapshot once.
+            seen: Distinct table_key and snapshot_id, with schema_hash (null if the rows have none).
             new_tables: Keys of tables that have no snapshots yet.
 
         Returns:
-            The snapshots that were not registered before, each with its table key.
+            (table key, snapshot id) of the snapshots that were not registered before.
         """
         places = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True)
         unsure = pa.array([self.sighted.get(place) is None for place in places], pa.bool_())
@@ -70,7 +70,7 @@ class Sightings(ABC):
         older = seen.filter(pa.array([key not in new_tables for key, _ in places], pa.bool_()))
         stored = self._stored_hashes(connection, older) if older.num_rows else {}
         new = [place for place in places if place not in stored]
-        # a connector's own snapshots come from the connector: whether it has this one it will tell
+        # whether a snapshot of a lake's table is live is unknown (None) until the next inspection of the lake
         external = {key for key, _ in new if self.drafted.by_key[key].format == EXTERNAL}
         insert_rows(connection, "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live)", [
             [key, id_, id_ if key in external else -1, hashes[key, id_], True if key in external else None]
@@ -90,11 +90,11 @@ class Sightings(ABC):
             if (hash_ := stored.get(place) or hashes[place]) is not None:
                 self.sighted.put(place, hash_)
         for key, _ in new:
-            self.seen_as.pop(key, None)  # whether the lake has it the next look tells
+            self.seen_as.pop(key, None)  # so that the next inspection stores the table again
         return set(new)
 
     def _stored_hashes(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], str | None]:
-        """Table key and snapshot id → schema hash of the snapshots that are stored, among some."""
+        """(table key, snapshot id) → schema hash, of those of the snapshots that are stored."""
         scope = f"{within('n.table_key', seen['table_key'])} AND {within('n.snapshot_id', seen['snapshot_id'])}"
         join = "" if seen.num_rows == 1 else (
             " SEMI JOIN {seen} s ON s.table_key = n.table_key AND s.snapshot_id = n.snapshot_id")  # fmt: skip
@@ -103,7 +103,7 @@ class Sightings(ABC):
         return {(key, snapshot_id): hash_ for key, snapshot_id, hash_ in rows}
 
     def _advance(self, connection: Connection, later: Mapping[int, int]) -> None:
-        """Gives external tables a later current snapshot: table key → id, greater than any before."""
+        """Sets the current snapshot of external tables: table key → snapshot id, greater than the previous one."""
         pairs = pa.table({
             "table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64()),
         })  # fmt: skip
@@ -126,8 +126,8 @@ class Sightings(ABC):
             self.keep(replace(self.drafted.by_key[key], current_snapshot_id=snapshot_id))
 
     def _with_other_schema(self, connection: Connection, later: Mapping[int, int], pairs: pa.Table) -> set[int]:
-        """The tables (key → new current snapshot, the same as `pairs`) whose schema is not that of the snapshot that
-        is current until now. Where it stays, the same rows answer, and are only labelled anew."""
+        """The tables (key → new current snapshot, the same as `pairs`) whose new current snapshot has another schema
+        than the previous one. The current rows of the other tables stay and only get other labels."""
         hashes = []
         for key, snapshot_id in later.items():
             current = self.drafted.by_key[key].current_snapshot_id
