@@ -1,6 +1,6 @@
-"""Connectors by format: `open_connector` finds the one a configuration names.
+"""Connectors by format: `open_connector` opens the one of a configuration.
 
-Formats are the entry points of group `statflight.connectors`; a checkout that is not installed has the same ones.
+Formats are the built-in ones, which need no installation, and the entry points of group `statflight.connectors`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUILT_IN: Final = {
     "paimon": "capture.connectors.paimon.connector:PaimonConnector",
     "parquet": "capture.connectors.parquet.connector:ParquetConnector",
 }
-_OURS: Final = ("capture", "store")  # a module of ours that is missing is a fault, not a library to install
+_OURS: Final = ("capture", "store")  # own packages; a missing module there is a bug, not a missing library
 
 
 @lru_cache(maxsize=1)
@@ -34,10 +34,10 @@ def known_formats() -> dict[str, str]:
 
 
 def connector_class(format: str) -> type[Connector]:
-    """The connector of a format.
+    """The connector class of a format.
 
     Raises:
-        InvalidArgument: The format does not exist, or the library it reads with is not installed.
+        InvalidArgument: The format does not exist, or its library is not installed.
     """
     formats = known_formats()
     if format not in formats:
@@ -63,10 +63,10 @@ def connector_class(format: str) -> type[Connector]:
 
 
 def open_connector(config: ConnectorConfig) -> Connector:
-    """The connector of a configuration, its named secret resolved.
+    """Opens the connector of a configuration and resolves its named secret.
 
     Raises:
-        InvalidArgument: The format, an option or the secret's name is wrong.
+        InvalidArgument: The format, an option or the name of the secret is invalid.
     """
     connector = connector_class(config.format)
     return connector(dataclasses.replace(config, options=resolve(config.options)))

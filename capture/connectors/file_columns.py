@@ -1,4 +1,4 @@
-"""Statistics per file and column as rows of `stats.file_columns`: typed arrays in, canonical text out."""
+"""Rows of `stats.file_columns` from typed arrays: converts bounds to canonical text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from store import bounds
 from store.logical_types import Kind, LogicalType, parse, to_arrow
 
 ROWS_PER_TABLE = 262_144
-"""About how many rows a table of file columns may have."""
+"""Approximate maximum of rows in one table of file columns."""
 
 
 def absent(logical_type: str) -> pa.Array:
-    """One null: the constant of a column that a file lacks."""
+    """A one-element null array: the constant of a column that is missing in a file."""
     try:
         return pa.nulls(1, to_arrow(parse(logical_type)))
-    except ValueError:  # durations are counted, in whatever type
+    except ValueError:  # types without an Arrow form, such as INTERVAL
         return pa.nulls(1)
 
 
@@ -37,10 +37,10 @@ def column_rows(
     lower_exact: pa.Array | bool | None = None,
     upper_exact: pa.Array | bool | None = None,
 ) -> pa.Table:
-    """One row per file for one column.
+    """Builds the rows of one column, one per file.
 
-    What contradicts itself is unknown: a null count below zero or above the row count, a lower bound above the upper.
-    Files without rows have no bounds, whatever their partition is.
+    Contradictory values become null: a null count below zero or above the row count, a lower bound above the upper.
+    Files without rows have no bounds, not even from their partition.
     """
     rows = len(file_paths)
     columns = dict(_blank(rows))
@@ -51,7 +51,7 @@ def column_rows(
     columns["logical_type"] = pa.repeat(column.logical_type, rows)
     columns["row_count"] = row_count
     kind = parse(column.logical_type)
-    nans = nan_count if kind.kind in (Kind.FLOAT, Kind.DOUBLE) else None  # of other kinds there is none to count
+    nans = nan_count if kind.kind in (Kind.FLOAT, Kind.DOUBLE) else None
     for name, count in (("null_count", null_count), ("nan_count", nans)):
         if count is not None:
             columns[name] = _plausible(count, row_count)
@@ -70,13 +70,13 @@ def column_rows(
 
 @lru_cache(maxsize=8)
 def _blank(rows: int) -> Mapping[str, pa.Array]:
-    """Columns of nulls. Tables of many columns ask for the same ones again and again."""
+    """Columns of nulls, cached because all columns of a table need the same ones."""
     return {item.name: pa.nulls(rows, item.type) for item in FILE_COLUMN_SCHEMA}
 
 
 def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:
     count = count.cast(pa.int64())
-    if len(count) and not (count.null_count or row_count.null_count):  # nearly always, and then all at once
+    if len(count) and not (count.null_count or row_count.null_count):  # fast path for the usual case
         extent, most = pc.min_max(count).as_py(), pc.min(row_count).as_py()
         if extent["min"] >= 0 and extent["max"] <= most:
             return count

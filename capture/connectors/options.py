@@ -1,6 +1,6 @@
-"""Connector options: which there are, which go to a storage library, time limits, the prefix rewrite of a moved table.
+"""Connector options: names, storage options, timeouts, and the path rewrite of moved tables.
 
-Storage options go to the format's library under the library's own names.
+Storage options are passed to the format's library under the library's own names.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from store.errors import InvalidArgument, nearest
 TIMEOUT_OPTION: Final = "timeout"
 DEFAULT_TIMEOUT: Final = 30.0
 
-HOME_PREFIXES: Final = ("publish.", "statistics_from.")  # publish.HOME.OPTION: an option of publications to that home
+HOME_PREFIXES: Final = ("publish.", "statistics_from.")  # publish.HOME.OPTION is an option of publications to HOME
 COMMON: Final = ("path_rewrite", SECRET_OPTION, "policy", "publish", "statistics_from", TIMEOUT_OPTION)
-"""Options every format takes."""
+"""Options of every format."""
 
 _STORAGE_PREFIXES = (
     "aws_", "aws.", "azure_", "google_", "gcp_", "gcs_", "gs_", "s3_", "r2_", "hdfs_", "fs_", "client_",
@@ -42,13 +42,13 @@ _STORAGE_NAMES = frozenset({
 
 
 def is_storage_option(name: str) -> bool:
-    """True for an option that a file system or object store library may know."""
+    """True for options of file system and object store libraries."""
     lowered = name.lower()
     return lowered.startswith(_STORAGE_PREFIXES) or lowered in _STORAGE_NAMES
 
 
 def storage_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that go to the file system, under the names they came with."""
+    """The options for the file system, names unchanged."""
     chosen = {name: str(value) for name, value in options.items() if is_storage_option(name)}
     if TIMEOUT_OPTION in chosen:
         chosen[TIMEOUT_OPTION] = f"{timeout_of(options):g}s"
@@ -56,10 +56,10 @@ def storage_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def timeout_of(options: Mapping[str, str]) -> float:
-    """Seconds to wait for one answer of a catalog or store: option `timeout`, a number, or one with `s` or `ms`.
+    """Seconds to wait for one response of a catalog or store: option `timeout`, a number with optional `s` or `ms`.
 
     Raises:
-        InvalidArgument: The value is not such a number.
+        InvalidArgument: The value is not such a number, or is over an hour.
     """
     text = options.get(TIMEOUT_OPTION)
     if text is None:
@@ -75,7 +75,7 @@ def timeout_of(options: Mapping[str, str]) -> float:
 
 
 def patient(storage: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
-    """Storage options for the object stores of Delta and Lance, which would go on trying for three minutes."""
+    """Storage options with limited retries, for the libraries of Delta and Lance, which retry for three minutes."""
     seconds = timeout_of(options)
     limits = {
         TIMEOUT_OPTION: f"{seconds:g}s",
@@ -88,10 +88,10 @@ def patient(storage: Mapping[str, str], options: Mapping[str, str]) -> dict[str,
 
 
 def check_options(format: str, options: Mapping[str, str], own: Collection[str] = ()) -> None:
-    """Refuses an option that neither the format, every format nor a storage library knows.
+    """Rejects options that are not of the format, of every format, or of a storage library.
 
     Raises:
-        InvalidArgument: Names the option and lists those allowed; its value is not repeated.
+        InvalidArgument: Names the unknown option and lists the allowed ones; never shows its value.
     """
     allowed = [*own, *COMMON]
     for name in options:
@@ -107,7 +107,7 @@ def check_options(format: str, options: Mapping[str, str], own: Collection[str] 
 
 
 def check_choice(format: str, options: Mapping[str, str], name: str, choices: Collection[str]) -> str:
-    """The value of an option that has few; the first choice is the default."""
+    """The value of an option with fixed choices; the first choice is the default."""
     value = str(options.get(name, next(iter(choices)))).strip().lower()
     if value not in choices:
         raise InvalidArgument(
@@ -119,18 +119,18 @@ def check_choice(format: str, options: Mapping[str, str], name: str, choices: Co
 
 @dataclass(frozen=True, slots=True)
 class PathRewrite:
-    """`path_rewrite=FROM=TO`: the prefix of the paths in a moved table's metadata, and what replaces it."""
+    """Option `path_rewrite=FROM=TO`: replaces a prefix of the paths in the metadata of a moved table."""
 
     was: str = ""
     now: str = ""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> PathRewrite:
-        """The rewrite that the options ask for, or one that changes nothing."""
+        """The rewrite in the options; without one, a rewrite that changes nothing."""
         text = options.get("path_rewrite")
         if text is None:
             return cls()
-        # FROM may hold a `=` of a partition directory only when TO does not start within it: the first one splits.
+        # split at the first `=`, so FROM cannot contain one
         was, equals, now = str(text).partition("=")
         if not was or not equals or not now:
             raise InvalidArgument(
@@ -143,7 +143,7 @@ class PathRewrite:
         return bool(self.was)
 
     def __call__(self, path: str) -> str:
-        """The path with its prefix replaced; the `file:` scheme of a path does not stand in the way."""
+        """The path with its prefix replaced; also matches after a `file:` scheme."""
         if not self.was:
             return path
         for prefix in (self.was, f"file://{self.was}", f"file:{self.was}"):

@@ -1,7 +1,7 @@
-"""Progress of long looks at a lake, told to whoever runs the connector, who may stop it there.
+"""Progress of long metadata reads, with cancellation.
 
-A connector calls `report` now and then; it does nothing unless the caller listens with `reporting`. The listener raises
-`store.errors.Cancelled` once nobody wants the result any more.
+A connector calls `report` regularly; this has no effect unless the caller registered a listener with `reporting`. The
+listener raises `store.errors.Cancelled` to stop the connector.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _listener: Final[ContextVar[Listener | None]] = ContextVar("listener", default=N
 
 
 def report(message: str) -> None:
-    """Tells the listener of this context how far the look is.
+    """Reports progress to the listener of this context.
 
     Raises:
-        Cancelled: The look is not wanted any more.
+        Cancelled: The caller no longer needs the result.
     """
     if (listener := _listener.get()) is not None:
         listener(message)
@@ -28,7 +28,7 @@ def report(message: str) -> None:
 
 @contextmanager
 def reporting(listener: Listener) -> Iterator[None]:
-    """Hands every `report` of the block, in this thread, to the listener."""
+    """Registers a listener for calls of `report` within the block, in this thread."""
     token = _listener.set(listener)
     try:
         yield

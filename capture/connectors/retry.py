@@ -1,4 +1,4 @@
-"""Calls to a catalog that are tried again: at the edge, where one answer is asked for, and nowhere else."""
+"""Retries of single catalog requests. Callers do not retry again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Answer = TypeVar("Answer")
 
 
 def retried(call: Callable[[], Answer], worth: Callable[[Exception], bool]) -> Answer:
-    """The answer of a call, which is tried again while `worth` finds that another try may mend its error.
+    """Runs a call and repeats it on errors that `worth` accepts, up to ATTEMPTS attempts.
 
-    A call that waited in vain for its time-out is not worth it: whoever asks would wait three times as long. Where
-    stamina is not installed there is one try.
+    Timeouts should not be retried, or the caller waits three times as long. Without stamina installed there is only
+    one attempt.
     """
     try:
         import stamina

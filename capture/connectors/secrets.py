@@ -1,6 +1,6 @@
-"""Secret options: which they are, how they are shown, and named secrets.
+"""Secret options: recognizing and masking them, and resolving named secrets.
 
-Secrets reach a connector resolved and leave it nowhere: `mask` is for showing options, `redact` for messages of
+Connectors receive resolved secrets and never expose them: `mask` is for displaying options, `redact` for messages of
 libraries that may quote them.
 """
 
@@ -26,10 +26,10 @@ _SECRET = re.compile(
     r"key|secret|token|passw|passphrase|\bpwd\b|credential|signature|\bsas\b|sas_|auth(?!ority)|bearer|private"
     r"|service_account|connection_?string"
 )
-# `secret=NAME` is a name, and these hold a word of the list without being secret.
+# Options that match the pattern without being secret.
 _OPEN = frozenset({SECRET_OPTION, "key_column", "oauth2-server-uri", "rest.sigv4-enabled", "rest.authorization-url",
                    "auth.type", "auth.oauth2.token_url", "auth.oauth2.scope", "auth.basic.username"})  # fmt: skip
-# Headers that go with each request may carry anything but for these.
+# Custom request headers may contain anything, so all others are secret.
 _HEADER = "header."
 _OPEN_HEADERS = frozenset({"accept", "content-type", "user-agent", "x-iceberg-access-delegation", "x-client-version"})
 _PASSWORD_IN_URI = re.compile(r"(?<=://)(?P<user>[^/@:\s]*):(?P<password>[^/@\s]+)@")
@@ -37,7 +37,7 @@ _SECRET_IN_QUERY = re.compile(r"(?i)([?&][^=&]*(?:key|secret|token|passw|sig)[^=
 
 
 def is_secret(name: str) -> bool:
-    """True for an option whose value must not be shown, judged by its name."""
+    """True if the option's name suggests that its value must not be shown."""
     lowered = name.lower()
     if lowered.startswith(_HEADER):
         return lowered.removeprefix(_HEADER) not in _OPEN_HEADERS
@@ -45,17 +45,17 @@ def is_secret(name: str) -> bool:
 
 
 def mask(options: Mapping[str, str]) -> dict[str, str]:
-    """The options as they may be shown: secrets as `****`, passwords within URIs too."""
+    """Options for display: secrets, and passwords within URIs, replaced by `****`."""
     return {name: MASK if is_secret(name) and value else mask_uri(str(value)) for name, value in options.items()}
 
 
 def mask_uri(uri: str) -> str:
-    """A URI without the password or key it may hold."""
+    """A URI with passwords and keys replaced by `****`."""
     return _SECRET_IN_QUERY.sub(rf"\1{MASK}", _PASSWORD_IN_URI.sub(rf"\g<user>:{MASK}@", uri))
 
 
 def redact(text: str, options: Mapping[str, str]) -> str:
-    """A library's message without the values of secret options."""
+    """A message with the values of secret options replaced by `****`."""
     secrets = {part for name, value in options.items() if is_secret(name) for part in _parts(str(value))}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
@@ -63,7 +63,7 @@ def redact(text: str, options: Mapping[str, str]) -> str:
 
 
 def redact_all(value: Any, options: Mapping[str, str]) -> Any:
-    """The same as `redact`, for every text in a JSON value."""
+    """Applies `redact` to every string in a JSON value."""
     if isinstance(value, str):
         return redact(value, options)
     if isinstance(value, Mapping):
@@ -72,7 +72,7 @@ def redact_all(value: Any, options: Mapping[str, str]) -> Any:
 
 
 def _parts(secret: str) -> list[str]:
-    """A secret, and the texts within it where it is a JSON object, as a Google key is."""
+    """A secret and, if it is a JSON object such as a Google key, the secret strings in it."""
     parts = [secret]
     if secret.lstrip().startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):
@@ -81,22 +81,22 @@ def _parts(secret: str) -> list[str]:
 
 
 def _texts_in(part: Any, name: str = "") -> list[str]:
-    """The texts that are secret by their name, or so long that they may be."""
+    """Strings in a JSON value that are secret by their name, or long enough to be."""
     if isinstance(part, dict):
         return [text for key, value in part.items() for text in _texts_in(value, str(key))]
     return [part] if isinstance(part, str) and (len(part) >= 16 or is_secret(name)) else []
 
 
 def resolve(options: Mapping[str, str]) -> dict[str, str]:
-    """Options with `secret=NAME` replaced by what NAME stands for; options given by the caller win.
+    """Replaces `secret=NAME` by the options of that secret; explicitly given options take precedence.
 
-    NAME is looked up in the environment as `STATFLIGHT_SECRET_<NAME>` (upper case, `_` for every other character; a
-    JSON object or `key=value` lines), then as a table of the TOML file that `STATFLIGHT_SECRETS_FILE` names. There, in
-    JSON too, a value `{"file": PATH}` stands for the text of a file, such as a token that others renew. Environment
-    and files are read each time.
+    NAME is looked up in the environment variable `STATFLIGHT_SECRET_<NAME>` (upper case, non-alphanumeric characters as
+    `_`; a JSON object or `key=value` lines), then as a table in the TOML file named by `STATFLIGHT_SECRETS_FILE`. In
+    JSON and TOML a value `{"file": PATH}` is replaced by the content of the file, for example a rotated token.
+    Environment and files are read at every call.
 
     Raises:
-        InvalidArgument: The secret does not exist, or is malformed. Never repeats a value.
+        InvalidArgument: The secret does not exist or is malformed. Never shows a value.
     """
     given = {str(name): str(value) for name, value in options.items()}
     name = given.pop(SECRET_OPTION, None)
@@ -151,7 +151,7 @@ def _parsed(text: str, name: str) -> dict[str, str]:
 
 
 def _texts(entry: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Option values are text: `true` for a JSON or TOML true; of nested values only `{"file": PATH}` is none."""
+    """Converts values to strings (`true` for a JSON or TOML true); of nested values only `{"file": PATH}` is valid."""
     return {key: _text(value, name, key) for key, value in entry.items()}
 
 

@@ -1,12 +1,12 @@
 """The connector interface: namespaces, tables, snapshots, native statistics and scan tasks of one lake.
 
-A connector reads metadata; it never needs a JVM. It tolerates being made many times, holds no state that outlives
-`close()`, and raises `store.errors.UpstreamError` (retryable or not) or `NotFound` for upstream trouble, with a message
-that names the table and the reason.
+A connector reads metadata only and needs no JVM. Many may be open at once; none keeps state after `close()`. Upstream
+errors are raised as `store.errors.UpstreamError` (retryable or not) or `NotFound`, with a message that names the table
+and the reason.
 
-Names: a table is `(namespace, name)`; a namespace is dotted when nested. A column is written as its dotted path and
-identified by its key (`Column.key`). Where a format has no field ids a `Column.field_id` is None; the store then gives
-the key an id for the table's life, and the connector gets that mapping as `ColumnIds` when it captures.
+A table is `(namespace, name)`; a nested namespace is dotted. A column is displayed as its dotted path and identified by
+its key (`Column.key`). In formats without field ids `Column.field_id` is None; the store then assigns an id to the key
+for the table's lifetime and passes the mapping to the connector as `ColumnIds`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from store.names import column_key
 from store.schemas import DELETES, INT, SCALAR, TEXT
 
 ColumnIds = Mapping[str, int]
-"""Column key (`Column.key`) → column id, over every column a table ever had; a dotted name is a key too where no other
-column is written alike."""
+"""Column key (`Column.key`) → column id, for every column the table ever had; also by dotted name if it is unique."""
 
 CONTAINERS = frozenset({"ARRAY", "MAP", "STRUCT", "VARIANT"})
 
@@ -33,15 +32,15 @@ FILE_SCHEMA = pa.schema({
     "file_path": TEXT, "file_format": TEXT, "file_content": TEXT, "row_count": INT, "size_bytes": INT,
     "partition_data_json": TEXT, "partition_spec_id": pa.int32(), "sequence_number": INT,
 } | DELETES)  # fmt: skip
-"""`stats.files` without key and provenance, one row for a path.
+"""`stats.files` without key and provenance, one row per path.
 
-`row_count` is the rows of a data file that are live, and the rows that a delete file has. `delete_files` of a data file
-are those that apply to it, an empty list where none does, null where that is not known.
+`row_count` is the number of live rows of a data file, and of all rows of a delete file. `delete_files` are the delete
+files that apply to a data file: empty if none, null if unknown.
 """
 
 
 def file_table(columns: Mapping[str, Any]) -> pa.Table:
-    """Rows of FILE_SCHEMA from its columns by name; one that is not given is null."""
+    """Builds rows of FILE_SCHEMA from columns by name; missing columns are null."""
     rows = len(columns["file_path"])
     return pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in FILE_SCHEMA], FILE_SCHEMA)
 
@@ -54,7 +53,7 @@ COLUMN_SCHEMA = pa.schema({"column_id": INT, "column_name": TEXT} | SCALAR)
 
 
 def no_delete_files(rows: int) -> pa.Array:
-    """The `delete_files` of data files to which no deletes apply."""
+    """`delete_files` values of data files without deletes: `rows` empty lists."""
     kind = FILE_SCHEMA.field("delete_files").type
     offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
     return pa.ListArray.from_arrays(offsets, pa.nulls(0, kind.value_type)).cast(kind)
@@ -63,7 +62,7 @@ def no_delete_files(rows: int) -> pa.Array:
 def delete_file(
     path: str, content: str = "DELETION_VECTOR", offset_bytes: int | None = None, size_bytes: int | None = None
 ) -> dict[str, Any]:
-    """An item of `delete_files`; offset and size where it is a part of its file. `content` is in DELETE_CONTENTS."""
+    """An item of `delete_files`; `content` is in DELETE_CONTENTS, offset and size locate it within a shared file."""
     return {"file_path": path, "file_content": content, "content_offset": offset_bytes, "content_size": size_bytes}
 
 
@@ -75,43 +74,43 @@ class Column:
     logical_type: str
     nullable: bool = True
     field_id: int | None = None
-    path: tuple[str, ...] = ()  # the parts of the name; empty: a name without dots, or parts that are not known
+    path: tuple[str, ...] = ()  # parts of the name; empty if the name has no dots or its parts are unknown
 
     @property
     def is_leaf(self) -> bool:
-        """True when the column has values of its own; structs, lists and maps have none."""
+        """True if the column has scalar values; structs, lists and maps do not."""
         return self.logical_type not in CONTAINERS
 
     @property
     def key(self) -> str:
-        """The text that identifies the column within its table, see `store.names.column_key`."""
+        """Identifier of the column within its table, see `store.names.column_key`."""
         return column_key(self.path) if self.path else self.name
 
     def is_among(self, names: Container[str]) -> bool:
-        """True where names or keys include the column; a name includes all columns that are written so."""
+        """True if the column's key or dotted name is in `names`."""
         return self.key in names or self.name in names
 
     def id_in(self, ids: ColumnIds) -> int | None:
-        """The column's id, None where it has none."""
+        """The column's id; None if it has none."""
         return ids.get(self.key, ids.get(self.name))
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The columns of one snapshot in order, a struct before its leaves, lists and maps not opened."""
+    """The columns of one snapshot in order, a struct before its leaves; lists and maps are not expanded."""
 
     columns: tuple[Column, ...]
 
     @property
     def hash(self) -> str:
-        """SHA-256, hex, over the ordered (name, type, nullable) triples."""
+        """SHA-256 in hex of the ordered (name, type, nullable) triples."""
         digest = hashlib.sha256()
         for column in self.columns:
             digest.update(f"{column.name}\0{column.logical_type}\0{int(column.nullable)}\0".encode())
         return digest.hexdigest()
 
     def leaves(self, names: frozenset[str] | None) -> list[Column]:
-        """The columns that have values of their own, of those with these keys or names (None: of all)."""
+        """The leaf columns with these keys or names; all leaf columns if None."""
         return [column for column in self.columns if column.is_leaf and (names is None or column.is_among(names))]
 
 
@@ -127,7 +126,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class TableDescriptor:
-    """A table as it is now. `table_id` is the format's own identity, None where it has none."""
+    """Current state of a table. `table_id` is the format's own id; None if it has none."""
 
     namespace: str
     name: str
@@ -141,7 +140,7 @@ class TableDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot. `ordinal` grows with history: of two snapshots of a table the later has the greater."""
+    """One snapshot. A later snapshot of a table has a greater `ordinal`."""
 
     snapshot_id: int
     ordinal: int
@@ -154,7 +153,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotListing:
-    """Snapshots asked for (new ones, or all on a full rescan), the ids of all live ones, and the current one."""
+    """The requested snapshots (new ones, or all on a full rescan), the ids of all live ones, and the current id."""
 
     snapshots: tuple[Snapshot, ...]
     live_snapshot_ids: frozenset[int]
@@ -163,14 +162,15 @@ class SnapshotListing:
 
 @dataclass(frozen=True, slots=True)
 class ScanColumn:
-    """The source of a column's values in one file.
+    """Source of a column's values in one file. Exactly one of `path` and `constant` is set.
 
-    Exactly one of: `path` (the key of the column's path inside the file, list-free: `store.names.column_key`), or
-    `constant` (partition value or default, as a one-element Arrow array of the column's Arrow type; a null one for a
-    column the file lacks).
-    `width_bytes` is the width of an integer of the table's type, which an older file may keep in fewer bytes; None
-    leaves it to the file. `within` is the key of a struct of the file in whose null rows a `constant` does not hold:
-    there the column is null.
+    Attributes:
+        path: Key of the column's path in the file (`store.names.column_key`), without lists.
+        constant: Partition value, default, or null for a column missing in the file, as a one-element array of the
+            column's Arrow type.
+        width_bytes: Width of an integer in the table's type, since older files may store it in fewer bytes; None: as in
+            the file.
+        within: Key of a struct in the file; in rows where it is null, the column is null instead of `constant`.
     """
 
     column_id: int
@@ -184,7 +184,7 @@ class ScanColumn:
 
 @dataclass(frozen=True, slots=True)
 class EqualityDelete:
-    """An Iceberg equality delete file: rows equal in all `columns` (table name, path in the delete file) are gone."""
+    """An Iceberg equality delete file: deletes rows equal in all `columns` (column, its path in the delete file)."""
 
     path: str
     columns: tuple[tuple[ScanColumn, str], ...]
@@ -192,10 +192,11 @@ class EqualityDelete:
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """One file (or fragment) to read: picklable, and all an executor needs.
+    """One file (or fragment) to scan; picklable and self-contained, so that an executor can run it.
 
-    `reader` names the reader in `capture.compute.readers` ("parquet", "lance"). `deleted_rows` has ascending positions
-    (int64) of rows that are gone. `fingerprint` changes whenever the live content may: path, size and deletes.
+    `reader` names the reader in `capture.compute.readers` ("parquet", "lance", "paimon"). `deleted_rows` has the
+    ascending positions (int64) of deleted rows. `fingerprint` changes whenever the live rows may: it covers path, size
+    and deletes.
     """
 
     reader: str
@@ -213,11 +214,11 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Some files of a snapshot that the format keeps together, such as those of one manifest.
+    """Files of a snapshot that the format lists together, for example in one manifest.
 
-    `key` is a digest of their rows: parts of two snapshots with one key have the same rows, so a capture need not
-    look at them again. `files` and `file_columns()` are as in `NativeStats`, but of all leaf columns. `marks` are
-    texts, one for each file, that change with its content where its row of `files` may not.
+    `key` is a digest of their rows: parts of two snapshots with equal keys have equal rows, so a capture can skip
+    them. `files` and `file_columns()` are as in `NativeStats`, but for all leaf columns. `marks` has one string per
+    file that changes with the file's content even if its row of `files` does not.
     """
 
     key: str
@@ -228,9 +229,9 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class EarlierColumns:
-    """Column statistics that the source made for an earlier snapshot and still offers at the one asked for.
+    """Column statistics that the source computed for an earlier snapshot and still carries in the requested one.
 
-    They are records of `snapshot_id`, whose schema has `schema_hash`. `columns` has COLUMN_SCHEMA.
+    They become records of `snapshot_id`, whose schema has `schema_hash`. `columns` has COLUMN_SCHEMA.
     """
 
     snapshot_id: int
@@ -242,15 +243,18 @@ class EarlierColumns:
 class NativeStats:
     """Statistics of one snapshot from metadata alone.
 
-    `files` has FILE_SCHEMA. `file_columns()` yields tables of FILE_COLUMN_SCHEMA, bounded in size, for the leaf
-    columns asked for; ndv and widths are null unless the format knows them; every bound carries its exactness.
-    `columns` has COLUMN_SCHEMA for columns whose table-level statistics the format itself keeps for this very snapshot
-    (Paimon statistics file, Lance properties, Puffin): None lets the engine roll the files up. Of statistics made for
-    another snapshot nothing belongs there; `earlier` has those of snapshots before this one that are still live.
-    `remarks` say why statistics that were looked for are not here.
-    `row_count` is live rows, None when metadata cannot tell. `row_deletes` says whether row-level deletes exist.
-    `sketches` are (column_id, role, sketch_type, data, params) the source keeps at table level.
-    `parts`, where a connector has them, are all of `files` and `file_columns()` again, for captures of all columns.
+    Attributes:
+        row_count: Live rows; None if metadata does not give them.
+        files: Rows of FILE_SCHEMA.
+        file_columns: Yields tables of FILE_COLUMN_SCHEMA, bounded in size, for the requested leaf columns. ndv and
+            widths are null unless the format has them; every bound has its exactness.
+        columns: Rows of COLUMN_SCHEMA, for columns with table-level statistics of exactly this snapshot (Paimon
+            statistics file, Lance properties, Puffin); None: the engine rolls the files up.
+        row_deletes: Whether row-level deletes exist.
+        sketches: Table-level sketches of the source: (column_id, role, sketch_type, data, params).
+        parts: Optional: `files` and `file_columns()` again, split into parts, for captures of all columns.
+        earlier: Table-level statistics of earlier snapshots that are still live.
+        remarks: Reasons why expected statistics are missing.
     """
 
     row_count: int | None
@@ -270,7 +274,7 @@ class NativeStats:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorConfig:
-    """The address and options of a lake. `options` hold resolved secrets: never log, store or echo them."""
+    """Address and options of a lake. `options` contain resolved secrets: never log, store or echo them."""
 
     catalog: str
     format: str
@@ -280,7 +284,7 @@ class ConnectorConfig:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSelection:
-    """Snapshots to list: those named as targets; without targets all, or those not known yet."""
+    """Snapshots to list: the targets; without targets all on a full rescan, else the unknown ones."""
 
     full_rescan: bool = False
     known_snapshot_ids: frozenset[int] = frozenset()
@@ -293,11 +297,11 @@ class SnapshotSelection:
 
 
 class SnapshotLister(ABC):
-    """Base of our connectors: they list snapshots given which ones are wanted."""
+    """Base class of connectors: turns the arguments of `enumerate_snapshots` into a `SnapshotSelection`."""
 
     @property
     def tables_at_once(self) -> int:
-        """The number of tables that may be described at once, in threads: more than one where each is a wait."""
+        """Number of tables to describe concurrently, in threads; above 1 if describing mostly waits for I/O."""
         return 1
 
     def enumerate_snapshots(
@@ -309,7 +313,7 @@ class SnapshotLister(ABC):
         known_snapshot_ids: frozenset[int] = frozenset(),
         target_snapshot_ids: frozenset[int] | None = None,
     ) -> SnapshotListing:
-        """Lists the snapshots named as targets; without targets all on a full rescan, else those not known yet."""
+        """Lists the target snapshots; without targets all on a full rescan, else those not in `known_snapshot_ids`."""
         return self._snapshots(namespace, name, SnapshotSelection(full_rescan, known_snapshot_ids, target_snapshot_ids))
 
     @abstractmethod
@@ -317,21 +321,21 @@ class SnapshotLister(ABC):
 
 
 class Connector(Protocol):
-    """One lake, opened. `format` is the name it is registered under in the `statflight.connectors` entry points."""
+    """An opened lake. `format` is its name among the `statflight.connectors` entry points."""
 
     format: ClassVar[str]
 
     def __init__(self, config: ConnectorConfig) -> None:
-        """Checks the options (InvalidArgument names a wrong one and lists the right ones) and opens nothing slow."""
+        """Checks the options (InvalidArgument names a wrong one and lists the valid ones); does no slow I/O."""
 
     def list_namespaces(self) -> list[str]:
-        """Namespaces that hold a table; raises NotFound or UpstreamError when the uri cannot be reached."""
+        """Namespaces with tables; raises NotFound or UpstreamError if the URI cannot be read."""
 
     def list_tables(self, namespace: str) -> list[str]:
         """Tables of a namespace, sorted."""
 
     def describe(self, namespace: str, name: str) -> TableDescriptor:
-        """NotFound for a table that does not exist, UpstreamError for one that cannot be read."""
+        """Describes a table; raises NotFound if it does not exist, UpstreamError if it cannot be read."""
 
     def enumerate_snapshots(
         self,
@@ -342,21 +346,21 @@ class Connector(Protocol):
         known_snapshot_ids: frozenset[int] = frozenset(),
         target_snapshot_ids: frozenset[int] | None = None,
     ) -> SnapshotListing:
-        """Lists the snapshots named as targets; without targets all on a full rescan, else those not known yet."""
+        """Lists the target snapshots; without targets all on a full rescan, else those not in `known_snapshot_ids`."""
 
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> NativeStats:
-        """Native statistics of a snapshot; `column_names` limits the columns to these names or keys (None = all)."""
+        """Native statistics of a snapshot, for columns with these names or keys (None: all columns)."""
 
     def plan_files(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
     ) -> Iterator[ScanTask]:
-        """One task per live data file, with the snapshot's own schema."""
+        """Yields one task per live data file, with columns in the schema of the snapshot."""
 
     def close(self) -> None:
-        """Frees connections and caches; the connector is not used afterwards."""
+        """Releases connections and caches; the connector must not be used afterwards."""
 
     @property
     def tables_at_once(self) -> int:
-        """The number of tables that may be described at once, from threads of their own; 1 where that gains nothing."""
+        """Number of tables to describe concurrently, in threads; 1 if that does not help."""
