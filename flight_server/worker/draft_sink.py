@@ -12,9 +12,11 @@ from capture.spi import Listing, Sink, TableHandle
 from flight_server.worker.connection import Server, first_line
 from flight_server.worker.lease_keeper import LeaseKeeper
 from store.errors import Cancelled, InvalidArgument, UpstreamError
+from store.puts import IDENTITY
 from store.schemas import FLIGHTS
 
 INLINE_BYTES: Final = 1 << 20  # maximum of rows sent with the outcome
+_OF_COLUMNS: Final = ("stats.columns", "stats.file_columns")  # flights of which two engines may have the same targets
 _NAME: Final = ("table_catalog", "table_schema", "table_name")
 
 
@@ -30,6 +32,16 @@ class Held(NamedTuple):
     def size_bytes(self) -> int:
         """The memory of the rows."""
         return int(self.rows.get_total_buffer_size())  # cheaper than nbytes, which visits each array
+
+
+def _besides(flight: str, extra: pa.Table, requested: pa.Table) -> pa.Table:
+    """Extra rows except those of requested targets, which the server would compare and not store."""
+    names = ["snapshot_id", *IDENTITY[flight]]
+    if not set(names) <= {*extra.column_names} & {*requested.column_names}:
+        return extra
+    has, targets = (list(zip(*(rows[n].to_pylist() for n in names), strict=True)) for rows in (requested, extra))
+    taken = {target for target in has if None not in target}
+    return extra.filter(pa.array([target not in taken for target in targets], pa.bool_()))
 
 
 def encoded(held: Held) -> dict[str, Any]:
@@ -102,11 +114,18 @@ class DraftSink(Sink):
                 raise UpstreamError(f"the server could not be reached: {first_line(trouble)}") from None
 
     def held(self) -> list[Held]:
-        """The rows to send with the outcome."""
-        return [
+        """The rows to send with the outcome; extra ones only of targets that were not requested."""
+        held = [
             Held(name, extra, whole, pa.concat_tables(parts, promote_options="default"))
             for (name, extra, whole), parts in self._held.items()
         ]
+        requested = {each.flight: each.rows for each in held if not each.extra}
+        left = [
+            each._replace(rows=_besides(each.flight, each.rows, requested[each.flight]))
+            if each.extra and each.flight in requested and each.flight in _OF_COLUMNS else each
+            for each in held
+        ]  # fmt: skip
+        return [each for each in left if each.rows.num_rows or each.whole]
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
         """Announces how the files of a snapshot are put.

@@ -257,3 +257,27 @@ def test_few_rows_go_with_the_outcome():
     (held,) = sink.held()
     assert (held.flight, held.extra, held.whole, held.rows.num_rows) == ("stats.columns", False, False, 4)
     assert not server.calls
+
+
+def test_extra_rows_of_targets_that_were_asked_for_stay_behind():
+    server = Server()
+    sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
+    place = {"snapshot_id": [7, 7, 7, 8], "file_path": ["a", "a", "b", "a"]}
+    found = pa.table(place | {"column_id": pa.array([1, None, 1, 1], pa.int64()), "null_count": [0, 0, 0, 0]})
+    sink.put("stats.file_columns", found, extra=True)
+    sink.put("stats.file_columns", found.slice(0, 2).set_column(3, "null_count", [[5, 5]]))
+    extra, asked = sink.held()
+    assert (extra.extra, asked.extra) == (True, False)
+    assert extra.rows.to_pylist() == found.slice(1).to_pylist()
+    assert asked.rows["null_count"].to_pylist() == [5, 5]
+
+
+def test_nothing_extra_is_sent_where_all_of_it_was_asked_for():
+    server = Server()
+    sink = DraftSink(server, LeaseKeeper(server, lease()))  # type: ignore[arg-type]
+    rows = pa.table({"snapshot_id": [7, 7], "column_id": [1, 2]})
+    sink.put("stats.columns", rows, extra=True)
+    sink.put("stats.files", pa.table({"snapshot_id": [7], "file_path": ["a"]}), whole=True)
+    sink.put("stats.columns", rows.slice(0, 1))
+    sink.put("stats.columns", rows.slice(1))
+    assert [(held.flight, held.extra) for held in sink.held()] == [("stats.files", False), ("stats.columns", False)]
