@@ -43,12 +43,15 @@ class JobStore:
         self.now = now or (lambda: datetime.now(UTC))
         self.database = database
         self.lease_seconds = lease_seconds
-        self._commits = 0
+        self._has_queued = False  # the current transaction
+        self._commits = 0  # of transactions that queued a job
         self._idle: dict[int, tuple[int, datetime]] = {}  # greatest priority → commit at which no job was ready, until
         database.on_commit.append(self._committed)
 
     def _committed(self) -> None:
-        self._commits += 1
+        if self._has_queued:
+            self._has_queued = False
+            self._commits += 1
 
     def enqueue(
         self, table: TableEntry, snapshot: str, mode: str, request: Mapping[str, Any], targets: Sequence[str],
@@ -113,7 +116,7 @@ class JobStore:
             if digest not in new or (new[digest][1].request.get("missing_only") and "missing_only" not in job.request):
                 new[digest] = (new[digest][0] if digest in new else str(uuid.uuid4()), job)
             ids.append(new[digest][0])
-        now = self.now()
+        now, self._has_queued = self.now(), True
         insert_rows(connection, "jobs", [row_of(job_id, job, digest, now) for digest, (job_id, job) in new.items()])
         return ids
 
@@ -198,6 +201,7 @@ class JobStore:
         """
 
         def run(connection: Connection) -> int:
+            self._has_queued = True
             leased = "lease_token IN (SELECT unnest(?::VARCHAR[]))"
             connection.execute(
                 f"UPDATE jobs SET state = 'CANCELLED', finished_at = ? WHERE state = 'CANCELLING' AND {leased}",
@@ -293,7 +297,7 @@ class JobStore:
         elif captured:
             after = "SUCCEEDED"
         elif retry and attempts < MAX_ATTEMPTS:
-            after, finished = "WAITING", None
+            after, finished, self._has_queued = "WAITING", None, True
             not_before = now + backoff(attempts)
         else:
             after = "FAILED"
@@ -340,7 +344,7 @@ class JobStore:
         """
 
         def run(connection: Connection) -> int:
-            now = self.now()
+            now, self._has_queued = self.now(), True
             expired = "state IN ('RUNNING', 'CANCELLING')" + ("" if everything else " AND lease_until < ?")
             values = [] if everything else [now]
             connection.execute(

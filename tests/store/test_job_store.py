@@ -50,9 +50,10 @@ def finish(jobs: JobStore, lease: Lease, captured: int = 1, failed: int = 0, ret
     )  # fmt: skip
 
 
-def ready(jobs: JobStore, job_id: str) -> None:
-    """As if its backoff were over."""
-    jobs.database.write(lambda c: c.execute("UPDATE jobs SET not_before = NULL WHERE job_id = ?", [job_id]))
+def ready(jobs: JobStore) -> None:
+    """As if all backoffs were over: a minute goes by."""
+    later = jobs.now() + timedelta(minutes=1)
+    jobs.now = lambda: later
 
 
 def expire(jobs: JobStore) -> None:
@@ -137,7 +138,7 @@ def test_a_failure_waits_and_is_tried_eight_times(jobs):
         state = finish(jobs, lease, captured=0, failed=1)
         assert state == ("WAITING" if attempt < MAX_ATTEMPTS else "FAILED")
         assert jobs.lease() is None  # not before its time
-        ready(jobs, job_id)
+        ready(jobs)
     assert jobs.get(job_id)["attempts"] == MAX_ATTEMPTS
     assert jobs.lease() is None
 
@@ -224,7 +225,7 @@ def test_a_retry_carries_its_attempts(jobs):
         lambda c: jobs.enqueue_in(c, entry(), "1", "ASYNC", {"requests": []}, ["table"], attempts=7)
     )
     assert jobs.get(job_id)["state"] == "WAITING" and jobs.lease() is None
-    ready(jobs, job_id)
+    ready(jobs)
     lease = jobs.lease()
     assert lease.attempts == MAX_ATTEMPTS
     assert finish(jobs, lease, captured=0, failed=1) == "FAILED"
@@ -238,7 +239,7 @@ def test_what_waits_is_cancelled_at_once(jobs, waits):
     assert jobs.get(job_id)["state"] == waits
     for _ in range(2):
         assert jobs.cancel(job_id)["state"] == "CANCELLED"
-    ready(jobs, job_id)
+    ready(jobs)
     assert jobs.lease() is None
 
 
@@ -341,7 +342,7 @@ def test_a_job_that_was_tried_before_is_leased_alone(jobs):
     ids = jobs.enqueue_all([new(table) for table in range(8)])
     lease = jobs.lease()
     assert lease is not None and finish(jobs, lease, captured=0, failed=1) == "WAITING"
-    ready(jobs, lease.job_id)
+    ready(jobs)
     of = {lease.job_id: lease for lease in jobs.lease_some(3)}
     assert len(of) == (1 if lease.job_id in of else 3)
     assert {*of} <= {*ids}
@@ -368,3 +369,19 @@ def test_a_lost_lease_disturbs_no_other_write(jobs):
         with pytest.raises((Conflict, NotFound)):
             jobs.renew(job_id, token)
     assert not rolled_back
+
+
+def test_jobs_are_looked_for_again_only_once_one_was_queued(jobs, monkeypatch):
+    looks, rows = [], jobs.database.rows
+    monkeypatch.setattr(jobs.database, "rows", lambda *sql: looks.append(sql) or rows(*sql))
+    assert jobs.lease() is None and jobs.lease() is None and len(looks) == 1
+    jobs.database.write(lambda c: c.execute("INSERT INTO tables (table_key) SELECT 1 WHERE false"))
+    assert jobs.lease() is None and len(looks) == 1  # what else is written queues none
+    queue(jobs)
+    lease = jobs.lease()
+    assert lease is not None and jobs.lease() is None
+    assert jobs.give_back([lease.token]) == 1
+    lease = jobs.lease()
+    assert lease is not None and jobs.lease() is None
+    expire(jobs)
+    assert jobs.reclaim() == 1 and jobs.lease() is not None
