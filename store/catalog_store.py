@@ -38,6 +38,8 @@ class Catalog(Publications, Sightings):
         self._changed = False
         self.seen_as: dict[int, str] = {}  # table key → digest of the table at its last inspection
         self._next_key = 1
+        self._connectors: dict[str, dict[str, Any]] = {}  # by catalog, read since the last change of any
+        self._has_connector_changed = False
         self.settling = CurrentRows()
         with database.reading() as cursor:
             self.reload(cursor)
@@ -69,6 +71,8 @@ class Catalog(Publications, Sightings):
         if self._changed:
             self._committed = Entries(dict(self.drafted.by_name), dict(self.drafted.by_key))
             self._changed = False
+        if self._has_connector_changed:  # a new dict: a reader may be about to fill the old one
+            self._connectors, self._has_connector_changed = {}, False
 
     @property
     def _seen(self) -> Entries:
@@ -218,15 +222,20 @@ class Catalog(Publications, Sightings):
         Raises:
             NotFound: The connector does not exist (UNKNOWN_CONNECTOR).
         """
+        connectors = self._connectors
+        if (found := connectors.get(catalog)) is not None:
+            return found
         rows = self.database.rows(
-            "SELECT catalog, format, uri, options, state, last_error FROM connectors WHERE catalog = ?", catalog
+            "SELECT catalog, format, uri, options, state FROM connectors WHERE catalog = ?", catalog
         )
         if not rows or rows[0][1] == EXTERNAL:
             catalogs = [row[0] for row in self.database.rows("SELECT catalog FROM connectors")]
             hint = nearest(catalog, catalogs) or "register it first"
             raise NotFound(f'no connector "{catalog}"', code="UNKNOWN_CONNECTOR", hint=hint)
         row = rows[0]
-        return {"catalog": row[0], "format": row[1], "uri": row[2], "options": json.loads(row[3]), "state": row[4]}
+        found = {"catalog": row[0], "format": row[1], "uri": row[2], "options": json.loads(row[3]), "state": row[4]}
+        connectors[catalog] = found
+        return found
 
     # Writing: all of these run inside the writer's transaction.
 
@@ -349,6 +358,7 @@ class Catalog(Publications, Sightings):
             uri: Address of the lake.
             masked_options: Options without secrets.
         """
+        self._has_connector_changed = True
         connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
         connection.execute(
             "INSERT INTO connectors VALUES (?, ?, ?, ?, 'ACTIVE', ?, NULL)",
@@ -357,14 +367,18 @@ class Catalog(Publications, Sightings):
 
     def note_connector(self, connection: Connection, catalog: str, error: str | None) -> None:
         """Records the result of the last inspection of a connector: its error, None if it succeeded."""
+        state = "FAILING" if error else "ACTIVE"
+        if self._connectors.get(catalog, {}).get("state") != state:
+            self._has_connector_changed = True
         connection.execute(
             "UPDATE connectors SET state = ?, last_error = ?, last_seen_at = CASE WHEN ? THEN ? ELSE last_seen_at END"
             " WHERE catalog = ?",
-            ["FAILING" if error else "ACTIVE", error, error is None, datetime.now(UTC), catalog],
+            [state, error, error is None, datetime.now(UTC), catalog],
         )
 
     def drop_connector(self, connection: Connection, catalog: str) -> None:
         """Deletes a connector and drops its tables; their statistics stay until deleted or expired."""
+        self._has_connector_changed = True
         connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
         for entry in self.tables():
             if entry.table_catalog == catalog and entry.format != EXTERNAL:

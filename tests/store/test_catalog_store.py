@@ -185,6 +185,17 @@ def test_connectors_come_fail_and_go(catalog):
         catalog.connector("lake")
 
 
+def test_a_connector_is_read_once_until_it_changes(catalog, monkeypatch):
+    write(catalog, catalog.put_connector, "lake", "iceberg", "/lake", {})
+    looks, rows = [], catalog.database.rows
+    monkeypatch.setattr(catalog.database, "rows", lambda *sql: looks.append(sql) or rows(*sql))
+    assert catalog.connector("lake") == catalog.connector("lake") and len(looks) == 1
+    write(catalog, catalog.note_connector, "lake", None)  # as it was
+    assert catalog.connector("lake")["uri"] == "/lake" and len(looks) == 1
+    write(catalog, catalog.put_connector, "lake", "iceberg", "/other", {})
+    assert catalog.connector("lake")["uri"] == "/other" and len(looks) == 2
+
+
 def test_a_catalog_of_puts_alone_has_no_connector(catalog):
     write(catalog, catalog.register, ("c", "s", "t"))
     with pytest.raises(NotFound):
