@@ -51,6 +51,14 @@ def _partitioning(found: Found) -> tuple[list[str], str]:
     return list(found.get("partition_keys", ())), json.dumps(dict(found.get("properties", {})), sort_keys=True)
 
 
+def _fields(format: str, found: Found) -> dict[str, Any]:
+    """Fields of a table's entry."""
+    return {
+        "table_schema": found["schema"], "table_name": found["name"], "format": format,
+        "location": found.get("location"), "current_snapshot_id": found["current_snapshot_id"], "dropped": False,
+    }  # fmt: skip
+
+
 def _column_rows(table_key: int, found: Found, ids: Mapping[str, int]) -> list[list[Any]]:
     return [
         [table_key, c[0], c[1], position, "YES" if c[2] else "NO", ids[_column_key(c)], _path(c)]
@@ -144,6 +152,20 @@ class Discovery:
                 values=pa.table(values))  # fmt: skip
         return entries
 
+    def is_as_known(self, catalog: str, format: str, found: Found) -> bool:
+        """True if a look at a table found what is stored: nothing is new but when it was looked at.
+
+        Args:
+            catalog: The connector's name.
+            format: The connector's.
+            found: The table as a worker describes it.
+        """
+        entry = self._catalog.find((catalog, found["schema"], found["name"]))
+        if entry is None or found["snapshots"] or found["table_id"] not in (entry.table_id, None):
+            return False
+        same = all(getattr(entry, field) == value for field, value in _fields(format, found).items())
+        return same and self._catalog.seen_as.get(entry.table_key) == _digest(found)
+
     def store(
         self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], present: Collection[Any]
     ) -> TableEntry:
@@ -178,10 +200,7 @@ class Discovery:
             dropped = (e for e in self._catalog.drafted.by_key.values() if e.name == name and e.dropped)
             entry = next((e for e in dropped if found["table_id"] in (None, e.table_id)), None)
         entry = entry or self._catalog.register(connection, name, found["table_id"], format)
-        changes = {
-            "table_schema": name[1], "table_name": name[2], "format": format, "location": found.get("location"),
-            "current_snapshot_id": found["current_snapshot_id"], "dropped": False,
-        }  # fmt: skip
+        changes = _fields(format, found)
         if any(getattr(entry, field) != value for field, value in changes.items()):
             entry = self._catalog.change(connection, entry, **changes)
         digest = _digest(found)

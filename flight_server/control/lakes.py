@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Final
 
 from capture.connectors.secrets import mask, mask_uri
@@ -161,19 +162,20 @@ class Lakes:
             NotFound: The connector or the table does not exist.
             UpstreamError: The lake cannot be reached.
         """
-        return self._look(catalog, [_within(catalog, table)] if table else None, full_rescan, is_cancelled)
+        config, only = self.config(catalog), [_within(catalog, table)] if table else None
+        found = self._look(catalog, config, only, full_rescan, is_cancelled)
+        return self.store(catalog, config, found, whole=only is None)
 
     def _look(
-        self, catalog: str, only: Sequence[Sequence[str]] | None, full_rescan: bool, is_cancelled: Callable[[], bool]
-    ) -> list[dict[str, Any]]:
-        """Discovers the tables of `only` (schema, name), or all."""
-        config = self.config(catalog)
+        self, catalog: str, config: Mapping[str, Any], only: Sequence[Sequence[str]] | None, full_rescan: bool,
+        is_cancelled: Callable[[], bool],
+    ) -> Mapping[str, Any]:  # fmt: skip
+        """Inspects the tables of `only` (schema, name), or all; an error of the lake is recorded and raised."""
         try:
-            found = self.inspect("discover", config, is_cancelled, **self._scope(catalog, only, full_rescan))
+            return self.inspect("discover", config, is_cancelled, **self._scope(catalog, only, full_rescan))
         except StatflightError as error:
             self.note(catalog, only, str(error))
             raise
-        return self.store(catalog, config, found, whole=only is None)
 
     def watch_task(self, catalog: str) -> tuple[dict[str, Any], Task]:
         """Starts an inspection of the whole lake that no caller waits for; returns the configuration and the task."""
@@ -194,17 +196,20 @@ class Lakes:
         Returns:
             One result per table, as `discover` returns them.
         """
-        results: list[dict[str, Any]] = []
+        results = self._submit_found(catalog, config, found, whole=whole).result()
+        self._discovered(catalog, found)
+        return results
 
-        def run(connection: Connection) -> None:
+    def _submit_found(
+        self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool
+    ) -> Future[list[dict[str, Any]]]:
+        def run(connection: Connection) -> list[dict[str, Any]]:
             connector = self._catalog.connector(catalog)
             if (connector["format"], connector["uri"]) != (config["format"], mask_uri(config["uri"])):
                 raise Conflict(f'the catalog "{catalog}" was connected to another lake meanwhile')
-            results[:] = self._store_found(connection, catalog, config["format"], found, whole=whole)
+            return self._store_found(connection, catalog, config["format"], found, whole=whole)
 
-        self._database.write(run)
-        self._discovered(catalog, found)
-        return results
+        return self._database.submit(run)
 
     def note(self, catalog: str, only: Sequence[Sequence[str]] | None, reason: str) -> None:
         """Records that a lake, or some tables of it (schema, name), cannot be read."""
@@ -280,7 +285,8 @@ class Lakes:
     def refresh(self, tables: Sequence[TableEntry], is_cancelled: Callable[[], bool]) -> None:
         """Discovers the current snapshots of tables before they are captured, with one inspection of each lake.
 
-        When a lake cannot be inspected, the stored snapshots stay, and the capture itself reports the error.
+        When a lake cannot be inspected, the stored snapshots stay, and the capture itself reports the error. When
+        nothing is new, the time of the inspection is stored while the capture goes on.
         """
         names: dict[str, dict[tuple[str, str], None]] = {}
         for table in tables:
@@ -288,7 +294,16 @@ class Lakes:
                 names.setdefault(table.table_catalog, {})[table.table_schema, table.table_name] = None
         for catalog, only in names.items():
             with contextlib.suppress(UpstreamError, NotFound, InvalidArgument, Conflict):
-                self._look(catalog, list(map(list, only)), False, is_cancelled)
+                config = self.config(catalog)
+                found = self._look(catalog, config, list(map(list, only)), False, is_cancelled)
+                if self._is_as_known(catalog, config["format"], found):
+                    self._submit_found(catalog, config, found, whole=False)
+                else:
+                    self.store(catalog, config, found, whole=False)
+
+    def _is_as_known(self, catalog: str, format: str, found: Mapping[str, Any]) -> bool:
+        known = Discovery(self._catalog)
+        return not found["errors"] and all(known.is_as_known(catalog, format, table) for table in found["tables"])
 
 
 def look_task(kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Task:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -220,3 +221,36 @@ def test_tables_of_one_request_are_looked_at_together(house):
     house.trouble = UpstreamError("the lake is away")
     house.lakes.refresh(house.catalog.tables(), lambda: False)
     assert {error for _, error in house.states().values()} == {"the lake is away"}
+
+
+def test_a_capture_waits_for_what_a_look_found_and_not_for_when_it_was(house):
+    house.register(discover=True)
+    ((checked,),) = house.database.rows("SELECT checked_at FROM tables")
+    house.found["tables"] = [table("t") | {"snapshots": []}]
+    house.lakes.discover("c", None, False, lambda: False)
+    busy = threading.Event()
+    writing = house.database.submit(lambda _: busy.wait(60))
+    house.lakes.refresh(house.catalog.tables(), lambda: False)
+    assert not writing.done()
+    busy.set()
+    house.database.write(lambda _: None)
+    assert house.database.rows("SELECT checked_at > ? FROM tables", checked) == [(True,)]
+
+    house.found["tables"] = [table("t", snapshots=(1, 2))]
+    house.lakes.refresh(house.catalog.tables(), lambda: False)
+    assert house.catalog.get("c.s.t").current_snapshot_id == 2
+
+
+@pytest.mark.parametrize("change", [{"location": "/moved"}, {"properties": {"p": "1"}}, {"current_snapshot_id": 0}])
+def test_a_change_without_a_new_snapshot_is_stored_before_a_capture(house, change):
+    house.register(discover=True)
+    found = table("t", snapshots=(0, 1)) | {"snapshots": []}
+    house.found["tables"] = [found]
+    house.lakes.discover("c", None, False, lambda: False)
+    house.found["tables"] = [found | change]
+    house.lakes.refresh(house.catalog.tables(), lambda: False)
+    entry = house.catalog.get("c.s.t")
+    ((properties,),) = house.database.rows("SELECT properties FROM tables")
+    is_stored = {"location": entry.location, "current_snapshot_id": entry.current_snapshot_id,
+                 "properties": json.loads(properties)}  # fmt: skip
+    assert change.items() <= is_stored.items()
