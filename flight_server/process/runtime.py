@@ -18,6 +18,10 @@ import pyarrow as pa
 
 VARIABLE: Final = "STATFLIGHT_KEEP"
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_KEPT_BYTES: Final = 64 << 20  # free at the end of a heap, above which they go back to the system
+_KEPT_BLOCK_BYTES: Final = 32 << 20  # larger blocks go back at once; glibc takes no greater limit
+
 
 def _kept(name: str) -> bool:
     return name in os.environ.get(VARIABLE, "").replace(" ", "").split(",")
@@ -65,6 +69,16 @@ def freeze_garbage() -> None:
     full collection would visit them all."""
     if not _kept("gc"):
         gc.freeze()
+
+
+def keep_freed_memory() -> None:
+    """Has glibc keep freed blocks of a worker for the next ones (`memory`): kernels take and give back arrays of some
+    MiB all the time, and a page that the system has to clear again costs more than most of what is done with it."""
+    if not _kept("memory"):
+        with contextlib.suppress(OSError, AttributeError):  # other C libraries
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
+            mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def die_with_parent() -> None:

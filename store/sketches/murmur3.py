@@ -28,7 +28,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 Longs: TypeAlias = npt.NDArray[np.int64]
 
 SEED: Final = 9001
-CHUNK: Final = 32_768  # values hashed at once: a call of NumPy for each of many steps costs little then
+CHUNK: Final = 16_384  # values hashed at once: many enough for a call of NumPy, few enough for the cache
 _CHUNK_BYTES: Final = 1 << 22
 _LONG: Final = 1 << 14  # bytes of a string above which it is hashed alone
 

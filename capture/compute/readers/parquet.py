@@ -23,6 +23,7 @@ from store.logical_types import Kind, LogicalType
 from store.names import dotted_name
 
 BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of the columns that are read together
+_LOCAL_BLOCK_BYTES: Final = 4 << 20  # of a local file, where a read has no latency and less memory stays in the cache
 _DICTIONARY_BYTES: Final = 4  # per value: a text column below is coded by a dictionary that pays
 _TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
 _FEW_ROWS: Final = 1000  # of a file whose footer is not worth a second look
@@ -71,10 +72,11 @@ class ParquetReader(TaskReader):
             else:
                 yield ColumnValues(column, None, error=f'the file has no column "{column.path}"')
         inside.sort(key=lambda pair: self._leaves[pair[0].path or ""])
+        most = min(BLOCK_BYTES, _LOCAL_BLOCK_BYTES) if self._place.is_local else BLOCK_BYTES
         block: list[ScanColumn] = []
         size = 0
         for column, column_size in inside:
-            if block and size + column_size > BLOCK_BYTES:
+            if block and size + column_size > most:
                 yield from self._block(block)
                 block, size = [], 0
             block.append(column)
