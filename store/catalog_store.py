@@ -17,6 +17,7 @@ from store.current_rows import CurrentRows
 from store.database import Connection, Database, insert_rows
 from store.errors import InvalidArgument, NotFound, nearest
 from store.names import dotted_name, split_name, table_uuid
+from store.presence import Presence
 from store.publications import Publications
 from store.sightings import Sightings
 
@@ -40,7 +41,8 @@ class Catalog(Publications, Sightings):
         self._next_key = 1
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog, read since the last change of any
         self._has_connector_changed = False
-        self.settling = CurrentRows()
+        self.presence = Presence(database.rows)
+        self.settling = CurrentRows(self.presence)
         with database.reading() as cursor:
             self.reload(cursor)
         database.on_rollback.append(self.reload)

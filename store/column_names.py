@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -107,6 +108,7 @@ class ColumnNames:
             return
         given: dict[int, frozenset[int]] = {}
         if len(external) <= _FEW_TABLES:
+            self._recall(connection, [] if is_novel else external)
             for key in external:
                 ids = rows["column_id"].filter(pc.equal(rows["table_key"], key)).unique().to_pylist()
                 given[key] = frozenset(ids)
@@ -121,6 +123,18 @@ class ColumnNames:
         for key, ids in given.items():
             ids |= self._stored.get(key) or frozenset()
             self._stored.put(key, ids, len(ids))
+
+    def _recall(self, connection: Connection, external: Sequence[int]) -> None:
+        """Reads the ids of columns of external tables that are not in memory."""
+        if not (forgotten := [key for key in external if self._stored.get(key) is None]):
+            return
+        known: dict[int, set[int]] = {}
+        for key, column_id in connection.execute(
+            f"SELECT table_key, column_id FROM table_columns WHERE table_key IN ({', '.join(map(str, forgotten))})"
+        ).fetchall():
+            known.setdefault(key, set()).add(column_id)
+        for key, ids in known.items():
+            self._stored.put(key, frozenset(ids), len(ids))
 
     def _missing(self, connection: Connection, names: pa.Table, is_novel: bool) -> pa.Table:
         """The columns (`table_key`, `column_id`, …, `row_no`) that are not stored, in the order of `row_no`, with their

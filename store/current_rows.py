@@ -15,8 +15,9 @@ from collections.abc import Set as AbstractSet
 import pyarrow as pa
 
 from store.arrow_sql import among, execute, query
-from store.freshness import EXACT, STALE, freshness_sql, rank_sql, usable_for_sql
-from store.layout import PARTED, Connection, parts, row_columns, stored_columns
+from store.freshness import EXACT, INHERITED, PLANNING, STALE, freshness_sql, rank_sql, usable_for_sql
+from store.layout import BY_SPAN, PARTED, Connection, parts, row_columns, stored_columns
+from store.presence import Presence
 from store.puts import IDENTITY
 
 _ASKED = (  # the current snapshot of each table
@@ -30,18 +31,19 @@ _HASH = "coalesce({row}.schema_hash, n.schema_hash)"
 class CurrentRows:
     """The tables of a transaction whose current rows must be updated before it commits. For the writer's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, presence: Presence) -> None:
+        self._presence = presence
         self._moved: set[int] = set()
-        self._aged: dict[int, int] = {}
+        self._aged: dict[int, tuple[int, str | None]] = {}
         self._listed: set[int] = set()
 
     def moved(self, table_keys: Collection[int]) -> None:
         """Registers tables whose rows must be re-ranked."""
         self._moved.update(table_keys)
 
-    def aged(self, current: Mapping[int, int]) -> None:
-        """Registers tables (key → current snapshot id) with a newer current snapshot of the same schema and no rows of
-        snapshots in between: the same rows stay current, but those that were EXACT get another label."""
+    def aged(self, current: Mapping[int, tuple[int, str | None]]) -> None:
+        """Registers tables (key → current snapshot id, schema hash) with a newer current snapshot of the same schema
+        and no rows of snapshots in between: the same rows stay current, but the EXACT ones get another label."""
         self._aged.update(current)
 
     def listed(self, table_keys: Collection[int]) -> None:
@@ -55,14 +57,23 @@ class CurrentRows:
     def settle(self, connection: Connection, _: AbstractSet[int] | None = None) -> None:
         """Updates the current rows of the registered tables; called before the commit."""
         moved, listed = self._moved, self._moved | self._listed
-        aged = {key: snapshot_id for key, snapshot_id in self._aged.items() if key not in moved}
+        aged = {key: snapshot for key, snapshot in self._aged.items() if key not in moved}
         self.forget()
         if moved:
             refresh(connection, sorted(moved))
         if aged:
-            listed |= relabel(connection, aged)
+            self._relabel(connection, aged)
         if listed:
             refresh_listings(connection, sorted(listed))
+
+    def _relabel(self, connection: Connection, aged: Mapping[int, tuple[int, str | None]]) -> None:
+        """Updates the labels of tables (key → current snapshot id, schema hash) with a newer current snapshot."""
+        other: set[int] = set()
+        for flight in (*PARTED, *BY_SPAN):
+            if keys := self._presence.among(flight, aged):
+                other |= _relabel(connection, flight, {key: aged[key] for key in keys})
+        if other:
+            refresh(connection, sorted(other))
 
 
 def refresh(connection: Connection, table_keys: Sequence[int]) -> None:
@@ -131,46 +142,40 @@ def _choose(connection: Connection, flight: str, table_keys: Sequence[int], move
     execute(connection, "DROP TABLE chosen")
 
 
-def relabel(connection: Connection, current: Mapping[int, int]) -> set[int]:
-    """Updates the labels of EXACT rows that are no longer of the current snapshot.
+def _relabel(connection: Connection, flight: str, aged: Mapping[int, tuple[int, str | None]]) -> set[int]:
+    """Updates the labels of a flight's EXACT rows, or file listings, that are no longer of the current snapshot.
 
     Args:
         connection: The writer's.
-        current: Table key → current snapshot id.
+        flight: A flight of `PARTED` or `BY_SPAN`.
+        aged: Table key → current snapshot id and its schema hash, which the snapshot before had too.
 
     Returns:
-        The tables whose file listings need new labels too.
+        The tables with a row whose schema is not its snapshot's: an older row of the current schema may replace it.
     """
-    keys = list(current)
-    scope = among("table_key", keys)
-    moved = pa.table({"key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(current.values(), pa.int64())})
-    again: set[int] = set()
-    old = f"JOIN {{moved}} m ON m.key = r.table_key WHERE {_qualified(scope, 'r')} AND r.freshness = '{EXACT}'"
-    old += " AND r.snapshot_id <> m.snapshot_id"
-    if len(current) == 1:  # the usual put
-        old = f"WHERE {_qualified(scope, 'r')} AND r.freshness = '{EXACT}' AND r.snapshot_id <> {current[keys[0]]}"
-    tables = [parts(flight)[0] for flight in PARTED]
-    selects = (f"SELECT {n} AS place, r.table_key FROM {table} r {old}" for n, table in enumerate(
-        [*tables, "file_snapshots"]))  # fmt: skip
-    aged = set(execute(connection, " UNION ".join(selects), moved=moved))
-    for place in sorted({place for place, _ in aged if place < len(PARTED)}):
-        table, columns = tables[place], stored_columns(PARTED[place])
-        hash_ = _HASH.format(row=table) if "schema_hash" in columns else "n.schema_hash"
-        label = freshness_sql(table, hash_, "n.ordinal", "a")
-        labelled = execute(
-            connection, f"UPDATE {table} SET freshness = {label}, usable_for = {usable_for_sql(label, table, columns)}"
-            f" FROM snapshots n JOIN {_ASKED} a ON a.table_key = n.table_key WHERE {_qualified(scope, 'n')}"
-            f" AND {table}.table_key = n.table_key AND {table}.snapshot_id = n.snapshot_id"
-            f" AND {_qualified(scope, table)} AND {table}.freshness = '{EXACT}'"
-            f" AND {table}.snapshot_id <> a.snapshot_id RETURNING {table}.table_key, {table}.freshness", moved=moved,
-        )  # fmt: skip
-        again |= {key for key, freshness in labelled if freshness == STALE}
-    if again:  # such a row's schema is not its snapshot's: an older row of the current schema may replace it
-        hashed = f"SELECT a.table_key FROM {_ASKED} a WHERE a.schema_hash IS NOT NULL"
-        again &= {key for (key,) in execute(connection, hashed, moved=moved)}
-    if again:
-        refresh(connection, sorted(again))
-    return {key for place, key in aged if place == len(PARTED)}
+    table, use, kind = "file_snapshots", "", f" AND file_snapshots.family = '{flight}'"
+    if flight in PARTED:
+        table, use, kind = parts(flight)[0], f", usable_for = '{PLANNING}'", ""
+    ids, hashes = zip(*aged.values(), strict=True)
+    moved = {"key": pa.array(aged, pa.int64()), "id": pa.array(ids, pa.int64()), "hash": pa.array(hashes, pa.string())}
+    source, snapshot_id, hash_, given = f"{{moved}} m WHERE m.key = {table}.table_key AND", "m.id", "m.hash", {}
+    is_one = len(set(aged.values())) == 1
+    if is_one:  # as of one table: no join
+        snapshot_id, hash_, given = str(ids[0]), "$hash::VARCHAR", {"hash": hashes[0]}
+    scope = among(f"{table}.table_key", list(aged))
+    label = f"CASE WHEN {hash_} IS NULL THEN '{STALE}' ELSE '{INHERITED}' END"
+    ((count,),) = execute(
+        connection, f"UPDATE {table} SET freshness = {label}{use}"
+        f"{' WHERE' if is_one else f' FROM {source}'} {scope} AND {table}.freshness = '{EXACT}'"
+        f" AND {table}.snapshot_id <> {snapshot_id}{kind}", given, moved=pa.table(moved),
+    )  # fmt: skip
+    if not count or flight not in PARTED or "schema_hash" not in stored_columns(flight):
+        return set()
+    other = execute(
+        connection, f"SELECT DISTINCT {table}.table_key FROM {table}{' WHERE' if is_one else f', {source}'} {scope}"
+        f" AND {table}.freshness = '{INHERITED}' AND {table}.schema_hash <> {hash_}", given, moved=pa.table(moved),
+    )  # fmt: skip
+    return {key for (key,) in other}
 
 
 def _label(

@@ -99,15 +99,6 @@ class Novel:
     snapshots: set[tuple[int, int]] = field(default_factory=set)
     flights: set[str] = field(default_factory=set)
 
-    def has_tables(self, flight: str, rows: pa.Table) -> bool:
-        """True if no rows of a flight are stored for any table of the rows.
-
-        Args:
-            flight: The flight of the rows.
-            rows: Rows with `table_key`.
-        """
-        return flight not in self.flights and self.tables.issuperset(rows["table_key"].unique().to_pylist())
-
     def has_snapshots(self, flight: str, rows: pa.Table) -> bool:
         """True if no rows of a flight are stored for any table and snapshot of the rows.
 

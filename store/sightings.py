@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from store.arrow_sql import execute, query, within
+from store.arrow_sql import execute, within
 from store.catalog_entries import EXTERNAL, Entries, TableEntry
 from store.current_rows import CurrentRows
 from store.database import Database
@@ -55,19 +55,21 @@ class Sightings(ABC):
         for key, snapshot_id in zip(seen["table_key"].to_pylist(), seen["snapshot_id"].to_pylist(), strict=True):
             greatest[key] = max(greatest.get(key, snapshot_id), snapshot_id)
         self.database.touch_all(greatest)
-        later = {}
-        for key, snapshot_id in greatest.items():
-            current = (entry := self.drafted.by_key[key]).current_snapshot_id
-            if entry.format == EXTERNAL and (current is None or snapshot_id > current):
-                later[key] = snapshot_id
-        if later:
+        if later := {key: snapshot_id for key, snapshot_id in greatest.items() if self._is_later(key, snapshot_id)}:
             self._advance(connection, later)
         return registered
+
+    def _is_later(self, table_key: int, snapshot_id: int) -> bool:
+        """True if a snapshot of an external table is greater than any that was put."""
+        entry = self.drafted.by_key[table_key]
+        current = entry.current_snapshot_id
+        return entry.format == EXTERNAL and (current is None or snapshot_id > current)
 
     def _sight(self, connection: Connection, seen: pa.Table, new_tables: Collection[int]) -> set[tuple[int, int]]:
         places = list(zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True))
         hashes = dict(zip(places, seen["schema_hash"].to_pylist(), strict=True))
-        older = seen.filter(pa.array([key not in new_tables for key, _ in places], pa.bool_()))
+        is_unsure = (key not in new_tables and not self._is_later(key, id_) for key, id_ in places)
+        older = seen.filter(pa.array(is_unsure, pa.bool_()))
         stored = self._stored_hashes(connection, older) if older.num_rows else {}
         new = [place for place in places if place not in stored]
         # whether a snapshot of a lake's table is live is unknown (None) until the next inspection of the lake
@@ -107,7 +109,8 @@ class Sightings(ABC):
         pairs = pa.table({
             "table_key": pa.array(later.keys(), pa.int64()), "snapshot_id": pa.array(later.values(), pa.int64()),
         })  # fmt: skip
-        changed = self._with_other_schema(connection, later, pairs)
+        hashes = self._hashes(connection, later)
+        changed = self._with_other_schema(later, hashes)
         if len(later) == 1:
             ((key, snapshot_id),) = later.items()
             connection.execute(
@@ -120,25 +123,32 @@ class Sightings(ABC):
                 pairs=pairs,
             )  # fmt: skip
         self.settling.moved(changed)
-        earlier = {k: i for k, i in later.items() if self.drafted.by_key[k].current_snapshot_id is not None}
-        self.settling.aged({key: snapshot_id for key, snapshot_id in earlier.items() if key not in changed})
+        earlier = [key for key in later if self.drafted.by_key[key].current_snapshot_id is not None]
+        self.settling.aged({k: (later[k], hashes.get((k, later[k]))) for k in earlier if k not in changed})
         for key, snapshot_id in later.items():
             self.keep(replace(self.drafted.by_key[key], current_snapshot_id=snapshot_id))
 
-    def _with_other_schema(self, connection: Connection, later: Mapping[int, int], pairs: pa.Table) -> set[int]:
-        """The tables (key → new current snapshot, the same as `pairs`) whose new current snapshot has another schema
-        than the previous one. The current rows of the other tables stay and only get other labels."""
-        hashes = []
+    def _hashes(self, connection: Connection, later: Mapping[int, int]) -> dict[tuple[int, int], str | None]:
+        """(Table key, snapshot id) → schema hash, of new current snapshots (key → id) and of the previous ones; without
+        tables that had none."""
+        places = []
         for key, snapshot_id in later.items():
-            current = self.drafted.by_key[key].current_snapshot_id
-            if current is not None:
-                hashes.append((key, self.sighted.get((key, current)), self.sighted.get((key, snapshot_id))))
-        if all(old and new for _, old, new in hashes):
-            return {key for key, old, new in hashes if old != new}
-        moved = query(
-            connection, "SELECT p.table_key FROM {pairs} p JOIN tables t ON t.table_key = p.table_key"
-            " LEFT JOIN snapshots o ON o.table_key = t.table_key AND o.snapshot_id = t.current_snapshot_id"
-            " LEFT JOIN snapshots n ON n.table_key = p.table_key AND n.snapshot_id = p.snapshot_id"
-            " WHERE t.current_snapshot_id IS NOT NULL AND n.schema_hash IS DISTINCT FROM o.schema_hash", pairs=pairs,
-        )  # fmt: skip
-        return set(moved["table_key"].to_pylist())
+            if (current := self.drafted.by_key[key].current_snapshot_id) is not None:
+                places += [(key, current), (key, snapshot_id)]
+        hashes: dict[tuple[int, int], str | None] = {place: self.sighted.get(place) for place in places}
+        if unsure := [place for place, hash_ in hashes.items() if hash_ is None]:
+            keys, ids = zip(*unsure, strict=True)
+            seen = pa.table({"table_key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(ids, pa.int64())})
+            hashes |= self._stored_hashes(connection, seen)
+        return hashes
+
+    def _with_other_schema(
+        self, later: Mapping[int, int], hashes: Mapping[tuple[int, int], str | None]
+    ) -> set[int]:  # fmt: skip
+        """The tables (key → new current snapshot) whose new current snapshot has another schema than the previous one.
+        The current rows of the other tables stay and only get other labels."""
+        current = {key: self.drafted.by_key[key].current_snapshot_id for key in later}
+        return {
+            key for key, before in current.items()
+            if before is not None and hashes.get((key, before)) != hashes.get((key, later[key]))
+        }  # fmt: skip

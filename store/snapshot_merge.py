@@ -13,7 +13,7 @@ from store.current_rows import CurrentRows
 from store.file_spans import STORAGE_ID
 from store.freshness import EXACT, USABLE_COLUMNS, usable_for_arrow
 from store.layout import BY_SNAPSHOT, LABELS, PARTED, Connection, parts, row_columns, stored_columns
-from store.puts import FLIGHT_OF, IDENTITY, Counts, Novel, PutMode, codes
+from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes
 from store.staged import NONE, NameOf, Staged
 
 _NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
@@ -27,16 +27,19 @@ class SnapshotMerge:
         flight: A flight of `BY_SNAPSHOT`.
         rows: With `table_key` and `snapshot_id`.
         current: Table key → current snapshot of each table.
-        novel: What this transaction registered: nothing stored needs to be looked for there.
+        settling: Told of tables whose current rows have to be chosen anew.
+        has_tables: False where no rows of the flight are stored of any of the tables.
+        has_snapshots: False where none are stored of any of their snapshots that the put has.
+        has_sketches: False where no sketches are stored of any of the tables.
     """
 
     def __init__(
         self, mode: PutMode, flight: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
-        settling: CurrentRows, novel: Novel,
+        settling: CurrentRows, *, has_tables: bool = True, has_snapshots: bool = True, has_sketches: bool = True,
     ):  # fmt: skip
         self.mode, self.flight, self.current, self.settling = mode, flight, current, settling
-        self._has_novel_snapshots = novel.has_snapshots(flight, rows)
-        self._has_novel_tables = novel.has_tables(flight, rows)
+        self._has_tables, self._has_snapshots = has_tables, has_tables and has_snapshots
+        self._has_sketches = has_sketches and flight != "stats.sketches"
         self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
         self.tables = parts(flight)
         self.is_parted = flight in PARTED
@@ -66,11 +69,11 @@ class SnapshotMerge:
         if self.mode is not PutMode.FILL:
             replaced = other.num_rows
             self._delete(connection, other)
-        if self.mode is PutMode.REPLACE_SNAPSHOT and not self._has_novel_snapshots:
+        if self.mode is PutMode.REPLACE_SNAPSHOT and self._has_snapshots:
             self._delete_absent(connection, stored)
         in_place = replaced == fresh.num_rows and pc.all(pc.equal(other["part"], 0), min_count=0).as_py()
         self._insert(connection, fresh, generation, in_place=in_place)
-        if self.mode is PutMode.REPLACE_SNAPSHOT and self.flight != "stats.sketches":
+        if self.mode is PutMode.REPLACE_SNAPSHOT and self._has_sketches:
             self._drop_orphaned_sketches(connection)
         return Counts(staged.received, fresh.num_rows - replaced, settled.num_rows, replaced)
 
@@ -82,7 +85,7 @@ class SnapshotMerge:
         return " UNION ALL ".join(f"SELECT {select} WHERE {scope}" for select in each)
 
     def _found(self, connection: Connection) -> pa.Table:
-        if self._has_novel_snapshots:
+        if not self._has_snapshots:
             return _NOTHING
         scope = self.staged.scope(snapshots=True)
         first = (f"(SELECT {n} FROM {table} WHERE {scope} LIMIT 1)" for n, table in enumerate(self.tables))
@@ -132,7 +135,7 @@ class SnapshotMerge:
         answers = self._is_current(fresh)
         now, then = fresh.filter(answers), fresh.filter(pc.invert(answers))
         if now.num_rows:
-            if not in_place and not self._has_novel_tables:
+            if not in_place and self._has_tables:
                 self._retire(connection, now)
             labels = dict(zip(LABELS, (f"'{EXACT}'", "s.usable_for"), strict=True))
             staged.insert(connection, current, self._with_use(now), generation, key | labels)

@@ -13,7 +13,7 @@ from store.current_rows import CurrentRows
 from store.file_spans import STORAGE_ID, remove_at
 from store.freshness import EXACT
 from store.layout import BY_SPAN, OPEN_END, Connection
-from store.puts import Codes, Counts, Novel, PutMode, codes, first_of_each
+from store.puts import Codes, Counts, PutMode, codes, first_of_each
 from store.staged import NONE, NameOf, Staged
 
 
@@ -42,14 +42,16 @@ class SpanMerge:
         family: A flight of `BY_SPAN`.
         rows: With `table_key` and `snapshot_id`.
         current: Table key → current snapshot of each table.
-        novel: What this transaction registered: nothing stored needs to be looked for there.
+        settling: Told of tables that have other listings.
+        has_tables: False where none of the tables has a listing of this family.
+        has_sketches: False where none of them has one of sketches.
     """
 
     def __init__(
         self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
-        settling: CurrentRows, novel: Novel,
+        settling: CurrentRows, *, has_tables: bool = True, has_sketches: bool = True,
     ):  # fmt: skip
-        self._has_novel_tables = novel.has_tables(family, rows)
+        self._has_tables, self._has_sketches = has_tables, has_sketches
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
         self.current, self.settling = current, settling
         self.staged = Staged(family, rows, name_of)
@@ -68,10 +70,7 @@ class SpanMerge:
             Conflict: In mode `create` another record is stored for a target.
         """
         staged = self.staged
-        if self._has_novel_tables:
-            self.turn = _first_turn(staged.rows)
-        else:
-            self.turn = _turn(connection, self.family, staged.rows)
+        self.turn = _turn(connection, self.family, staged.rows) if self._has_tables else _first_turn(staged.rows)
         unchanged = replaced = 0
         stored = doomed = extended = None
         fresh = staged.rows
@@ -99,7 +98,7 @@ class SpanMerge:
         self._list_anew(connection, self.turn.filter(pc.is_null(self.turn["own"])))
         self._write(connection, stored, doomed, extended)
         self._insert(connection, fresh, generation)
-        if self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT and not self._has_novel_tables:
+        if self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT and self._has_sketches:
             self._drop_orphaned_sketches(connection)
         return Counts(staged.received, staged.rows.num_rows - unchanged - replaced, unchanged, replaced)
 

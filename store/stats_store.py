@@ -203,12 +203,14 @@ class DuckDBStatsStore(StatsStore):
         """One put with table keys, whatever number of tables its rows are about."""
         rows = put.rows
         keys = rows["table_key"].unique().to_pylist()
-        if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES and not novel.has_tables(put.flight, rows):
+        presence = self.catalog.presence
+        if put.mode is PutMode.REPLACE_SNAPSHOT and put.flight in FAMILIES and presence.is_any(put.flight, keys):
             forget_marks(connection, keys)
         if put.flight in ("stats.columns", "stats.file_columns"):
             rows = self.columns.with_ids(connection, rows)
             if put.flight == "stats.columns":
-                self.columns.note(connection, rows, is_novel=novel.has_tables(put.flight, rows))
+                is_novel = novel.tables.issuperset(keys) and not presence.is_any(put.flight, keys)
+                self.columns.note(connection, rows, is_novel=is_novel)
         current = {key: self.catalog.by_key(key).current_snapshot_id for key in keys}
         families = {put.flight: rows}
         if put.flight == "stats.sketches":
@@ -217,14 +219,23 @@ class DuckDBStatsStore(StatsStore):
         counts = Counts()
         for family, part in families.items():
             if part.num_rows and family in BY_SNAPSHOT:
-                merge = SnapshotMerge(put.mode, family, part, self._name_of, current, self.catalog.settling, novel)
+                merge = SnapshotMerge(
+                    put.mode, family, part, self._name_of, current, self.catalog.settling,
+                    has_tables=presence.is_any(family, keys), has_snapshots=not novel.has_snapshots(family, part),
+                    has_sketches=presence.is_any("stats.sketches", keys),
+                )  # fmt: skip
                 counts += merge.apply(connection, generation)
             elif part.num_rows:
                 for wave in waves(part):
-                    spans = SpanMerge(put.mode, family, wave, self._name_of, current, self.catalog.settling, novel)
+                    spans = SpanMerge(
+                        put.mode, family, wave, self._name_of, current, self.catalog.settling,
+                        has_tables=presence.is_any(family, keys), has_sketches=presence.is_any("file_sketches", keys),
+                    )  # fmt: skip
                     counts += spans.apply(connection, generation)
-                    novel.flights.add(family)  # the next wave sees this one
+                    presence.add(family, keys)  # the next wave sees this one
             novel.flights.add(family)
+            if part.num_rows:
+                presence.add(family, keys)
         return counts
 
     def _name_of(self, table_key: int) -> str:

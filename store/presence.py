@@ -1,0 +1,50 @@
+"""Tables that have rows, by flight: what has none need not be looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+from store.layout import BY_SNAPSHOT, BY_SPAN
+
+_KEYS: Final = {flight: f"SELECT DISTINCT table_key FROM {table}" for flight, table in BY_SNAPSHOT.items()} | {
+    family: f"SELECT DISTINCT table_key FROM file_snapshots WHERE family = '{family}'" for family in BY_SPAN
+}
+
+
+class Presence:
+    """The tables that may have rows of each flight; one too many costs a look. The writer's thread only.
+
+    A flight's tables are read from the file when they are first asked for. Whoever stores rows then adds their tables;
+    deletes and rollbacks leave them.
+
+    Args:
+        rows: Runs a query on what is committed, and returns its rows.
+    """
+
+    def __init__(self, rows: Callable[[str], Iterable[tuple[Any, ...]]]):
+        self._rows = rows
+        self._tables: dict[str, set[int]] = {}
+
+    def _of(self, flight: str) -> set[int]:
+        if flight not in self._tables:
+            self._tables[flight] = {key for (key,) in self._rows(_KEYS[flight])}
+        return self._tables[flight]
+
+    def among(self, flight: str, table_keys: Iterable[int]) -> list[int]:
+        """Those of the tables that may have rows of a flight, in order.
+
+        Args:
+            flight: A stored flight, or `file_sketches`.
+            table_keys: Keys of tables.
+        """
+        known = self._of(flight)
+        return [key for key in table_keys if key in known]
+
+    def is_any(self, flight: str, table_keys: Iterable[int]) -> bool:
+        """True if any of the tables may have rows of a flight."""
+        return not self._of(flight).isdisjoint(table_keys)
+
+    def add(self, flight: str, table_keys: Collection[int]) -> None:
+        """Notes tables of which rows are stored."""
+        self._of(flight).update(table_keys)

@@ -1,0 +1,57 @@
+"""Tables that have rows, by flight."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from store import records
+from store.catalog_store import Catalog
+from store.database import Database
+from store.errors import Conflict
+from store.presence import Presence
+from store.schemas import FLIGHTS
+from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
+
+
+def columns(name, snapshot_id=1, ndv=1.0, count=2):
+    rows = pa.table({
+        "table_catalog": pa.repeat("c", count), "table_schema": pa.repeat("s", count),
+        "table_name": pa.repeat(name, count), "snapshot_id": pa.repeat(snapshot_id, count),
+        "column_id": range(1, count + 1), "ndv": pa.repeat(ndv, count),
+    })  # fmt: skip
+    return Put("stats.columns", records.prepare(FLIGHTS["stats.columns"], rows), PutMode.CREATE)
+
+
+@pytest.fixture
+def database(tmp_path):
+    database = Database(tmp_path / "p.db")
+    yield database
+    database.close()
+
+
+def test_tables_are_read_from_the_file_and_added(database):
+    store = DuckDBStatsStore(database, Catalog(database))
+    store.put([columns("a"), columns("b")])
+    presence = Presence(database.rows)
+    assert presence.among("stats.columns", [3, 2, 1]) == [2, 1]
+    assert not presence.is_any("stats.tables", [1, 2]) and not presence.is_any("stats.files", [1, 2])
+    presence.add("stats.files", [2])
+    assert presence.is_any("stats.files", [1, 2]) and presence.among("stats.files", [1, 2]) == [2]
+
+
+def test_what_another_process_stored_is_compared_with(tmp_path):
+    for counts in (Counts(2, 2), Counts(2, 0, 2)):
+        database = Database(tmp_path / "p.db")
+        assert DuckDBStatsStore(database, Catalog(database)).put([columns("a")]) == counts
+        database.close()
+
+
+def test_a_refused_put_leaves_a_table_that_costs_a_look(database):
+    store = DuckDBStatsStore(database, Catalog(database))
+    store.put([columns("a")])
+    with pytest.raises(Conflict):
+        store.put([columns("b"), columns("a", ndv=2.0)])
+    assert store.put([columns("b")]) == Counts(2, 2)
+    assert store.put([columns("b", snapshot_id=2)]) == Counts(2, 2)
+    assert store.put([columns("b")]) == Counts(2, 0, 2)
