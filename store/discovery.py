@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from store.arrow_sql import execute
+from store.arrow_sql import among, execute
 from store.catalog_entries import EXTERNAL, TableEntry, new_column_ids
 from store.catalog_store import Catalog
 from store.layout import Connection, insert_rows
@@ -144,6 +144,7 @@ class Discovery:
             entries[entry.name] = entry
         for table, new_rows in rows.items():
             insert_rows(connection, table, new_rows)
+        self._catalog.note_hashes((row[0], row[1], row[7]) for row in rows["snapshots"])
         columns = ("table_key", "location", "current_snapshot_id", "partition_keys", "properties")
         types = (pa.int64(), pa.string(), pa.int64(), pa.list_(pa.string()), pa.string())
         values = {n: pa.array(v, t) for n, v, t in zip(columns, zip(*updates, strict=True), types, strict=True)}
@@ -252,14 +253,16 @@ class Discovery:
             table_keys: Keys of all inspected tables.
             errors: Table key → why the table cannot be read; the others are ACTIVE.
         """
-        inspected = {key: (errors or {}).get(key) for key in table_keys}
-        connection.execute(
-            "UPDATE tables SET checked_at = ?, last_error = n.error,"
-            " state = CASE WHEN n.error IS NULL THEN 'ACTIVE' ELSE 'FAILING' END"
-            " FROM (SELECT unnest(?::BIGINT[]) AS table_key, unnest(?::VARCHAR[]) AS error) n"
-            " WHERE tables.table_key = n.table_key",
-            [datetime.now(UTC), list(inspected), list(inspected.values())],
-        )
+        inspected: dict[str | None, list[int]] = {}
+        for key in table_keys:
+            inspected.setdefault((errors or {}).get(key), []).append(key)
+        for error, keys in inspected.items():
+            execute(
+                connection, "UPDATE tables SET checked_at = $now, last_error = $error, state = $state"
+                f" WHERE {among('table_key', keys)}",
+                {"now": datetime.now(UTC), "error": error, "state": "FAILING" if error else "ACTIVE"},
+                moved=pa.table({"key": pa.array(keys, pa.int64())}),
+            )  # fmt: skip
 
     def note_unreadable(
         self, connection: Connection, catalog: str, format: str, schema: str, name: str, reason: str
@@ -284,9 +287,8 @@ class Discovery:
                 "DELETE FROM snapshots WHERE table_key = ? AND snapshot_id IN (SELECT unnest(?::BIGINT[]))",
                 [entry.table_key, [row[1] for row in new]],
             )
-            for row in new:
-                self._catalog.sighted.drop((entry.table_key, row[1]))
             insert_rows(connection, "snapshots", new)
+            self._catalog.note_hashes((row[0], row[1], row[7]) for row in new)
             self._catalog.settling.moved([entry.table_key])
         if (live := found.get("live_snapshot_ids")) is not None:
             connection.execute(

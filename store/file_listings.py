@@ -13,10 +13,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from store.arrow_sql import among, execute, within
+from store.arrow_sql import among, execute
 from store.errors import UpstreamError
 from store.file_spans import positions
-from store.layout import BY_SPAN, OPEN_END, Connection
+from store.layout import BY_SPAN, OPEN_END, Connection, insert_rows
 
 FAMILIES: Final = ("stats.files", "stats.file_columns")
 
@@ -86,20 +86,19 @@ def mark_listings(connection: Connection, listings: Sequence[tuple[int, Listing]
     """Stores the marks of listings, given with their table keys, that are now the newest of their table."""
     if not listings:
         return
-    forget_marks(connection, list({table_key for table_key, _ in listings}))
-    marks = {(table_key, listing.snapshot_id): listing.mark for table_key, listing in listings}  # the last one wins
-    newest_marks = pa.table({
-        "table_key": pa.array([key for key, _ in marks], pa.int64()),
-        "snapshot_id": pa.array([snapshot_id for _, snapshot_id in marks], pa.int64()),
-        "mark": pa.array(list(marks.values()), pa.string()),
-    })  # fmt: skip
-    execute(
-        connection, "INSERT INTO file_marks SELECT l.table_key, l.snapshot_id, any_value(l.mark) FROM {marks} l JOIN"
-        " (SELECT table_key, family, arg_max(snapshot_id, pos) AS newest FROM file_snapshots"
-        f" WHERE family IN {FAMILIES} AND {within('table_key', newest_marks['table_key'])} GROUP BY ALL) f"
-        " ON f.table_key = l.table_key AND f.newest = l.snapshot_id"
-        f" GROUP BY l.table_key, l.snapshot_id HAVING count(*) = {len(FAMILIES)}", marks=newest_marks,
-    )  # fmt: skip
+    marks = {(table_key, listing.snapshot_id): listing.mark for table_key, listing in listings}  # the last one holds
+    keys = list({table_key for table_key, _ in marks})
+    forget_marks(connection, keys)
+    newest: dict[int, list[int]] = {}  # by table, one for each family
+    for table_key, snapshot_id in execute(
+        connection, "SELECT table_key, arg_max(snapshot_id, pos) FROM file_snapshots"
+        f" WHERE family IN {FAMILIES} AND {among('table_key', keys)} GROUP BY table_key, family",
+        moved=pa.table({"key": pa.array(keys, pa.int64())}),
+    ):  # fmt: skip
+        newest.setdefault(table_key, []).append(snapshot_id)
+    insert_rows(connection, "file_marks", [
+        [*place, mark] for place, mark in marks.items() if newest.get(place[0]) == [place[1]] * len(FAMILIES)
+    ])  # fmt: skip
 
 
 def forget_mark(connection: Connection, table_key: int, snapshot_id: int | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -59,6 +59,14 @@ class Sightings(ABC):
             self._advance(connection, later)
         return registered
 
+    def note_hashes(self, hashes: Iterable[tuple[int, int, str | None]]) -> None:
+        """Keeps the schema hashes of registered snapshots in memory: (table key, snapshot id, hash) of each."""
+        for key, snapshot_id, hash_ in hashes:
+            if hash_ is None:
+                self.sighted.drop((key, snapshot_id))
+            else:
+                self.sighted.put((key, snapshot_id), hash_)
+
     def _is_later(self, table_key: int, snapshot_id: int) -> bool:
         """True if a snapshot of an external table is greater than any that was put."""
         entry = self.drafted.by_key[table_key]
@@ -88,9 +96,7 @@ class Sightings(ABC):
                 " AND snapshots.snapshot_id = k.snapshot_id", gained=rows,
             )  # fmt: skip
             self.settling.moved(columns["table_key"])
-        for place in places:
-            if (hash_ := stored.get(place) or hashes[place]) is not None:
-                self.sighted.put(place, hash_)
+        self.note_hashes((*place, stored.get(place) or hashes[place]) for place in places)
         for key, _ in new:
             self.seen_as.pop(key, None)  # so that the next inspection stores the table again
         return set(new)

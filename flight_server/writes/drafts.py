@@ -121,11 +121,11 @@ class DraftGroup:
 
 
 def together(puts: Iterable[Put]) -> list[Put]:
-    """One put for each flight and mode, in the order of publishing."""
+    """One put for each flight and mode, in the order of publishing: sketches after what they belong to."""
     groups: dict[tuple[str, PutMode], list[pa.Table]] = {}
     for put in puts:
         groups.setdefault((put.flight, put.mode), []).append(put.rows)
-    ordered = sorted(groups.items(), key=lambda item: item[0][1] is PutMode.FILL)
+    ordered = sorted(groups.items(), key=lambda item: (item[0][1] is PutMode.FILL, item[0][0] == "stats.sketches"))
     return [
         Put(flight, tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default"), mode)
         for (flight, mode), tables in ordered
