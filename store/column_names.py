@@ -125,7 +125,7 @@ class ColumnNames:
             self._stored.put(key, ids, len(ids))
 
     def _recall(self, connection: Connection, external: Sequence[int]) -> None:
-        """Reads the ids of columns of external tables that are not in memory."""
+        """Reads the column ids of external tables that are not cached."""
         if not (forgotten := [key for key in external if self._stored.get(key) is None]):
             return
         known: dict[int, set[int]] = {}

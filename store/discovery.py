@@ -154,11 +154,11 @@ class Discovery:
         return entries
 
     def is_as_known(self, catalog: str, format: str, found: Found) -> bool:
-        """True if a look at a table found what is stored: nothing is new but when it was looked at.
+        """True if a table is unchanged since its last inspection, so that only the time of the inspection is new.
 
         Args:
             catalog: The connector's name.
-            format: The connector's.
+            format: Format of the table.
             found: The table as a worker describes it.
         """
         entry = self._catalog.find((catalog, found["schema"], found["name"]))

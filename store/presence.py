@@ -1,4 +1,4 @@
-"""Tables that have rows, by flight: what has none need not be looked for."""
+"""The tables that have rows in each flight, to skip lookups for those that have none."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _KEYS: Final = {flight: f"SELECT DISTINCT table_key FROM {table}" for flight, ta
 
 
 class Presence:
-    """The tables that may have rows of each flight; one too many costs a look. The writer's thread only.
+    """The tables that may have rows in each flight; a superset, since a false positive only costs a lookup. For the
+    writer's thread.
 
-    A flight's tables are read from the file when they are first asked for. Whoever stores rows then adds their tables;
-    deletes and rollbacks leave them.
+    A flight's tables are read from the database at first use. Writes add the tables of new rows with `add`; deletes and
+    rollbacks remove none.
 
     Args:
-        rows: Runs a query on what is committed, and returns its rows.
+        rows: Runs a query on committed rows and returns the result.
     """
 
     def __init__(self, rows: Callable[[str], Iterable[tuple[Any, ...]]]):
@@ -32,7 +33,7 @@ class Presence:
         return self._tables[flight]
 
     def among(self, flight: str, table_keys: Iterable[int]) -> list[int]:
-        """Those of the tables that may have rows of a flight, in order.
+        """Those of the tables that may have rows in a flight, in order.
 
         Args:
             flight: A stored flight, or `file_sketches`.
@@ -42,9 +43,9 @@ class Presence:
         return [key for key in table_keys if key in known]
 
     def is_any(self, flight: str, table_keys: Iterable[int]) -> bool:
-        """True if any of the tables may have rows of a flight."""
+        """True if any of the tables may have rows in a flight."""
         return not self._of(flight).isdisjoint(table_keys)
 
     def add(self, flight: str, table_keys: Collection[int]) -> None:
-        """Notes tables of which rows are stored."""
+        """Adds tables that have stored rows now."""
         self._of(flight).update(table_keys)

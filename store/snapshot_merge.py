@@ -1,4 +1,4 @@
-"""Merging the rows of a put, of any number of tables, into flights whose rows are kept once for each snapshot."""
+"""Merges the rows of a put, of any number of tables, into flights whose rows are stored once per snapshot."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from store.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes
 from store.staged import NONE, NameOf, Staged
 
 _NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
-_FEW_ROWS = 512  # whose targets a condition lists one by one
+_FEW_ROWS = 512  # at most that many target ids are written into a condition
 
 
 class SnapshotMerge:
-    """A put of rows; `apply` writes only what differs.
+    """The merge of a put; `apply` writes only rows that differ from the stored ones.
 
     Args:
+        mode: Mode of the put.
         flight: A flight of `BY_SNAPSHOT`.
-        rows: With `table_key` and `snapshot_id`.
-        current: Table key → current snapshot of each table.
-        settling: Told of tables whose current rows have to be chosen anew.
-        has_tables: False where no rows of the flight are stored of any of the tables.
-        has_snapshots: False where none are stored of any of their snapshots that the put has.
-        has_sketches: False where no sketches are stored of any of the tables.
+        rows: Rows of the put, with `table_key` and `snapshot_id`.
+        name_of: Table key → full name, for messages.
+        current: Table key → current snapshot id, None if there is none.
+        settling: Tables of the transaction to be re-ranked.
+        has_tables: False if the flight has no stored rows for any of the tables.
+        has_snapshots: False if it has none for any of the put's snapshots.
+        has_sketches: False if no sketches are stored for any of the tables.
     """
 
     def __init__(
@@ -45,20 +47,20 @@ class SnapshotMerge:
         self.is_parted = flight in PARTED
 
     def apply(self, connection: Connection, generation: int) -> Counts:
-        """Merges the put into the rows stored by snapshot.
+        """Merges the put into the stored rows.
 
         Args:
             connection: The writer's.
-            generation: Generation of the put, which new rows get.
+            generation: Generation of new rows.
 
         Returns:
-            Rows of the put by what became of them.
+            Counts of the put's rows.
 
         Raises:
             Conflict: In mode `create` another record is stored for a target.
         """
         staged = self.staged
-        stored = self._found(connection)
+        stored = self._matches(connection)
         other = stored.filter(pc.invert(stored["same"]))
         if self.mode is PutMode.CREATE and other.num_rows:
             first = other.slice(0, 1).to_pylist()[0]
@@ -78,13 +80,13 @@ class SnapshotMerge:
         return Counts(staged.received, fresh.num_rows - replaced, settled.num_rows, replaced)
 
     def _stored(self, scope: str, having: Collection[int] = (0, 1)) -> str:
-        """Subquery of the stored rows, of the parts that have any: `part`, `rid` and all columns."""
+        """Subquery of the stored rows with `part`, `rid` and all columns; `having` are the parts to read."""
         columns = ", ".join(row_columns(self.flight))
         each = (f"{number} AS part, rowid AS rid, {columns} FROM {table}" for number, table in enumerate(self.tables)
                 if number in having)  # fmt: skip
         return " UNION ALL ".join(f"SELECT {select} WHERE {scope}" for select in each)
 
-    def _found(self, connection: Connection) -> pa.Table:
+    def _matches(self, connection: Connection) -> pa.Table:
         if not self._has_snapshots:
             return _NOTHING
         scope = self.staged.scope(snapshots=True)
@@ -104,10 +106,9 @@ class SnapshotMerge:
                 execute(connection, f"DELETE FROM {table} WHERE {among}", doomed=rids)
 
     def _delete_absent(self, connection: Connection, matched: pa.Table) -> None:
-        """Deletes what is stored at the snapshots of the put and not in it; of sketches, only those of targets that
-        are not."""
+        """Deletes stored rows of the put's snapshots that are not in the put; sketches only if their target is not."""
         among = ""
-        if self.flight == "stats.sketches":  # a target that stays keeps the sketches the new set lacks
+        if self.flight == "stats.sketches":  # a target in the put keeps its sketches of other roles
             among = (
                 " AND NOT EXISTS (SELECT 1 FROM {staged} s WHERE s.table_key = t.table_key"
                 " AND s.storage_id = t.storage_id AND s.snapshot_id = t.snapshot_id)"
@@ -120,11 +121,11 @@ class SnapshotMerge:
             kept=matched.select(["part", "rid"]), staged=self.staged.rows,
         )  # fmt: skip
         self._delete(connection, absent)
-        if self.is_parted:  # an older row may answer now
+        if self.is_parted:  # an older row may become current
             self.settling.moved(absent.filter(pc.equal(absent["part"], 0))["table_key"].unique().to_pylist())
 
     def _insert(self, connection: Connection, fresh: pa.Table, generation: int, *, in_place: bool) -> None:
-        """Stores rows; `in_place`: each in place of a row that answered and is deleted."""
+        """Stores rows; `in_place` if each replaces a current row that was deleted."""
         staged, key = self.staged, {"table_key": "s.table_key", "snapshot_id": "s.snapshot_id"}
         if not fresh.num_rows:
             return
@@ -132,8 +133,8 @@ class SnapshotMerge:
             staged.insert(connection, self.tables[0], fresh, generation, key)
             return
         current, history = self.tables
-        answers = self._is_current(fresh)
-        now, then = fresh.filter(answers), fresh.filter(pc.invert(answers))
+        is_current = self._is_current(fresh)
+        now, then = fresh.filter(is_current), fresh.filter(pc.invert(is_current))
         if now.num_rows:
             if not in_place and self._has_tables:
                 self._retire(connection, now)
@@ -141,16 +142,16 @@ class SnapshotMerge:
             staged.insert(connection, current, self._with_use(now), generation, key | labels)
         if then.num_rows:
             staged.insert(connection, history, then, generation, key)
-            self._tell_settling(connection, then)
+            self._register_older(connection, then)
 
     def _with_use(self, now: pa.Table) -> pa.Table:
-        """Rows of current snapshots with `usable_for`."""
-        types, judged = stored_columns(self.flight), now
+        """Adds the column `usable_for` to rows of current snapshots."""
+        types, complete = stored_columns(self.flight), now
         for name in USABLE_COLUMNS:
             if name in types and name not in now.column_names:
-                judged = judged.append_column(name, pa.nulls(now.num_rows, types[name]))
+                complete = complete.append_column(name, pa.nulls(now.num_rows, types[name]))
         label = pa.chunked_array([pa.repeat(EXACT, now.num_rows)])
-        return now.append_column(LABELS[1], usable_for_arrow(label, judged))
+        return now.append_column(LABELS[1], usable_for_arrow(label, complete))
 
     def _is_current(self, rows: pa.Table) -> pa.Array:
         """A mask of the rows of their table's current snapshot."""
@@ -163,7 +164,7 @@ class SnapshotMerge:
         return ["table_key", *IDENTITY[self.flight]]
 
     def _retire(self, connection: Connection, now: pa.Table) -> None:
-        """Moves the rows that answered for the targets of these rows to history."""
+        """Moves the current rows of the targets of `now` to history."""
         current = self.tables[0]
         columns = ", ".join(row_columns(self.flight))
         scope = within("table_key", now["table_key"])
@@ -186,8 +187,9 @@ class SnapshotMerge:
                 **tables)  # fmt: skip
         execute(connection, f"DELETE FROM {current} WHERE {among}", **tables)
 
-    def _tell_settling(self, connection: Connection, then: pa.Table) -> None:
-        """Names the tables in which rows of older snapshots may answer: those of targets without an exact row."""
+    def _register_older(self, connection: Connection, then: pa.Table) -> None:
+        """Registers tables for re-ranking in which rows of older snapshots may be current: for targets without an
+        exact row."""
         scope = within("table_key", then["table_key"])
         keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
         open_tables = execute(
@@ -198,7 +200,7 @@ class SnapshotMerge:
         self.settling.moved([key for (key,) in open_tables])
 
     def _drop_orphaned_sketches(self, connection: Connection) -> None:
-        """Sketches of targets that the new set lacks go; those of targets that stay are carried over."""
+        """Deletes the sketches of targets that are not in the put, at its snapshots."""
         kind = next(str(kind) for kind, flight in FLIGHT_OF.items() if flight == self.flight)
         scope = f"{self.staged.scope(snapshots=True)} AND target_kind = '{kind}'"
         if not connection.execute(f"SELECT 1 FROM {BY_SNAPSHOT['stats.sketches']} WHERE {scope} LIMIT 1").fetchall():

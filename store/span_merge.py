@@ -1,4 +1,4 @@
-"""Merging the rows of a put into flights of files, whose rows hold for a span of file listings (`store.file_spans`)."""
+"""Merges the rows of a put into flights of files, whose rows belong to a span of file listings (`store.file_spans`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store.staged import NONE, NameOf, Staged
 
 
 def waves(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows in turns that have one snapshot of each table, in the order in which these come."""
+    """Splits rows into parts with at most one snapshot per table, in order of appearance."""
     numbers = codes(rows, ["table_key", "snapshot_id"])
     distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
     if len(distinct) <= 1:
@@ -36,15 +36,17 @@ def waves(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 class SpanMerge:
-    """A put of rows, at most one snapshot of each table; `apply` writes only what differs.
+    """The merge of a put with at most one snapshot per table; `apply` writes only rows that differ from stored ones.
 
     Args:
+        mode: Mode of the put.
         family: A flight of `BY_SPAN`.
-        rows: With `table_key` and `snapshot_id`.
-        current: Table key → current snapshot of each table.
-        settling: Told of tables that have other listings.
-        has_tables: False where none of the tables has a listing of this family.
-        has_sketches: False where none of them has one of sketches.
+        rows: Rows of the put, with `table_key` and `snapshot_id`.
+        name_of: Table key → full name, for messages.
+        current: Table key → current snapshot id, None if there is none.
+        settling: Tables of the transaction whose listings changed.
+        has_tables: False if none of the tables has a listing of this family.
+        has_sketches: False if none of them has a listing of sketches.
     """
 
     def __init__(
@@ -57,14 +59,14 @@ class SpanMerge:
         self.staged = Staged(family, rows, name_of)
 
     def apply(self, connection: Connection, generation: int) -> Counts:
-        """Merges the put into the listings of files that are stored.
+        """Merges the put into the stored listings.
 
         Args:
             connection: The writer's.
-            generation: Generation of the put, which new rows get.
+            generation: Generation of new rows.
 
         Returns:
-            Rows of the put by what became of them.
+            Counts of the put's rows.
 
         Raises:
             Conflict: In mode `create` another record is stored for a target.
@@ -75,11 +77,11 @@ class SpanMerge:
         stored = doomed = extended = None
         fresh = staged.rows
         if pc.any(pc.greater_equal(self.turn["last"], 0)).as_py():
-            stored = self._found(connection)
+            stored = self._matches(connection)
             other = stored.filter(pc.and_not(stored["own"], stored["same"]))
             if self.mode is PutMode.CREATE and other.num_rows:
                 staged.refuse(connection, self.physical, other["row_no"][0].as_py(), other["rid"][0].as_py())
-            # of a listing that is there; of a new one, equal rows of the one before go on
+            # an existing listing is compared with its own rows; a new one continues equal rows of the one before
             settled = stored.filter(stored["own"]) if self.mode is PutMode.FILL else stored.filter(
                 pc.and_(stored["own"], stored["same"]))  # fmt: skip
             unchanged = settled.num_rows
@@ -103,7 +105,7 @@ class SpanMerge:
         return Counts(staged.received, staged.rows.num_rows - unchanged - replaced, unchanged, replaced)
 
     def _in_listing(self) -> str:
-        """Subquery of the stored rows of the listing that a put is about; of a new one, of the newest before it."""
+        """Subquery of the stored rows of the put's listing; if it is new, of the newest one before it."""
         if self.turn.num_rows == 1:  # no join for the rows of one table
             own, pos = self.turn["own"][0].as_py(), self.turn["pos"][0].as_py()
             in_listing = f"t.to_pos = {OPEN_END}" if own is None else f"t.from_pos <= {pos} AND t.to_pos > {pos}"
@@ -117,21 +119,22 @@ class SpanMerge:
             f" THEN t.to_pos = {OPEN_END} ELSE t.from_pos <= w.pos AND t.to_pos > w.pos END"
         )
 
-    def _found(self, connection: Connection) -> pa.Table:
+    def _matches(self, connection: Connection) -> pa.Table:
         keep = "t.own" if self.mode is PutMode.CAPTURE else None
         return self.staged.matches(connection, self._in_listing(), ("own",), keep_complete=keep, turn=self.turn)
 
     def _extended(self, connection: Connection, done: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-        """A listing that comes in several puts: what its predecessor held is prolonged, not stored again.
+        """Finds equal rows that end at the listing before: a listing in several puts extends them instead of storing
+        them again.
 
         Returns:
-            The row ids to prolong, and the row numbers that need no insert.
+            The row ids to extend, and the row numbers that need no insert.
         """
         ended = (
             f"SELECT t.rowid AS rid, t.* FROM {self.physical} t JOIN {{turn}} w ON w.table_key = t.table_key"
             f" WHERE t.{self.staged.scope()} AND w.own IS NOT NULL AND t.to_pos = w.pos"
         )
-        if not pc.any(pc.greater(self.turn["pos"], 0)).as_py():  # nothing ended before the first listing
+        if not pc.any(pc.greater(self.turn["pos"], 0)).as_py():  # no row ends before the first listing
             return NONE, done
         if not execute(connection, f"SELECT 1 FROM ({ended}) LIMIT 1", turn=self.turn):
             return NONE, done
@@ -142,9 +145,9 @@ class SpanMerge:
         return before["rid"], pa.chunked_array([*done.chunks, *before["row_no"].chunks], pa.int64())
 
     def _absent(self, connection: Connection, stored: pa.Table) -> pa.ChunkedArray:
-        """Rows of listings that are there, and not in the put."""
+        """Row ids of existing listings whose targets are not in the put."""
         among = ""
-        if self.family == "file_sketches":  # a file that stays keeps the sketches the new set lacks
+        if self.family == "file_sketches":  # a file in the put keeps its sketches of other roles
             among = (
                 " AND NOT EXISTS (SELECT 1 FROM {staged} s WHERE s.table_key = t.table_key"
                 " AND s.storage_id = t.storage_id)"
@@ -156,7 +159,8 @@ class SpanMerge:
         )["rid"]  # fmt: skip
 
     def _list_anew(self, connection: Connection, new: pa.Table) -> None:
-        """Before new listings are added: those of current snapshots answer from now on, others may."""
+        """Prepares the labels for new listings: those of current snapshots replace the current one, tables with others
+        are registered for re-ranking."""
         if not new.num_rows:
             return
         keys, current = new["table_key"].to_pylist(), new["snapshot_id"].to_pylist()
@@ -173,7 +177,7 @@ class SpanMerge:
         self, connection: Connection, stored: pa.Table | None, doomed: pa.ChunkedArray | None,
         extended: pa.ChunkedArray | None,
     ) -> None:  # fmt: skip
-        """Closes, cuts and prolongs stored rows, and adds the new listings."""
+        """Closes, shortens and extends the spans of stored rows, and adds the new listings."""
         new = self.turn.filter(pc.is_null(self.turn["own"]))
         if stored is not None and new.num_rows:
             stay = stored.filter(pc.and_not(stored["same"], stored["own"])).select(["rid"])
@@ -217,7 +221,7 @@ class SpanMerge:
         self.staged.insert(connection, self.physical, fresh, generation, spans, join, turn=self.turn)
 
     def _drop_orphaned_sketches(self, connection: Connection) -> None:
-        """Sketches of files that the new set lacks go from these snapshots' listings of them."""
+        """Removes the sketches of files that are not in the put from the snapshots' listings of sketches."""
         listed = f"SELECT 1 FROM file_snapshots WHERE family = 'file_sketches' AND {self.staged.scope()} LIMIT 1"
         if not connection.execute(listed).fetchall():
             return
@@ -237,7 +241,7 @@ class SpanMerge:
 
 
 def _first_turn(rows: pa.Table) -> pa.Table:
-    """`_turn` of tables without listings."""
+    """`_turn` for tables without listings."""
     turn = rows.select(["table_key", "snapshot_id"]).take(first_of_each(rows, ["table_key", "snapshot_id"]))
     columns = {"pos": 0, "last": -1, "own": None, "upto": OPEN_END}
     for name, value in columns.items():
@@ -246,14 +250,15 @@ def _first_turn(rows: pa.Table) -> pa.Table:
 
 
 def _turn(connection: Connection, family: str, rows: pa.Table) -> pa.Table:
-    """table_key, snapshot_id, pos, last, own, upto of each table of a wave: the position of its listing (`own` where it
-    is there already), that of the newest one (-1 where there is none), and where rows put at it end."""
+    """The positions of the listings of a put, one row per table: table_key, snapshot_id, and as int64 `pos` (of its
+    listing), `last` (of the newest listing, -1 if none), `own` (`pos` if the listing exists, else null), `upto` (end of
+    the span of new rows)."""
     turn = _first_turn(rows)
     keys, ids = turn["table_key"].to_pylist(), turn["snapshot_id"].to_pylist()
-    is_asked = "f.snapshot_id = p.snapshot_id" if len(keys) > 1 else f"f.snapshot_id = {ids[0]}"
+    is_own = "f.snapshot_id = p.snapshot_id" if len(keys) > 1 else f"f.snapshot_id = {ids[0]}"
     join = " JOIN {turn} p USING (table_key)" if len(keys) > 1 else ""
     listed = {key: (last, own) for key, last, own in execute(
-        connection, f"SELECT f.table_key, max(f.pos), max(f.pos) FILTER ({is_asked}) FROM file_snapshots f{join}"
+        connection, f"SELECT f.table_key, max(f.pos), max(f.pos) FILTER ({is_own}) FROM file_snapshots f{join}"
         f" WHERE f.family = '{family}' AND {within('f.table_key', turn['table_key'])} GROUP BY f.table_key", turn=turn,
     )}  # fmt: skip
     if not listed:

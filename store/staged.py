@@ -1,4 +1,4 @@
-"""The rows of a put on their way into a physical table: each target once, compared with what is stored."""
+"""The staged rows of a put: without duplicates, compared with stored rows, and inserted into a physical table."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from store.layout import Connection, stored_columns
 from store.puts import IDENTITY, contradicts, cosmetic, once
 
 NONE = pa.chunked_array([], pa.int64())
-_ROW_GROUP = 122_880  # rows that DuckDB stores together
-_FEW_ROWS = 4096  # whose matches are read one by one
-_PIECE_BYTES = 256 << 20  # copied at a time
+_ROW_GROUP = 122_880  # rows of a row group of DuckDB
+_FEW_ROWS = 4096  # up to that many staged rows `query_few` is faster
+_PIECE_BYTES = 256 << 20  # size of the parts of an insert
 
 NameOf = Callable[[int], str]
 """The full name of a table, by its key."""
 
 
 class Staged:
-    """Rows of a flight for any number of tables, as `table_key`, `snapshot_id` and the stored columns they have.
+    """Rows of a flight for any number of tables: `table_key`, `snapshot_id` and the given stored columns.
 
     Args:
         flight: The flight, or `file_sketches`.
         rows: The rows, with `table_key` and `snapshot_id` (both int64) among their columns.
-        name_of: For messages.
-        leading: The key columns before the flight's own identity: `snapshot_id` where rows are kept for each.
+        name_of: Table key → full name, for messages.
+        leading: Key columns besides `table_key` and the identity: `snapshot_id` if rows are stored by snapshot.
     """
 
     def __init__(self, flight: str, rows: pa.Table, name_of: NameOf, leading: Sequence[str] = ()):
@@ -41,7 +41,11 @@ class Staged:
         self.rows = once(flight, lambda row: name_of(rows["table_key"][row].as_py()), chosen, self.keys)
 
     def scope(self, snapshots: bool = False) -> str:
-        """A condition that holds for all stored rows these can match, by which DuckDB skips row groups."""
+        """A condition that is true for all stored rows that can match, by which DuckDB skips row groups.
+
+        Args:
+            snapshots: Restrict the snapshot ids too, not only the tables.
+        """
         scope = within("table_key", self.rows["table_key"])
         return f"{scope} AND {within('snapshot_id', self.rows['snapshot_id'])}" if snapshots else scope
 
@@ -49,23 +53,28 @@ class Staged:
         self, connection: Connection, stored: str, more: Sequence[str] = (), *, keep_complete: str | None = None,
         **tables: pa.Table,
     ) -> pa.Table:  # fmt: skip
-        """row_no, rid, same, and `more` columns, of each staged row that has a stored one of its target.
+        """Joins the staged rows with the stored rows of the same targets.
 
         Args:
             connection: The writer's.
             stored: Subquery of stored rows with `rid` and all stored columns.
-            more: Columns of the subquery that are wanted too.
-            keep_complete: SQL of whether, of stored row `t`, a COMPLETE one counts as the same as a PARTIAL staged one.
+            more: Further columns of the subquery to return.
+            keep_complete: SQL condition on the stored row `t` under which a COMPLETE stored row counts as the same as a
+                PARTIAL staged one; None for never.
             tables: Arrow tables that the subquery reads.
+
+        Returns:
+            For each pair: `row_no` of the staged row, `rid` of the stored one, `same` (true if their content is equal),
+            and the columns `more`.
         """
         same = " AND ".join(
             f's."{n}" IS NOT DISTINCT FROM t."{n}"' if n in self.given else f't."{n}" IS NULL' for n in self.content
         )
         if keep_complete and (partial := self._is_partial()):
             same = f"({same or 'true'}) OR ({keep_complete} AND {partial.format('s')} AND NOT {partial.format('t')})"
-        wanted = "".join(f", t.{name}" for name in more)
+        further = "".join(f", t.{name}" for name in more)
         sql = (
-            f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{wanted} FROM {{staged}} s"
+            f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{further} FROM {{staged}} s"
             f" JOIN ({stored}) t ON {self.same_target('s', 't')}"
         )
         if self.rows.num_rows > _FEW_ROWS:
@@ -75,7 +84,7 @@ class Staged:
         return query_few(connection, sql, schema, staged=self.numbered, **tables)
 
     def same_target(self, staged: str, stored: str) -> str:
-        """SQL of whether a staged and a stored row are about one target.
+        """SQL condition that is true if a staged and a stored row are about the same target.
 
         Args:
             staged: Alias of the staged row.
@@ -85,14 +94,14 @@ class Staged:
         for key in self.keys:
             if key not in self.rows.column_names:
                 terms.append(f'{stored}."{key}" IS NULL')
-            elif self.flight == "file_sketches" and key == "column_id":  # null where a sketch is of a whole file
+            elif self.flight == "file_sketches" and key == "column_id":  # null for a sketch of a whole file
                 terms.append(f'{staged}."{key}" IS NOT DISTINCT FROM {stored}."{key}"')
             else:
                 terms.append(f'{staged}."{key}" = {stored}."{key}"')
         return " AND ".join(terms)
 
     def _is_partial(self) -> str | None:
-        """SQL of whether a row is of a part of the values, of an alias to be filled in; None where all are whole."""
+        """SQL condition that is true for PARTIAL rows, with `{0}` for the row's alias; None if no staged row is."""
         if self.flight.endswith("sketches"):
             word = "coalesce(json_extract_string({0}.params, '$.completeness') = 'PARTIAL', false)"
             return word if "params" in self.given else None
@@ -104,7 +113,7 @@ class Staged:
         return self.rows.append_column("row_no", pa.array(np.arange(self.rows.num_rows)))
 
     def refuse(self, connection: Connection, table: str, row_no: int, rowid: int) -> None:
-        """Raises the Conflict of one row.
+        """Raises the Conflict of a staged row with a stored one.
 
         Args:
             connection: The writer's.
@@ -122,7 +131,7 @@ class Staged:
         raise contradicts(self.flight, self.name_of(new["table_key"]), keys, stored, new)
 
     def without(self, row_numbers: pa.ChunkedArray) -> pa.Table:
-        """The rows but those of these numbers."""
+        """The rows except those with these numbers."""
         if not len(row_numbers):
             return self.rows
         keep = np.ones(self.rows.num_rows, np.bool_)
@@ -133,16 +142,16 @@ class Staged:
         self, connection: Connection, table: str, rows: pa.Table, generation: int, more: Mapping[str, str],
         join: str = "", **tables: pa.Table,
     ) -> None:  # fmt: skip
-        """Appends rows; `more` are columns besides the flight's own and their SQL, `s` is the row.
+        """Appends rows.
 
         Args:
             connection: The writer's.
             table: The physical table.
-            rows: Rows of `rows`, maybe with more columns.
+            rows: Some of the staged rows, possibly with more columns.
             generation: Generation of the put.
-            more: Column → SQL of each column besides the flight's own.
-            join: SQL after the staged rows `s`.
-            tables: Arrow tables that the join names.
+            more: Further columns → their SQL, in which `s` is the row.
+            join: SQL of a join with the staged rows `s`.
+            tables: Arrow tables that the join reads.
         """
         names = ", ".join([*more, *(f'"{name}"' for name in self.given), "generation", "created_at"])
         values = ", ".join([*more.values(), *(f's."{name}"' for name in self.given), str(generation), "now()"])
@@ -152,13 +161,13 @@ class Staged:
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows in large pieces of one chunk each.
+    """Splits rows into large tables of one chunk each.
 
-    DuckDB stores a chunk of whole row groups as it comes; smaller ones it first copies together, at twice the cost.
+    DuckDB stores chunks of whole row groups directly; smaller ones it combines first, at twice the cost.
     """
-    size_bytes = rows.get_total_buffer_size()  # unlike nbytes cheap for many chunks, and never less
+    size_bytes = rows.get_total_buffer_size()  # cheaper than nbytes for many chunks, and never less
     if size_bytes > _PIECE_BYTES:
-        size_bytes = rows.nbytes  # a slice of large buffers is not split for what it leaves out
+        size_bytes = rows.nbytes  # without the rest of the buffers if the rows are a slice
     step = max(1, _PIECE_BYTES * rows.num_rows // max(1, size_bytes))
     if step > _ROW_GROUP:
         step -= step % _ROW_GROUP

@@ -1,9 +1,9 @@
 """The stats store: its interface, and its DuckDB implementation.
 
-Rows come as Arrow tables in a flight's schema, already cast and validated (`store.records`). A put compares them with
-what is stored and writes only what is new: identical content leaves the first record as it is. Records of tables,
-columns, expressions, groups and their sketches are kept once for each snapshot; those of files once for each file
-content, with the span of file listings they hold for, so that a snapshot costs what it changes.
+Rows are Arrow tables in a flight's schema, already cast and validated (`store.records`). A put compares them with the
+stored rows and writes only differences: identical content leaves the first record as it is. Records of tables, columns,
+expressions, groups and their sketches are stored once per snapshot; those of files once per file content, with the span
+of file listings they belong to, so that a snapshot takes space only for its changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from store.targets import Target, TargetKind, storage_id
 __all__ = ["IDENTITY", "Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode", "StatsStore", "content_hash"]
 
 IDEMPOTENCY_SECONDS = 86_400
-# Named here, because within the classes `list` is a method.
+# Aliases, because `list` is a method in the classes below.
 Ids = list[int]
 Texts = list[str]
 Records = list[dict[str, Any]]
@@ -58,26 +58,27 @@ class Meta:
 
 
 class StatsStore(Protocol):
-    """The authoritative home of statistics. All of a put is stored, or nothing of it."""
+    """A store of statistics. Puts are atomic."""
 
     def put(self, puts: Sequence[Put], *, idempotency_key: str | None = None) -> Counts:
-        """Stores rows; what they do is counted.
+        """Stores rows.
 
         Args:
-            puts: Stored in order; each sees what the one before it wrote.
-            idempotency_key: Names this call for a day: called again with it and the same content, nothing is stored.
+            puts: Puts to apply in order; each sees the rows of the previous ones.
+            idempotency_key: Key of this call, remembered for a day: another call with the same key and content stores
+                nothing.
 
         Returns:
-            Counts over all puts; of a call that was made before, those it gave then.
+            Counts over all puts; for a repeated call, those of the first.
 
         Raises:
             Conflict: In mode `create` another record is stored for a target; or the key was used for other content.
             InvalidArgument: Two different rows for one target.
-            NotFound: An unregistered table, where tables must be registered.
+            NotFound: A table is not registered, and the store requires it.
         """
 
     def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
-        """The stored record of one target at exactly that snapshot, by column name."""
+        """The record of a target stored at exactly this snapshot, by column name; None if there is none."""
 
     def list(
         self,
@@ -91,43 +92,50 @@ class StatsStore(Protocol):
         """Records in storage-id order, the token of the next page (empty at the end), and the total count.
 
         Args:
-            kind: Records of these targets alone; None for all.
-            page_token: Where the page begins: the token of the one before it.
-            page_size: Records of a page.
+            table: The table.
+            snapshot_id: Id of the snapshot.
+            kind: Only records about targets of this kind; None for all.
+            page_token: Token that the previous page returned; empty for the first page.
+            page_size: Most records of a page.
 
         Raises:
-            NotFound: The table has no such snapshot. One that was never captured has no records.
+            NotFound: The table has no such snapshot.
         """
 
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
-        """Counts the records that `list` would go through; NotFound as there."""
+        """The number of records that `list` returns over all pages.
+
+        Raises:
+            NotFound: The table has no such snapshot.
+        """
 
     def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
-        """Deletes records; sketches go with their record and are not counted.
+        """Deletes records and their sketches.
 
         Args:
-            snapshot_id: Of this snapshot alone; None for all.
-            target: Of this target alone; None for all.
+            table: The table.
+            snapshot_id: Only records of this snapshot; None for all.
+            target: Only records about this target; None for all.
 
         Returns:
-            The number of records deleted.
+            The number of records deleted, without sketches.
         """
 
     def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
         """Metadata of the record of a target at a snapshot.
 
         Raises:
-            NotFound: No such snapshot, or nothing is stored for the target.
+            NotFound: The snapshot does not exist, or nothing is stored for the target.
         """
 
 
 def content_hash(flight: str, row: Mapping[str, Any], sketch_digests: Iterable[str]) -> str:
-    """SHA-256 of what a record says; not of when it was said nor of cosmetic names.
+    """SHA-256 of a record's content, without timestamps and cosmetic names.
 
     Args:
         flight: The flight of the record.
         row: The record by column name.
-        sketch_digests: `ROLE sketch_type sha256-of-data` of each of its sketches.
+        sketch_digests: `ROLE sketch_type sha256-of-data` for each of its sketches.
     """
     content = {name: _plain(row[name]) for name in stored_columns(flight) if name not in COSMETIC}
     content = {name: value for name, value in content.items() if value is not None}
@@ -154,13 +162,13 @@ class DuckDBStatsStore(StatsStore):
     def put_in(
         self, connection: Connection, puts: Sequence[Put], idempotency_key: str | None = None, content: str = ""
     ) -> Counts:
-        """The put itself, inside the writer's transaction.
+        """`put` inside the writer's transaction.
 
         Args:
             connection: The writer's.
             puts: See `put`.
             idempotency_key: See `put`.
-            content: `digest` of the puts, where they have a key.
+            content: `digest` of the puts; required with a key.
         """
         if idempotency_key is not None and (replay := self._replay(connection, idempotency_key, content)):
             return replay
@@ -168,7 +176,7 @@ class DuckDBStatsStore(StatsStore):
         counts, novel = Counts(), Novel()
         puts = self._registered(connection, puts, novel)
         for put in puts:
-            counts += self._store(connection, put, generation, novel)  # each sees what the one before it wrote
+            counts += self._store(connection, put, generation, novel)
         if idempotency_key is not None:
             now = datetime.now(UTC)
             connection.execute("DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?",
@@ -189,18 +197,18 @@ class DuckDBStatsStore(StatsStore):
         return Counts(**json.loads(replies[0][1]))
 
     def _registered(self, connection: Connection, puts: Sequence[Put], novel: Novel) -> list[Put]:
-        """The puts that have rows, with `table_key`; tables and snapshots that are new are stored."""
+        """The puts that have rows, with `table_key` added; registers new tables and snapshots."""
         keyed = [
             replace(put, rows=self._with_table_keys(connection, put.rows, novel)) for put in puts if put.rows.num_rows
         ]
-        if keyed:  # together: some flights have no schema hash, and one that came later would age what is labelled
+        if keyed:  # together, because a schema hash that comes only with a later put would cause a re-ranking
             novel.snapshots.update(
                 self.catalog.sight_snapshots(connection, snapshots_of([put.rows for put in keyed]), novel.tables)
             )
         return keyed
 
     def _store(self, connection: Connection, put: Put, generation: int, novel: Novel) -> Counts:
-        """One put with table keys, whatever number of tables its rows are about."""
+        """Stores one put whose rows have `table_key`, for any number of tables."""
         rows = put.rows
         keys = rows["table_key"].unique().to_pylist()
         presence = self.catalog.presence
@@ -232,7 +240,7 @@ class DuckDBStatsStore(StatsStore):
                         has_tables=presence.is_any(family, keys), has_sketches=presence.is_any("file_sketches", keys),
                     )  # fmt: skip
                     counts += spans.apply(connection, generation)
-                    presence.add(family, keys)  # the next wave sees this one
+                    presence.add(family, keys)  # the next wave must compare with these rows
             novel.flights.add(family)
             if part.num_rows:
                 presence.add(family, keys)
@@ -242,7 +250,7 @@ class DuckDBStatsStore(StatsStore):
         return self.catalog.by_key(table_key).full_name
 
     def _with_table_keys(self, connection: Connection, rows: pa.Table, novel: Novel) -> pa.Table:
-        """The rows with a column `table_key` (int64); tables that are new are registered."""
+        """The rows with a column `table_key` (int64); registers new tables."""
         numbers = codes(rows, _TABLE)
         distinct, first, places = np.unique(numbers, return_index=True, return_inverse=True)
         order = np.argsort(first)
@@ -269,7 +277,7 @@ class DuckDBStatsStore(StatsStore):
         return rows.append_column("table_key", pa.array(keys[places]))
 
     def _next_generation(self) -> int:
-        """Grows with every put, across restarts too: the wall clock in microseconds, never twice the same."""
+        """A number that increases with every put, also across restarts: the wall clock in microseconds, kept unique."""
         self._generation = max(self._generation + 1, time.time_ns() // 1000)
         return self._generation
 
@@ -349,7 +357,7 @@ class DuckDBStatsStore(StatsStore):
     def delete_in(
         self, connection: Connection, table: TableEntry, snapshot_id: int | None, target: Target | None = None
     ) -> int:
-        """`delete`, inside the writer's transaction."""
+        """`delete` inside the writer's transaction."""
         self.database.touch(table.table_key)
         self.catalog.settling.moved([table.table_key])
         forget_mark(connection, table.table_key, snapshot_id)
@@ -362,19 +370,19 @@ class DuckDBStatsStore(StatsStore):
                 flights.insert(1, "stats.file_columns")
         for flight in flights:
             delete = delete_by_snapshot if flight in BY_SNAPSHOT else delete_by_span
-            gone = delete(connection, flight, table, snapshot_id, target)
-            deleted += 0 if flight.endswith("sketches") else gone
+            count = delete(connection, flight, table, snapshot_id, target)
+            deleted += 0 if flight.endswith("sketches") else count
         return deleted
 
     def captured_snapshots(self, table: TableEntry) -> set[int]:
-        """Snapshots of a table for which any record is stored."""
+        """Ids of the snapshots of a table that have records."""
         physical = (*BY_SNAPSHOT.values(), "file_snapshots")
         each = " UNION ".join(f"SELECT snapshot_id FROM {n} WHERE table_key = {table.table_key}" for n in physical)
         return {snapshot_id for (snapshot_id,) in self.database.rows(each)}
 
     def expirable(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
-        """Table key → snapshots with records of which the format said that it no longer has them; never of an external
-        table, and without tables that have none."""
+        """Table key → ids of snapshots that have records but left the lake; without tables that have none. Snapshots of
+        external tables never expire."""
         keys = [table.table_key for table in tables if table.format != EXTERNAL]
         physical = (*BY_SNAPSHOT.values(), "file_snapshots")
         stored = " OR ".join(
@@ -391,7 +399,7 @@ class DuckDBStatsStore(StatsStore):
         return doomed
 
     def expire(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
-        """Deletes what `expirable` names, of all tables in one transaction, and returns it."""
+        """Deletes the records of the snapshots that `expirable` returns, in one transaction; returns these."""
 
         def run(connection: Connection) -> dict[int, Ids]:
             doomed = self.expirable(tables)
@@ -423,14 +431,14 @@ class DuckDBStatsStore(StatsStore):
 
 
 def _greatest_snapshots(rows: pa.Table, places: Codes, count: int) -> list[int]:
-    """The greatest snapshot id among the rows of each of `count` places."""
+    """The greatest snapshot id of each of `count` groups of rows; `places` has the group of each row."""
     greatest: Codes = np.full(count, np.iinfo(np.int64).min)
     np.maximum.at(greatest, places, rows["snapshot_id"].to_numpy())
     return greatest.tolist()
 
 
 def _first_of_each(rows: pa.Table, name: str, numbers: Codes) -> dict[int, Any]:
-    """Number → the first value of a column, not empty, among the rows of that number."""
+    """Group number → the first value of a text column in that group that is neither null nor empty."""
     if name not in rows.column_names or rows[name].null_count == rows.num_rows:
         return {}
     given = pc.fill_null(pc.greater(pc.utf8_length(rows[name]), 0), False).to_numpy()
@@ -440,7 +448,7 @@ def _first_of_each(rows: pa.Table, name: str, numbers: Codes) -> dict[int, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can say it."""
+    """A value in a form that JSON can represent."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, datetime) else value

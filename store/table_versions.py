@@ -1,8 +1,8 @@
-"""Versions of tables, which caches compare: a commit advances those it touched.
+"""Versions of tables, for the validation of caches.
 
-Every table has a generation. It grows after each commit that may have changed what a reader sees of the table, and
-before whoever asked for the commit hears of it. What was read at a generation may be served while it is still that one:
-nobody is then shown less than what was acknowledged to anybody. A generation is taken before reading, never after.
+Every table has a generation. It increases after each commit that may have changed what a reader sees of the table, and
+before the commit is acknowledged to its caller. A cached result is valid while the table has the generation it was read
+at, so no reader misses an acknowledged write. The generation must be taken before reading, never after.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import partial
 
 
 class TableVersions:
-    """Generations by table key, and `epoch`: how many commits touched any table.
+    """Generations by table key, and `epoch`: the number of commits that changed any table.
 
-    No two of them have a generation in common: what was kept of one database is never taken for another's.
+    Instances never share a generation, so a result cached for one database is never valid for another.
     """
 
     _first = itertools.count(0, 1 << 40)
@@ -39,12 +39,12 @@ class TableVersions:
             return self._generations.copy()
 
     def steady(self) -> int | None:
-        """The epoch; None while a commit is under way. Two calls with the same answer: no commit came in between."""
+        """The epoch; None during a commit. If two calls return the same number, there was no commit in between."""
         with self._lock:
             return None if self._committing else self.epoch
 
     def begin(self, table_keys: AbstractSet[int]) -> None:
-        """Marks tables whose changes are about to be committed; `note` ends it."""
+        """Marks the start of a commit that changes these tables; `note` marks its end."""
         with self._lock:
             self._committing = table_keys
 

@@ -1,4 +1,4 @@
-"""Storage ids of whole columns of targets, by the rules of `store.targets`."""
+"""Storage ids of Arrow columns of targets, by the rules of `store.targets`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KIND_OF: Final = {
     "expression": targets.TargetKind.EXPRESSION,
     "composite": targets.TargetKind.COLUMN_GROUP,
 }
-NAMED_BY: Final = {  # what tells a sketch's target where storage_id does not
+NAMED_BY: Final = {  # kind → the column that identifies a sketch's target if storage_id is null
     targets.TargetKind.COLUMN: "column_id",
     targets.TargetKind.FILE: "file_path",
     targets.TargetKind.EXPRESSION: "storage_id",
@@ -29,10 +29,10 @@ NAMED_BY: Final = {  # what tells a sketch's target where storage_id does not
 
 
 def with_storage_ids(flight: Flight, table: pa.Table) -> pa.Table:
-    """The prepared table with the storage id of each row's target in a last utf8 column `storage_id`.
+    """The rows with the storage id of their target in an additional last column `storage_id` (utf8).
 
     A row of `stats.columns` that has a name but no id yet gets null. Rows of `stats.file_columns` get the id of their
-    file. Of `stats.sketches` the column is in its own place, and target_kind and column_id are filled from it.
+    file. In `stats.sketches` the column keeps its position, and target_kind and column_id are filled in from it.
 
     Args:
         flight: The flight of the rows.
@@ -70,7 +70,7 @@ def _repeated(text: str, size: int) -> pa.Array:
 
 
 def of_column(column_id: int) -> str:
-    """That of one column."""
+    """The storage id of one column."""
     return targets.Target.column(column_id).storage_id
 
 
@@ -91,10 +91,10 @@ def _of_groups(groups: pa.Array) -> pa.Array:
 
 def _of_expressions(kinds: pa.Array, keys: pa.Array) -> pa.Array:
     kinds, keys = kinds.dictionary_encode(), keys.dictionary_encode()
-    names, secrets = kinds.dictionary.to_pylist(), keys.dictionary.to_pylist()
-    pairs = kinds.indices.to_numpy().astype(np.int64) * max(len(secrets), 1) + keys.indices.to_numpy()
+    names, texts = kinds.dictionary.to_pylist(), keys.dictionary.to_pylist()
+    pairs = kinds.indices.to_numpy().astype(np.int64) * max(len(texts), 1) + keys.indices.to_numpy()
     distinct, places = np.unique(pairs, return_inverse=True)
-    ids = [targets.Target.expression(names[p // len(secrets)], secrets[p % len(secrets)]).storage_id for p in distinct]
+    ids = [targets.Target.expression(names[p // len(texts)], texts[p % len(texts)]).storage_id for p in distinct]
     return pa.array(ids, pa.string()).take(pa.array(places))
 
 
@@ -104,7 +104,7 @@ def _by_distinct(column: pa.Array, how: Callable[[str], str]) -> pa.Array:
 
 
 def kinds_of(storage_ids: pa.Array) -> pa.Array:
-    """The target kinds, as text, of well-formed storage ids."""
+    """The target kinds (utf8) of valid storage ids."""
     words = pc.list_element(pc.split_pattern(storage_ids, "-", max_splits=1), 0)
     kinds = pa.array([str(kind) for kind in _KIND_OF.values()])
     return kinds.take(pc.index_in(words, pa.array(list(_KIND_OF))))

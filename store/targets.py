@@ -26,7 +26,7 @@ class TargetKind(StrEnum):
 
 
 KEY_IN_BASE64 = "engine_expression_key_base64"
-"""The key of an expression in JSON where it is not UTF-8; `engine_expression_key` is text."""
+"""JSON field for an expression key that is not UTF-8; `engine_expression_key` is text."""
 
 FIELDS: dict[TargetKind, frozenset[str]] = {
     TargetKind.TABLE: frozenset(),
@@ -79,12 +79,12 @@ class Target:
         """The target of an expression.
 
         Args:
-            engine_kind: Name of the engine, in any case.
+            engine_kind: Name of the engine, case-insensitive.
             key: The expression in the engine's own form.
-            engine_version: Version of the engine; not a part of the identity.
+            engine_version: Version of the engine, not part of the identity; None if unknown.
 
         Raises:
-            InvalidField: The engine or the key is empty.
+            InvalidField: The engine's name or the key is empty.
         """
         if not isinstance(engine_kind, str) or not engine_kind.strip():
             raise InvalidField("engine_kind", "is blank", expected="an engine such as spark", actual=engine_kind)
@@ -102,7 +102,7 @@ class Target:
         """The target of several columns together, in any order.
 
         Raises:
-            InvalidField: There are fewer than two, or one is named twice.
+            InvalidField: There are fewer than two ids, or one occurs twice.
         """
         ids = sorted(_positive("column_ids", i) for i in column_ids)
         if len(ids) < 2:
@@ -113,7 +113,11 @@ class Target:
 
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> Target:
-        """The target of a JSON object `{"kind": …, …}`; an unknown kind, key or bad value is refused by name."""
+        """The target of a JSON object `{"kind": …, …}`.
+
+        Raises:
+            InvalidArgument: An unknown kind or key, or an invalid value.
+        """
         if not isinstance(body, Mapping):
             raise InvalidField("target", "must be an object", expected='{"kind": "TABLE"}', actual=body)
         try:
@@ -164,7 +168,7 @@ class Target:
 
 
 def storage_id(target: Target) -> str:
-    """The identity of a target within a snapshot; lexical order is the numeric order of columns."""
+    """The identity of a target within a snapshot; sorted as text, columns are in numeric order."""
     match target.kind:
         case TargetKind.TABLE:
             return "table"
@@ -182,7 +186,7 @@ def storage_id(target: Target) -> str:
 
 
 def _with_key(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The object with the expression's key as bytes, where it is given in base64."""
+    """The object with an expression key in base64 replaced by its bytes."""
     if body.get(KEY_IN_BASE64) is None:
         return body
     if body.get("engine_expression_key") is not None:

@@ -1,4 +1,4 @@
-"""Numbers in words: bytes in the unit that leaves one to four digits."""
+"""Byte counts as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def bytes_text(size_bytes: float) -> str:
-    """A number of bytes, such as `12.5 MiB`."""
+    """A number of bytes in a binary unit, such as `12.5 MiB`."""
     amount, unit = float(size_bytes), _UNITS[0]
     for unit in _UNITS:
         if abs(amount) < 1024 or unit == _UNITS[-1]:

@@ -1,9 +1,9 @@
-"""Canonical min and max text (store/SEMANTICS.md §4): to it, from it, and the order of what it means.
+"""Canonical text of min and max (store/SEMANTICS.md §4): encoding, decoding and order.
 
-Each operation has two forms of one meaning: a scalar one, which is the reference, and one over Arrow arrays, which
-takes whole columns through Arrow kernels and NumPy and hands only what is rare to the scalar form, once per distinct
-value. A value that the logical type cannot hold (an unsigned integer above int64, a date after year 9999) has no
-bound: the scalar form raises ValueError, the array form leaves null, which reads as unknown.
+Each operation has two equivalent forms: a scalar one, which is the reference, and one over Arrow arrays, which uses
+Arrow kernels and NumPy and falls back to the scalar form for rare cases, once per distinct value. A value that the
+logical type cannot represent (an unsigned integer above int64, a date after year 9999) has no bound: the scalar form
+raises ValueError, the array form returns null, which means unknown.
 """
 
 from store.bounds.columns import canonicalize_array, encode_array, in_order, sort_keys

@@ -1,7 +1,6 @@
 """Columns of bounds: typed values to canonical text, text to canonical text, and their order.
 
-Whole columns go through Arrow kernels and NumPy; only what is rare is handed to the form of `store.bounds.scalar`, once
-per distinct value.
+Arrow kernels and NumPy process whole columns; rare cases fall back to `store.bounds.scalar`, once per distinct value.
 """
 
 from __future__ import annotations
@@ -23,15 +22,18 @@ from store.logical_types import MAX_DECIMAL, TEMPORAL, Kind, LogicalType
 
 
 def encode_array(values: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
-    """The canonical text of each value, null where the value is null or the type cannot hold it.
+    """The canonical text of each value; null if the value is null or the type cannot represent it.
 
     Args:
-        values: Any Arrow type that carries the kind: every width and unit, views, dictionaries, extensions.
-        lt: The type of the bounds; for one that has no order every bound is null.
+        values: Values of any Arrow type of that kind: every width and unit, views, dictionaries, extensions.
+        lt: The type of the bounds; if it has no order, every bound is null.
+
+    Returns:
+        utf8, of the same length.
 
     Raises:
-        BadBound: One of the texts is not a value of the type.
-        pyarrow.ArrowInvalid: Values of another type, which do not convert.
+        BadBound: The values are texts, and one is not a value of the type.
+        pyarrow.ArrowInvalid: The values are of another type and cannot be converted.
     """
     array = _plain(values)
     if not lt.orderable or array.null_count == len(array):
@@ -82,12 +84,12 @@ def _encode_int(array: pa.Array) -> pa.Array:
 
 
 def _within(array: pa.Array, low: int, high: int) -> pa.Array:
-    """Null in the place of what is outside of the range."""
+    """The values, those outside of the range replaced by null."""
     bounds = pc.min_max(array)
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
     if least is None or (low <= least and greatest <= high):
         return array
-    low, high = max(low, least), min(high, greatest)  # bounds that the array's own type can hold
+    low, high = max(low, least), min(high, greatest)  # values that fit the type of the array
     if low > high:
         return pa.nulls(len(array), array.type)
     inside = pc.and_(
@@ -103,14 +105,14 @@ def _encode_string(array: pa.Array) -> pa.Array:
 def _encode_decimal(array: pa.Array, lt: LogicalType) -> pa.Array:
     if not pa.types.is_decimal(array.type):
         if pa.types.is_floating(array.type):
-            # By the digits that print, not by the binary fraction behind them.
+            # By the printed digits, not by the exact binary fraction.
             return canonicalize_array(array.cast(pa.string()), lt)
         array = array.cast(pa.decimal128(38, 0))
     scale, width = array.type.scale, array.type.byte_width
     if scale < 0:
         texts = array.cast(pa.string())
         return canonicalize_array(texts, lt)
-    # The unscaled integers print plainly, where Arrow's own text of a small decimal would have an exponent.
+    # From the unscaled integers, because Arrow prints a small decimal with an exponent.
     whole_type = pa.decimal256(MAX_DECIMAL, 0) if width == 32 else pa.decimal128(38, 0)
     if width < 16:
         array = array.cast(pa.decimal128(38, scale))
@@ -160,20 +162,20 @@ _UNITS: Final = {"s": 1_000_000, "ms": 1000, "us": 1}  # microseconds
 
 
 def _floored(array: pa.Array, divisor: int) -> pa.Array:
-    """Integers behind the values divided, towards the past: Arrow's own division goes towards zero."""
+    """The integers of the values divided and rounded down; Arrow's own division rounds towards zero."""
     integers = array.cast(pa.int64())
     floor = np.floor_divide(integers.fill_null(0).to_numpy(zero_copy_only=False), divisor)
     return pc.if_else(array.is_valid(), pa.array(floor), pa.scalar(None, pa.int64()))
 
 
 def _micros(array: pa.Array, low: int, high: int) -> pa.Array:
-    """Microseconds of times or timestamps of any unit, null outside of a range of microseconds."""
+    """Times or timestamps of any unit in microseconds; null if outside of a range in microseconds."""
     unit = array.type.unit
     if unit == "ns":
         return _within(_floored(array, 1000), low, high)
     factor = _UNITS[unit]
     integers = array.cast(pa.int32()).cast(pa.int64()) if array.type.bit_width == 32 else array.cast(pa.int64())
-    # The range first: far seconds would overflow when multiplied.
+    # The range is applied first, because the multiplication could overflow.
     integers = _within(integers, -(-low // factor), high // factor)
     return integers if factor == 1 else pc.multiply(integers, factor)
 
@@ -197,7 +199,7 @@ def _encode_timestamp(array: pa.Array, lt: LogicalType) -> pa.Array:
 
 
 def _cut(text: pa.Array, lt: LogicalType, seconds: int) -> pa.Array:
-    """A text with six digits of fraction, with as many as the type has or the value needs."""
+    """Texts with six fractional digits, reduced to the type's precision, or to the digits needed if it has none."""
     zoned = lt.kind is Kind.TIMESTAMPTZ
     if lt.precision is not None:
         text = pc.utf8_slice_codeunits(text, 0, seconds + (lt.precision + 1 if lt.precision else 0))
@@ -245,14 +247,14 @@ def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, polic
 
     Args:
         texts: utf8.
-        lt: The type that the texts spell values of.
-        policy: What to do with instants that lack a zone.
+        lt: Type of the values.
+        policy: Treatment of texts with a zone for TIMESTAMP.
 
     Returns:
         utf8, of the same length.
 
     Raises:
-        BadBound: A text is not a value of the type; names the first such row.
+        BadBound: A text is not a value of the type; has the first such row.
     """
     texts = _plain(texts)
     if not pa.types.is_string(texts.type):
@@ -260,7 +262,7 @@ def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, polic
     if lt.kind is Kind.STRING:
         return texts
     if lt.kind in (Kind.FLOAT, Kind.DOUBLE):
-        # A text of Java's form may still have too many digits, so it is read and printed anew.
+        # A text of Java's form may still have too many digits, so it is parsed and printed again.
         good = pc.match_substring_regex(texts, f"^(?:{_JAVA_TEXT})$").fill_null(True)
         read = pc.if_else(good, texts, "0").cast(pa.float32() if lt.kind is Kind.FLOAT else pa.float64())
         result = print_floats(read, lt.kind is Kind.FLOAT)
@@ -271,7 +273,7 @@ def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, polic
         return result
     rest = pc.invert(good)
     coded = texts.filter(rest).dictionary_encode()
-    # Distinct values come in the order of their first row, so the first that fails is in the first row that fails.
+    # Distinct values are in the order of their first row, so the first one that fails is in the first bad row.
     changed = []
     for text in coded.dictionary.to_pylist():
         try:
@@ -296,10 +298,10 @@ def _canonical_already(texts: pa.Array, lt: LogicalType) -> pa.Array:
 
 
 def sort_keys(texts: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
-    """Keys whose Arrow order is the order of the values of canonical texts.
+    """Sort keys of canonical texts: their order in Arrow is the order of the values.
 
-    Keys of two calls compare with each other, except those of DECIMAL, which are ranks within one call where the
-    digits of the values are too far apart for one decimal type.
+    Keys of different calls are comparable, except for DECIMAL: values with too many digits for one decimal type get
+    ranks within their call.
 
     Args:
         texts: Canonical texts (utf8).
@@ -318,7 +320,7 @@ def sort_keys(texts: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
         case Kind.INT:
             return texts.cast(pa.int64())
         case Kind.FLOAT:
-            # Read as a float, so that two texts of one float are one key.
+            # Parsed as float32, so that two texts of one float have one key.
             return _float_keys(texts.cast(pa.float32()).cast(pa.float64()))
         case Kind.DOUBLE:
             return _float_keys(texts.cast(pa.float64()))
@@ -344,7 +346,7 @@ def sort_keys(texts: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.Array:
 def _float_keys(values: pa.Array) -> pa.Array:
     numbers = values.fill_null(0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 + 0.0 is 0.0
     bits = numbers.view(np.int64)
-    # The bits of a positive double order as integers do; those of a negative one run backwards.
+    # The bits of positive doubles, as integers, have the order of the doubles; those of negative ones are reversed.
     keys = np.where(bits < 0, bits ^ MAX_INT, bits)
     keys[np.isnan(numbers)] = MAX_INT
     return pc.if_else(values.is_valid(), pa.array(keys), pa.scalar(None, pa.int64()))
@@ -355,12 +357,12 @@ def _decimal_keys(texts: pa.Array, lt: LogicalType) -> pa.Array:
     whole = pc.binary_length(pc.replace_substring_regex(texts, r"^-?([0-9]*).*$", r"\1"))
     digits = (pc.max(whole).as_py() or 0) + scale
     for most, type in ((38, pa.decimal128(38, scale)), (MAX_DECIMAL, pa.decimal256(MAX_DECIMAL, scale))):
-        if digits > most:  # Arrow's cast of more digits wraps around
+        if digits > most:  # Arrow's cast would wrap around
             continue
         try:
             return texts.cast(type)
         except pa.ArrowInvalid:
-            continue  # a bound that was widened, or has more digits than its type
+            continue  # a bound that was widened or has more digits than its type
     coded = texts.dictionary_encode()
     values = [Decimal(text) for text in coded.dictionary.to_pylist()]
     rank = {value: i for i, value in enumerate(sorted(set(values)))}
@@ -368,13 +370,13 @@ def _decimal_keys(texts: pa.Array, lt: LogicalType) -> pa.Array:
 
 
 def in_order(mins: pa.Array | pa.ChunkedArray, maxs: pa.Array | pa.ChunkedArray, lt: LogicalType) -> pa.BooleanArray:
-    """A mask of min ≤ max for each row, null where either is null; both are canonical texts.
+    """A mask of min ≤ max for each row; null if either is null.
 
     Args:
-        mins: Lower bounds (utf8).
-        maxs: Upper bounds (utf8), of the same length.
+        mins: Lower bounds, canonical texts (utf8).
+        maxs: Upper bounds, of the same length.
         lt: Their type.
     """
     mins, maxs = (_plain(texts).cast(pa.string()) for texts in (mins, maxs))
-    keys = sort_keys(pa.concat_arrays([mins, maxs]), lt)  # in one call, for the ranks of decimals
+    keys = sort_keys(pa.concat_arrays([mins, maxs]), lt)  # in one call, so that ranks of decimals are comparable
     return pc.less_equal(keys.slice(0, len(mins)), keys.slice(len(mins)))

@@ -1,4 +1,4 @@
-"""Floating point as Java 19 and later prints it: a value, and a whole column."""
+"""Text of floating-point numbers as Java 19 and later print it, for single values and columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_FEW: Final = 64  # values that are printed one by one: kernels cost more than they save
+_FEW: Final = 64  # up to that many values, printing them one by one is faster than kernels
 
 
 def java_double(value: float) -> str:
@@ -37,7 +37,7 @@ def _java(value: float, shortest: str, read: Callable[[str], float]) -> str:
     sign, value = "-" if value < 0 else "", abs(value)
     digits, exponent = _scientific(shortest)
     if len(digits) == 1:
-        # Java picks among texts of at least two digits the nearest, which near the smallest numbers is another one.
+        # Java prints the nearest text of at least two digits, which for the smallest numbers has other digits.
         nearer = f"{value:.1e}"
         if read(nearer) == value:
             digits, exponent = _scientific(nearer)
@@ -58,8 +58,8 @@ def _scientific(text: str) -> tuple[str, int]:
 
 
 def read_float(text: str) -> float:
-    """The float nearest to what a text says."""
-    # Not float() and then rounded: two roundings may end one float away from the nearest.
+    """The 32-bit float nearest to the number in a text."""
+    # Not float() and then rounding: rounding twice may give a neighbour of the nearest float.
     value: float = pa.scalar(text.lstrip("+")).cast(pa.float32()).as_py()
     return value
 
@@ -68,11 +68,11 @@ def read_float(text: str) -> float:
 
 
 def print_floats(array: pa.Array, single: bool) -> pa.Array:
-    """The text of each number of a column, read as floats or as doubles; null stays null.
+    """The text of each number of a column; null stays null.
 
     Args:
         array: float32 or float64.
-        single: Read the numbers as floats.
+        single: Treat the numbers as 32-bit floats, else as doubles.
 
     Returns:
         utf8, of the same length.
@@ -85,11 +85,11 @@ def print_floats(array: pa.Array, single: bool) -> pa.Array:
 
 
 def _shape(array: pa.Array, java: Callable[[float], str], tiny: float) -> pa.Array:
-    """Arrow's shortest digits in Java's form.
+    """Java's form of the shortest digits, which Arrow prints.
 
-    Both print the shortest digits that read back; they differ in where exponents begin, in how these look, and near
-    the smallest numbers, where Java insists on two digits. Each class of rows is shaped by kernels of its own, so a
-    column that is all of one class costs one pass.
+    Both print the shortest digits that read back as the number. They differ in the range of plain notation, the form of
+    exponents, and for the smallest numbers, for which Java prints at least two digits. Each class of rows has its own
+    kernels, so a column of one class takes one pass.
     """
     text = array.cast(pa.string())
     values = array.fill_null(0).cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -121,23 +121,23 @@ def _shape(array: pa.Array, java: Callable[[float], str], tiny: float) -> pa.Arr
 
 
 def join(*parts: pa.Array | str) -> pa.Array:
-    """Joins texts row by row; each part is a column (utf8) or one text for all rows."""
+    """Concatenates texts row by row; each part is a column (utf8) or one text for all rows."""
     return pc.binary_join_element_wise(*parts, "")
 
 
 def _with_point(text: pa.Array) -> pa.Array:
-    """`5` is `5.0`."""
+    """`5` → `5.0`."""
     return pc.if_else(pc.match_substring(text, "."), text, join(text, ".0"))
 
 
 def _java_exponent(text: pa.Array) -> pa.Array:
-    """`1e+21` is `1.0E21`, `1.5e-9` is `1.5E-9`."""
+    """`1e+21` → `1.0E21`, `1.5e-9` → `1.5E-9`."""
     text = pc.replace_substring(pc.replace_substring(text, "e+", "E"), "e", "E")
     return pc.if_else(pc.match_substring(text, "."), text, pc.replace_substring(text, "E", ".0E"))
 
 
 def _large(text: pa.Array) -> pa.Array:
-    """`-12345678.5` is `-1.23456785E7`."""
+    """`-12345678.5` → `-1.23456785E7`."""
     sign, text = signed(text)
     point = pc.find_substring(text, ".")
     whole = pc.if_else(pc.less(point, 0), pc.binary_length(text), point)
@@ -146,14 +146,14 @@ def _large(text: pa.Array) -> pa.Array:
 
 
 def _small(text: pa.Array) -> pa.Array:
-    """`0.00015` is `1.5E-4`."""
+    """`0.00015` → `1.5E-4`."""
     sign, text = signed(text)
     digits = pc.utf8_ltrim(text, "0.")
     return _mantissa(sign, digits, pc.subtract(pc.binary_length(digits), pc.subtract(pc.binary_length(text), 1)))
 
 
 def signed(text: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Sign and the rest."""
+    """The sign (`-` or empty) and the rest of each text."""
     return pc.if_else(pc.starts_with(text, "-"), "-", ""), pc.utf8_ltrim(text, "-")
 
 

@@ -1,4 +1,4 @@
-"""One bound: text to canonical text, typed value to text and back, and the order of what texts mean."""
+"""Single bounds: text to canonical text, typed value to text and back, and comparison by value."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MIN_INT: Final = -(2**63)
 MAX_INT: Final = 2**63 - 1
 _EPOCH: Final = date(1970, 1, 1)
 DAY_US: Final = 86_400_000_000
-# Years 0000 to 9999: what four digits can say.
+# Years 0000 to 9999, in days since 1970.
 MIN_DAY: Final = -719_528
 MAX_DAY: Final = 2_932_896
 
 
 @dataclass(frozen=True)
 class ZonePolicy:
-    """Handling of a zoned value for a TIMESTAMP: refuse it, or take its wall clock in the session's zone."""
+    """Treatment of values with a zone for TIMESTAMP: refusal, or conversion to wall-clock time in the session zone."""
 
     convert: bool = False
     session_timezone: str = "UTC"
@@ -40,7 +40,7 @@ class BadBound(ValueError):
     """A text in an array that is not a value of the type.
 
     Attributes:
-        index: The first row that holds it.
+        index: The first row with this text.
         text: The text.
         reason: Why it was refused.
     """
@@ -73,19 +73,19 @@ _DURATION = re.compile(
     r"(?:T(?=[-+0-9])(?:[+-]?[0-9]+H)?(?:[+-]?[0-9]+M)?(?:[+-]?[0-9]+(?:\.[0-9]{0,9})?S)?)?"
 )
 _BLANKS: Final = " \t\r\n"
-_MAX_NUMBER_LENGTH: Final = 4096  # longer than any double's exact digits; bounds the work on hostile input
+_MAX_NUMBER_LENGTH: Final = 4096  # more than the exact digits of any double; bounds the work on hostile input
 
 
 def canonical(text: str, lt: LogicalType, policy: ZonePolicy = REFUSE) -> str:
-    """The canonical text of the value that `text` spells.
+    """The canonical text of a value.
 
     Args:
-        text: What spells the value.
+        text: Any accepted text of the value.
         lt: Its type.
-        policy: What to do with an instant that lacks a zone.
+        policy: Treatment of a text with a zone for TIMESTAMP.
 
     Raises:
-        ValueError: It spells no value of the type; the message is a short reason.
+        ValueError: The text is not a value of the type; the message is a short reason.
     """
     match lt.kind:
         case Kind.TIME:
@@ -150,7 +150,7 @@ def _from_decimal(value: Decimal) -> str:
         raise ValueError("is not a finite number")
     if not value:
         return "0"
-    # Before it is written out: 1E+999999999 is eleven characters now and a gigabyte then.
+    # Checked before formatting: 1E+999999999 has twelve characters, but a gigabyte without the exponent.
     if not -MAX_DECIMAL <= value.adjusted() < MAX_DECIMAL:
         raise ValueError(f"has more than {MAX_DECIMAL} digits")
     text = format(value, "f")
@@ -192,7 +192,7 @@ def _date(text: str) -> str:
 
 
 def _day(text: str) -> np.datetime64:
-    # NumPy, as Python's own dates begin with year 1.
+    # NumPy, because Python's dates begin with year 1.
     try:
         return np.datetime64(text, "D")
     except ValueError:
@@ -206,35 +206,35 @@ def _from_day(day: int) -> str:
 
 
 def _time(text: str, lt: LogicalType) -> str:
-    found = _TIME.fullmatch(text)
-    if not found:
+    match = _TIME.fullmatch(text)
+    if not match:
         raise ValueError("is not a time of the form HH:MM:SS.ffffff")
-    return f"{found['clock']}:{found['second'] or '00'}{_fraction(found['fraction'] or '', lt)}"
+    return f"{match['clock']}:{match['second'] or '00'}{_fraction(match['fraction'] or '', lt)}"
 
 
 def _timestamp(text: str, lt: LogicalType, policy: ZonePolicy) -> str:
     zoned = lt.kind is Kind.TIMESTAMPTZ
-    found = _TIMESTAMP.fullmatch(text)
-    if not found:
+    match = _TIMESTAMP.fullmatch(text)
+    if not match:
         raise ValueError(f"is not a timestamp of the form YYYY-MM-DDTHH:MM:SS.ffffff{'Z' if zoned else ''}")
-    day = _day(found["date"])
-    if zoned and not found["zone"]:
+    day = _day(match["date"])
+    if zoned and not match["zone"]:
         raise ValueError("has no zone")
-    if not zoned and found["zone"] and not policy.convert:
+    if not zoned and match["zone"] and not policy.convert:
         raise ValueError("has a zone, which TIMESTAMP has not")
-    seconds: int = np.datetime64(f"{day}T{found['clock']}:{found['second'] or '00'}", "s").astype(np.int64).item()
-    if found["sign"]:
-        shift = int(found["hours"]) * 3600 + int(found["minutes"] or 0) * 60 + int(found["seconds"] or 0)
-        seconds += -shift if found["sign"] == "+" else shift
-    if not zoned and found["zone"]:
+    seconds: int = np.datetime64(f"{day}T{match['clock']}:{match['second'] or '00'}", "s").astype(np.int64).item()
+    if match["sign"]:
+        shift = int(match["hours"]) * 3600 + int(match["minutes"] or 0) * 60 + int(match["seconds"] or 0)
+        seconds += -shift if match["sign"] == "+" else shift
+    if not zoned and match["zone"]:
         seconds = _wall_clock(seconds, policy.session_timezone)
     if not MIN_DAY <= seconds // 86_400 <= MAX_DAY:
         raise ValueError("is outside the years 0000 to 9999")
-    return f"{np.datetime64(seconds, 's')}{_fraction(found['fraction'] or '', lt)}"
+    return f"{np.datetime64(seconds, 's')}{_fraction(match['fraction'] or '', lt)}"
 
 
 def _wall_clock(seconds: int, timezone: str) -> int:
-    """The local reading, as seconds, of an instant in a zone."""
+    """Wall-clock time of an instant in a zone; both in seconds since 1970."""
     try:
         local = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).astimezone(ZoneInfo(timezone))
         offset = local.utcoffset() or timedelta()
@@ -244,7 +244,7 @@ def _wall_clock(seconds: int, timezone: str) -> int:
 
 
 def _fraction(digits: str, lt: LogicalType) -> str:
-    """The text after the seconds: a fraction cut to microseconds, and the `Z` of an instant."""
+    """The text after the seconds: the fraction truncated to microseconds, and `Z` for TIMESTAMPTZ."""
     suffix = "Z" if lt.kind is Kind.TIMESTAMPTZ else ""
     if lt.precision is not None:
         return (f".{digits[:6].ljust(6, '0')[: lt.precision]}" if lt.precision else "") + suffix
@@ -282,14 +282,15 @@ _PLAIN: Final[dict[Kind, Callable[[str], str]]] = {
 
 
 def encode(value: Any, lt: LogicalType, policy: ZonePolicy = REFUSE) -> str:
-    """The canonical text of a typed Python value; a text counts as a value where the type has no Python type.
+    """The canonical text of a typed Python value.
 
     Args:
+        value: The value, or a text of it if its type is neither BOOLEAN nor BINARY.
         lt: Its type.
-        policy: What to do with an instant that lacks a zone.
+        policy: Treatment of a value with a zone for TIMESTAMP.
 
     Raises:
-        ValueError: The value is not one of the type; the message is a short reason.
+        ValueError: The value is not a value of the type; the message is a short reason.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -359,7 +360,7 @@ def _from_duration(value: timedelta) -> str:
 def decode(text: str, lt: LogicalType) -> Any:
     """The typed Python value of a canonical text; the inverse of `encode`.
 
-    An INTERVAL stays text, as its months have no Python type.
+    An INTERVAL stays text, because Python has no type with months.
 
     Args:
         text: A canonical text.
@@ -395,7 +396,7 @@ def decode(text: str, lt: LogicalType) -> Any:
 
 
 def compare(a: str, b: str, lt: LogicalType) -> int:
-    """-1, 0 or 1 as the value of `a` is less than, equal to or greater than that of `b`; both texts are canonical."""
+    """-1, 0 or 1 if the value of `a` is less than, equal to or greater than that of `b`; both are canonical texts."""
     if not lt.orderable:
         raise ValueError(f"{lt.kind} has no order")
     left, right = _key(a, lt), _key(b, lt)
@@ -408,7 +409,7 @@ def _key(text: str, lt: LogicalType) -> Any:
             value = decode(text, lt)
             return (True, 0.0) if math.isnan(value) else (False, value)
         case Kind.STRING | Kind.UUID | Kind.DATE | Kind.TIME | Kind.TIMESTAMP:
-            # Fields of fixed width, most significant first: the order of the bytes is that of the values.
+            # Fixed-width fields, most significant first, so the order of bytes is that of the values.
             return text.encode()
         case Kind.TIMESTAMPTZ:
             return text.removesuffix("Z").encode()  # `Z` sorts after the point of a fraction

@@ -1,1 +1,1 @@
-"""Predicates: one meaning as a tree, as SQL and as Arrow kernels."""
+"""Predicates: a tree, and its equivalent forms in SQL and Arrow kernels."""

@@ -1,6 +1,6 @@
 """Predicate trees as Arrow kernels over record batches; `tree` defines their meaning.
 
-Kernels are called one by one: on a few rows, `Table.filter` takes thirty times as long to set up.
+Kernels are called one by one, because on a few rows the set-up of `Table.filter` takes thirty times as long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from store.predicates.tree import And, Node, Not, Op, Or, ResolvedLeaf, fields_of, resolve
 
 Mask: TypeAlias = Callable[[pa.RecordBatch], Any]
-"""From a batch to one boolean per row, or one scalar for all rows; null where unknown."""
+"""Function from a batch to one boolean per row, or one scalar for all rows; null if unknown."""
 
 
 @cache
@@ -25,29 +25,34 @@ def _unknown() -> pa.Scalar:
 
 
 def to_arrow(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-    """The condition for batches of a schema.
+    """The predicate as a row filter.
 
     Args:
-        schema: The schema of the batches.
+        node: The predicate.
+        schema: Schema of the batches.
 
     Returns:
-        A function from a batch to the ascending indices of the rows that are kept (uint64).
+        A function from a batch to the ascending indices (uint64) of the rows for which the predicate is true.
     """
     mask = to_mask(node, schema)
     return lambda batch: pc.indices_nonzero(mask(batch))
 
 
 def to_mask(node: Node, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-    """The condition as a function from a batch of a schema to one boolean per row, null where it is unknown.
+    """The predicate as a mask.
 
     Args:
-        schema: The schema of the batches.
+        node: The predicate.
+        schema: Schema of the batches.
+
+    Returns:
+        A function from a batch to one boolean per row, null if unknown.
     """
     mask = _mask(node, fields_of(schema))
 
     def truth(batch: pa.RecordBatch) -> pa.Array:
-        found = mask(batch)
-        return pa.repeat(found, batch.num_rows) if isinstance(found, pa.Scalar) else found
+        values = mask(batch)
+        return pa.repeat(values, batch.num_rows) if isinstance(values, pa.Scalar) else values
 
     return truth
 
@@ -93,5 +98,5 @@ _KERNELS: Final[Mapping[Op, Callable[..., Any]]] = {
 
 
 def _is_in(column: pa.Array, members: pa.Array, unread: bool) -> pa.Array:
-    found = pc.if_else(pc.is_valid(column), pc.is_in(column, members), _unknown())
-    return pc.or_kleene(found, _unknown()) if unread else found
+    contained = pc.if_else(pc.is_valid(column), pc.is_in(column, members), _unknown())
+    return pc.or_kleene(contained, _unknown()) if unread else contained

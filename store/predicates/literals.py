@@ -23,22 +23,25 @@ _INSTANT: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:(?<=:[0-9]{2}:[0-9]{2})\.([0-9]{1,100}))?"
     r"(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)"
 )
-_EPOCH: Final = datetime(1970, 1, 1)  # wall clock of UTC; a literal's offset is taken off apart
+_EPOCH: Final = datetime(1970, 1, 1)  # wall clock of UTC; a literal's offset is subtracted separately
 _MICROSECOND: Final = timedelta(microseconds=1)
 _TRUTHS: Final = {"true": True, "t": True, "false": False, "f": False}
 
 
 def literal_text(value: Scalar) -> str | None:
-    """A literal as text: strings verbatim, numbers and truths as JSON writes them, null as None."""
+    """A literal as text: strings verbatim, numbers and booleans in JSON form, null as None."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def typed_literal(value: Scalar, type: pa.DataType) -> Any:
-    """The literal as a value of the Arrow type, instants as microseconds since 1970; None if it is not one.
+    """The literal as a value of an Arrow type.
 
     Args:
-        value: The literal as JSON has it.
+        value: The literal, from JSON.
         type: Type of its column.
+
+    Returns:
+        The value, an instant as microseconds since 1970; None if the literal is not a value of the type.
     """
     text = literal_text(value)
     if text is None:
@@ -47,7 +50,7 @@ def typed_literal(value: Scalar, type: pa.DataType) -> Any:
         try:
             text.encode()
         except UnicodeEncodeError:
-            return None  # a lone surrogate is in no column
+            return None  # no column contains a lone surrogate
         return text
     if pa.types.is_integer(type):
         return _integer(text, type)
@@ -63,12 +66,12 @@ def typed_literal(value: Scalar, type: pa.DataType) -> Any:
             data = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             return None
-        return data if base64.b64encode(data).decode() == text else None  # surplus bits are not valid base64
+        return data if base64.b64encode(data).decode() == text else None  # excess bits are not valid base64
     return None
 
 
 def is_readable(value: Scalar, type: pa.DataType) -> bool:
-    """True if a literal is of the kind of its column: numbers and null are of every kind."""
+    """True if a literal suits the type of its column; numbers and null suit every type."""
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return True
     text = literal_text(value) or ""
@@ -84,7 +87,7 @@ def _without_fraction(text: str) -> str:
 
 
 def exact_number(text: str) -> int | Decimal | None:
-    """The number that a text writes, without rounding; NaN and infinities are Decimals; None for another text."""
+    """The number in a text, without rounding; NaN and infinities as Decimal; None if the text is not a number."""
     text = text.strip(_BLANKS)
     if _SHORT_INT.fullmatch(text):
         return int(text)
@@ -92,7 +95,7 @@ def exact_number(text: str) -> int | Decimal | None:
         return None
     try:
         return Decimal(text)
-    except InvalidOperation:  # an exponent beyond those of Decimal
+    except InvalidOperation:  # the exponent exceeds Decimal's range
         mantissa, _, exponent = text.lower().partition("e")
         sign = "-" if text.startswith("-") else ""
         if not mantissa.strip("+-0."):
@@ -119,7 +122,7 @@ def _integer(text: str, type: pa.DataType) -> int | None:
 
 
 def _instant(text: str) -> int | None:
-    """Microseconds since 1970 of an ISO-8601 instant with its zone; None for a finer fraction: it equals no value."""
+    """Microseconds since 1970 of an ISO-8601 instant with a zone; None for a finer fraction, which equals no value."""
     match = _INSTANT.fullmatch(text)
     if not match:
         return None
@@ -138,10 +141,10 @@ def _instant(text: str) -> int | None:
 
 
 def is_text(type: pa.DataType) -> bool:
-    """True of utf8 and large utf8."""
+    """True for the string types: utf8, large utf8, utf8 view."""
     return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
 
 
 def is_binary(type: pa.DataType) -> bool:
-    """True of binary types."""
+    """True for the variable-width binary types."""
     return bool(pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_binary_view(type))

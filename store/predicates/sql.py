@@ -10,7 +10,7 @@ import pyarrow as pa
 from store.predicates.literals import is_binary
 from store.predicates.tree import COMPARES, And, Node, Not, Op, Or, ResolvedLeaf, fields_of, resolve
 
-_LISTED: Final = 64  # members of an IN written one by one; more go as a single list parameter
+_LISTED: Final = 64  # most members of an IN with a parameter each; more become a single list parameter
 _UNKNOWN_SQL: Final = "CAST(NULL AS BOOLEAN)"
 
 
@@ -18,8 +18,9 @@ def to_sql(node: Node, schema: pa.Schema, column_sql: Callable[[str], str]) -> t
     """A DuckDB condition and its parameters, in the order of their `?`.
 
     Args:
-        schema: The columns that may be named, with the types that literals are read as.
-        column_sql: Gives trusted SQL for a column of the schema; a caller's text never becomes SQL.
+        node: The predicate.
+        schema: The available columns, whose types determine how literals are read.
+        column_sql: Column name of the schema → trusted SQL; text of the predicate never becomes SQL.
     """
     parameters: list[Any] = []
     return _sql(node, fields_of(schema), column_sql, parameters), parameters
@@ -51,25 +52,25 @@ def _leaf_sql(leaf: ResolvedLeaf, column: str, parameters: list[Any]) -> str:
         return f"({column} BETWEEN {cast} AND {cast})"
     compared = f"{column} {COMPARES[leaf.op]} {cast}"
     if leaf.op in (Op.GT, Op.GTE) and pa.types.is_floating(leaf.field.type):
-        return f"({compared} AND NOT isnan({column}))"  # to DuckDB NaN is the greatest number
+        return f"({compared} AND NOT isnan({column}))"  # DuckDB orders NaN above every number
     return f"({compared})"
 
 
 def _in_sql(leaf: ResolvedLeaf, column: str, parameters: list[Any]) -> str:
     if not leaf.values:
-        found = _if_present(column, False)
+        contained = _if_present(column, False)
     elif len(leaf.values) <= _LISTED:
         cast = _parameter_sql(leaf.field.type)
         parameters.extend(leaf.values)
-        found = f"({column} IN ({', '.join([cast] * len(leaf.values))}))"
+        contained = f"({column} IN ({', '.join([cast] * len(leaf.values))}))"
     else:
         parameters.append(list(leaf.values))
-        found = f"({column} IN (SELECT {_list_sql(leaf.field.type)}))"
-    return f"({found} OR {_UNKNOWN_SQL})" if leaf.unread else found
+        contained = f"({column} IN (SELECT {_list_sql(leaf.field.type)}))"
+    return f"({contained} OR {_UNKNOWN_SQL})" if leaf.unread else contained
 
 
 def _if_present(column: str, truth: bool) -> str:
-    """The truth where the column has a value, else unknown."""
+    """A constant that is unknown if the column is null."""
     return f"(CASE WHEN {column} IS NOT NULL THEN {'TRUE' if truth else 'FALSE'} END)"
 
 

@@ -1,9 +1,9 @@
-"""Predicate trees: one meaning, read from JSON and resolved against a schema.
+"""Predicate trees: parsed from JSON and resolved against a schema.
 
-The meaning is three-valued logic (store/SEMANTICS.md §6). A literal is read as its column's type; one that does not
-parse, a null one and an unknown column make their leaf unknown, and NOT of unknown is unknown, so no row is kept by
-what was not understood. Integers are compared with numbers by value: `< 1.5` keeps 1, `= 1.5` keeps nothing. NaN equals
-nothing and has no order. `sql` and `arrow` evaluate a tree; a property test holds them to the same rows.
+They follow three-valued logic (store/SEMANTICS.md §6). A literal is read as its column's type; an invalid literal, a
+null or an unknown column makes its leaf unknown, and NOT of unknown is unknown, so such a leaf never selects a row.
+Integers are compared with numbers by value: `< 1.5` selects 1, `= 1.5` selects nothing. NaN equals nothing and has no
+order. `sql` and `arrow` evaluate a tree; a property test checks that they select the same rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Op(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column compared with literals; as many as the operator takes."""
+    """A column compared with literals, as many as the operator takes."""
 
     column: str
     op: Op
@@ -59,21 +59,21 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """True where all children are."""
+    """True if all children are true."""
 
     children: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """True where a child is."""
+    """True if any child is true."""
 
     children: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """True where the child is false; unknown stays unknown."""
+    """True if the child is false; unknown stays unknown."""
 
     child: Node
 
@@ -89,16 +89,20 @@ _ARITY: Final = {Op.BETWEEN: 2, Op.IS_NULL: 0, Op.IS_NOT_NULL: 0} | dict.fromkey
 
 
 def parse(tree: Any, where: str = "filter") -> Node:
-    """The tree of a JSON value; `where` names it in refusals.
+    """The tree of a JSON value.
+
+    Args:
+        tree: The JSON value.
+        where: Its name, for messages.
 
     Raises:
-        InvalidArgument: malformed, an unknown operator, missing or surplus values, or over a cap.
+        InvalidArgument: The value is malformed, has an unknown operator, missing or surplus values, or exceeds a limit.
     """
     return _Parser().node(tree, where, 1)
 
 
 def parse_predicates(trees: Any, where: str = "predicates") -> Node | None:
-    """The conjunction of a JSON array of trees; None for an empty one."""
+    """The conjunction of a JSON array of trees; None for an empty array."""
     if not isinstance(trees, list):
         raise InvalidArgument(f"{where}: expected an array of predicates, got {_json_kind(trees)}")
     parser = _Parser()
@@ -108,7 +112,7 @@ def parse_predicates(trees: Any, where: str = "predicates") -> Node | None:
 
 
 class _Parser:
-    """Counts nodes and literal bytes over one tree, so that a small command cannot ask for unbounded work."""
+    """Parses one tree and counts its nodes and literal bytes, to bound the work of evaluating it."""
 
     def __init__(self) -> None:
         self._nodes = 0
@@ -170,7 +174,7 @@ class _Parser:
 
 
 def _size(value: Scalar) -> int:
-    """About the bytes of a literal; a number too long to print costs more than the whole budget."""
+    """Approximate size of a literal in bytes; a number too long to print exceeds the whole limit."""
     if isinstance(value, str):
         return len(value) * 4 if not value.isascii() else len(value)
     if isinstance(value, int) and value.bit_length() > 8192:
@@ -195,7 +199,7 @@ def _json_kind(value: Any) -> str:
 
 
 def _cut(text: Any) -> str:
-    text = str(text).encode("utf-8", "replace").decode()  # a lone surrogate would not go over the wire
+    text = str(text).encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent to the client
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
@@ -208,7 +212,7 @@ def _keys(keys: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedLeaf:
-    """A leaf over a column of the schema, its literals read as the column's type."""
+    """A leaf with a column of the schema and literals of the column's type."""
 
     field: pa.Field
     op: Op
@@ -217,7 +221,7 @@ class ResolvedLeaf:
 
 
 def resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> ResolvedLeaf | None:
-    """The leaf in terms of the schema, None if it is unknown for every row."""
+    """The leaf resolved against the fields of a schema; None if it is unknown for every row."""
     field = fields.get(_folded(leaf.column))
     if field is None:
         return None
@@ -229,13 +233,13 @@ def resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> ResolvedLeaf | None:
     if unread and (leaf.op is not Op.IN or not read):
         return None
     if leaf.op is Op.IN:
-        # NaN equals nothing, so it is never a member; ±0 are one value, which Arrow's lookup would separate.
+        # NaN equals nothing, so it is never a member; ±0 are one value, though Arrow's lookup distinguishes them.
         read = tuple(dict.fromkeys(value for value in read if value == value))
     return ResolvedLeaf(field, leaf.op, read, unread)
 
 
 def _by_value(leaf: Leaf, field: pa.Field) -> ResolvedLeaf | None:
-    """A leaf over an integer column: the whole numbers between what its literals, of any size and fraction, allow."""
+    """A leaf over an integer column, its literals of any size and fraction reduced to a range of whole numbers."""
     numbers = [None if (text := literal_text(value)) is None else exact_number(text) for value in leaf.values]
     if leaf.op is Op.IN:
         whole = (typed_literal(value, field.type) for value in leaf.values)
@@ -250,7 +254,7 @@ def _by_value(leaf: Leaf, field: pa.Field) -> ResolvedLeaf | None:
         return always if leaf.op is Op.NEQ else never
 
     def whole_number(number: Any, rounded: Callable[[Any], int]) -> int:
-        """The number rounded; the next one outside of the type where it lies beyond."""
+        """The rounded number, clamped to one below or above the range of the type."""
         return low - 1 if number < low else high + 1 if number > high else rounded(number)
 
     first, last = known[0], known[-1]
@@ -282,13 +286,14 @@ def _by_value(leaf: Leaf, field: pa.Field) -> ResolvedLeaf | None:
 
 
 def check(node: Node | None, schema: pa.Schema) -> None:
-    """Refuses a tree that speaks of unknown columns, or of literals that are not of their column's kind.
+    """Refuses a tree with unknown columns or with literals that do not suit the type of their column.
 
     Args:
+        node: The tree; None passes.
         schema: The flight's schema.
 
     Raises:
-        InvalidArgument: UNKNOWN_COLUMN or BAD_LITERAL; it names the column.
+        InvalidArgument: UNKNOWN_COLUMN or BAD_LITERAL, with the name of the column.
     """
     match node:
         case Leaf(column, _, values):
@@ -309,13 +314,13 @@ def check(node: Node | None, schema: pa.Schema) -> None:
 
 
 class BadLiteral(InvalidField):
-    """A literal that cannot be read as its column's kind."""
+    """A literal that does not suit the type of its column."""
 
     code = "BAD_LITERAL"
 
 
 def unknown_column(name: str, schema: pa.Schema) -> InvalidArgument:
-    """The refusal of a column that the schema does not have."""
+    """The error for a column that the schema does not have."""
     hint = nearest(_folded(name), schema.names) or f"there are {', '.join(schema.names)}"
     shown = _cut(name)
     return InvalidArgument(f'no column "{shown}"', code="UNKNOWN_COLUMN", hint=hint, params={"column": shown})
@@ -346,40 +351,42 @@ def fields_of(schema: pa.Schema) -> Mapping[str, pa.Field]:
 
 
 _SCHEMAS: Final = 256
-_by_schema: Final[dict[int, tuple[pa.Schema, Mapping[str, pa.Field]]]] = {}  # to hash a schema takes as long as this
+# By id, because hashing a schema takes as long as building the mapping.
+_by_schema: Final[dict[int, tuple[pa.Schema, Mapping[str, pa.Field]]]] = {}
 
 
 # Questions about one column.
 
 
 def equal_values(node: Node | None, column: str) -> set[str] | None:
-    """The texts a utf8 column must equal for a row to be kept, None if the tree does not restrict it so.
-
-    Rows kept always have one of these values; having one does not mean being kept.
+    """The only values of a utf8 column that selected rows can have; not every row with such a value is selected.
 
     Args:
-        node: The tree; None keeps every row.
+        node: The tree; None selects every row.
         column: A utf8 column, in lower case.
+
+    Returns:
+        The values; None if the tree does not restrict the column to a list.
     """
     match node:
         case Leaf(name, Op.EQ | Op.IN, values) if _folded(name) == _folded(column):
             texts = (typed_literal(value, pa.string()) for value in values)
             return {text for text in texts if text is not None}
         case And(children):
-            restricted = [found for child in children if (found := equal_values(child, column)) is not None]
+            restricted = [allowed for child in children if (allowed := equal_values(child, column)) is not None]
             return set.intersection(*restricted) if restricted else None
         case Or(children) if children:
             united: set[str] = set()
             for child in children:
-                if (found := equal_values(child, column)) is None:
+                if (allowed := equal_values(child, column)) is None:
                     return None
-                united |= found
+                united |= allowed
             return united
     return None
 
 
 def columns_of(node: Node | None) -> Iterator[str]:
-    """The column names that a tree speaks of, as written, with repetitions."""
+    """The column names in a tree, as written, with repetitions."""
     match node:
         case Leaf(column):
             yield column

@@ -1,5 +1,4 @@
-"""Theta, KLL and frequent-items sketches: built from NumPy arrays, merged, read, and written in the bytes of
-Apache DataSketches, which every other engine reads.
+"""Theta, KLL and frequent-items sketches from NumPy arrays, in the serialized form of Apache DataSketches.
 
 All three are deterministic functions of the values, so that capturing the same data twice gives the same bytes.
 """

@@ -1,10 +1,10 @@
 """HyperLogLog sketches in the bytes of Trino's airlift library, from NumPy arrays.
 
-A sketch has 4096 buckets (p = 12). A value's bucket is the top 12 bits of its hash; the bucket keeps the greatest
-number of leading zeros of the 52 bits after them, plus one. Serialized dense (version 2): `03`, `0c`, the least bucket
+A sketch has 4096 buckets (p = 12). A value's bucket is the top 12 bits of its hash; the bucket stores the greatest
+number of leading zeros of the other 52 bits, plus one. The dense form (version 2): `03`, `0c`, the smallest bucket
 value as baseline, 2048 bytes with the 4-bit difference of each bucket to it (even buckets in the high nibble), then the
-buckets whose difference is above 15: their number (uint16, little endian), their positions (ascending), the excess of
-each.
+overflows, buckets whose difference is above 15: their number (uint16, little-endian), their positions (ascending), the
+excess of each.
 
 The hash is Trino's XX_HASH_64 operator of the type: xxHash64 with seed 0 over eight little-endian bytes, or over the
 bytes of a VARCHAR or VARBINARY.
@@ -13,7 +13,7 @@ bytes of a VARCHAR or VARBINARY.
 |---|---|
 | BIGINT and shorter, DATE | the number; days since the epoch |
 | DOUBLE, REAL | its bits, a REAL's sign-extended; -0.0 as 0.0 and one NaN |
-| DECIMAL up to 18 digits | the unscaled value; wider: high and low 64 bits hashed apart, combined by XOR |
+| DECIMAL up to 18 digits | the unscaled value; wider: high and low 64 bits hashed separately, combined by XOR |
 | TIMESTAMP | microseconds since the epoch; with time zone: milliseconds, rounded down |
 | BOOLEAN | 1 or 0 |
 """
@@ -35,7 +35,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 PRECISION: Final = 12
 BUCKETS: Final = 1 << PRECISION
 _SPARSE, _DENSE = 2, 3
-_SPARSE_BITS: Final = 26  # of a hash that a sparse entry keeps
+_SPARSE_BITS: Final = 26  # bits of a hash in a sparse entry
 _DENSE_BYTES: Final = 3 + BUCKETS // 2 + 2
 _MAX_DELTA: Final = 15
 
@@ -46,11 +46,11 @@ _P1, _P2, _P3, _P4, _P5 = (
     )
 )  # fmt: skip
 _LANES: Final = (0x60EA27EEADC0B5D6, int(_P2), 0, 0x61C8864E7A143579)  # _P1 + _P2, _P2, 0, -_P1
-_WIDTH_64: Final = 18  # digits of a decimal that 64 bits hold
+_WIDTH_64: Final = 18  # digits of a decimal that fit 64 bits
 
 
 def supports(logical_type: str) -> bool:
-    """True if values of a logical type can be hashed as Trino hashes them."""
+    """True if `hash_values` takes values of a logical type."""
     return parse(logical_type).kind in _HASHED
 
 
@@ -66,7 +66,7 @@ class HyperLogLog:
             return
         buckets = (hashes >> np.uint64(64 - PRECISION)).astype(np.int64)
         rest = hashes << np.uint64(PRECISION)
-        # the position of the first set bit: an integer below 2^53 is exact as a double, so its exponent tells
+        # the position of the first set bit is a double's exponent; integers below 2^53 are exact as doubles
         top = (rest >> np.uint64(PRECISION)).astype(np.float64)
         _, exponents = np.frexp(top)  # 0 for 0
         values = (64 - PRECISION - exponents + 1).astype(np.uint8)
@@ -86,20 +86,20 @@ class HyperLogLog:
         if len(data) < _DENSE_BYTES or data[:2] != bytes([_DENSE, PRECISION]):
             raise ValueError("must be a dense sketch of 4096 buckets")
         packed = np.frombuffer(data, np.uint8, BUCKETS // 2, 3)
-        found = cls()
-        found._registers[0::2], found._registers[1::2] = packed >> np.uint8(4), packed & np.uint8(15)
+        sketch = cls()
+        sketch._registers[0::2], sketch._registers[1::2] = packed >> np.uint8(4), packed & np.uint8(15)
         count = int.from_bytes(data[_DENSE_BYTES - 2 : _DENSE_BYTES], "little")
         if len(data) != _DENSE_BYTES + 3 * count:
-            raise ValueError("must have as many overflows as it says")
+            raise ValueError("must have as many overflows as their number states")
         buckets = np.frombuffer(data, "<u2", count, _DENSE_BYTES)
         if count and int(buckets.max()) >= BUCKETS:
-            raise ValueError("must have overflows of its own buckets")
-        found._registers[buckets] += np.frombuffer(data, np.uint8, count, _DENSE_BYTES + 2 * count)
-        found._registers += np.uint8(data[2])
-        return found
+            raise ValueError("must have overflows of existing buckets only")
+        sketch._registers[buckets] += np.frombuffer(data, np.uint8, count, _DENSE_BYTES + 2 * count)
+        sketch._registers += np.uint8(data[2])
+        return sketch
 
     def estimate(self) -> float:
-        """The number of distinct values, by Ertl's improved estimator, which needs no tables (arXiv 1702.01284)."""
+        """The estimated number of distinct values, by Ertl's improved estimator (arXiv 1702.01284)."""
         count, most = BUCKETS, 64 - PRECISION
         counts = np.bincount(self._registers, minlength=most + 2)[: most + 2]
         z = count * _tau(1 - counts[most + 1] / count)
@@ -109,7 +109,7 @@ class HyperLogLog:
         return float(count * count / (2 * math.log(2)) / z) if math.isfinite(z) else 0.0
 
     def serialize(self) -> bytes:
-        """The dense form; 2053 bytes and three for each overflow."""
+        """The dense form: 2053 bytes and three for each overflow."""
         baseline = int(self._registers.min())
         deltas = self._registers - np.uint8(baseline)
         over = np.flatnonzero(deltas > _MAX_DELTA)
@@ -122,7 +122,7 @@ class HyperLogLog:
 
 
 def estimate(data: bytes) -> float:
-    """The number of distinct values of a serialized sketch, dense or sparse.
+    """The estimated number of distinct values of a serialized sketch, dense or sparse.
 
     Raises:
         ValueError: The bytes are not a sketch.
@@ -130,7 +130,7 @@ def estimate(data: bytes) -> float:
     if data[:2] == bytes([_SPARSE, PRECISION]) and len(data) >= 4:
         count = int.from_bytes(data[2:4], "little")
         if len(data) != 4 + 4 * count:
-            raise ValueError("must have as many entries as it says")
+            raise ValueError("must have as many entries as their number states")
         space = float(1 << _SPARSE_BITS)
         return space * math.log(space / (space - count))
     return HyperLogLog.read(data).estimate()
@@ -157,14 +157,14 @@ def _tau(x: float) -> float:
 
 
 def hash_values(values: pa.Array, logical_type: str) -> Hashes:
-    """The hash of each value that is not null.
+    """The hash of each value that is not null, in no particular order.
 
     Args:
-        values: Of the column, as any reader gives them.
-        logical_type: Canonical; `supports` it.
+        values: Values of a column.
+        logical_type: Canonical name of their type.
 
     Raises:
-        ValueError: The type has no hash.
+        ValueError: The type is not supported.
     """
     type = parse(logical_type)
     if type.kind not in _HASHED:
@@ -212,7 +212,7 @@ def hash_longs(values: npt.NDArray[np.int64]) -> Hashes:
 
 
 def hash_bytes(values: pa.Array) -> Hashes:
-    """xxHash64 of each text or byte string, which must not be null; in no particular order."""
+    """xxHash64 of each string or byte string, without nulls; in no particular order."""
     if not len(values):
         return np.zeros(0, np.uint64)
     binary = values.cast(pa.large_binary())
@@ -230,7 +230,7 @@ def hash_bytes(values: pa.Array) -> Hashes:
 
 
 def _hash_block(rows: npt.NDArray[np.uint8]) -> Hashes:
-    """xxHash64 of byte strings of one length, shape (n, length)."""
+    """xxHash64 of byte strings of equal length, shape (n, length)."""
     count, size = rows.shape
     at = 0
     state: Hashes

@@ -1,4 +1,4 @@
-"""Rules common to all sketches: the error for bytes that are not one, and the mark of a sample's."""
+"""Rules common to all sketches: the error for invalid bytes, and the mark of a sample."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from store.errors import InvalidArgument
 
 
 def no_sketch(kind: str, what: str) -> InvalidArgument:
-    """The error of bytes that are not a valid sketch."""
+    """The error for bytes that are not a valid sketch."""
     return InvalidArgument(f"data: no {kind} sketch of Apache DataSketches: {what}")
 
 
 def is_partial(params: str | None) -> bool:
-    """True if a sketch's parameters mark it as not covering all rows of its target."""
+    """True if a sketch's parameters (JSON) mark it as covering only a part of its target's rows."""
     try:
         values = json.loads(params or "{}")
     except ValueError:

@@ -1,7 +1,7 @@
-"""Sketches of frequent items, as in Misra-Gries.
+"""Frequent-items sketches (Misra-Gries).
 
-From exact counts the largest are kept, less the largest count left out, which becomes the sketch's offset. A value's
-count lies within [weight, weight + offset]; with nothing left out it is exact.
+A sketch keeps the largest of exact counts, reduced by the largest count left out, which is its offset. A value's count
+is within [weight, weight + offset]; if nothing was left out it is exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from store.sketches.format import no_sketch
 from store.sketches.murmur3 import Longs
 
-FREQUENT_LG: Final = 8  # size of the hash map the sketch claims, base 2 logarithm; three quarters of it are used
+FREQUENT_LG: Final = 8  # binary logarithm of the declared size of the hash map, of which three quarters are used
 FREQUENT_ITEMS_KEPT: Final = 3 << (FREQUENT_LG - 2)
 
 
@@ -25,20 +25,20 @@ class FrequentItem(NamedTuple):
     """A value and its count; the true count is within [lower, upper]."""
 
     value: str
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which is not used
     lower: int
     upper: int
 
 
 def heaviest(counts: Longs, keep: int = FREQUENT_ITEMS_KEPT) -> tuple[Longs, int]:
-    """Places of the values to keep, greatest count first, and the greatest count left out (0 when none is).
+    """Selects the values with the greatest counts.
 
     Args:
-        counts: How often each value occurs, of shape (values,).
-        keep: How many to keep.
+        counts: Count of each value, shape (values,).
+        keep: Most values to keep.
 
     Returns:
-        Places in `counts`, and a count.
+        Indices of the kept values, greatest count first, and the greatest count left out (0 if none is).
     """
     if len(counts) <= keep:
         return np.argsort(-counts, kind="stable"), 0
@@ -48,8 +48,8 @@ def heaviest(counts: Longs, keep: int = FREQUENT_ITEMS_KEPT) -> tuple[Longs, int
 
 
 def _ranked(counts: Longs, rank: int) -> int:
-    """The count that `rank` counts are greater than or equal to, of more than `rank` positive ones."""
-    # Mostly it is small: a power of two above it is found by looking a few times, rather than by sorting.
+    """The (rank + 1)-th greatest of more than `rank` positive counts."""
+    # It is usually small, so a few passes that find a power of two above it are faster than sorting.
     limit = 1
     while np.count_nonzero(counts > limit) > rank:
         limit *= 2
@@ -63,9 +63,10 @@ def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: i
     """The sketch of `total` values in which item i occurs weights[i] to weights[i] + offset times, others ≤ offset.
 
     Args:
+        items: Distinct values.
         weights: Lower limits of their counts.
-        total: The number of values altogether.
-        offset: The greatest error of a weight.
+        total: Total number of values.
+        offset: Greatest error of a weight.
     """
     if not total:
         return struct.pack("<BBBBBBxx", 1, 1, 10, FREQUENT_LG, 3, 5)
@@ -79,7 +80,11 @@ def frequent(items: Sequence[str], weights: Sequence[int], total: int, offset: i
 
 
 def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:
-    """Weights by item, values seen, and offset; raises InvalidArgument for other bytes."""
+    """Item → weight, the total number of values, and the offset.
+
+    Raises:
+        InvalidArgument: The bytes are not a frequent-items sketch.
+    """
     count, total, offset = _frequent_head(data)
     if not count:
         return {}, total, offset
@@ -93,13 +98,13 @@ def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:
                 raise no_sketch("frequent items", f"{len(data)} bytes that end too early")
             items.append(data[at + 4 : at + 4 + size].decode())
             at += 4 + size
-    except (struct.error, ValueError) as trouble:
-        raise no_sketch("frequent items", f"{len(data)} bytes: {trouble}") from None
+    except (struct.error, ValueError) as error:
+        raise no_sketch("frequent items", f"{len(data)} bytes: {error}") from None
     return dict(zip(items, weights, strict=True)), total, offset
 
 
 def _frequent_head(data: bytes) -> tuple[int, int, int]:
-    """The number of items in a serialized sketch, of how many values they are, and its offset."""
+    """The number of items of a serialized sketch, its total number of values, and its offset."""
     try:
         longs, version, family, _, _, flags = struct.unpack_from("<BBBBBB", data)
         if family != 10 or version != 1:
@@ -107,8 +112,8 @@ def _frequent_head(data: bytes) -> tuple[int, int, int]:
         if longs & 0x3F == 1 or flags & 5:
             return 0, 0, 0
         count, _, total, offset = struct.unpack_from("<IIQQ", data, 8)
-    except struct.error as trouble:
-        raise no_sketch("frequent items", f"{len(data)} bytes: {trouble}") from None
+    except struct.error as error:
+        raise no_sketch("frequent items", f"{len(data)} bytes: {error}") from None
     if len(data) < 32 + 12 * count:
         raise no_sketch("frequent items", f"{len(data)} bytes that end too early")
     return count, total, offset
@@ -119,7 +124,7 @@ def merge_frequent(sketches: Sequence[bytes], keep: int = FREQUENT_ITEMS_KEPT) -
 
     Args:
         sketches: Apache frequent-items bytes.
-        keep: How many items the result keeps at the most.
+        keep: Most items of the result.
     """
     items, weights, total, offset = _all_items(sketches)
     if len(items):
@@ -135,15 +140,16 @@ def merge_frequent(sketches: Sequence[bytes], keep: int = FREQUENT_ITEMS_KEPT) -
         offset += purged
     try:
         texts = [item.decode() for item in items.to_pylist()]
-    except UnicodeDecodeError as trouble:
-        raise no_sketch("frequent items", str(trouble)) from None
+    except UnicodeDecodeError as error:
+        raise no_sketch("frequent items", str(error)) from None
     return frequent(texts, weights.tolist(), total, offset)
 
 
 def _all_items(sketches: Sequence[bytes]) -> tuple[pa.Array, Longs, int, int]:
-    """The items of all sketches side by side and their weights, how many values they are of, the sum of the offsets.
+    """The items of all sketches and their weights, concatenated; the total number of values; the sum of the offsets.
 
-    The i-th items of all sketches are found at once: a text says where the next one begins.
+    The i-th items of all sketches are located in one vectorized step, since the length of a text gives the position of
+    the next one.
     """
     sketches_read: list[tuple[bytes, int]] = []
     total = offset = 0
@@ -159,20 +165,20 @@ def _all_items(sketches: Sequence[bytes]) -> tuple[pa.Array, Longs, int, int]:
     weights = np.concatenate([np.frombuffer(data, "<u8", count, 32) for data, count in sketches_read]).astype(np.int64)
     ends = np.cumsum([len(data) for data, _ in sketches_read])
     octets: npt.NDArray[np.uint8] = np.frombuffer(b"".join([*(data for data, _ in sketches_read), bytes(4)]), np.uint8)
-    words: npt.NDArray[np.uint32] = np.ndarray((len(octets) - 3,), "<u4", octets, 0, (1,))  # one at every byte
+    words: npt.NDArray[np.uint32] = np.ndarray((len(octets) - 3,), "<u4", octets, 0, (1,))  # word at each byte
     at = np.concatenate([[0], ends[:-1]]) + 32 + 8 * counts
     starts: Longs = np.zeros((len(sketches_read), int(counts[0])), np.int64)
     sizes = np.zeros_like(starts)
-    # How many sketches have an i-th item.
+    # The number of sketches that have an i-th item.
     rows: Longs = len(sketches_read) - np.searchsorted(counts[::-1], np.arange(int(counts[0])), "right")
     for place, n in enumerate(rows.tolist()):
         here = at[:n]
-        np.minimum(here, ends[:n], out=here)  # beyond its end a sketch is refused below
+        np.minimum(here, ends[:n], out=here)  # a sketch that ends too early is refused below
         size = words[here].astype(np.int64)
         starts[:n, place], sizes[:n, place] = here + 4, size
         here += 4 + size
     if (at > ends).any():
-        raise no_sketch("frequent items", "an item that ends too late")
+        raise no_sketch("frequent items", "an item that ends beyond the data")
     real = np.arange(starts.shape[1]) < counts[:, None]
     first, size = starts[real], sizes[real]
     offsets = np.concatenate([[0], np.cumsum(size)])
@@ -182,7 +188,7 @@ def _all_items(sketches: Sequence[bytes]) -> tuple[pa.Array, Longs, int, int]:
 
 
 def frequent_items(data: bytes, limit: int | None = None) -> list[FrequentItem]:
-    """The items, most frequent first; `count` is the library's estimate, the upper limit."""
+    """The items, most frequent first, at most `limit`; `count` is the library's estimate, the upper limit."""
     weights, _, offset = read_frequent(data)
     ranked = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
     return [FrequentItem(item, weight + offset, weight, weight + offset) for item, weight in ranked]

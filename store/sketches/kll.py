@@ -1,8 +1,8 @@
 """KLL sketches of doubles: quantiles and histograms.
 
-Instead of the library's coin flips, a level of weight 2^i is filled by a systematic sample of the sorted values. The
-rank error of a sketch of n values is at most n / k (half a step of at most 2n / k), that of a merge of such sketches
-at most twice that.
+Instead of the library's random choices, a level of weight 2^i is a systematic sample of the sorted values. The rank
+error of a sketch of n values is at most n / k (half a step of at most 2n / k); a merge of such sketches has at most
+twice that error.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Quantiles:
 
     @property
     def count(self) -> int:
-        """Values that the sketch stands for."""
+        """The number of values in the sketched data."""
         return int(self.weights.sum())
 
 
 def kll(values: Doubles, counts: Longs | None = None, k: int = KLL_K) -> bytes:
-    """The sketch of ascending `values` without NaN, each occurring `counts` times (default once).
+    """The sketch of values.
 
     Args:
-        values: float64, of shape (n,), ascending.
-        counts: int64, of shape (n,).
-        k: Accuracy: greater is finer and larger.
+        values: float64, shape (n,), ascending, without NaN.
+        counts: Number of occurrences of each, int64, shape (n,); None for one each.
+        k: Accuracy; a greater k is more accurate and larger.
     """
     if not len(values):
         return struct.pack("<BBBBHBx", 2, 1, 15, 1, k, 8)
@@ -65,13 +65,17 @@ def merge_kll(sketches: Sequence[bytes], k: int = KLL_K) -> bytes:
     values = np.concatenate([state.values for state in states])
     sizes = [size for state in states for size in state.sizes]
     weights: Longs = np.repeat([1 << level for state in states for level in range(len(state.sizes))], sizes)
-    order = np.argsort(values)  # not stable: equal values are one, whatever their weights
+    order = np.argsort(values)  # need not be stable: the order of equal values does not matter
     low, high = min(state.low for state in states), max(state.high for state in states)
     return _write_kll(values[order], np.cumsum(weights[order]), low, high, k)
 
 
 def read_kll(data: bytes) -> Quantiles | None:
-    """The state of a serialized sketch of doubles, None of an empty one; raises InvalidArgument for other bytes."""
+    """The state of a serialized sketch of doubles; None if it is empty.
+
+    Raises:
+        InvalidArgument: The bytes are not a KLL sketch of doubles.
+    """
     if (state := _parse_kll(data)) is None:
         return None
     weights: Longs = np.repeat(1 << np.arange(len(state.sizes)), state.sizes)
@@ -80,7 +84,7 @@ def read_kll(data: bytes) -> Quantiles | None:
 
 
 class _Levels(NamedTuple):
-    """A KLL sketch as it lies: values level by level, how many are in each."""
+    """A KLL sketch in its serialized order: values level by level, and the size of each level."""
 
     values: Doubles
     sizes: Sequence[int]
@@ -103,29 +107,29 @@ def _parse_kll(data: bytes) -> _Levels | None:
         at = 20 + 4 * levels
         low, high = struct.unpack_from("<dd", data, at)
         values = np.frombuffer(data, "<f8", -1, at + 16) if (len(data) - at) % 8 == 0 else None
-    except (struct.error, ValueError) as trouble:
-        raise no_sketch("KLL", f"{len(data)} bytes: {trouble}") from None
+    except (struct.error, ValueError) as error:
+        raise no_sketch("KLL", f"{len(data)} bytes: {error}") from None
     if values is None or not levels:
-        raise no_sketch("KLL", f"{len(data)} bytes, no whole number of doubles in levels")
+        raise no_sketch("KLL", f"{len(data)} bytes, not a whole number of doubles in levels")
     sizes = [stop - start for start, stop in zip(starts, [*starts[1:], starts[0] + len(values)], strict=True)]
     if min(sizes) < 0 or levels > 61:
         raise no_sketch("KLL", "levels out of order")
     if (total := sum(size << level for level, size in enumerate(sizes))) != count:
         raise no_sketch("KLL", f"weights of {total} for {count} values")
     if not (len(values) and low <= float(values.min()) and float(values.max()) <= high):
-        raise no_sketch("KLL", f"values that are not between its own ends, {low} and {high}")
+        raise no_sketch("KLL", f"values that are not between its minimum {low} and maximum {high}")
     return _Levels(values, sizes, low, high)
 
 
 def quantiles(data: bytes, ranks: Sequence[float]) -> list[float]:
-    """The values at ranks in [0, 1]; empty for a sketch of nothing.
+    """Quantiles of a sketch.
 
     Args:
         data: Apache KLL bytes.
-        ranks: Shares of the values, 0 to 1.
+        ranks: Normalized ranks, 0 to 1.
 
     Returns:
-        One value for each rank.
+        One value for each rank; empty for an empty sketch.
     """
     if (state := read_kll(data)) is None:
         return []
@@ -133,9 +137,9 @@ def quantiles(data: bytes, ranks: Sequence[float]) -> list[float]:
 
 
 def histogram(data: bytes, buckets: int) -> list[tuple[float, float, float]]:
-    """Equi-depth buckets (lower, upper, values in them): the first holds its lower bound, each holds its upper bound.
+    """Equi-depth buckets (lower, upper, number of values); upper bounds and the first lower bound are inclusive.
 
-    A value so frequent that it would fill several buckets ends one only, so there may be fewer than asked for.
+    A value that would fill several buckets ends only one, so there may be fewer buckets than requested.
     """
     if (state := read_kll(data)) is None:
         return []
@@ -157,13 +161,13 @@ def _at_ranks(state: Quantiles, ranks: Doubles) -> Doubles:
 
 
 def _write_kll(values: Doubles, cumulative: Longs, low: float, high: float, k: int) -> bytes:
-    """Serializes ascending values of known cumulative counts as a sketch with at most k items in its top level."""
+    """Serializes ascending values with their cumulative counts as a sketch with at most k items in its top level."""
     count = int(cumulative[-1])
     if count == 1:
         return struct.pack("<BBBBHBxd", 2, 2, 15, 2 | 4, k, 8, low)
     top = max(count // k, 1).bit_length() - 1
     top += (count >> top) > k
-    # Steps of 2^top values, each represented by its middle one; the rest at the end in steps that halve.
+    # Steps of 2^top values, each represented by its middle value; the rest in steps of decreasing powers of two.
     steps = count >> top
     ranks = [(np.arange(steps) << top) + ((1 << top) >> 1)]
     sizes = [steps]
@@ -183,7 +187,7 @@ def _write_kll(values: Doubles, cumulative: Longs, low: float, high: float, k: i
 
 
 def _kll_capacity(k: int, levels: int) -> int:
-    """The room of a sketch of so many levels: k on top, two thirds of the level above below it, at least 8."""
+    """The capacity of a sketch with so many levels: k on top, two thirds of the level above on others, at least 8."""
     total = 0
     for depth in range(levels):
         total += max(8, (((k << 1 << depth) // 3**depth) + 1) >> 1)

@@ -1,4 +1,4 @@
-"""MurmurHash3 x64 128 over NumPy arrays: the hash inside of a theta sketch (seed 9001, upper half, `h1 >> 1`).
+"""MurmurHash3 x64 128 over NumPy arrays, the hash of theta sketches (seed 9001, upper half, `h1 >> 1`).
 
 Every function returns uint64 hashes below 2^63, one per value. Values are hashed as Iceberg's single-value bytes:
 
@@ -9,10 +9,10 @@ Every function returns uint64 hashes below 2^63, one per value. Values are hashe
 | DATE, FLOAT | four, little-endian |
 | DOUBLE | eight, little-endian; -0.0 as 0.0 and one NaN |
 | DECIMAL | the fewest big-endian two's complement bytes of the unscaled value |
-| STRING | UTF-8; BINARY, UUID: as they are |
+| STRING | UTF-8; BINARY, UUID: the bytes |
 
-INT is always the eight bytes of an Iceberg long, also for columns of 32 bits and less: a column that was promoted from
-int to long then hashes alike in its old and its new files, and a union never counts a value twice.
+INT is always hashed as the eight bytes of an Iceberg long, also in columns of 32 bits and less, so that values of a
+column promoted from int to long have equal hashes in old and new files, and a union counts them once.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 Longs: TypeAlias = npt.NDArray[np.int64]
 
 SEED: Final = 9001
-CHUNK: Final = 16_384  # values hashed at once: many enough for a call of NumPy, few enough for the cache
+CHUNK: Final = 16_384  # values hashed at once: enough to amortize NumPy calls, few enough for the CPU cache
 _CHUNK_BYTES: Final = 1 << 22
-_LONG: Final = 1 << 14  # bytes of a string above which it is hashed alone
+_LONG: Final = 1 << 14  # strings of more bytes are hashed one by one
 
-_FEW_SIZES: Final = 16  # of strings, in blocks, up to which picking them one size after the other beats sorting
+_FEW_SIZES: Final = 16  # up to that range of lengths in blocks, selecting one length after the other beats sorting
 _C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
 _F1, _F2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _A1, _A2, _FIVE = np.uint64(0x52DCE729), np.uint64(0x38495AB5), np.uint64(5)
 _ONE, _33 = np.uint64(1), np.uint64(33)
 _MAX_LONG: Final = (1 << 63) - 1
 
-# The bytes of the last, incomplete 16-byte block that count, by its length: for its first and its second word.
+# Masks of the used bytes of the last, incomplete 16-byte block, by its length: for its first and its second word.
 _FULL = (1 << 64) - 1
 _MASK_1 = np.array([_FULL if n >= 8 else (1 << 8 * n) - 1 for n in range(16)], np.uint64)
 _MASK_2 = np.array([(1 << 8 * (n - 8)) - 1 if n > 8 else 0 for n in range(16)], np.uint64)
@@ -51,7 +51,7 @@ def hash_longs(values: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Hashes
 
 
 def hash_ints(values: npt.NDArray[np.int32]) -> Hashes:
-    """Hashes of 32-bit integers as four bytes, shape (n,): days."""
+    """Hashes of 32-bit integers as four bytes, shape (n,); for dates as days since 1970."""
     return _by_chunk(values.view(np.uint32), lambda words: _short(words.astype(np.uint64), 4))
 
 
@@ -76,7 +76,7 @@ def hash_decimals(unscaled: Longs) -> Hashes:
 
 
 def hash_wide_decimals(low: Hashes, high: Longs) -> Hashes:
-    """Hashes of decimals of 128 bits given as two words each, shape (n,)."""
+    """Hashes of 128-bit decimals, given as low and high words of the unscaled values, shape (n,) each."""
     return _by_rows(len(low), lambda rows: _wide_decimals(low[rows], high[rows]))
 
 
@@ -94,9 +94,13 @@ def hash_bytes(data: npt.NDArray[np.uint8], offsets: Longs) -> Hashes:
 
 
 def combine(columns: list[Hashes], nulls: list[npt.NDArray[np.bool_] | None]) -> Hashes:
-    """One hash per row over the hashes of several columns in order; a null is told apart from every value.
+    """One hash per row of a group of columns; nulls differ from every value.
 
-    Each column gives two words to the hashed bytes: 0 and 0 for a null, its hash and 1 for a value.
+    The hashed bytes are two words per column: 0 and 0 for a null, the value's hash and 1 for a value.
+
+    Args:
+        columns: Hashes of each column, shape (n,).
+        nulls: Mask of the nulls of each column, shape (n,); None if it has none.
     """
     words: list[Hashes] = []
     for hashes, null in zip(columns, nulls, strict=True):
@@ -130,11 +134,11 @@ def _slices(count: int) -> Iterator[slice]:
 
 
 def _decimals(unscaled: Longs) -> Hashes:
-    # The sign bit counts: a byte holds -128 … 127. Of m ≥ 0, bits = ⌊log2 m⌋ + 1; ~v maps negatives onto that.
+    # A byte represents -128 … 127. m ≥ 0 has ⌊log2 m⌋ + 1 bits besides the sign; ~v has as many as a negative v.
     magnitude = unscaled ^ (unscaled >> 63)
     least, most = (int(m).bit_length() // 8 + 1 for m in (magnitude.min(initial=_MAX_LONG), magnitude.max(initial=0)))
     length: Hashes | np.uint64 = np.uint64(most)
-    if least < most:  # ordered values mostly have one length
+    if least < most:  # a chunk of ordered values usually has one length
         sizes: npt.NDArray[np.uint8] = np.full(len(unscaled), least, np.uint8)
         for size in range(least, most):
             sizes += magnitude >= 1 << (8 * size - 1)
@@ -158,7 +162,7 @@ def _wide_decimals(low: Hashes, high: Longs) -> Hashes:
     both: npt.NDArray[np.uint64] = np.empty((len(low), 2), ">u8")
     both[:, 0], both[:, 1] = high.view(np.uint64), low
     rows: npt.NDArray[np.uint8] = both.view(np.uint8).reshape(-1)
-    # Each value's bytes are the last `length` of its sixteen: gather them side by side.
+    # A value's bytes are the last `length` of its sixteen; they are gathered without gaps.
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     places = np.arange(offsets[-1]) + np.repeat(np.arange(16, 16 * len(low) + 1, 16) - offsets[1:], lengths)
     return hash_bytes(rows[places], offsets)
@@ -179,7 +183,7 @@ def _strings(data: npt.NDArray[np.uint8], starts: Longs, lengths: Longs) -> Hash
     if order is not None:
         starts, lengths = starts.take(order), lengths.take(order)
     rest = lengths & 15
-    wide = int(rest.max()) > 8  # some last block has more than a word
+    wide = int(rest.max()) > 8  # the last block of some string has more than one word
     rows = len(lengths)
     h1: Hashes = np.full(rows, SEED, np.uint64)
     h2, tail1, tail2 = h1.copy(), np.empty_like(h1), np.empty_like(h1) if wide else None
@@ -202,8 +206,8 @@ def _strings(data: npt.NDArray[np.uint8], starts: Longs, lengths: Longs) -> Hash
 
 
 def _longest_first(blocks: Longs) -> tuple[Longs | None, list[int]]:
-    """An order of strings with so many whole blocks in which those with more come first (None: as they are), and for
-    each number of blocks, from none to the most, how many strings have more."""
+    """An order of strings by descending number of whole blocks (None: the given order), and for each number of blocks,
+    from 0 to the greatest, how many strings have more."""
     count, least, most = len(blocks), int(blocks.min()), int(blocks.max())
     if least == most:
         return None, [count] * most + [0]
@@ -221,11 +225,11 @@ def _longest_first(blocks: Longs) -> tuple[Longs | None, list[int]]:
 def _loaded(
     data: npt.NDArray[np.uint8], starts: Longs, lengths: Longs, above: Sequence[int], wide: bool
 ) -> Iterator[tuple[Hashes, Hashes]]:
-    """Sixteen bytes of each string after the other, as two words: first those where the strings begin, then for as many
-    strings, from the first on, as `above` says. What is beyond the end of a string means nothing, nor, unless `wide`,
-    do the second words of the last block of all.
+    """Yields the 16-byte blocks of all strings, as two words each: the first block of all strings, then the next block
+    of the first `above[i]` strings. Bytes beyond the end of a string are undefined; so are the second words of the last
+    block unless `wide`.
 
-    Bytes come as the whole words that they lie in, which is several times faster than words wherever they begin.
+    Blocks are assembled from aligned words, which is several times faster than unaligned reads.
     """
     first, last = int(starts.min()), int((starts + lengths).max())
     whole = len(data) & ~7
@@ -253,12 +257,12 @@ def _loaded(
 
 
 def _alone(octets: npt.NDArray[np.uint8]) -> int:
-    """The hash of one long string: too few of them begin at once to hash whole vectors."""
+    """The hash of one long string; a chunk has too few of them to vectorize."""
     return int(mmh3.hash64(octets.tobytes(), SEED, signed=False)[0]) >> 1
 
 
 def _words(words: list[Hashes], length: int) -> Hashes:
-    """The hash of rows of an even number of whole words each."""
+    """Hashes of rows, each of an even number of words; `length` in bytes."""
     h1: Hashes = np.full(len(words[0]), SEED, np.uint64)
     h2 = h1.copy()
     for k1, k2 in zip(words[::2], words[1::2], strict=True):
@@ -281,7 +285,7 @@ def _mix(h1: Hashes, h2: Hashes, k1: Hashes, k2: Hashes) -> None:
 
 
 def _finish(h1: Hashes, h2: Hashes, k1: Hashes | None, k2: Hashes | None, length: Hashes | np.uint64) -> Hashes:
-    """The tail block, its unused bytes zero, and the last rounds; a word of zeros, None, changes nothing."""
+    """Mixes in the last block, whose unused bytes are zero, and the length, and finalizes; None is a word of zeros."""
     if k2 is not None:
         h2 ^= _scrambled(k2, _C2, 33, _C1)
     if k1 is not None:
@@ -292,7 +296,7 @@ def _finish(h1: Hashes, h2: Hashes, k1: Hashes | None, k2: Hashes | None, length
 
 
 def _short(words: Hashes, length: Hashes | np.uint64 | int) -> Hashes:
-    """The hash of values of at most eight bytes, given as words whose unused bytes are zero."""
+    """Hashes of values of at most eight bytes, given as words whose unused bytes are zero; `length` in bytes."""
     length = np.uint64(length) if isinstance(length, int) else length
     h1 = _scrambled(words, _C1, 31, _C2)
     h1 ^= np.uint64(SEED) ^ length

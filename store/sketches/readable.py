@@ -1,4 +1,4 @@
-"""A check that sketches are what their type says, before anything is read from them."""
+"""A check that the bytes of sketches are valid for their type."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _READ: Final[dict[str, Callable[[bytes], Any]]] = {
 
 
 def first_unreadable(types: pa.Array | pa.ChunkedArray, data: pa.Array | pa.ChunkedArray) -> tuple[int, str] | None:
-    """The first sketch that is not what its type says: its row and the reason; None where all are.
+    """The first invalid sketch: its row and the reason; None if all are valid.
 
     Args:
-        types: The `sketch_type` of each row; sketches of other types than the project's own are not looked at.
+        types: The `sketch_type` of each row; only the project's own types are checked.
         data: The bytes of each row.
     """
     for row, (type, sketch) in enumerate(zip(types.to_pylist(), data.to_pylist(), strict=True)):
         if type in _READ:
             try:
                 _READ[type](sketch)
-            except InvalidArgument as trouble:
-                return row, str(trouble).removeprefix("data: ")
+            except InvalidArgument as error:
+                return row, str(error).removeprefix("data: ")
     return None

@@ -1,6 +1,6 @@
 """Theta sketches: the k smallest distinct hashes of the values; theta is the (k + 1)-th smallest.
 
-A union is the sketch of the union, byte for byte, however the parts were grouped.
+The union of sketches equals the sketch of all values, byte for byte, in whatever order they are merged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Theta(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """True while every distinct hash is kept, so that their number is exact."""
+        """True if the sketch has every distinct hash, so that their number is exact."""
         return self.theta == _MAX_THETA
 
 
@@ -50,7 +50,7 @@ class ThetaBuilder:
         start = 0
         while start < len(hashes):
             self._empty = False
-            # A first few tell a limit that keeps most of the others out.
+            # The first hashes determine a theta that excludes most of the others.
             fresh = hashes[start : start + (_THETA_STEP if self._theta != _MAX_THETA else 4 * self.k)]
             start += len(fresh)
             if self._theta != _MAX_THETA:
@@ -83,8 +83,8 @@ def theta(hashes: Hashes, k: int = THETA_K) -> bytes:
     """The compact sketch of values, by their hashes.
 
     Args:
-        hashes: uint64, of shape (n,), in any order and with repeats.
-        k: How many hashes are kept at the most.
+        hashes: uint64, shape (n,), in any order and with repeats.
+        k: Most hashes of the sketch.
     """
     builder = ThetaBuilder(k)
     builder.update(hashes)
@@ -92,7 +92,7 @@ def theta(hashes: Hashes, k: int = THETA_K) -> bytes:
 
 
 def write_theta(state: Theta) -> bytes:
-    """The compact, ordered form, serial version 3, as the library itself writes it."""
+    """The compact, ordered form, serial version 3, as Apache DataSketches writes it."""
     flags = _READ_ONLY | _COMPACT | _ORDERED
     count = len(state.hashes)
     if state.exact and not count and state.empty:
@@ -106,7 +106,11 @@ def write_theta(state: Theta) -> bytes:
 
 
 def read_theta(data: bytes) -> Theta:
-    """The state of a serialized sketch; raises InvalidArgument when the bytes are none of seed 9001."""
+    """The state of a serialized sketch.
+
+    Raises:
+        InvalidArgument: The bytes are not a theta sketch with seed 9001.
+    """
     if len(data) < 8:
         raise no_sketch("theta", f"{len(data)} bytes")
     longs, version, family, flags, seed_hash = struct.unpack_from("<BBBxxBH", data)
@@ -130,7 +134,7 @@ def union(sketches: Sequence[bytes], k: int = THETA_K) -> bytes:
 
     Args:
         sketches: Apache theta bytes.
-        k: How many hashes are kept at the most.
+        k: Most hashes of the result.
     """
     states = [state for state in map(read_theta, sketches) if not state.empty]
     if not states:
@@ -144,7 +148,7 @@ def union(sketches: Sequence[bytes], k: int = THETA_K) -> bytes:
 
 
 def intersection(sketches: Sequence[bytes]) -> bytes:
-    """The sketch of the values that all sketches have; of no sketch at all it is empty."""
+    """The sketch of the values common to all sketches; empty without sketches."""
     states = [read_theta(data) for data in sketches]
     if not states or any(state.empty for state in states):
         return write_theta(Theta(_MAX_THETA, np.empty(0, np.uint64), True))
@@ -157,7 +161,7 @@ def intersection(sketches: Sequence[bytes]) -> bytes:
 
 
 class Estimate(NamedTuple):
-    """A number of distinct values with its limits at 95 %; `exact` when the sketch never left exact mode."""
+    """A number of distinct values with 95 % bounds; `exact` if the sketch has every distinct hash."""
 
     ndv: float
     lower: float
@@ -166,7 +170,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(data: bytes) -> Estimate:
-    """The NDV of a serialized sketch, with the library's own limits at two standard deviations."""
+    """The NDV of a serialized sketch, with the library's bounds at two standard deviations."""
     state = read_theta(data)
     if state.exact:
         count = float(len(state.hashes))
@@ -178,8 +182,8 @@ def estimate(data: bytes) -> Estimate:
 
 
 def _distinct(hashes: Hashes) -> Hashes:
-    """Ascending and once each; without zero, which marks an empty slot in the library and is never kept."""
-    hashes.sort()  # vectorised, which makes it several times faster than np.unique
+    """The distinct hashes, ascending; without zero, which the library uses for empty slots."""
+    hashes.sort()  # vectorized, several times faster than np.unique
     return hashes[np.concatenate([hashes[:1] != 0, hashes[1:] != hashes[:-1]])]
 
 
@@ -188,7 +192,7 @@ def _read_theta_by_library(data: bytes) -> Theta:
 
     try:
         sketch = datasketches.compact_theta_sketch.deserialize(data)
-    except (RuntimeError, ValueError, IndexError, MemoryError) as trouble:
-        raise no_sketch("theta", str(trouble)) from None
+    except (RuntimeError, ValueError, IndexError, MemoryError) as error:
+        raise no_sketch("theta", str(error)) from None
     hashes = np.sort(np.fromiter(sketch, np.uint64, sketch.num_retained))
     return Theta(int(sketch.theta64), hashes, bool(sketch.is_empty()))

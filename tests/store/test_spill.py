@@ -51,5 +51,5 @@ def test_without_a_directory_all_stays_in_memory():
 
 def test_no_room_is_said_so(tmp_path):
     buffer = SpillBuffer(SCHEMA, tmp_path / "missing", 1)
-    with pytest.raises(ResourceExhausted, match="cannot be held"):
+    with pytest.raises(ResourceExhausted, match="cannot be written to the spill file"):
         buffer.add(part(0))

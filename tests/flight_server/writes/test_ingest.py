@@ -79,7 +79,7 @@ def put_sketches(*given: tuple[str, bytes]) -> pa.Table:
 
 @pytest.mark.parametrize(("type", "data", "reason"), [
     *((type, data, "sketch") for type in GOOD for data in (b"", b"garbage", GOOD[type][:-1])),
-    (KLL, UPSIDE_DOWN, "between its own ends"), (THETA, GOOD[KLL], "theta"),
+    (KLL, UPSIDE_DOWN, "between its minimum"), (THETA, GOOD[KLL], "theta"),
 ])  # fmt: skip
 def test_a_sketch_that_is_none_is_refused(type, data, reason):
     with pytest.raises(InvalidField, match=rf"(?s)data.*{reason}.*row 5") as refusal:
