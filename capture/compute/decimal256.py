@@ -1,4 +1,4 @@
-"""Decimals of more than 38 digits: unscaled values of four 64-bit words, the lowest first, as Arrow keeps them."""
+"""Decimals of more than 38 digits: unscaled values as four 64-bit words, lowest first, as in Arrow's buffers."""
 
 from __future__ import annotations
 
@@ -14,36 +14,33 @@ from store.sketches import murmur3
 from store.sketches.murmur3 import Hashes, Longs
 
 Words: TypeAlias = npt.NDArray[np.uint64]
-"""Shape (values, 4); the last word carries the sign."""
+"""Shape (n, 4); the sign is in the last word."""
 
 _BYTES: Final = 32
 _WORD_VALUES: Final = 2.0 ** (64 * np.arange(4))
 
 
 def is_wide(lt: LogicalType) -> bool:
-    """True if decimals of the type need more than 128 bits.
+    """True if decimals of the type need more than 128 bits, that is from 39 digits on.
 
     Args:
         lt: A DECIMAL type.
-
-    Returns:
-        True from 39 digits on.
     """
     return (lt.precision or 0) > MAX_DECIMAL128
 
 
 def words(values: pa.ChunkedArray, lt: LogicalType) -> Words:
-    """The words of decimals.
+    """Converts decimals to words.
 
     Args:
         values: Decimals of any width, without nulls.
-        lt: The column's type, of which the words are.
+        lt: The column's type, which determines the scale.
 
     Returns:
-        Shape (values, 4).
+        Shape (n, 4).
 
     Raises:
-        pyarrow.ArrowInvalid: A value has other digits than the type.
+        pyarrow.ArrowInvalid: A value does not fit the type.
     """
     chunks = [chunk for chunk in values.cast(logical_types.to_arrow(lt)).chunks if len(chunk)]
     parts = [np.frombuffer(c.buffers()[1], np.uint64, 4 * len(c), _BYTES * c.offset).reshape(-1, 4) for c in chunks]
@@ -57,7 +54,7 @@ def count(values: Words) -> tuple[Words, Longs]:
         values: Shape (n, 4).
 
     Returns:
-        The distinct values, ascending, shape (d, 4), and how often each occurs, shape (d,).
+        The distinct values, ascending, shape (d, 4), and their counts, shape (d,).
     """
     order = np.lexsort((values[:, 0], values[:, 1], values[:, 2], values[:, 3].view(np.int64)))
     values = values[order]
@@ -66,14 +63,14 @@ def count(values: Words) -> tuple[Words, Longs]:
 
 
 def to_arrow(values: Words, lt: LogicalType) -> pa.Array:
-    """Decimals of their words.
+    """Converts words to decimals.
 
     Args:
         values: Shape (n, 4).
-        lt: The type of which the words are.
+        lt: The decimal type.
 
     Returns:
-        An Arrow array of the type, of n values.
+        An Arrow array of n values.
     """
     data = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(logical_types.to_arrow(lt), len(values), [None, data])
@@ -89,15 +86,15 @@ def doubles(values: Words, lt: LogicalType) -> npt.NDArray[np.float64]:
     Returns:
         Shape (n,).
     """
-    # Of the magnitude: the words of a small negative value are large ones that nearly cancel.
+    # Convert the magnitude: the words of a small negative value are large and nearly cancel.
     negative = values[:, 3].view(np.int64) < 0
     words_as_doubles = np.where(negative[:, None], ~values, values).astype(np.float64)
-    magnitude = np.einsum("ij,j->i", words_as_doubles, _WORD_VALUES)  # BLAS would wake threads of its own
+    magnitude = np.einsum("ij,j->i", words_as_doubles, _WORD_VALUES)  # not `@`: BLAS starts threads
     return np.where(negative, -magnitude - 1, magnitude) / 10.0 ** (lt.scale or 0)
 
 
 def hashes(values: Words) -> Hashes:
-    """Hashes of the unscaled values in the fewest big-endian two's complement bytes: Iceberg's form.
+    """Hashes the unscaled values as minimal big-endian two's complement bytes, Iceberg's form.
 
     Args:
         values: Shape (n, 4).
@@ -109,7 +106,7 @@ def hashes(values: Words) -> Hashes:
     sign = np.where(octets[:, 0] >= 128, 255, 0).astype(np.uint8)
     differs = octets != sign[:, None]
     first = np.where(differs.any(axis=1), differs.argmax(axis=1), _BYTES - 1)
-    # A byte that would read as the other sign needs one of the sign before it.
+    # If the first byte has the wrong sign bit, one sign byte precedes it.
     other = (octets[np.arange(len(octets)), first] ^ sign) >= 128
     starts = first - other
     offsets: Longs = np.concatenate([[0], np.cumsum(_BYTES - starts)]).astype(np.int64)

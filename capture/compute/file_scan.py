@@ -1,7 +1,7 @@
-"""One task → one small Arrow batch: what a Spark executor, or this process, answers for a file.
+"""Scan of one task (file): returns a small Arrow batch of partial statistics, from this process or a Spark executor.
 
-A row is the partial statistics of one column (`column_id`), or the sketch of the tuples of a group (`column_ids`): of a
-group asked for, and of each of its columns alone, where null is one more value.
+A row holds the statistics of one column (`column_id`), or the sketch of distinct tuples of a group (`column_ids`). Each
+member of a group also gets a row as a group of its own, in which null counts as a value.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ PARTIAL_SCHEMA: Final = pa.schema([
     ("mean", pa.float64()), ("stddev", pa.float64()), ("width_sum", pa.int64()), ("width_max", pa.int64()),
     ("theta", pa.binary()), ("kll", pa.binary()), ("mcv", pa.binary()),
 ])  # fmt: skip
-"""`task` is the number of the task in its job; a row with an `error` has no statistics."""
+"""`task` is the index of the task in its job; a row with an `error` has no statistics."""
 
 LOCAL: Final = "local"
-"""Engine id of what is computed by the kernels in this process."""
+"""Engine id of results computed in this process."""
 
 _MEASURES: Final = tuple(f.name for f in fields(Partial))
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work of each task of a job: columns by id, groups of columns, sketches; `share` of its row groups."""
+    """Work for each task of a job: columns and groups by column id, sketches, and the share of row groups to read."""
 
     column_ids: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = ()
@@ -50,7 +50,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One row of PARTIAL_SCHEMA: of a column, or of a group (then `column_id` is None)."""
+    """One row of PARTIAL_SCHEMA, for a column or for a group (then `column_id` is None)."""
 
     task: int
     column_id: int | None
@@ -59,20 +59,20 @@ class Answer:
     size_bytes: int = 0
     row_groups: int = 0
     partial: Partial | None = field(default=None)
-    engine_id: str = LOCAL  # who computed it
+    engine_id: str = LOCAL
 
 
 def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
     """Computes the statistics of one task.
 
     Args:
-        number: Of the task in its job; every answer carries it.
-        task: The file, with the columns that the work names.
-        work: What to compute.
+        number: Index of the task in its job, copied to every answer.
+        task: The file, with the columns of the work.
+        work: Columns, groups and sketches to compute.
 
     Returns:
-        One answer per column and group of the work, and one per member of each group. Trouble with the file or with one
-        of its columns is the `error` of an answer and is never raised.
+        One answer per column and group of the work, and one per member of each group. Errors of the file or a column
+        are in the `error` of its answers and are never raised.
     """
     asked = [*((i, ()) for i in work.column_ids), *((None, group) for group in work.groups)]
     try:
@@ -93,10 +93,10 @@ def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
     """Encodes answers.
 
     Args:
-        answers: Of any tasks.
+        answers: Answers of any tasks.
 
     Returns:
-        One row per answer, of PARTIAL_SCHEMA.
+        One row of PARTIAL_SCHEMA per answer.
     """
     rows: dict[str, list[Any]] = {name: [] for name in PARTIAL_SCHEMA.names}
     for answer in answers:
@@ -110,7 +110,7 @@ def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
 
 
 def from_batch(batch: pa.RecordBatch | pa.Table, engine_id: str = LOCAL) -> list[Answer]:
-    """Decodes answers: the inverse of `to_batch`.
+    """Decodes answers; the inverse of `to_batch`.
 
     Args:
         batch: Rows of PARTIAL_SCHEMA.
@@ -138,7 +138,7 @@ def _columns(
         if read_column.values is not None:
             try:
                 lt = logical_types.parse(column.logical_type)
-                partial = _of_width(
+                partial = _with_width(
                     kernels.summarise(read_column.values, lt, work.wanted, read_column.times), column.width_bytes
                 )
             except (pa.ArrowException, ValueError, StatflightError) as trouble:
@@ -148,8 +148,8 @@ def _columns(
         yield Answer(number, column.column_id, (), error, read_column.size_bytes, reader.row_groups, partial)
 
 
-def _of_width(partial: Partial, width_bytes: int | None) -> Partial:
-    """The statistics with every value as wide as the table's type makes it, whatever the file keeps it in."""
+def _with_width(partial: Partial, width_bytes: int | None) -> Partial:
+    """Replaces the widths of the file's type by the width of the table's type, if given."""
     if width_bytes is None or partial.width_max is None:
         return partial
     count = partial.row_count - partial.null_count
@@ -159,7 +159,7 @@ def _of_width(partial: Partial, width_bytes: int | None) -> Partial:
 def _group(
     number: int, task: ScanTask, reader: base.TaskReader, columns: dict[int, ScanColumn], group: tuple[int, ...]
 ) -> list[Answer]:
-    """The answer for a group and those for its columns alone, or the one that says what is wrong."""
+    """Answers for a group and for each of its columns, or one answer with the error."""
     if missing := [i for i in group if i not in columns]:
         return [Answer(number, None, group, f'file "{task.file_path}": column {missing[0]} was not planned')]
     hashes, size = {}, 0
@@ -181,7 +181,7 @@ def _group(
 
 
 def _tuples(parts: Sequence[tuple[murmur3.Hashes, npt.NDArray[np.bool_] | None]]) -> Partial:
-    """Rows, rows in which all columns are null, and the sketch of distinct tuples; from hashes and nulls by column."""
+    """Counts rows and all-null rows and sketches the distinct tuples; input is hashes and null mask of each column."""
     nulls = [null for _, null in parts]
     combined = murmur3.combine([hashes for hashes, _ in parts], nulls)
     theta = sketches.ThetaBuilder()

@@ -1,7 +1,7 @@
-"""Incremental captures: the new files, and the union of the statistics of all live ones.
+"""Incremental captures: merges new statistics of changed files with stored ones of unchanged files.
 
-A file's statistics are kept with the fingerprint its scan task had. As long as the fingerprint is the same, a later
-capture takes them from the store; a file that is gone from the table is simply not part of the union any more.
+A file's statistics are stored with the fingerprint of its scan task and reused while the fingerprint is the same.
+Statistics of removed files are not merged.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from store import schemas, sketches
 from store.freshness import is_whole_arrow
 from store.logical_types import Kind, LogicalType
 
-_FAN_IN: Final = 64  # parts merged at once: a quantile's error grows with the depth of the tree, not with its leaves
-_THETA_FAN_IN: Final = 8  # theta is large, and its union the same however it is grouped
+_FAN_IN: Final = 64  # parts merged at once; the error of quantiles grows with the depth of the tree
+_THETA_FAN_IN: Final = 8  # theta sketches are large; grouping does not change their union
 _MEASURES: Final = (
     "file_path", "column_id", "logical_type", "row_count", "null_count", "nan_count", "min", "max", "min_is_exact",
     "max_is_exact", "avg_width_bytes", "max_width_bytes", "bytes_scanned", "mean", "stddev",
@@ -35,10 +35,10 @@ _Place = tuple[str, int]  # file path, column id
 
 
 class Fold:
-    """The statistics of a column over parts that come one by one, in the order of their files.
+    """Merges the statistics of a column part by part, in file order.
 
-    The result is a function of the parts and their order alone, so that a capture that finds some of them in the store
-    gives the same bytes as one that computes them all.
+    The result depends only on the parts and their order, so an incremental capture produces the same bytes as a full
+    one.
     """
 
     def __init__(self, lt: LogicalType):
@@ -50,7 +50,7 @@ class Fold:
         self._no_theta = False
 
     def unite(self, theta: bytes) -> None:
-        """Takes the theta sketch of parts that are added as `counted`; the order does not matter.
+        """Adds a theta sketch of parts that are added with `counted`; the order does not matter.
 
         Args:
             theta: A compact sketch.
@@ -64,8 +64,8 @@ class Fold:
 
         Args:
             part: Statistics of one file.
-            size_bytes: Bytes of the file that hold the column.
-            counted: The part's theta sketch is in the union already.
+            size_bytes: Bytes of the column in the file.
+            counted: The part's theta sketch was already added by `unite`.
         """
         self.parts += 1
         self.size_bytes += size_bytes
@@ -78,11 +78,7 @@ class Fold:
         self._push(0, part if part.theta is None else replace(part, theta=None))
 
     def result(self) -> Partial:
-        """Merges what was added.
-
-        Returns:
-            The statistics of all parts so far; without a part, those of no rows.
-        """
+        """The statistics of all parts so far; without parts, those of zero rows."""
         parts = [part for level in reversed(self._levels) for part in level]
         if not parts and self.lt.kind is Kind.STRUCT:  # tuples of columns
             return Partial(0, 0, theta=sketches.union([]))
@@ -103,11 +99,11 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Stored partial results of files that have not changed since.
+    """Stored results of unchanged files.
 
     Attributes:
-        parts: Statistics by (file path, column id), with the bytes of the file that hold the column.
-        unions: By column id, the theta sketch of all the files that `parts` has, where the store has that.
+        parts: (file path, column id) → statistics without theta sketch, and bytes of the column in the file.
+        unions: Column id → stored theta sketch over exactly the files in `parts`, if there is one.
     """
 
     parts: dict[_Place, tuple[Partial, int]] = field(default_factory=dict)
@@ -118,13 +114,10 @@ class Known:
     _sketch_rows: dict[_Place, dict[str, int]] = field(default_factory=dict)
 
     def theta(self, place: _Place) -> bytes:
-        """The theta sketch of one of `parts`, which come without theirs: they are large.
+        """The compact theta sketch of one of `parts`, loaded on demand because it is large.
 
         Args:
             place: File path and column id, a key of `parts`.
-
-        Returns:
-            The compact sketch.
         """
         assert self._sketches is not None
         data: bytes = self._sketches["data"][self._sketch_rows[place]["NDV"]].as_py()
@@ -137,7 +130,7 @@ class Known:
             places: File paths and column ids, keys of `parts`.
 
         Returns:
-            Rows by flight: `stats.file_columns` and `stats.sketches`; nothing where nothing is known.
+            Rows by flight: `stats.file_columns` and `stats.sketches`; empty if nothing is stored.
         """
         if self._columns is None or self._sketches is None:
             return {}
@@ -159,19 +152,19 @@ def known(
     column_ids: Sequence[int],
     wanted: SketchSelection,
 ) -> Known:
-    """Reads the stored results of exactly these files and columns, computed in full by one of these engines.
+    """Reads the complete stored results of unchanged files.
 
     Args:
-        sink: Has what was captured before.
-        table: At the snapshot that is captured.
-        engine_ids: Engines whose results equal a new scan's.
-        tasks: The live files; only results of the same fingerprint count.
-        types: Type by column id.
-        column_ids: The columns.
-        wanted: The sketches that a result has to have.
+        sink: Source of stored results.
+        table: The table at the snapshot being captured.
+        engine_ids: Engines whose results are equal to those of a new scan.
+        tasks: The live files; only results with the same fingerprint are returned.
+        types: Column id → type.
+        column_ids: Ids of the columns.
+        wanted: Sketches that a result must have.
 
     Returns:
-        What need not be scanned again.
+        The results that need not be computed again.
     """
     sketches = sink.stored("stats.sketches", table)
     if not sketches.num_rows:
@@ -208,7 +201,7 @@ def known(
 
 
 def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Partial:
-    """The statistics of a stored row of a file's column, without the theta sketch."""
+    """Converts a stored row of a file's column, without the theta sketch."""
     count, nulls = row["row_count"], row["null_count"]
     return Partial(
         count, nulls, row["nan_count"], row["min"], row["max"],
@@ -219,19 +212,16 @@ def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Parti
 
 
 def _has_moments(part: Partial, lt: LogicalType) -> bool:
-    """True if a stored part equals the result of a scan: rows of an earlier version have no mean."""
+    """True if a stored part is as complete as a scan's; rows of earlier versions have no mean."""
     unknown = part.mean is None and part.numbers > 0 and part.min != "-Infinity"
     return not (unknown and lt.kind in MEASURED)
 
 
 def listing(tasks: Iterable[ScanTask]) -> str:
-    """A digest of which files in which state a statistic is of.
+    """Digest of the files covered by a statistic: SHA-256 in hex of their paths and fingerprints.
 
     Args:
         tasks: The files, in any order.
-
-    Returns:
-        SHA-256 in hex, of their paths and fingerprints.
     """
     digest = hashlib.sha256()
     for line in sorted(json.dumps([task.file_path, task.fingerprint]) for task in tasks):
@@ -242,7 +232,7 @@ def listing(tasks: Iterable[ScanTask]) -> str:
 def _unions(
     sketches: pa.Table, tasks: Sequence[ScanTask], parts: Mapping[_Place, object], column_ids: Iterable[int]
 ) -> dict[int, bytes]:
-    """Theta sketches of columns of the table that are of just the files known."""
+    """Column id → stored theta sketch of the table's column, if it covers exactly the files in `parts`."""
     sketches = sketches.filter(pc.equal(sketches["role"], "NDV"))
     row_of = dict(zip(sketches["column_id"].to_pylist(), range(sketches.num_rows), strict=True))
     unions, listings = {}, {}
@@ -258,7 +248,7 @@ def _unions(
 
 
 def _roles(wanted: SketchSelection, lt: LogicalType | None = None) -> set[str]:
-    """The sketches that are wanted of a column, or at all."""
+    """Roles of the sketches wanted for a type, or for any type."""
     roles = {"NDV"}
     if wanted.quantiles and (lt is None or lt.kind in NUMERIC):
         roles.add("QUANTILES")
@@ -266,14 +256,14 @@ def _roles(wanted: SketchSelection, lt: LogicalType | None = None) -> set[str]:
 
 
 def _current(sketches: pa.Table, fingerprints: Mapping[str, str]) -> pa.ChunkedArray:
-    """A mask of the sketches of files that have not changed since."""
+    """Mask of the sketches whose file is unchanged."""
     stored = _by_value(sketches["params"], lambda params: _parameter(params, "fingerprint"))
     now = _by_value(sketches["file_path"], lambda path: fingerprints.get(path or ""))
     return pc.and_(pc.not_equal(stored, ""), pc.fill_null(pc.equal(stored, now), False))
 
 
 def _by_value(texts: pa.ChunkedArray, function: Callable[[str | None], str | None]) -> pa.Array:
-    """A function of each text, called once for each distinct one."""
+    """Applies a function to each text, once per distinct text."""
     coded = texts.combine_chunks().dictionary_encode(null_encoding="encode")
     coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
     return pa.array([function(text) for text in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
@@ -288,19 +278,16 @@ def _taken(table: pa.Table, rows: list[int]) -> pa.Table:
 
 
 def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> str:
-    """The parameters of a sketch.
+    """Parameters of a sketch as JSON, keys sorted.
 
-    NDV: k, seed and how values were hashed; QUANTILES: k and the unit of the doubles; MCV: the items kept of exact
-    counts.
+    NDV: k, seed and the form of hashed values; QUANTILES: k and the unit of the doubles; MCV: map size and number of
+    items.
 
     Args:
         role: NDV, TUPLE_NDV, QUANTILES or MCV.
         lt: The type of the values.
-        fingerprint: Of the file scanned; empty for a sketch of a whole column.
+        fingerprint: Fingerprint of the scanned file; empty for a sketch of a whole column.
         more: Further parameters; `files` is the digest of all files of the table.
-
-    Returns:
-        A JSON object as text, its keys sorted.
     """
     text = _params(role, lt, fingerprint)
     return json.dumps(json.loads(text) | more, sort_keys=True) if more else text
@@ -308,7 +295,7 @@ def params(role: str, lt: LogicalType, fingerprint: str = "", **more: Any) -> st
 
 @lru_cache(4096)
 def _params(role: str, lt: LogicalType, fingerprint: str) -> str:
-    """Parameters that all columns of a type have in common."""
+    """Parameters common to all columns of a type, cached."""
     parameters: dict[str, Any] = {}
     match role:
         case "NDV" | "TUPLE_NDV":
@@ -328,11 +315,11 @@ SKETCHES: Final = (
     ("QUANTILES", schemas.KLL, "kll"),
     ("MCV", schemas.FREQUENT_ITEMS, "mcv"),
 )
-"""Role, type and the field of `Partial` of every sketch of a column."""
+"""Role, sketch type and field of `Partial` for each sketch of a column."""
 
 
 def _parameter(params: str | None, name: str) -> str:
-    """A text among the parameters of a sketch, empty where there is none."""
+    """A parameter of a sketch as text; empty if missing."""
     try:
         values = json.loads(params or "{}")
     except ValueError:

@@ -1,9 +1,8 @@
-"""Degrees of functional dependencies: how far one column of a group determines the others.
+"""Degrees of functional dependencies between one column of a group and the others.
 
-The degree of `a → b, c` is ndv(a) / ndv(a, b, c), a null counting as one more value of a column: the share of tuples
-that would be left if each value of `a` came with one tuple only. It is 1 if and only if `a` determines the others, and
-1/n where each of its values comes with n tuples. For determinants of several columns ask for two groups: the degree of
-`a, b → c` is ndv(a, b) / ndv(a, b, c).
+The degree of `a → b, c` is ndv(a) / ndv(a, b, c), with null as one more value of a column. It is 1 if and only if `a`
+determines the others, and 1/n if each value of `a` occurs with n tuples. For determinants of several columns capture
+two groups: the degree of `a, b → c` is ndv(a, b) / ndv(a, b, c).
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from store import sketches
 
 
 def degrees(column_ids: Sequence[int], tuples: bytes, members: Mapping[int, bytes]) -> list[dict[str, Any]]:
-    """The degree for each column of a group as the determinant of the others.
+    """Computes the degree of each column of a group as determinant of the others.
 
     Args:
-        column_ids: The group.
+        column_ids: Column ids of the group.
         tuples: Theta sketch of its distinct tuples.
-        members: By column id, the theta sketch of the column's distinct values, null counted as one.
+        members: Column id → theta sketch of the column's distinct values, null included.
 
     Returns:
         Objects with `determinant` and `dependent` (lists of column ids), `degree` and its limits `degree_lower` and
-        `degree_upper` (each sketch's own at 95 %; equal to `degree` where both are exact), all in (0, 1]. Nothing of
-        no rows, where no degree is known.
+        `degree_upper` (from the sketches' 95 % bounds; equal to `degree` if both sketches are exact), all in (0, 1].
+        Empty if there are no rows.
     """
     whole = sketches.estimate(tuples)
     if not whole.ndv:

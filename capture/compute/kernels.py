@@ -1,10 +1,9 @@
-"""One column's values → partial statistics, in NumPy and Arrow over whole arrays.
+"""Partial statistics of one column's values, computed with NumPy and Arrow on whole arrays.
 
-Every column is first brought to its distinct values and how often each occurs: small ranges of integers by counting,
-other numbers by sorting, dictionaries by counting their indices, texts by sorting their hashes. All statistics follow
-from that exactly; only the theta sketch, where there are more than k distinct values, is an estimate.
+Each column is first reduced to its distinct values and their counts: integers of a small range by counting, other
+numbers by sorting, dictionaries by counting indices, strings by sorting hashes. All statistics follow from these.
 
-Nothing here needs Spark, a connector or `datasketches`.
+Independent of Spark, connectors and `datasketches`.
 """
 
 from __future__ import annotations
@@ -37,24 +36,24 @@ from store.sketches import ThetaBuilder, murmur3
 from store.sketches.murmur3 import Hashes, Longs
 
 _MAX_LONG: Final = (1 << 63) - 1
-PIECE_ROWS: Final = 1 << 22  # rows summarised at once; bounds the memory of a column to a few hundred MiB
+PIECE_ROWS: Final = 1 << 22  # rows processed at once; limits the memory of a column to a few hundred MiB
 
 
 def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection = ALL, times: int = 1) -> Partial:
     """Computes the statistics of a column.
 
     Args:
-        values: Of any Arrow type that carries the kind, dictionaries included.
+        values: Values of any Arrow type that represents the kind, dictionaries included.
         lt: The column's logical type.
-        wanted: The sketches beyond theta.
-        times: How often all the values occur: a constant column is one value and its number of rows.
+        wanted: Sketches besides theta.
+        times: Rows that each value stands for; a constant column is one value and the number of rows.
 
     Returns:
         Statistics of `len(values) * times` rows.
 
     Raises:
         pyarrow.ArrowException: The values do not convert to the type.
-        ValueError: A text is not valid UTF-8.
+        ValueError: A string is not valid UTF-8.
     """
     if len(values) > PIECE_ROWS:
         starts = range(0, len(values), PIECE_ROWS)
@@ -87,11 +86,11 @@ def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
     """Merges the statistics of disjoint rows.
 
     Args:
-        parts: At least one.
+        parts: Statistics of each part, at least one.
         lt: The column's logical type, whose order the bounds follow.
 
     Returns:
-        Statistics of all rows of all parts; a sketch or bound that one part lacks is lacking.
+        Statistics of all rows. A sketch or bound that is missing in one part is missing in the result.
     """
     if len(parts) == 1:
         return parts[0]
@@ -126,11 +125,11 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
     """Hashes each row of a column, for tuples of columns.
 
     Args:
-        values: Shape (n,), of any Arrow type that carries the kind.
+        values: Shape (n,), of any Arrow type that represents the kind.
         lt: The column's logical type.
 
     Returns:
-        Hashes, shape (n,), and which rows are null, shape (n,): None when none is. Hashes of null rows mean nothing.
+        Hashes, shape (n,), and a null mask, shape (n,), or None without nulls. Hashes of null rows are undefined.
 
     Raises:
         ValueError: Values of this type are not hashed.
@@ -166,10 +165,10 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
 
 
 def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:
-    """The hash of integers in the storage form of a type.
+    """The hash function for integers in the storage form of a type.
 
     Args:
-        lt: INT, DATE or a type kept as 64-bit integers.
+        lt: INT, DATE or a type stored as 64-bit integers.
 
     Returns:
         A function of integers, shape (n,), to hashes, shape (n,).
@@ -180,11 +179,11 @@ def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:
 
 
 def hash_instants(micros: Longs, beyond: Longs | None) -> Hashes:
-    """Hashes instants as `numbers.instants` gives them: those of whole microseconds alike from columns of any unit.
+    """Hashes instants from `numbers.instants`. Equal instants hash equally, whatever their column's unit.
 
     Args:
         micros: Microseconds, shape (n,).
-        beyond: What is beyond them, shape (n,); None where nothing is.
+        beyond: Remainders below a microsecond, shape (n,); None if all are 0.
 
     Returns:
         Shape (n,).
@@ -198,7 +197,7 @@ def hash_instants(micros: Longs, beyond: Longs | None) -> Hashes:
 
 
 def hash_floats(lt: LogicalType) -> Callable[[Any], Hashes]:
-    """The hash of floating-point numbers.
+    """The hash function for floating-point numbers.
 
     Args:
         lt: FLOAT or DOUBLE.
@@ -210,7 +209,7 @@ def hash_floats(lt: LogicalType) -> Callable[[Any], Hashes]:
 
 
 def _nothing(frame: Frame) -> Partial:
-    """A column without a value."""
+    """Statistics of a column without values."""
     kind, wanted = frame.lt.kind, frame.wanted
     none: Hashes = np.empty(0, np.uint64)
     return Partial(
@@ -261,7 +260,7 @@ def _of_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
         distinct, counts = numbers.count_integers(low.view(np.int64))
         return _of_numbers(distinct, counts, murmur3.hash_decimals, frame)
     low, high, counts = numbers.count_pairs(low, high)
-    # Of the magnitude: the words of a small negative value are large ones that nearly cancel.
+    # Convert the magnitude: the words of a small negative value are large and nearly cancel.
     negative = high < 0
     doubles = np.where(negative, ~high, high).astype(np.float64) * 2.0**64 + np.where(negative, ~low, low)
     doubles = np.where(negative, -doubles - 1, doubles) / 10.0 ** (lt.scale or 0)
@@ -271,7 +270,7 @@ def _of_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
 
 
 def _of_instants(micros: Longs, beyond: Longs | None, frame: Frame) -> Partial:
-    """Distinct instants are counted as they are, bounds are rounded outwards to what the type holds."""
+    """Statistics of instants. Distinct ones are counted unrounded; bounds are rounded outwards to the precision."""
     lt = frame.lt
     distinct, counts = numbers.count_integers(micros)
     part = _of_numbers(distinct, counts, murmur3.hash_longs, frame)
@@ -296,7 +295,7 @@ def _of_instants(micros: Longs, beyond: Longs | None, frame: Frame) -> Partial:
 def _of_numbers(
     distinct: npt.NDArray[Any], counts: Longs, hashed: Callable[[Any], Hashes], frame: Frame, nans: int | None = None
 ) -> Partial:
-    """From ascending distinct numbers in their storage form (days, microseconds, unscaled) and their counts."""
+    """Statistics from ascending distinct numbers in storage form (days, microseconds, unscaled) and their counts."""
     lt = frame.lt
     builder = ThetaBuilder()
     builder.update(hashed(distinct))
@@ -318,7 +317,7 @@ def _finished(
     nans: int | None,
     stored_bytes: int,
 ) -> Partial:
-    """From distinct numbers in order, reached by place: bounds, widths and sketches."""
+    """Bounds, widths and sketches from ordered distinct numbers; `values_at` converts those at indexes to Arrow."""
     lt, wanted, count = frame.lt, frame.wanted, frame.count
     if frame.times != 1:
         counts, nans = counts * frame.times, None if nans is None else nans * frame.times
@@ -326,7 +325,7 @@ def _finished(
     heavy, offset = sketches.heaviest(counts) if wanted.frequent else (np.empty(0, np.int64), 0)
     items: list[tuple[str, int]] = [("NaN", nans - offset)] if nans else []
     if len(counts):
-        # One call for all texts of the column: the conversion's fixed cost is what a wide table pays.
+        # One conversion per column, because its fixed cost dominates in wide tables.
         places = np.concatenate([[0, len(counts) - 1], heavy])
         low, high, *heavies = bounds.encode_array(values_at(places), lt).to_pylist()
         weights = (counts[heavy] - offset).tolist()
@@ -354,9 +353,9 @@ def _finished(
 def _extreme(
     candidates: list[tuple[str | None, bool]], lt: LogicalType, outermost: Callable[[pa.Array], pa.Scalar]
 ) -> tuple[str | None, bool]:
-    """The outermost of canonical texts under the type's order, and whether it is exact.
+    """The outermost bound in the type's order, and whether it is exact: (None, True) if one of them is unknown.
 
-    A part whose bound is unknown leaves that of all unknown. Of equal bounds one that is exact is attained.
+    Among equal bounds one exact bound suffices, because it is attained.
     """
     is_exact: dict[str, bool] = {}
     for text, exact in candidates:

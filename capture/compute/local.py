@@ -1,7 +1,7 @@
-"""Computes scan tasks in this process, on all of its cores.
+"""Computes scan tasks in this process, on all its cores.
 
-NumPy and Arrow leave Python's lock alone while they sort, count and decode, so threads share the work. A file that is
-one of few is divided by its columns.
+Threads share the work, because NumPy and Arrow release the GIL while they sort, count and decode. If there are few
+files, a file is split by columns.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from capture.compute.file_scan import Answer, Work, scan
 from capture.connectors.spi import ScanTask
 
 Numbered: TypeAlias = tuple[int, ScanTask]
-"""A task and its number in the job."""
+"""A task and its index in the job."""
 
 CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-_DIVIDED_CELLS: Final = 400_000  # of a file, from which reading its footer more than once is nothing
+_DIVIDED_CELLS: Final = 400_000  # cells of a file from which repeated reads of its footer are negligible
 _POLL_SECONDS: Final = 0.2
 
 
 def computed(
     tasks: Iterable[Numbered], work: Work, poll: Callable[[], None], threads: int = CORES, few: bool = False
 ) -> Iterator[list[Answer]]:
-    """The answers of each task, in the order of the tasks.
+    """Computes tasks and yields their answers in order.
 
     Args:
-        tasks: Asked for one after the other, at most `threads` ahead of what is yielded.
-        work: What to compute of each.
-        poll: Called between tasks and a few times a second; what it raises ends the work.
-        threads: How many tasks, or parts of one, are computed at once.
-        few: There are not enough tasks for all threads: large ones are divided by columns.
+        tasks: The tasks; consumed lazily, at most `threads` ahead of the results.
+        work: Work for each task.
+        poll: Called between tasks and several times a second; an exception cancels the work.
+        threads: Number of tasks, or parts of a task, computed concurrently.
+        few: Whether there are too few tasks for the threads; large files are then split by columns.
 
     Yields:
         The answers of one task.
@@ -73,7 +73,7 @@ def _awaited(part: Future[list[Answer]], poll: Callable[[], None]) -> list[Answe
 
 
 def _parts(task: ScanTask, work: Work, count: int, few: bool) -> list[Work]:
-    """The work on a file, divided by columns where that pays."""
+    """Splits the work on a file by columns if that is faster."""
     columns = work.column_ids
     whole = not few or task.reader != "parquet" or bool(task.equality_deletes) or len(columns) < 2
     if whole or task.row_count * len(columns) < _DIVIDED_CELLS:

@@ -1,6 +1,6 @@
-"""Mean and sample standard deviation, of values with their counts and of parts that know theirs.
+"""Mean and sample standard deviation, from values with counts or from the moments of parts.
 
-Both are None where they are unknown: no value, fewer than two for a deviation, infinities of both signs.
+They are None if undefined: no values, fewer than two for the deviation, infinities of both signs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _NONE: Final[Moments] = (None, None)
 
 
 def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
-    """The moments of values, each of which occurs so many times.
+    """The moments of weighted values.
 
     Args:
         values: Shape (n,), no NaN.
-        counts: Shape (n,), positive.
+        counts: Number of occurrences of each value, shape (n,), positive.
 
     Returns:
-        Mean and sample standard deviation, each None where it is unknown.
+        Mean and sample standard deviation, each None if undefined.
     """
     if not len(values):
         return _NONE
@@ -43,20 +43,20 @@ def moments(values: npt.NDArray[np.float64], counts: Longs) -> Moments:
     weights, count = counts.astype(np.float64), int(counts.sum())
     mean = _dot(values, weights) / count
     away = values - mean
-    rest = _dot(away, weights) / count  # what rounding left of the mean
+    rest = _dot(away, weights) / count  # rounding error of the mean
     away *= away
     squares = _dot(away, weights) - count * rest * rest
     return mean + rest, _deviation(squares, count)
 
 
 def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
-    """The moments over parts.
+    """Merges the moments of parts.
 
     Args:
-        parts: Of each its number of values, mean and standard deviation.
+        parts: Number of values, mean and standard deviation of each part.
 
     Returns:
-        Mean and sample standard deviation, each None where it is unknown.
+        Mean and sample standard deviation, each None if undefined.
     """
     filled = [part for part in parts if part[0]]
     means = [mean for _, mean, _ in filled if mean is not None]
@@ -82,7 +82,7 @@ def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
 
 
 def _dot(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> float:
-    """The sum of products, in this thread: those of BLAS spin while they wait, and their number is in the result."""
+    """Sum of products without BLAS, whose threads busy-wait and whose number changes the rounding."""
     return float(np.einsum("i,i", values, weights))
 
 

@@ -1,7 +1,7 @@
-"""Arrow columns of numbers, dates and times as NumPy arrays in storage form, and how often each value occurs.
+"""Converts Arrow columns of numbers, dates and times to NumPy arrays in storage form, and counts distinct values.
 
-Storage form: whole numbers of any width, days (int32), microseconds (int64), unscaled decimals (one or two words).
-The columns taken here have no nulls.
+Storage form: integers of any width, days (int32), microseconds (int64), unscaled decimals (one or two 64-bit words).
+All input is without nulls.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from store.logical_types import Kind, LogicalType
 from store.sketches.murmur3 import Hashes, Longs
 
-_COUNTED_ROWS: Final = 512  # below, sorting is as good as counting
+_COUNTED_ROWS: Final = 512  # below, sorting is as fast as counting
 _COUNT_STEP: Final = 1 << 15
 _UNITS: Final = {"s": 1_000_000, "ms": 1000}  # microseconds
 _MAX_LONG: Final = (1 << 63) - 1
@@ -29,13 +29,13 @@ _STORED: Final = {
 
 
 def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Unwraps extension types, and casts views, for which Arrow lacks kernels, to what they look at.
+    """Unwraps extension types, and casts string and binary views, for which Arrow lacks kernels.
 
     Args:
-        values: Of any Arrow type.
+        values: Values of any Arrow type.
 
     Returns:
-        The same values in a plain type; not a copy unless they were views.
+        The same values in a plain type; copied only if they were views.
     """
     while isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
@@ -48,24 +48,24 @@ def flat(values: pa.ChunkedArray) -> npt.NDArray[Any]:
     """Joins the chunks of a column.
 
     Args:
-        values: Without nulls, at least one chunk that is not empty.
+        values: Column without nulls, with at least one non-empty chunk.
 
     Returns:
-        One NumPy array, shape (n,); not a copy where there is one chunk.
+        One NumPy array, shape (n,); a single chunk is not copied.
     """
     parts = [chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks if len(chunk)]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def integers(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.integer[Any]]:
-    """The storage form of whole numbers and dates.
+    """The storage form of integers and dates.
 
     Args:
-        values: Without nulls.
+        values: Column without nulls.
         lt: INT or DATE.
 
     Returns:
-        Shape (n,): INT in its own width, DATE as days (int32).
+        Shape (n,): INT in its stored width, DATE as days (int32).
     """
     given = values.type
     if lt.kind is Kind.INT:
@@ -74,16 +74,16 @@ def integers(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.integer
 
 
 def instants(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Longs, Longs | None]:
-    """TIME, TIMESTAMP and TIMESTAMPTZ as microseconds, rounded down, and what tells values apart beyond that.
+    """Converts TIME, TIMESTAMP and TIMESTAMPTZ to microseconds and a remainder.
 
     Args:
-        values: Without nulls, of any unit.
+        values: Column without nulls, in any unit.
         lt: The column's logical type.
 
     Returns:
-        Microseconds, shape (n,), and for each value its nanoseconds within the microsecond, shape (n,); of an instant
-        that does not fit 64 bits of microseconds, the nearest that does and its own ticks. None in place of the latter
-        where all are 0.
+        Microseconds, rounded down, shape (n,), and remainders, shape (n,), or None if all are 0. The remainder is the
+        nanoseconds within the microsecond. For an instant beyond 64 bits of microseconds, the first array has the
+        nearest representable value and the remainder is the original value.
     """
     wanted = _STORED[lt.kind]
     if not (pa.types.is_time if lt.kind is Kind.TIME else pa.types.is_timestamp)(values.type):
@@ -110,11 +110,11 @@ def floats(values: pa.ChunkedArray, lt: LogicalType) -> npt.NDArray[np.floating[
     """The storage form of floating-point numbers.
 
     Args:
-        values: Without nulls.
+        values: Column without nulls.
         lt: FLOAT or DOUBLE.
 
     Returns:
-        A copy in the precision of the type, shape (n,), -0.0 as 0.0.
+        A copy in the type's precision, shape (n,), with -0.0 as 0.0.
     """
     wide = np.float32 if lt.kind is Kind.FLOAT else np.float64
     given = flat(values if pa.types.is_floating(values.type) else values.cast(pa.from_numpy_dtype(wide)))
@@ -126,14 +126,14 @@ def unscaled(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, Longs | 
     """The storage form of decimals of at most 38 digits.
 
     Args:
-        values: Without nulls.
+        values: Column without nulls.
         lt: The column's logical type.
 
     Returns:
-        Lower and upper words of the unscaled values, shape (n,) each; the upper are None where all fit 64 bits.
+        Lower and upper words of the unscaled values, shape (n,) each; the upper are None if all values fit 64 bits.
 
     Raises:
-        pyarrow.ArrowInvalid: A value has other digits than the type, or more than 38.
+        pyarrow.ArrowInvalid: A value does not fit the type, or has more than 38 digits.
     """
     wanted = stored_decimal(lt)
     if _is_small(values.type) and values.type.scale == wanted.scale:
@@ -150,19 +150,16 @@ def unscaled(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, Longs | 
 
 
 def stored_decimal(lt: LogicalType) -> pa.DataType:
-    """The decimal type of 128 bits that values are taken as.
+    """The 128-bit Arrow type, of at most 38 digits, for a DECIMAL type.
 
     Args:
         lt: A DECIMAL type.
-
-    Returns:
-        Arrow's type, of at most 38 digits.
     """
     return pa.decimal128(min(lt.precision or 38, 38), lt.scale or 0)
 
 
 def decimals(low: Hashes, high: Longs, lt: LogicalType) -> pa.Array:
-    """Decimals of the words of their unscaled values.
+    """Converts words of unscaled values to decimals.
 
     Args:
         low: Lower words, shape (n,).
@@ -177,11 +174,11 @@ def decimals(low: Hashes, high: Longs, lt: LogicalType) -> pa.Array:
 
 
 def to_arrow(values: npt.NDArray[Any], lt: LogicalType) -> pa.Array:
-    """Values in storage form as Arrow has them.
+    """Converts values in storage form to Arrow.
 
     Args:
         values: Shape (n,).
-        lt: Their logical type; not a decimal of more than 18 digits.
+        lt: Logical type of the values; decimals up to 18 digits only.
 
     Returns:
         An Arrow array of the type, of n values.
@@ -193,13 +190,13 @@ def to_arrow(values: npt.NDArray[Any], lt: LogicalType) -> pa.Array:
 
 
 def count_integers(values: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.integer[Any]], Longs]:
-    """Counts the distinct values of integers: by ranges, or by sorting.
+    """Counts distinct integers, with a counter per value if their range is small, else by sorting.
 
     Args:
         values: Shape (n,), at least one.
 
     Returns:
-        The distinct values, ascending, shape (d,), and how often each occurs, shape (d,).
+        The distinct values, ascending, shape (d,), and their counts, shape (d,).
     """
     count = len(values)
     if _is_ascending(values):
@@ -210,8 +207,8 @@ def count_integers(values: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np
         if span <= 2 * count:
             counts = _count_range(values, low, span)
             places = np.flatnonzero(counts)
-            return places.astype(values.dtype) + low, counts[places]  # wraps to the right value
-        if values.dtype.itemsize == 8 and span <= 1 << 32:  # half as wide, twice as fast to sort
+            return places.astype(values.dtype) + low, counts[places]  # overflow wraps to the correct value
+        if values.dtype.itemsize == 8 and span <= 1 << 32:  # 32 bits sort twice as fast
             above = _narrowed(values, low, np.uint32)
             above.sort()
             distinct, lengths = runs(above)
@@ -222,7 +219,7 @@ def count_integers(values: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np
 def _count_range(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], span: int) -> Longs:
     if _in_pairs(len(values), span):
         return _count_pairs_of(_narrowed(values, low, np.uint8), span)
-    # A range that fits the cache is counted slice by slice, which needs no copy of the column.
+    # Counters that fit the CPU cache are updated slice by slice, without a copy of the column.
     step = _COUNT_STEP if span <= _COUNT_STEP else len(values)
     counts: Longs = np.zeros(span, np.int64)
     for start in range(0, len(values), step):
@@ -231,14 +228,14 @@ def _count_range(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], spa
 
 
 def count_codes(codes: npt.NDArray[np.integer[Any]], span: int) -> Longs:
-    """Counts codes of a dictionary.
+    """Counts dictionary codes.
 
     Args:
-        codes: Shape (n,), all from 0 to below `span`.
-        span: Number of different codes.
+        codes: Shape (n,), each 0 ≤ code < `span`.
+        span: Size of the dictionary.
 
     Returns:
-        How often each code occurs, shape (span,).
+        Count of each code, shape (span,).
     """
     if _in_pairs(len(codes), span):
         return _count_pairs_of(codes.astype(np.uint8), span)
@@ -250,7 +247,7 @@ def _in_pairs(count: int, span: int) -> bool:
 
 
 def _count_pairs_of(codes: npt.NDArray[np.uint8], span: int) -> Longs:
-    # Two codes at once are half as many steps, in a table that is still small.
+    # Counting pairs of codes halves the steps, and the counters still fit the CPU cache.
     pairs = np.bincount(codes[: len(codes) & ~1].view("<u2"), minlength=span << 8).reshape(span, 256)
     counts: Longs = pairs.sum(axis=0)[:span] + pairs.sum(axis=1)
     if len(codes) & 1:
@@ -259,27 +256,27 @@ def _count_pairs_of(codes: npt.NDArray[np.uint8], span: int) -> Longs:
 
 
 def runs(ordered: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Longs]:
-    """The runs of an ascending array.
+    """Counts the runs of an ascending array.
 
     Args:
         ordered: Shape (n,), ascending.
 
     Returns:
-        The distinct values, ascending, shape (d,), and how often each occurs, shape (d,).
+        The distinct values, ascending, shape (d,), and their counts, shape (d,).
     """
     first = _starts(ordered[1:] != ordered[:-1], len(ordered))
     return ordered[first], _lengths(first, len(ordered))
 
 
 def count_pairs(low: Hashes, high: Longs) -> tuple[Hashes, Longs, Longs]:
-    """Counts the distinct 128-bit values.
+    """Counts distinct 128-bit values.
 
     Args:
         low: Lower words, shape (n,).
         high: Upper words, shape (n,).
 
     Returns:
-        Lower and upper words of the distinct values, ascending, and how often each occurs, shape (d,) each.
+        Lower and upper words of the distinct values, ascending, and their counts, shape (d,) each.
     """
     order = np.lexsort((low, high))
     low, high = low[order], high[order]
@@ -302,17 +299,17 @@ def _lengths(starts: Longs, count: int) -> Longs:
 
 
 def _is_ascending(values: npt.NDArray[np.integer[Any]]) -> bool:
-    """Key columns usually are; for others, a prefix is checked first."""
+    """True for ascending values, as in key columns; checks a prefix first."""
     return all(bool((part[1:] >= part[:-1]).all()) for part in (values[:_COUNTED_ROWS], values))
 
 
 def _above(values: npt.NDArray[np.integer[Any]], low: np.integer[Any]) -> Longs:
-    """Differences to the least value, which fit 64 bits though those of narrow types need not fit the type."""
+    """Differences to the least value as int64, since they may overflow a narrower type."""
     return (values - low).view(np.int64) if values.dtype.itemsize == 8 else np.subtract(values, low, dtype=np.int64)
 
 
 def _narrowed(values: npt.NDArray[np.integer[Any]], low: np.integer[Any], type: Any) -> npt.NDArray[Any]:
-    """Differences to the least value in an unsigned type that they all fit."""
+    """Differences to the least value in a narrower unsigned type that fits them all."""
     return np.subtract(values, low, out=np.empty(len(values), type), casting="unsafe")
 
 

@@ -1,4 +1,4 @@
-"""The words of a scan: what to compute, over what, and the partial statistics that come of it."""
+"""Types of a scan: the selection of sketches, the frame of a column, and its partial statistics."""
 
 from __future__ import annotations
 
@@ -14,21 +14,16 @@ FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 TEXTUAL: Final = frozenset({Kind.STRING, Kind.BINARY, Kind.UUID, Kind.JSON})
 NUMERIC: Final = FLOATING | {Kind.INT, Kind.DECIMAL, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
 MEASURED: Final = FLOATING | {Kind.INT, Kind.DECIMAL}
-"""Kinds whose values have a mean."""
+"""Kinds with a mean and a standard deviation."""
 HASHED: Final = NUMERIC | TEXTUAL | {Kind.BOOLEAN}
 
 
 def width(lt: LogicalType, stored_bytes: int) -> int:
-    """Bytes of a number as engines keep it, which Spark calls its default size.
-
-    An integer has the width of the column it is in: INT says nothing of it, and `stored_bytes` does.
+    """Bytes per value in memory, as in Spark's default size of the type.
 
     Args:
         lt: The column's logical type.
-        stored_bytes: Bytes of a value in the file.
-
-    Returns:
-        Bytes of each value.
+        stored_bytes: Bytes per value in the file, used for INT, which has no fixed width.
     """
     if lt.kind is Kind.DECIMAL:
         digits = lt.precision or 0
@@ -38,7 +33,7 @@ def width(lt: LogicalType, stored_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SketchSelection:
-    """The costlier statistics to compute: KLL quantiles and most common values."""
+    """Optional, costlier sketches: KLL quantiles and most common values."""
 
     quantiles: bool = True
     frequent: bool = True
@@ -49,12 +44,14 @@ ALL: Final = SketchSelection()
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Facts of a column that precede its values.
+    """Type and row counts of a column, known before its values are aggregated.
 
     Attributes:
-        rows: Rows the statistics are of.
-        nulls: Those of them without a value.
-        times: How many rows each value at hand stands for; `rows` and `nulls` have it multiplied in.
+        lt: Logical type of the column.
+        wanted: Optional sketches to compute.
+        rows: Rows covered by the statistics.
+        nulls: Null rows among them.
+        times: Rows that each value stands for; included in `rows` and `nulls`.
     """
 
     lt: LogicalType
@@ -65,29 +62,29 @@ class Frame:
 
     @property
     def count(self) -> int:
-        """Rows with a value."""
+        """Rows that are not null."""
         return self.rows - self.nulls
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Statistics of a column over some rows, mergeable.
+    """Mergeable statistics of a column over some rows.
 
     Attributes:
         row_count: Rows, nulls included.
-        null_count: Rows without a value.
-        nan_count: NaNs among the values, None for types that have none.
-        min: Canonical text of the least value that is not NaN, None where the type cannot hold it.
-        max: Canonical text of the greatest value that is not NaN, None where the type cannot hold it.
-        min_is_exact: False where `min` was rounded down to fit the type.
-        max_is_exact: False where `max` was rounded up to fit the type.
-        width_sum: Bytes of all values.
-        width_max: Bytes of the longest value, None without values.
-        theta: Compact theta sketch of the values, None where values of the type are not hashed.
-        kll: KLL sketch of the values as doubles (days, microseconds), None where not numeric or not wanted.
-        mcv: Frequent-items sketch of the values' canonical texts, None where not wanted.
-        mean: Mean of the numbers that are not NaN, None where there are none or the type is not a number.
-        stddev: Their sample standard deviation, None of fewer than two.
+        null_count: Null rows.
+        nan_count: NaN values; None for types without NaN.
+        min: Least value that is not NaN, as canonical text; None if there is none or the type cannot represent it.
+        max: Greatest value that is not NaN, as canonical text; None if there is none or the type cannot represent it.
+        min_is_exact: False if `min` was rounded down to fit the type.
+        max_is_exact: False if `max` was rounded up to fit the type.
+        width_sum: Total bytes of the values.
+        width_max: Bytes of the longest value; None without values.
+        theta: Compact theta sketch of the values; None for types that are not hashed.
+        kll: KLL sketch of the values as doubles (days, microseconds); None if not numeric or not requested.
+        mcv: Frequent-items sketch of the canonical texts; None if not requested.
+        mean: Mean of the values that are not NaN; None if there are none or the type is not a number.
+        stddev: Sample standard deviation of these values; None for fewer than two.
     """
 
     row_count: int

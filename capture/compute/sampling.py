@@ -1,10 +1,10 @@
-"""Selection of the row groups of a sample: their order, and the end set by a budget.
+"""Selection of the row groups of a sample, in an order that any budget can cut.
 
-All rows of a table in the order of its files are one line. Points on that line choose row groups: each point the one
-it falls into, unless that was chosen already, so that a row group's chance is its share of the rows and every beginning
-of the order is a sample of the whole. Random points make a random sample. Points that each fall into a widest gap, over
-files ordered by partition and bounds, make one that is spread over what the metadata knows. A file's footer is read
-when its turn comes; where a format has no row groups, a file is one.
+All rows of a table, in file order, form a line. Points on the line select row groups: each point selects the one it
+falls into, unless it is selected already. So the probability of a row group is proportional to its rows, and every
+prefix of the order is a sample of the whole table. Random points give a random sample. Evenly spreading points, over
+files ordered by partition and bounds, give a sample spread over the values. Footers are read on demand; a file of a
+format without row groups counts as one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from store.logical_types import Kind, LogicalType
 from store.names import dotted_name
 
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
-_MISSES: Final = 64  # points in a row that chose nothing new: little is left, and it is taken as it comes
+_MISSES: Final = 64  # consecutive points without a new row group, after which the rest is taken in order
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A row group, or what there is in place of one: `group` is None when the file is not read by row groups."""
+    """A row group, or a whole file (`group` is None) if the file is not read by row groups."""
 
     file: int
     group: int | None
@@ -48,18 +48,18 @@ class _Unit:
 
 
 class Draw:
-    """Hands out the row groups of a sample, as tasks, until rows or bytes are spent.
+    """Draws the row groups of a sample, as tasks, until the budget of rows or bytes is spent.
 
     Args:
-        tasks: The files, in the order of the line.
-        points: Numbers in [0, 1) without end.
-        budget: Of which seconds are the caller's.
+        tasks: The files in the order of the line.
+        points: Endless iterator of numbers in [0, 1).
+        budget: The limits; the caller enforces seconds.
     """
 
     def __init__(self, tasks: Sequence[ScanTask], points: Iterator[float], budget: Budget):
         self.rows = 0
         self.size_bytes = 0
-        self.ended_by = ""  # what of the budget was spent
+        self.ended_by = ""  # the limit that was reached
         self.budget = budget
         self._tasks, self._points = tasks, points
         self._units = self._order()
@@ -67,21 +67,21 @@ class Draw:
 
     @property
     def rows_at_most(self) -> int:
-        """Rows that can still come, and those handed out."""
+        """Upper limit of the rows of the whole sample."""
         total = sum(task.row_count for task in self._tasks)
         return total if self.budget.max_rows is None else min(total, max(self.budget.max_rows, self.rows))
 
     def take(self, count: int | None = None, until: float = math.inf) -> list[ScanTask]:
-        """The next row groups.
+        """Draws the next row groups.
 
-        The first row group of all is handed out whatever the budget: a sample is never empty.
+        The very first row group is drawn whatever the budget, so a sample is never empty.
 
         Args:
-            count: How many; None takes all that the budget allows.
-            until: A reading of `time.monotonic()` at which it stops to look for more: footers may be far away.
+            count: Maximum number of row groups; None: all within the budget.
+            until: Reading of `time.monotonic()` at which to stop drawing, because reading footers may be slow.
 
         Returns:
-            One task per file, limited to the row groups chosen.
+            One task per file, limited to the drawn row groups.
         """
         chosen: dict[int, list[int | None]] = {}
         for unit in itertools.islice(self._units, count):
@@ -117,7 +117,7 @@ class Draw:
             yield from (unit for unit in self._layout(file) if unit not in taken)
 
     def _at(self, file: int, share: float) -> _Unit:
-        """The row group that holds the row at a share of a file's rows."""
+        """The row group that contains the row at a position (0 to 1) of a file."""
         units = self._layout(file)
         ends = list(itertools.accumulate(unit.rows for unit in units))
         return units[min(bisect.bisect_right(ends, share * ends[-1]), len(units) - 1)]
@@ -129,7 +129,7 @@ class Draw:
 
 
 def random_points(seed: str) -> Iterator[float]:
-    """Points that are the same for the same seed.
+    """Pseudorandom points, reproducible by the seed.
 
     Args:
         seed: Any text.
@@ -143,7 +143,7 @@ def random_points(seed: str) -> Iterator[float]:
 
 
 def spread_points() -> Iterator[float]:
-    """Multiples of the golden ratio less their whole part: each falls into a widest gap between those before.
+    """Fractional parts of multiples of the golden ratio: each falls into one of the widest gaps between earlier points.
 
     Yields:
         Numbers in [0, 1), without end.
@@ -153,15 +153,15 @@ def spread_points() -> Iterator[float]:
 
 
 def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int, LogicalType]) -> list[ScanTask]:
-    """The files by partition, then by lower bounds of the column whose bounds tell most of them apart.
+    """Sorts files by partition, then by lower bounds of the column with the most distinct lower bounds.
 
     Args:
         tasks: The files.
-        native: What metadata says of them.
-        types: The columns of the sample, by id.
+        native: Native statistics of these files.
+        types: Column id → type, for the columns of the sample.
 
     Returns:
-        The same files in that order.
+        The same files, sorted.
     """
     places = {task.file_path: at for at, task in enumerate(tasks)}
     partitions = dict(zip(*(native.files[n].to_pylist() for n in ("file_path", "partition_data_json")), strict=True))
@@ -183,7 +183,7 @@ def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int,
 
 
 def _ranks(texts: Sequence[str | None], lt: LogicalType) -> npt.NDArray[np.int64]:
-    """Places of bounds in the order of their type; files without a bound last."""
+    """Dense ranks of bounds in the order of their type; missing bounds come last."""
     if not lt.orderable or not any(text is not None for text in texts):
         return np.zeros(len(texts), np.int64)
     keys = bounds.sort_keys(pa.array(texts, pa.string()), lt)
@@ -192,7 +192,7 @@ def _ranks(texts: Sequence[str | None], lt: LogicalType) -> npt.NDArray[np.int64
 
 
 def _partition(text: str | None) -> str:
-    """A partition's values as a text: of partitions it only matters that they are apart."""
+    """Partition values as text, to group equal partitions."""
     return json.dumps(json.loads(text), sort_keys=True) if text else ""
 
 
@@ -202,8 +202,8 @@ def _task_of(task: ScanTask, groups: Sequence[int | None]) -> ScanTask:
 
 
 def _row_groups(file: int, task: ScanTask) -> list[_Unit]:
-    """The row groups of a file with the bytes of the task's columns; the file as a whole where it cannot be opened:
-    the scan tells what is wrong."""
+    """The row groups of a file, with the bytes of the task's columns; the whole file if it cannot be opened, so that
+    the scan reports the error."""
     whole = [_Unit(file, None, task.row_count, task.size_bytes)]
     if task.reader != "parquet":
         return whole

@@ -1,4 +1,4 @@
-"""Partial statistics as rows of the flights: `stats.columns`, `stats.file_columns`, `stats.column_groups`, sketches."""
+"""Converts partial statistics to rows of `stats.columns`, `stats.file_columns`, `stats.column_groups` and sketches."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ _KNOWN: Final = ("null_count", "nan_count", "min", "max", "min_is_exact", "max_i
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The basis of a statistic: counts over the rows of live files, not over what one run had to read.
+    """The data a statistic covers, including files whose stored results were reused.
 
     Attributes:
-        rows_total: Live rows there are; equal to the partial's row count unless sampled or something failed.
-        row_groups: Of a sample, how many; 0 when all were read.
-        failed: Files of which this column could not be read.
-        known: Scalars of the whole column from metadata: the bounds and counts of what is not complete.
+        rows_total: Live rows of the table; more than the partial's row count if sampled or a file failed.
+        files: Number of files covered.
+        size_bytes: Bytes of the column in these files.
+        row_groups: Number of sampled row groups; 0 without sampling.
+        failed: Number of files in which the column could not be read.
+        known: Scalars of the whole column from metadata, used for bounds and counts if coverage is incomplete.
     """
 
     rows_total: int
@@ -50,7 +52,7 @@ class Coverage:
 
 @dataclass(slots=True)
 class Rows:
-    """Collects rows of one table at one snapshot, captured in one mode; `tables` hands them out."""
+    """Collects rows of one table at one snapshot, captured in one mode; `tables` returns them."""
 
     table: TableHandle
     engine_id: str
@@ -65,7 +67,7 @@ class Rows:
 
     @property
     def pending(self) -> int:
-        """Rows that `tables` would hand out."""
+        """Number of rows collected since the last call of `tables`."""
         return sum(map(len, self._rows.values()))
 
     def file_column(self, task: ScanTask, column_id: int, lt: LogicalType, answer: Answer) -> None:
@@ -73,9 +75,9 @@ class Rows:
 
         Args:
             task: The file.
-            column_id: The column.
-            lt: Its logical type.
-            answer: What a scan of all its live rows found.
+            column_id: Id of the column.
+            lt: Logical type of the column.
+            answer: Result of a scan of all live rows.
         """
         path, part = task.file_path, answer.partial
         assert part is not None
@@ -86,10 +88,10 @@ class Rows:
         self._sketches(about | {"file_path": path, "column_id": column_id}, part, lt, {"fingerprint": task.fingerprint})
 
     def stored(self, rows: pa.Table) -> pa.Table:
-        """Brings stored rows of files to this snapshot, at which they hold too.
+        """Copies stored rows of unchanged files to this snapshot.
 
         Args:
-            rows: Of `stats.file_columns` or `stats.sketches`.
+            rows: Rows of `stats.file_columns` or `stats.sketches`.
 
         Returns:
             The rows with the key, time and names of this capture.
@@ -110,11 +112,11 @@ class Rows:
         """Adds a column of the table, with its sketches.
 
         Args:
-            column_id: The column.
-            lt: Its logical type.
-            part: Its statistics over all that was read.
-            covers: What was read.
-            files: Digest of the table's files (`fold.listing`); empty where the statistics are not of all of them.
+            column_id: Id of the column.
+            lt: Logical type of the column.
+            part: Merged statistics of the column.
+            covers: Coverage of the statistics.
+            files: Digest of the table's files (`fold.listing`); empty if not all of them are covered.
         """
         place = {"column_id": column_id, "column_name": self._names[column_id]}
         self._add("stats.columns", place, part, lt, covers)
@@ -125,13 +127,13 @@ class Rows:
     def group(
         self, column_ids: tuple[int, ...], part: Partial, covers: Coverage, dependencies: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Adds a group of columns: rows, rows in which all are null, distinct tuples (a null is a value of a tuple).
+        """Adds a group of columns: row count, all-null rows, and distinct tuples (null counts as a value in a tuple).
 
         Args:
-            column_ids: The columns.
+            column_ids: Ids of the columns.
             part: Statistics of the tuples.
-            covers: What was read.
-            dependencies: As `capture.compute.functional_dependencies` makes them; kept with the sketch.
+            covers: Coverage of the statistics.
+            dependencies: Output of `functional_dependencies.degrees`, stored with the sketch.
         """
         target = Target.column_group(column_ids)
         names = [self._names[i] for i in target.column_ids]
@@ -149,7 +151,7 @@ class Rows:
             target: The expression.
             lt: The logical type of its values.
             part: Statistics of the values.
-            covers: What was read.
+            covers: Coverage of the statistics.
         """
         assert target.engine_expression_key is not None
         place = {
@@ -163,7 +165,7 @@ class Rows:
         self._sketches(about, part, lt, _sampled(part, covers))
 
     def tables(self) -> dict[str, pa.Table]:
-        """Hands out the rows collected since the last call.
+        """Returns and clears the collected rows.
 
         Returns:
             Rows by flight, in the flight's schema without derived columns.
@@ -208,16 +210,16 @@ class Rows:
 def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
     """The scalar columns of a record.
 
-    Of a sample, counts and ndv are scaled to all rows; bounds are those that metadata knows for the whole column, since
-    rows that were not read may lie outside of those that were.
+    For a sample, counts and ndv are scaled to all rows, and bounds come from metadata only, because unread rows may lie
+    outside those of the sample.
 
     Args:
-        part: Statistics of the rows read.
+        part: Statistics of the rows that were read.
         lt: The logical type.
-        covers: What was read.
+        covers: Coverage of the statistics.
 
     Returns:
-        Values by column name; what is unknown is None or absent.
+        Values by column name; unknown values are None or absent.
     """
     count = part.row_count - part.null_count
     scale = covers.rows_total / part.row_count if covers.row_groups and part.row_count else 1
@@ -242,13 +244,13 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
 
 
 def _ndv(part: Partial, covers: Coverage, most: int, nulls: int) -> dict[str, Any]:
-    """ndv, its limits and whether it is exact; none above `most`, the values there are.
+    """ndv, its limits and exactness, limited to the number of non-null rows.
 
     Args:
-        part: Has the sketch.
-        covers: How much of the table it is of.
-        most: Rows that are not null.
-        nulls: Nulls in the sketch, which are not values: the tuple that is null in all columns of a group.
+        part: Statistics with the theta sketch.
+        covers: Coverage of the statistics.
+        most: Non-null rows.
+        nulls: 1 if the sketch contains the all-null tuple of a group, which is not counted; else 0.
     """
     if part.theta is None:
         return {}
@@ -256,8 +258,8 @@ def _ndv(part: Partial, covers: Coverage, most: int, nulls: int) -> dict[str, An
     ndv, lower, upper = (max(estimate - nulls, 0.0) for estimate in estimates)
     if not covers.complete:
         unseen = max(covers.rows_total - part.row_count, 0)
-        exact, upper = False, upper + unseen  # each row not seen may hold a new value
-        most = max(most, math.ceil(lower))  # nulls are scaled, values seen are sure
+        exact, upper = False, upper + unseen  # each unread row may have a new value
+        most = max(most, math.ceil(lower))  # the scaled null count is an estimate, values read are certain
         if covers.row_groups:
             ndv = _scaled(ndv, part.row_count - part.null_count, most)
     upper = min(upper, most)
@@ -265,10 +267,10 @@ def _ndv(part: Partial, covers: Coverage, most: int, nulls: int) -> dict[str, An
 
 
 def _scaled(seen: float, rows_seen: int, rows: int) -> float:
-    """Distinct values of all rows, from those of a sample: what makes `seen` the expected number if all values are
-    equally common.
+    """Estimates the ndv of all rows from `seen`, the ndv of a sample.
 
-    Solves seen = n · (1 - (1 - 1/n) ** rows_seen) for n by bisection; at most `rows`, at least `seen`.
+    Assumes that all values are equally common and solves seen = n · (1 - (1 - 1/n) ** rows_seen) for n by bisection.
+    The result is at least `seen` and at most `rows`.
     """
     low, high = max(seen, 1.0), float(rows)
     if seen < 2 or low >= high:
@@ -283,7 +285,7 @@ def _scaled(seen: float, rows_seen: int, rows: int) -> float:
 
 
 def _sampled(part: Partial, covers: Coverage) -> dict[str, Any]:
-    """Parameters of a sketch that does not cover all rows: unions and publishers refuse it."""
+    """Parameters that mark a sketch as not covering all rows; unions and publishers reject it."""
     if covers.complete:
         return {}
     return {"completeness": "PARTIAL", "rows": covers.rows_total, "rows_seen": part.row_count}

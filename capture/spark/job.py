@@ -1,4 +1,4 @@
-"""Runs the scan of a table's files on Spark, in waves of bounded size; while a session starts, in this process."""
+"""Runs scan tasks on Spark in waves of limited size, or in this process while the session starts."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, Work, from_batch, 
 from capture.compute.local import Numbered, computed
 from capture.spark.session import Spark, SparkUnavailable
 
-_WAVE_ANSWERS: Final = 4096  # each may carry 45 kB of sketches, which meet in this process
-_TASKS_PER_CORE: Final = 2  # of a cluster: between two tasks a worker waits for Spark, 25 ms on a busy machine
-_GROUPS_PER_CORE: Final = 16  # which executors of one machine take as they are done with the last
-_FILE_BYTES: Final = 1 << 20  # what opening a file is worth when tasks are balanced
+_WAVE_ANSWERS: Final = 4096  # collected in this process, up to 45 kB of sketches each
+_TASKS_PER_CORE: Final = 2  # Spark tasks on a cluster; each costs a worker 25 ms of waiting on a busy machine
+_GROUPS_PER_CORE: Final = 16  # groups that the executors of one machine claim one by one
+_FILE_BYTES: Final = 1 << 20  # cost of opening a file, in bytes read, for balancing
 
 SPARK: Final = "spark"
-"""Engine id of what Spark computed."""
+"""Engine id of results computed by Spark."""
 
 
 def distributed(
     spark: Spark, tasks: Sequence[Numbered], work: Work, poll: Callable[[], None]
 ) -> Iterator[list[Answer]]:
-    """Computes tasks on Spark's executors, in waves of bounded size.
+    """Computes tasks on Spark's executors, in waves of limited size.
 
     Args:
-        spark: Where to compute.
-        tasks: The files, numbered.
-        work: What to compute of each.
-        poll: Called a few times a second; what it raises cancels the job.
+        spark: Spark session.
+        tasks: Tasks with their indexes.
+        work: Work for each task.
+        poll: Called several times a second; an exception cancels the job.
 
     Yields:
         The answers of each wave, in the order of the tasks.
 
     Raises:
-        UpstreamError: Spark cannot be started, or failed.
+        UpstreamError: Spark does not start, or the job failed.
     """
     per_task = max(len(work.column_ids) + len(work.groups), 1)
     wave = max(_WAVE_ANSWERS // per_task, spark.cores)
@@ -51,7 +51,7 @@ def distributed(
         groups = [pickle.dumps((group, work)) for group in balanced(part, per_core * spark.cores)]
         if spark.is_one_try:
             with tempfile.TemporaryDirectory(prefix="statflight-claims-") as claims:
-                payload = pickle.dumps((groups, claims))  # one object, which is sent once however many take from it
+                payload = pickle.dumps((groups, claims))  # the same object for all tasks, so it is sent once
                 answers = spark.run(compute, [payload] * min(spark.cores, len(groups)), PARTIAL_SCHEMA, poll)
         else:
             payloads = [pickle.dumps(([group], None)) for group in groups]
@@ -62,14 +62,14 @@ def distributed(
 def overlapped(
     spark: Spark, tasks: Sequence[Numbered], work: Work, poll: Callable[[], None], notes: list[str]
 ) -> Iterator[list[Answer]]:
-    """Computes tasks in this process while a session starts, which then takes over what is left.
+    """Computes tasks in this process while a session starts, then the remaining ones on Spark.
 
     Args:
         spark: The session to start.
-        tasks: The files, numbered.
-        work: What to compute of each.
-        poll: Called between tasks and a few times a second; what it raises ends the work.
-        notes: Receives the reason where the session does not start, and all is computed here.
+        tasks: Tasks with their indexes.
+        work: Work for each task.
+        poll: Called between tasks and several times a second; an exception cancels the work.
+        notes: Receives the reason if the session does not start and this process computes everything.
 
     Yields:
         Answers, in the order of the tasks.
@@ -93,14 +93,14 @@ def overlapped(
 
 
 def balanced(tasks: Sequence[Numbered], count: int) -> list[list[Numbered]]:
-    """Divides tasks into groups of about equal bytes.
+    """Divides tasks into groups of similar bytes.
 
     Args:
-        tasks: The files, numbered.
-        count: Groups at most.
+        tasks: Tasks with their indexes.
+        count: Maximum number of groups.
 
     Returns:
-        The groups, the largest first; files keep their order within a group.
+        The groups, the largest first; tasks keep their order within a group.
     """
     groups: list[list[Numbered]] = [[] for _ in range(min(count, len(tasks)))]
     loads = [0] * len(groups)
@@ -116,22 +116,22 @@ _frozen = False
 
 
 def compute(payload: bytes) -> pa.RecordBatch:
-    """The work of an executor: the tasks of groups as one batch.
+    """Computes groups of tasks; runs on an executor.
 
     Args:
-        payload: Groups with their work, and a directory of claims: only those groups that nobody else has taken are
-            computed then, each as it is come to. Without one, all.
+        payload: Pickled groups with their work, and optionally a directory of claims. With it, executors of one machine
+            share the groups: each group is computed by the first that claims it. Without it, all are computed.
 
     Returns:
-        The answers, of PARTIAL_SCHEMA.
+        The answers as rows of PARTIAL_SCHEMA.
     """
     global _frozen
     if not _frozen:
-        # Spark collects garbage after every task, and a worker full of modules takes long over it.
+        # Spark runs the garbage collector after every task; freezing excludes the imported modules.
         gc.collect()
         gc.freeze()
         _frozen = True
-    groups, claims = pickle.loads(payload)  # noqa: S301  our own, from the driver
+    groups, claims = pickle.loads(payload)  # noqa: S301  pickled by our driver
     answers: list[Answer] = []
     for group in groups if claims is None else _claimed(groups, Path(claims)):
         tasks, work = pickle.loads(group)  # noqa: S301

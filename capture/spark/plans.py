@@ -1,4 +1,4 @@
-"""Spark's plans of a query, with the rows and sizes that its optimizer estimates, and the rows there really are."""
+"""Spark's query plans with the optimizer's estimates of rows and sizes, and the actual row counts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ class Operator:
     """One operator of an optimized plan.
 
     Attributes:
-        depth: 0 for the root.
+        depth: Depth in the plan; 0 for the root.
         kind: Class of the operator, such as Join, Filter, LogicalRelation.
-        rows: Estimated rows, None where Spark has no estimate.
-        plan: The JVM's own plan, for `true_rows`.
+        text: The operator as Spark prints it, shortened.
+        rows: Estimated rows; None if Spark has no estimate.
+        size_bytes: Estimated bytes.
+        plan: The JVM plan object, for `true_rows`.
     """
 
     depth: int
@@ -34,7 +36,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A query as Spark would run it: the operators of the optimized plan from the root down, and the physical joins."""
+    """Plan of a query: operators of the optimized plan from the root down, and physical joins."""
 
     operators: tuple[Operator, ...]
     joins: tuple[str, ...]
@@ -42,20 +44,21 @@ class Plan:
 
     @property
     def shape(self) -> str:
-        """The order of scans and the strategies of joins: equal for plans that run alike."""
+        """Join strategies and scan order as text; equal for plans that run the same way."""
         scans = [operator.text for operator in self.operators if operator.kind == "LogicalRelation"]
         return " ".join([*self.joins, *scans])
 
 
 @dataclass(frozen=True, slots=True)
 class UsedTable:
-    """A relation of a query, and what Spark's catalog holds about it.
+    """A relation of a query and its statistics in Spark's catalog.
 
     Attributes:
-        name: As the catalog names it; empty for a relation without an entry there.
-        row_count: Published row count; None when there is none.
-        columns: Columns that the query compares or joins → `used`, or the reason why nothing is known of them.
-        reason: Why Spark uses no statistics of the table; empty when it does.
+        name: Name in the catalog; empty for a relation that is not registered.
+        row_count: Row count in the catalog; None if missing.
+        size_bytes: Estimated bytes.
+        columns: Column in a filter, join or aggregate → `used, …`, or the reason why it has no statistics.
+        reason: Reason why Spark uses no statistics of the table; empty if it uses them.
     """
 
     name: str
@@ -71,7 +74,7 @@ def cost_based(session: Any, on: bool) -> Iterator[None]:
 
     Args:
         session: A Spark session.
-        on: Whether the optimizer reads statistics.
+        on: True to enable the optimizer.
     """
     before = {name: session.conf.get(name) for name in COST_BASED}
     try:
@@ -84,15 +87,15 @@ def cost_based(session: Any, on: bool) -> Iterator[None]:
 
 
 def plan_of(session: Any, sql: str, *, with_statistics: bool) -> Plan:
-    """Plans a query with the statistics of the catalog, or as if there were none but file sizes.
+    """Plans a query with the statistics of the catalog, or with file sizes only. Does not run it.
 
     Args:
         session: A classic Spark session.
         sql: One query.
-        with_statistics: Whether the optimizer reads them.
+        with_statistics: True to use the statistics of the catalog.
 
     Returns:
-        The plan; the query is not run.
+        The plan.
     """
     with cost_based(session, with_statistics):
         execution = session.sql(sql)._jdf.queryExecution()
@@ -104,28 +107,22 @@ def plan_of(session: Any, sql: str, *, with_statistics: bool) -> Plan:
 
 
 def true_rows(session: Any, operator: Operator) -> int:
-    """Counts the rows that an operator really puts out, by running the query up to it.
+    """Counts the actual output rows of an operator by running it.
 
     Args:
-        session: The session that planned it.
-        operator: Of a plan of that session.
-
-    Returns:
-        Rows.
+        session: The session that created the plan.
+        operator: An operator of a plan of that session.
     """
     dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, operator.plan)
     return int(dataset.count())
 
 
 def used_tables(session: Any, plan: Plan) -> list[UsedTable]:
-    """The tables of a plan, with the statistics that the optimizer has of the columns the query compares.
+    """The relations of a plan, with the statistics of columns in its filters, joins and aggregates.
 
     Args:
-        session: The session that planned it.
-        plan: Of `plan_of`.
-
-    Returns:
-        One entry per relation.
+        session: The session that created the plan.
+        plan: Output of `plan_of`.
     """
     compared = {
         name
@@ -156,13 +153,10 @@ def used_tables(session: Any, plan: Plan) -> list[UsedTable]:
 
 
 def broadcast_threshold(session: Any) -> int:
-    """The size up to which Spark broadcasts a table.
+    """Size in bytes up to which Spark broadcasts a table.
 
     Args:
         session: A classic Spark session.
-
-    Returns:
-        Bytes.
     """
     text = str(session.conf.get("spark.sql.autoBroadcastJoinThreshold"))
     return int(session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))

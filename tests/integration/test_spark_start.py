@@ -30,13 +30,13 @@ def broken(request, monkeypatch, tmp_path):
     if request.param == "no shell":  # which Spark's launcher is a script for
         (tmp_path / "bin").mkdir()
         monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-        return "its launcher is a script for bash, which must be on the PATH of the worker"
+        return "its launcher is a bash script, and bash must be on the PATH of the worker"
     java = tmp_path / "jre/bin/java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\nexit 3\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jre"))
-    return "does not run (it ends with status 3); point JAVA_HOME of the worker at a JRE 17"
+    return "does not run (exit status 3); point JAVA_HOME of the worker at a JRE 17"
 
 
 def test_an_expression_says_why_it_cannot_be_had_and_is_not_tried_again(table, broken, tmp_path):

@@ -1,7 +1,7 @@
-"""Shared parts of the readers of scan tasks: their protocol, the values of a column, leaves of structs.
+"""Common parts of the readers of scan tasks: protocol, column values, access to struct leaves.
 
-One task is one file or fragment, read column by column: only live rows, never more than a block of columns at a time.
-A column that cannot be read says why and the others go on.
+A task is one file or fragment. Readers return live rows only, and hold one block of columns in memory at a time. If a
+column cannot be read, its values have an `error`; the others are still returned.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ColumnValues:
     """The live values of one column of a task.
 
     Attributes:
-        values: In the type of the file; of a constant column a single one. None when they could not be read.
-        times: How many rows each value stands for, 1 unless the column is constant.
-        size_bytes: Bytes of the file that hold the column.
-        error: Why there are no values.
+        values: Values in the file's type, a single one for a constant column; None if they could not be read.
+        times: Rows that each value stands for; 1 unless the column is constant.
+        size_bytes: Bytes of the column in the file.
+        error: Reason if there are no values.
     """
 
     column: ScanColumn
@@ -39,19 +39,24 @@ class ColumnValues:
 
 
 class TaskReader(Protocol):
-    """An opened task. `rows` are live ones among the row groups read, of which `row_groups` counts a sample's."""
+    """An opened task.
+
+    Attributes:
+        rows: Live rows of the row groups that are read.
+        row_groups: Number of sampled row groups; 0 without sampling.
+    """
 
     rows: int
     row_groups: int
 
     def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
-        """The values of columns.
+        """Reads columns.
 
         Args:
             wanted: Columns of the task.
 
         Yields:
-            Each column once, not always in the order asked for; one that cannot be read has an `error`.
+            Each column once, in any order.
         """
 
     def close(self) -> None:
@@ -59,13 +64,10 @@ class TaskReader(Protocol):
 
 
 def materialised(column: ColumnValues) -> pa.ChunkedArray:
-    """The values of a column row by row, a constant repeated.
+    """The values of a column, one per row; constants are repeated.
 
     Args:
-        column: As a reader gave it.
-
-    Returns:
-        As many values as rows.
+        column: Output of a reader, without error.
     """
     if column.values is None or column.times == 1 or not len(column.values):
         return column.values
@@ -73,28 +75,25 @@ def materialised(column: ColumnValues) -> pa.ChunkedArray:
 
 
 def constant(column: ScanColumn, rows: int) -> ColumnValues:
-    """The values of a column that is not in the file: one, which stands for all rows.
+    """The value of a column that is not in the file: one value for all rows, or none if there are no rows.
 
     Args:
-        column: Without a path.
+        column: A column without a path.
         rows: Live rows of the file.
-
-    Returns:
-        One value, or none where there are no rows.
     """
     array = column.constant if column.constant is not None else pa.nulls(1)
     return ColumnValues(column, pa.chunked_array([array[: min(rows, 1)]]), max(rows, 1))
 
 
 def why(trouble: BaseException, task: ScanTask) -> str:
-    """A short reason without a path or a secret.
+    """Short reason of an error, without paths and secrets.
 
     Args:
-        trouble: What was raised.
-        task: The file it was raised for, whose storage options are not shown.
+        trouble: The error.
+        task: The task it occurred in; its storage options are redacted.
 
     Returns:
-        The reason, without a full stop.
+        The reason, without a trailing period.
     """
     if isinstance(trouble, FileNotFoundError):
         return "no such file"
@@ -106,19 +105,19 @@ def why(trouble: BaseException, task: ScanTask) -> str:
 
 
 def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
-    """A column or struct leaf by the key of its path; a leaf is null where a struct above it is.
+    """A column or struct leaf by the key of its path; null where an enclosing struct is null.
 
-    A dotted path that is not a key means whatever column is written so.
+    A dotted path that is not a key matches the column with that dotted name.
 
     Args:
-        table: As the file has it.
+        table: Rows of the file.
         path: The key of a column.
 
     Returns:
         One value per row.
 
     Raises:
-        KeyError: The table has no such column.
+        KeyError: The column does not exist.
     """
     column = _below(dict(zip(table.column_names, table.columns, strict=True)), column_parts(path))
     if column is None:
@@ -127,7 +126,7 @@ def leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
 
 
 def _below(columns: Mapping[str, pa.ChunkedArray], parts: tuple[str, ...]) -> pa.ChunkedArray | None:
-    """The column at a path; a name may take several parts of a path that was written with dots."""
+    """The column at a path; a column name with dots matches several parts."""
     for count in range(1, len(parts) + 1):
         column = columns.get(".".join(parts[:count]))
         if column is None:

@@ -1,4 +1,4 @@
-"""Reads fragments of Lance datasets."""
+"""Reader of Lance fragments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from capture.connectors.spi import ScanColumn, ScanTask
 
 
 class LanceReader(TaskReader):
-    """A fragment of a Lance dataset; the library leaves out deleted rows."""
+    """A fragment of a Lance dataset; the library skips deleted rows."""
 
     row_groups = 0
 

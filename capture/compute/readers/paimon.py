@@ -1,4 +1,4 @@
-"""Reads a Paimon split: the library merges what a primary key says is one row, and leaves out deleted ones."""
+"""Reader of Paimon splits; the library merges rows by primary key and skips deleted ones."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from store.names import column_parts
 
 
 class PaimonReader(TaskReader):
-    """See `base.TaskReader`. Columns are read together, once: merging needs the keys each time."""
+    """A split, read once with all columns, because every read has to merge by key."""
 
     row_groups = 0
 
     def __init__(self, task: ScanTask):
         self._task = task
-        # The task was made by this program's own planner and comes the way Spark's closures do.
+        # The pickles were created by our own planner, like Spark's closures.
         self._table: Any = pickle.loads(task.arguments["table"])  # noqa: S301
         self._split: Any = pickle.loads(task.arguments["split"])  # noqa: S301
-        self._held: pa.Table | None = self._read([c.path for c in task.columns if c.path is not None])
-        self.rows = int(self._held.num_rows)
+        self._rows: pa.Table | None = self._read([c.path for c in task.columns if c.path is not None])
+        self.rows = int(self._rows.num_rows)
 
     def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
         for column in wanted:
@@ -33,14 +33,14 @@ class PaimonReader(TaskReader):
                 yield ColumnValues(column, None, error=f'a split has no constant column "{column.name}"')
                 continue
             try:
-                values = leaf(self._held, column.path)
+                values = leaf(self._rows, column.path)
             except TROUBLE as trouble:
                 yield ColumnValues(column, None, error=why(trouble, self._task))
                 continue
             yield ColumnValues(column, values, 1, values.nbytes)
 
     def close(self) -> None:
-        self._held = None
+        self._rows = None
 
     def _read(self, paths: Sequence[str]) -> pa.Table:
         names = self._table.field_names

@@ -1,4 +1,4 @@
-"""Reads Parquet files: only live rows, dictionaries kept where they pay, a block of columns at a time."""
+"""Reader of Parquet files: live rows only, one block of columns at a time, dictionaries kept if worthwhile."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from store import logical_types
 from store.logical_types import Kind, LogicalType
 from store.names import dotted_name
 
-BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of the columns that are read together
-_LOCAL_BLOCK_BYTES: Final = 4 << 20  # of a local file, where a read has no latency and less memory stays in the cache
-_DICTIONARY_BYTES: Final = 4  # per value: a text column below is coded by a dictionary that pays
+BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of columns that are read together
+_LOCAL_BLOCK_BYTES: Final = 4 << 20  # for local files: reads have no latency, and small blocks stay in the CPU cache
+_DICTIONARY_BYTES: Final = 4  # encoded bytes per value up to which a string column is read as a dictionary
 _TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
-_FEW_ROWS: Final = 1000  # of a file whose footer is not worth a second look
+_FEW_ROWS: Final = 1000  # rows of a file below which reading it in another form does not pay
 _ARROW_SCHEMA: Final = b"ARROW:schema"  # key of a footer's metadata
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class ParquetReader(TaskReader):
-    """A Parquet file, read by pyarrow in this thread."""
+    """A Parquet file, read with pyarrow in this thread."""
 
     def __init__(self, task: ScanTask, share: float | None):
         self._task = task
@@ -42,11 +42,11 @@ class ParquetReader(TaskReader):
         self._place = place
         self._file = self._open()
         self._metadata = self._file.metadata
-        self._read_texts_as_such()
+        self._avoid_string_views()
         schema = self._file.schema
-        # by key; a dotted path is one too where no other column is written alike
+        # by key, and by dotted path if it is unique
         self._leaves = {schema.column(i).path: i for i in range(len(schema))}
-        with suppress(ValueError):  # of a schema that Arrow tells otherwise
+        with suppress(ValueError):  # Arrow's schema differs from the file's
             for column in leaves_of(self._metadata, self._file.schema_arrow):
                 if column.index is not None:
                     self._leaves[column.key] = column.index
@@ -57,8 +57,8 @@ class ParquetReader(TaskReader):
         self.row_groups = 0 if self._groups is None else len(self._groups)
         if coded := self._coded({c.path for c in task.columns if c.path is not None}):
             self._file = self._open(metadata=self._metadata, read_dictionary=coded)
-        self._keep = self._kept()
-        self.rows = self._physical() if self._keep is None else int(np.count_nonzero(self._keep))
+        self._keep = self._live_mask()
+        self.rows = self._physical_rows() if self._keep is None else int(np.count_nonzero(self._keep))
 
     def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
         inside: list[tuple[ScanColumn, int]] = []
@@ -85,7 +85,7 @@ class ParquetReader(TaskReader):
             yield from self._block(block)
 
     def _constant_within(self, column: ScanColumn, struct: str) -> ColumnValues:
-        """A constant that is null where a struct of the file is."""
+        """A constant that is null in rows where a struct of the file is null."""
         inside = next((path for path in self._leaves if path.startswith(f"{struct}.")), None)
         try:
             if inside is None:
@@ -113,11 +113,11 @@ class ParquetReader(TaskReader):
         self._opened.append(file)
         return file
 
-    def _read_texts_as_such(self) -> None:
-        """Reads no views of texts, which cost a fifth more to make and have to be copied for Arrow's kernels.
+    def _avoid_string_views(self) -> None:
+        """Reads strings as plain arrays: views take a fifth longer to read and must be copied for Arrow's kernels.
 
-        The file's Arrow schema asks for them, which some writers leave in the footer: read without it, unless another
-        column would not be the same.
+        Some writers store an Arrow schema with views in the footer. The file is opened without that schema if the types
+        of all other columns stay the same.
         """
         given = self._file.schema_arrow
         if self._metadata.num_rows < _FEW_ROWS or not any(map(_is_view, given.types)):
@@ -130,13 +130,13 @@ class ParquetReader(TaskReader):
         if all(a == b or _is_view(a) for a, b in zip(given.types, plain.schema_arrow.types, strict=True)):
             self._file, self._metadata = plain, metadata
 
-    def _physical(self) -> int:
+    def _physical_rows(self) -> int:
         if self._groups is None:
             return int(self._metadata.num_rows)
         return sum(self._metadata.row_group(group).num_rows for group in self._groups)
 
     def _coded(self, wanted: set[str]) -> list[str]:
-        """Text columns, no leaves of structs, that the file codes by a dictionary that pays."""
+        """Top-level string columns to read as dictionaries, because the file's encoding is small enough."""
         names = {name for name in self._file.schema_arrow.names if "." not in name}
         coded = []
         for path in wanted & names & self._leaves.keys():
@@ -146,7 +146,7 @@ class ParquetReader(TaskReader):
             if logical_types.from_arrow(self._file.schema_arrow.field(path).type) not in _TEXTS:
                 continue
             if not all("DICTIONARY" in " ".join(chunk.encodings) for chunk in self._chunks(path)):
-                continue  # of some other encodings pyarrow makes no dictionaries
+                continue  # pyarrow cannot read some other encodings as dictionaries
             if self._size(path, compressed=False) <= _DICTIONARY_BYTES * self._metadata.num_rows:
                 coded.append(path)
         return coded
@@ -166,15 +166,15 @@ class ParquetReader(TaskReader):
             if len(block) == 1:
                 yield ColumnValues(block[0], None, error=why(trouble, self._task))
                 return
-            for column in block:  # one of them is damaged; the others are not
+            for column in block:  # retry one by one, because only one may be damaged
                 yield from self._block([column])
             return
         for column in block:
             assert column.path is not None
             try:
                 values = numbers.plain(leaf(table, column.path))
-                if len(values) != self._physical():  # pyarrow does not mind pages that are missing
-                    raise ValueError(f"the file is damaged: {len(values)} values for {self._physical()} rows")
+                if len(values) != self._physical_rows():  # pyarrow does not report missing pages
+                    raise ValueError(f"the file is damaged: {len(values)} values for {self._physical_rows()} rows")
                 if self._keep is not None:
                     values = values.filter(pa.array(self._keep))
             except TROUBLE as trouble:
@@ -188,8 +188,8 @@ class ParquetReader(TaskReader):
             return self._file.read(paths, use_threads=False)
         return self._file.read_row_groups(self._groups, paths, use_threads=False)
 
-    def _kept(self) -> Mask | None:
-        """A mask of the live rows, None when all are."""
+    def _live_mask(self) -> Mask | None:
+        """Mask of the live rows; None if all are live."""
         task = self._task
         if task.deleted_rows is None and not task.equality_deletes:
             return None
@@ -206,7 +206,7 @@ class ParquetReader(TaskReader):
         return keep
 
     def _deleted_by(self, delete: EqualityDelete, rows: int) -> Mask:
-        """Rows that equal a row of a delete file in all its columns; null equals null."""
+        """Mask of rows that equal a row of a delete file in all its columns; null equals null."""
         place = open_place(delete.path, self._task.storage)
         with place.file_system.open_input_file(place.path) as source, pq.ParquetFile(source) as file:
             gone = file.read([dotted_name(path) for _, path in delete.columns], use_threads=False)
@@ -220,7 +220,7 @@ class ParquetReader(TaskReader):
                 here = materialised(constant(column, rows))
             both = pa.chunked_array([*_conformed(here, type).chunks, *_conformed(leaf(gone, path), type).chunks], type)
             coded = both.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
-            # Codes of the columns so far and of this one, brought back to a dense range.
+            # Combine the codes of earlier columns with those of this one and make them dense again.
             joint = np.concatenate([data_codes, gone_codes]) * (int(coded.max(initial=0)) + 1) + coded
             _, dense = np.unique(joint, return_inverse=True)
             data_codes, gone_codes = dense[:rows], dense[rows:]
@@ -236,7 +236,7 @@ def _conformed(values: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     values = values.cast(type)
-    if pa.types.is_floating(type):  # both zeros are one value
+    if pa.types.is_floating(type):  # -0.0 equals 0.0
         values = pc.add(values, pa.scalar(0, type))
     return values
 

@@ -1,6 +1,6 @@
-"""Opens the file of a scan task with the reader that its format needs.
+"""Opens the file of a scan task with the reader for its format.
 
-A file that cannot be opened raises `UpstreamError`, which names it as the lake does.
+If a file cannot be opened, `UpstreamError` names it by its path in the lake.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
     """Opens the file of a task.
 
     Args:
-        task: What to read.
-        share: Read only this share of the row groups (0 to 1), at least one, chosen by the file's fingerprint.
+        task: The file or fragment.
+        share: Share of the row groups to read (0 to 1), at least one, chosen by the fingerprint; None for all.
 
     Returns:
-        The reader, for the caller to close.
+        The reader; the caller closes it.
 
     Raises:
-        UpstreamError: The file does not exist or is damaged, or no reader is installed for such tasks.
+        UpstreamError: The file does not exist or is damaged, or its reader is not installed.
     """
     try:
         match task.reader:
@@ -47,14 +47,14 @@ def open_task(task: ScanTask, share: float | None = None) -> TaskReader:
 
 
 def read(task: ScanTask, columns: Sequence[ScanColumn]) -> Iterator[tuple[ScanColumn, pa.ChunkedArray]]:
-    """Reads every live row of some columns, constants written out.
+    """Reads all live rows of some columns, with constants repeated.
 
     Args:
         task: The file.
         columns: Columns of the task.
 
     Yields:
-        A column with its values, one column at a time.
+        Each column with its values.
 
     Raises:
         UpstreamError: The file or one of the columns cannot be read.

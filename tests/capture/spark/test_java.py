@@ -67,8 +67,8 @@ def test_a_directory_that_others_may_write_is_not_used(nowhere, monkeypatch):
 
 @pytest.mark.parametrize(("script", "version", "trouble"), [
     ("echo 'openjdk version \"21\" 2023-09-19'", "21", ""), ("echo 'java version \"17.0.2\"' >&2", "17.0.2", ""),
-    ("echo 'java version \"1.8.0_202\"'", "1.8.0_202", "is of version 1.8.0_202"),
-    ("exit 3", "", "does not run (it ends with status 3)"), ("echo what", "", "does not tell its version"),
+    ("echo 'java version \"1.8.0_202\"'", "1.8.0_202", "has version 1.8.0_202"),
+    ("exit 3", "", "does not run (exit status 3)"), ("echo what", "", "does not print its version"),
     (None, "", "does not run (No such file or directory)"),
 ])  # fmt: skip
 def test_a_java_says_whether_spark_runs_on_it(nowhere, script, version, trouble):
