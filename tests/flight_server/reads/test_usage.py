@@ -91,8 +91,13 @@ def jobs(app: App) -> list[str]:
     return [targets for (targets,) in app.database.rows("SELECT targets FROM jobs ORDER BY queued_at")]
 
 
+def set_policy(app: App, policy: str) -> None:
+    lake = app.catalog.connector("lake")
+    app.database.write(lambda c: app.catalog.put_connector(c, "lake", lake["format"], lake["uri"], {"policy": policy}))
+
+
 def look(app: App, policy: str = "min_interval=0s") -> list[str]:
-    app.database.write(lambda c: c.execute("UPDATE connectors SET options = ?", [f'{{"policy": "{policy}"}}']))
+    set_policy(app, policy)
     table = app.catalog.get("lake.s.t")
     return app.auto.review("lake", [table])
 
@@ -104,7 +109,7 @@ def end_jobs(app: App) -> None:
 def test_a_review_of_many_tables_is_two_transactions(app, monkeypatch):
     for name in "tuv":
         discover(app, name=name)
-    app.database.write(lambda c: c.execute("""UPDATE connectors SET options = '{"policy": "on"}'"""))
+    set_policy(app, "on")
     tables, written, write = [app.catalog.get(f"lake.s.{name}") for name in "tuv"], [], app.database.write
     monkeypatch.setattr(app.database, "write", lambda run: written.append(run) or write(run))
     ids = app.auto.review("lake", tables)
@@ -117,7 +122,7 @@ def test_a_review_of_many_tables_is_two_transactions(app, monkeypatch):
 @pytest.mark.parametrize("failing", [1, 2], ids=["decisions", "jobs"])
 def test_a_review_that_cannot_be_written_is_made_again(app, monkeypatch, failing):
     discover(app)
-    app.database.write(lambda c: c.execute("""UPDATE connectors SET options = '{"policy": "min_interval=1h"}'"""))
+    set_policy(app, "min_interval=1h")
     tables, writes, write = [app.catalog.get("lake.s.t")], [], app.database.write
 
     def run(work: Any) -> Any:
