@@ -1,7 +1,7 @@
-"""`adbc.statistics`: current statistics in the shape of ADBC 1.1's GetStatistics, one row for each catalog.
+"""`adbc.statistics`: current statistics in the schema of ADBC 1.1's GetStatistics, one row for each catalog.
 
-An unknown statistic is left out. Counts are exact where their row covers the current snapshot whole; a bound and a
-count of distinct values say by themselves whether they are, unless their row is of an earlier snapshot or of a part.
+Unknown statistics are left out. Counts are exact if their row is COMPLETE and EXACT; bounds and distinct counts have
+flags of their own, which do not count for rows of an earlier snapshot or incomplete ones.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ COLUMNS: Final = (
 
 Rows = Sequence[Mapping[str, Any]]
 Statistic = tuple[str | None, int, Any, bool]
-"""Column (None for the table), key, value, whether it is approximate."""
+"""Column (None for the table), key, value, True if approximate."""
 
 
 def answer(request: ScanRequest, tables: Rows, columns: Rows) -> pa.Table:
-    """The answer of a scan of the flight. DuckDB knows no dense union, so none of it goes through DuckDB.
+    """The result of a scan of the flight, built without DuckDB, which does not support dense unions.
 
     Args:
+        request: The scan.
         tables: Rows of stats.tables with `TABLE_COLUMNS`.
         columns: Rows of stats.columns with `COLUMNS`.
     """
@@ -52,11 +53,11 @@ def answer(request: ScanRequest, tables: Rows, columns: Rows) -> pa.Table:
             return True
         return len(to_arrow(request.node, names)(pa.record_batch([pa.array([catalog])], names))) > 0
 
-    found = build(tables, columns, keep).slice(0, request.limit).select(request.names)
+    result = build(tables, columns, keep).slice(0, request.limit).select(request.names)
     if not request.rows:
-        return found
+        return result
     texts = [json.dumps([v if isinstance(v, str) else json.dumps(v, default=_json) for v in row.values()])
-             for row in found.to_pylist()]  # fmt: skip
+             for row in result.to_pylist()]  # fmt: skip
     return pa.table([pa.array(texts, pa.string())], schema=request.schema)
 
 
@@ -70,7 +71,7 @@ def build(tables: Rows, columns: Rows, keep: Callable[[str], bool] = lambda _: T
     Args:
         tables: Current rows of `stats.tables`, with TABLE_COLUMNS.
         columns: Current rows of `stats.columns`, with COLUMNS.
-        keep: Whether a catalog is wanted.
+        keep: True for a catalog to include.
     """
     statistics: dict[tuple[str, str, str], list[Statistic]] = {}
     for row in tables:
@@ -99,7 +100,7 @@ def _is_sure(row: Mapping[str, Any]) -> bool:
 
 
 def _may_be_exact(row: Mapping[str, Any]) -> bool:
-    """False for records of an earlier snapshot, and for those that say they are incomplete."""
+    """False for records of an earlier snapshot and for records marked incomplete."""
     return bool(row["freshness"] in (None, EXACT) and row["completeness"] in (None, "COMPLETE"))
 
 
@@ -122,7 +123,7 @@ def _of_column(row: Mapping[str, Any]) -> Iterator[Statistic]:
 
 
 def _value(text: str, logical_type: str) -> int | float | bytes:
-    """A bound as the union holds it: integers and floats as such, anything else as the bytes of its canonical text."""
+    """A bound as a value of the union: integers and floats as numbers, others as the bytes of their canonical text."""
     try:
         if logical_type.startswith("INT") and -(2**63) <= (number := int(text)) < 2**63:
             return number
@@ -135,7 +136,7 @@ def _value(text: str, logical_type: str) -> int | float | bytes:
 
 @dataclass
 class _Builder:
-    """The nested arrays on their way: statistics one after the other, and where schemas and catalogs end."""
+    """Collects statistics in flat lists, with the offsets at which schemas and catalogs end."""
 
     tables: list[str] = field(default_factory=list)
     columns: list[str | None] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """The sources of `information_schema` and `sys`: for each flight the FROM clause and the SQL of its columns.
 
-SQL text is made of this file's own words and the schema's own column names; whatever a caller says is a parameter.
+SQL text consists of constants of this file and column names of the schema; values of a request are parameters.
 `s` is the row, `t` its table.
 """
 
@@ -21,7 +21,7 @@ _CONSTRAINTS: Final = "table_constraints s JOIN tables t ON t.table_key = s.tabl
 
 
 def _plain(sql: str, columns: Mapping[str, str], order: str = "") -> Callable[[ReadScope], FlightSource]:
-    """A source that names `{scope}`, the condition on table keys, once."""
+    """A source whose SQL has one `{scope}`, the condition on table keys."""
 
     def source(scope: ReadScope) -> FlightSource:
         parameters: list[Any] = []
@@ -59,7 +59,7 @@ def _tables(scope: ReadScope) -> FlightSource:
 
 
 def _publications(scope: ReadScope) -> FlightSource:
-    """The newest publications; STALE once the table is at another snapshot than theirs or the one that they made."""
+    """The newest publications; STALE if the current snapshot is neither theirs nor one that they created."""
     parameters: list[Any] = []
     columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.publications"].schema.names
                                if name not in TABLE_COLUMNS}  # fmt: skip
@@ -86,7 +86,7 @@ _COUNTED: Final = ("row_count", "data_file_count", "total_size_bytes")
 
 
 def _changes(scope: ReadScope) -> FlightSource:
-    """Each snapshot against the one before it: captured ones by volume, all by schema and by the time between them."""
+    """Each snapshot compared with the previous one: volume of captured ones, schema and time between commits of all."""
     parameters: list[Any] = []
     among = limited_to("t", scope, parameters)
     columns = TABLE_COLUMNS | {name: f's."{name}"' for name in FLIGHTS["sys.changes"].schema.names
@@ -121,7 +121,7 @@ def _changes(scope: ReadScope) -> FlightSource:
 
 
 def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[ReadScope], FlightSource]:
-    """A flight whose columns are those of a table of the same shape, that names its table in columns of its own."""
+    """A flight stored in a table with the same columns, including the names of the lake's table if it has them."""
     columns = {name: f's."{name}"' for name in FLIGHTS[flight].schema.names} | changed
     keyed = "table_name" in columns
 
@@ -134,7 +134,7 @@ def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[ReadS
 
 
 def _connectors(scope: ReadScope) -> FlightSource:
-    """The connectors of the scope's tables; all where it is not limited, those without tables too."""
+    """The connectors of the scope's tables; all connectors if the scope is not limited."""
     parameters: list[Any] = []
     condition = "true"
     if scope.keys is not None:

@@ -35,11 +35,11 @@ def register(
     """Registers the sources of computed flights.
 
     Args:
-        queries: Reads from DuckDB, and from these sources.
-        engines: Rows of `sys.engines`.
-        functions: Rows of `sys.functions`.
-        live_jobs: Rows of `sys.capture_jobs` that are not in the database: work that somebody waits for, with the
-            `table_key` of each, None for a look at a lake.
+        queries: The object to register with.
+        engines: Returns the rows of `sys.engines`.
+        functions: Returns the rows of `sys.functions`.
+        live_jobs: Returns the rows of `sys.capture_jobs` that are in memory only (synchronous work), each with a
+            `table_key`, None for the inspection of a lake.
     """
     database = queries.database
     queries.arrow_sources |= {
@@ -61,8 +61,8 @@ def _table(flight: str, rows: Rows) -> pa.Table:
 
 
 def _jobs(scope: ReadScope, live: Callable[[], Rows]) -> FlightSource:
-    """Stored jobs and those of memory. Memory is read first: work that ends in between is stored by then."""
-    held = [row for row in live() if scope.keys is None or row["table_key"] in scope.keys]
+    """Jobs in memory and stored jobs. Memory is read first, because work that ends in between is stored by then."""
+    live_rows = [row for row in live() if scope.keys is None or row["table_key"] in scope.keys]
     stored, names = SOURCES["sys.capture_jobs"](scope), FLIGHTS["sys.capture_jobs"].schema.names
     chosen = ", ".join(f'{stored.columns[name]} AS "{name}"' for name in names)
     sql = (
@@ -70,19 +70,19 @@ def _jobs(scope: ReadScope, live: Callable[[], Rows]) -> FlightSource:
         " WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.job_id = l.job_id)) s"
     )
     columns = {name: f's."{name}"' for name in names}
-    arrow = {"live_jobs": _table("sys.capture_jobs", held)}
+    arrow = {"live_jobs": _table("sys.capture_jobs", live_rows)}
     return FlightSource(sql, stored.parameters, columns, "s.queued_at, s.job_id", arrow=arrow)
 
 
 def _flights(queries: Queries, scope: ReadScope) -> Iterator[dict[str, Any]]:
-    """Each flight; the estimate counts the rows of all tables, so a limited scope gets none."""
+    """A row for each flight; no row estimate in a limited scope, because it counts the rows of all tables."""
     for flight in FLIGHTS.values():
         estimate = queries.estimate(flight.name) if flight.name in STORED and scope.keys is None else None
         yield {"name": flight.name, "column_count": len(flight.schema), "row_estimate": estimate,
                "writable": flight.writable, "description": flight.description}  # fmt: skip
 
 
-# Sketches opened up into rows.
+# Sketches expanded into rows.
 
 
 def _expanded(
@@ -93,29 +93,30 @@ def _expanded(
     rows_of: Callable[[Mapping[str, Any]], list[dict[str, Any]]],
 ) -> pa.Table:
     """One row per bucket, value or quantile of each column's sketch, with key and provenance of the column's record."""
-    columns, found = stats_source(FLIGHTS["stats.columns"], scope), stats_source(FLIGHTS["stats.sketches"], scope)
+    columns = stats_source(FLIGHTS["stats.columns"], scope)
+    stored = stats_source(FLIGHTS["stats.sketches"], scope)
     names = [*KEY, *PROVENANCE, "column_id", "column_name", "logical_type", "row_count", "null_count", "nan_count",
              "min", "max"]  # fmt: skip
     chosen = ", ".join(f'{columns.columns[name]} AS "{name}"' for name in names)
     sql = (
         f"SELECT c.*, k.data, k.params FROM (SELECT s.table_key, {chosen} FROM {columns.sql} WHERE {columns.where}) c"
         " JOIN (SELECT s.table_key, s.snapshot_id, s.column_id, s.data, s.params"
-        f" FROM {found.sql} WHERE s.role = ? AND s.target_kind = 'COLUMN') k ON k.table_key = c.table_key"
+        f" FROM {stored.sql} WHERE s.role = ? AND s.target_kind = 'COLUMN') k ON k.table_key = c.table_key"
         " AND k.snapshot_id = c.snapshot_id AND k.column_id = c.column_id"
         " ORDER BY c.table_key, c.snapshot_id, c.column_id"
     )
     with database.reading() as cursor:
-        for name, table in {**columns.arrow, **found.arrow}.items():
+        for name, table in {**columns.arrow, **stored.arrow}.items():
             cursor.register(name, table)
-        records = cursor.sql(sql, params=[*columns.parameters, *found.parameters, role]).to_arrow_table().to_pylist()
+        records = cursor.sql(sql, params=[*columns.parameters, *stored.parameters, role]).to_arrow_table().to_pylist()
     rows = []
     for record in records:
         if record["logical_type"] is None:
             continue
         common = {name: record[name] for name in (*KEY, *PROVENANCE, "column_id", "column_name")}
-        if sketches.is_partial(record["params"]):  # a sample beside a record of the whole
+        if sketches.is_partial(record["params"]):  # a sketch of a sample, in a complete record
             common |= {"completeness": "PARTIAL", "usable_for": PLANNING}
-        with suppress(InvalidArgument):  # a sketch that is none of ours, put before puts were checked
+        with suppress(InvalidArgument):  # an unreadable sketch, put before sketches were validated
             rows += [common | row for row in rows_of(record)]
     return _table(flight, rows)
 
@@ -144,7 +145,7 @@ def _buckets(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _text(value: float, type: logical_types.LogicalType) -> str | None:
-    """A quantile as a canonical bound. KLL keeps doubles: numbers as they are, days, and microseconds."""
+    """A quantile as a canonical bound; None if it is not one. KLL has doubles: numbers, days, or microseconds."""
     from datetime import UTC, date, datetime, timedelta
     from decimal import Decimal
 
@@ -177,7 +178,7 @@ def _ranked(data: bytes) -> tuple[float, ...]:
 
 
 def _quantiles(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row per rank; the bounds of the record are the first and the last where it has them."""
+    """A row per rank; the first and last value are the bounds of the record if it has them."""
     type = logical_types.parse(record["logical_type"])
     values = [_text(value, type) for value in _ranked(record["data"])]
     if values:
@@ -187,7 +188,7 @@ def _quantiles(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _within(values: list[str | None], type: logical_types.LogicalType) -> list[str | None]:
-    """The values with those beyond the first or last, which the doubles of a sketch may be, brought back to it."""
+    """The values clamped to the first and last one, which the doubles of a sketch may exceed."""
     first, last = values[0], values[-1]
     if first is None or last is None:
         return values

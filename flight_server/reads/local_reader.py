@@ -1,4 +1,4 @@
-"""Reads inside the server's process, by the path that every client's reads take."""
+"""Reads inside the server's process, on the same path as reads of clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LocalReader:
-    """Reads flights as one caller may see them, in the form of `StatsClient.read`."""
+    """Reads flights with the permissions of one caller; `read` has the signature of `StatsClient.read`."""
 
     def __init__(self, scanner: Scanner, principal: Principal):
         self._scanner, self._principal = scanner, principal
@@ -32,15 +32,15 @@ class LocalReader:
         """The rows of a flight.
 
         Args:
-            flight: Its name.
-            columns: In this order; all when None.
-            where: A list of conditions in JSON form, all of which must hold.
-            snapshot: `stats.*` only: "current" or an id.
-            allow_stale: With `snapshot`: rows of older snapshots, too.
-            limit: The most rows.
+            flight: Name of the flight.
+            columns: Columns in this order; None for all.
+            where: List of predicates in JSON form, combined by AND; None for all rows.
+            snapshot: "current" or an id, for `stats.*` only; None for all stored rows.
+            allow_stale: With `snapshot`, include rows of older snapshots.
+            limit: Most rows to return; None for all.
 
         Raises:
-            StatflightError: As a client is told.
+            StatflightError: The request is not valid, or the flight does not exist.
         """
         command: dict[str, Any] = {"table": flight, "strict": True, "predicates": where, "snapshot": snapshot}
         if columns is not None:

@@ -1,9 +1,9 @@
-"""Prewarming: slices for planners are built for all tables after a start, and for each again after a publish.
+"""Prewarming: builds the slices that planners read, for all tables after a start and for changed ones after a commit.
 
-Two steps. The current rows of a table are packed into one value beside them in the database
-(`store.materialized`), once per change; and they are loaded into the cache until half of it is full: the rest is for
-what is asked now. Tables come in the order of their last read (`sys.column_usage`), then those that nobody has read,
-many with one query. The thread leaves as much time to others as it takes.
+The current rows of a table are packed into one value in the database (`store.materialized`), once per change, and
+loaded into the cache until it is half full; the rest is for slices requested by readers. Tables are processed in the
+order of their last read (`sys.column_usage`), then those never read, many with one query. The thread sleeps as long as
+it works.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from store.schemas import FLIGHTS
 
 log = logging.getLogger("statflight.server")
 
-CHUNK_ROWS: Final = 20_000  # stored rows that one query reads; a table is never split
-LOOK_SECONDS: Final = 1.0  # interval between two checks for published tables
+CHUNK_ROWS: Final = 20_000  # most stored rows read by one query; a table is never split
+LOOK_SECONDS: Final = 1.0  # interval between two checks for changed tables
 
 
 class Prewarmer:
-    """Prewarms tables in a thread of its own."""
+    """Prewarms tables in a background thread."""
 
     def __init__(self, scanner: Scanner, usage: Usage):
         self._scanner, self._usage = scanner, usage
@@ -52,14 +52,14 @@ class Prewarmer:
             try:
                 if keys is None or keys:
                     self.warm(keys)
-            except Exception:  # what is not ready is read when it is asked for
+            except Exception:  # slices that are missing are loaded by readers
                 log.exception("prewarming failed")
             if self._stopped.wait(LOOK_SECONDS):
                 return
             keys = self._scanner.materialized.lost()
 
     def warm(self, keys: Collection[int] | None = None) -> None:
-        """Warms these tables, or all."""
+        """Prewarms these tables; None for all."""
         for tables in self._chunks(keys):
             began = time.monotonic()
             self._warm(tables, again=keys is not None)
@@ -67,18 +67,23 @@ class Prewarmer:
                 return
 
     def _warm(self, tables: Iterable[TableEntry], again: bool) -> None:
-        """Warms tables from stored values, else from rows. `again`: in the cache only those cached before."""
+        """Prewarms tables from materialized values, else from rows.
+
+        Args:
+            tables: The tables.
+            again: In the second half of the cache, replace cached slices only.
+        """
         scanner, known = self._scanner, {table.table_key: table for table in tables}
         generations = {key: scanner.versions.generation(key) for key in known}
-        found = set()
+        valid = set()
         for name, key, snapshot, data in scanner.materialized.having(known):
             slice_ = scanner.unpack(FLIGHTS[name], data, generations[key])
             if slice_ is not None and snapshot == known[key].current_snapshot_id:
-                found.add((name, key))
+                valid.add((name, key))
                 self._cache((name, key, snapshot, False), slice_, again)
         values = []
         for flight in PACKED:
-            missing = [table for key, table in known.items() if (flight.name, key) not in found]
+            missing = [table for key, table in known.items() if (flight.name, key) not in valid]
             for key, snapshot, slice_ in scanner.current(flight, missing):
                 self._cache((flight.name, key, snapshot, False), slice_, again)
                 data = scanner.pack(flight, slice_)
@@ -93,7 +98,7 @@ class Prewarmer:
             cache.put(key, slice_)
 
     def _chunks(self, keys: Collection[int] | None) -> Iterator[list[TableEntry]]:
-        """Tables with rows, in chunks; of all tables, the most recently read first."""
+        """Tables with rows, in chunks; if all tables are prewarmed, the most recently read first."""
         queries = self._scanner.queries
         sizes = {key: rows for flight in PACKED for key, rows in queries.stored_rows(flight, keys).items()}
         tables = {table.table_key: table for table in self._scanner.catalog.tables()}

@@ -1,4 +1,4 @@
-"""ScanRequest → record batches, all inside DuckDB: projection, predicates and limit are one SQL query."""
+"""ScanRequest → record batches by one SQL query with projection, predicates and limit."""
 
 from __future__ import annotations
 
@@ -23,31 +23,35 @@ from store.schemas import Flight
 from store.stats_store import IDENTITY
 from store.table_versions import TableVersions
 
-BATCH_ROWS: Final = 4096  # ~1 MiB of statistics; fewer where single values are large
-_LARGE: Final = {"stats.sketches": 64}
-_FEW_TABLES: Final = 1000  # that a query lists one by one
-ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read comes as it is stored, clustered by table
+BATCH_ROWS: Final = 4096  # ~1 MiB of statistics
+_LARGE: Final = {"stats.sketches": 64}  # rows of a batch for flights with large values
+_FEW_TABLES: Final = 1000  # most tables listed in a query
+ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read is in storage order, clustered by table
 
 ArrowSource: TypeAlias = Callable[[ReadScope], pa.Table | FlightSource]
 
 
 class Queries:
-    """Asks DuckDB for the rows of flights. `arrow_sources` give the flights that are not in it, by name."""
+    """Queries DuckDB for the rows of flights. `arrow_sources` has the sources of computed flights, by name."""
 
     def __init__(self, database: Database, versions: TableVersions):
         self.database, self.versions = database, versions
         self.arrow_sources: dict[str, ArrowSource] = {}
         self._inheriting: LruCache[tuple[str, int], tuple[int, tuple[int, ...] | None]] = LruCache(256)
-        self._estimates: tuple[int, dict[str, int]] = (-1, {})  # rows by physical table, as of an epoch
+        self._estimates: tuple[int, dict[str, int]] = (-1, {})  # epoch; row estimates by physical table
 
     def start(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
-        """The batches; what they are of is fixed once this returns.
+        """Starts the query of a request; the rows are those committed when this returns.
 
         Args:
-            cursor: A cursor of its own.
-            scope: The tables and snapshots it is about.
+            cursor: A cursor for this query only.
+            request: The request.
+            scope: Its tables and snapshots.
+
+        Returns:
+            The batches, with the schema of the request.
         """
-        if scope.epoch is not None:  # what is asked for is current: that is a plain filter
+        if scope.epoch is not None:  # the requested snapshots are current: a plain filter, if there is no commit
             batches = self._query(cursor, request, replace(scope, pins=None, snapshot=None, current=True))
             if self.versions.steady() == scope.epoch:
                 return batches
@@ -63,7 +67,7 @@ class Queries:
         return self._query(cursor, request, scope)
 
     def _lacking(self, flight: str, snapshot: int, epoch: int) -> tuple[int, ...] | None:
-        """The tables that may inherit records at a snapshot, as of an epoch; None where they are many."""
+        """Keys of the tables that may inherit records at a snapshot, at an epoch; None if more than `_FEW_TABLES`."""
         inheriting = self._inheriting.get((flight, snapshot))
         if inheriting is None or inheriting[0] != epoch:
             sql = lacking_sql(flight, ReadScope(snapshot=snapshot), "", f"r.snapshot_id = {int(snapshot)}")
@@ -86,11 +90,11 @@ class Queries:
     def _source(self, request: ScanRequest, scope: ReadScope) -> FlightSource:
         name = request.flight.name
         if arrow_source := self.arrow_sources.get(name):
-            answer = arrow_source(scope)
-            if isinstance(answer, FlightSource):
-                return answer
+            source = arrow_source(scope)
+            if isinstance(source, FlightSource):
+                return source
             columns = {column: f'source."{column}"' for column in request.flight.schema.names}
-            return FlightSource("source", [], columns, arrow={"source": answer})
+            return FlightSource("source", [], columns, arrow={"source": source})
         if catalog_source := SOURCES.get(name):
             return catalog_source(scope)
         used = {*request.names, *(column.strip().lower() for column in tree.columns_of(request.node))}
@@ -115,7 +119,7 @@ class Queries:
         order = f" ORDER BY {source.order}" if ordered else ""
         limit = f" LIMIT {request.limit}" if request.limit is not None else ""
         if limit and source.base and source.join and not self._names_tables(request, source):
-            # the few rows first, then the names of their tables
+            # limit before the join with the names of the tables
             inner = f"SELECT s.* FROM {source.base} WHERE {where}{order}{limit}"
             sql = f"SELECT {chosen} FROM ({inner}) s{source.join}{order}"
         else:
@@ -123,7 +127,7 @@ class Queries:
         return _with_names(sql, parameters, source.names) if source.names else (sql, parameters)
 
     def _names_tables(self, request: ScanRequest, source: FlightSource) -> bool:
-        """True if a condition is on a column of the row's table."""
+        """True if a condition uses a column of the joined table `t`."""
         used = (column.strip().lower() for column in tree.columns_of(request.node))
         return any("t." in source.columns.get(column, "") for column in used)
 
@@ -131,33 +135,33 @@ class Queries:
         name = request.flight.name
         if scope.keys is not None or not name.startswith("stats."):
             return True
-        if name in STORED and request.limit is not None:  # any rows will do, and to sort takes ten times as long
+        if name in STORED and request.limit is not None:  # any rows will do, and sorting takes ten times as long
             return False
         return name not in STORED or self.estimate(name, only_current=scope.current) <= ORDERED_UP_TO
 
     def stored_rows(self, flight: Flight, keys: Collection[int] | None = None) -> dict[int, int]:
-        """Counts the rows of a stored flight over all snapshots, by table key; tables without rows are left out.
+        """Counts the rows of a stored flight over all snapshots.
 
         Args:
             flight: A stored flight.
-            keys: Keys of the tables to look at; None for all.
+            keys: Keys of the tables to count; None for all.
 
         Returns:
-            Table key → rows, by ascending key.
+            Table key → number of rows, by ascending key, without tables that have none.
         """
         among = "" if keys is None else "WHERE table_key IN (SELECT unnest(?::BIGINT[]))"
         sql = f"SELECT table_key, count(*) FROM {STORED[flight.name]} {among} GROUP BY 1 ORDER BY 1"
         return dict(self.database.rows(sql) if keys is None else self.database.rows(sql, list(keys)))
 
     def estimate(self, flight: str, *, only_current: bool = False) -> int:
-        """Rows of a flight of `STORED`, by DuckDB's own estimate.
+        """The number of rows of a flight, estimated by DuckDB.
 
         Args:
             flight: A flight of `STORED`.
-            only_current: Count what answers for current snapshots alone.
+            only_current: Count current rows only.
         """
         epoch = self.versions.epoch
-        if epoch != self._estimates[0]:  # to ask for one takes as long as to ask for all
+        if epoch != self._estimates[0]:  # one estimate takes as long as all
             rows = self.database.rows("SELECT table_name, estimated_size FROM duckdb_tables()")
             self._estimates = (epoch, dict(rows))
         tables = parts(flight) if flight in BY_SNAPSHOT else (STORED[flight],)
@@ -165,8 +169,8 @@ class Queries:
 
 
 def sort_keys(request: ScanRequest, scope: ReadScope) -> tuple[str, ...]:
-    """The columns by which a small answer about one table is put in order once it is there: DuckDB takes longer for
-    the sorting of a few wide rows than for all the rest, and a large answer should not wait for its last row."""
+    """The columns by which a small result about one table is sorted after the query; empty if it is not. DuckDB takes
+    longer to sort a few wide rows than for the rest of the query, and a stream cannot wait for the last row."""
     identity = IDENTITY.get(request.flight.name)
     if scope.only is None or request.limit is not None or request.rows or identity is None:
         return ()
@@ -174,9 +178,10 @@ def sort_keys(request: ScanRequest, scope: ReadScope) -> tuple[str, ...]:
 
 
 def in_order(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """The rows sorted by the keys; the table itself where they are.
+    """The rows sorted by the keys; the table itself if they are sorted already.
 
     Args:
+        table: The rows.
         keys: Columns to sort by, ascending.
     """
     if table.num_rows < 2 or not keys:
@@ -187,22 +192,21 @@ def in_order(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
 
 
 def _batch_rows(schema: pa.Schema) -> int:
-    """The rows of a batch of 1.5 MiB or less: narrow rows cost less in few batches, until a batch outgrows the
-    processor's cache."""
+    """The number of rows of a batch of at most 1.5 MiB: few batches are cheaper, if they fit the CPU's cache."""
     width = sum(32 if type.num_buffers > 2 or type.num_fields else 8 for type in schema.types)
     return next((rows for rows in (65_536, 32_768, 16_384, 8192) if rows * width <= 3 << 19), BATCH_ROWS)
 
 
 def _with_names(sql: str, parameters: list[Any], names: tuple[str, ...]) -> tuple[str, list[Any]]:
-    """Puts parameters where the SQL has `:t0` …, however often."""
+    """Replaces `:t0` … in the SQL by parameters with the names of the table; returns the SQL and all parameters."""
     given = iter(parameters)
     merged: list[Any] = []
 
-    def mark(place: re.Match[str]) -> str:
-        merged.append(next(given) if place[1] is None else names[int(place[1])])
-        return "?" if place[1] is None else "?::VARCHAR"
+    def parameter(match: re.Match[str]) -> str:
+        merged.append(next(given) if match[1] is None else names[int(match[1])])
+        return "?" if match[1] is None else "?::VARCHAR"
 
-    return re.sub(r":t([0-3])|\?", mark, sql), merged
+    return re.sub(r":t([0-3])|\?", parameter, sql), merged
 
 
 def _part_sql(part: Part, source: FlightSource) -> str:
@@ -215,7 +219,7 @@ def _part_sql(part: Part, source: FlightSource) -> str:
 
 
 def _text_sql(column: str, type: pa.DataType) -> str:
-    """A value as text, for the ROWS format."""
+    """SQL of a value as text, for the ROWS format."""
     if pa.types.is_timestamp(type):
         return f"strftime({column}, '%Y-%m-%dT%H:%M:%S.%fZ')"
     if pa.types.is_binary(type):

@@ -1,8 +1,8 @@
 """Stored records as JSON rows, for `resolve`.
 
-Records are made from the slice of their table, else read from the store, and kept in the cache of slices: making one
-takes some fifty times as long as finding it again. A record is valid for a generation of its table, taken before the
-store is read, so that no caller sees less than what was acknowledged. That nothing is stored is cached too.
+Records are built from the slice of their table, else read from the store, and cached with the slices: building one
+takes some fifty times as long as a cache hit. A record is valid for a generation of its table, taken before the store
+is read, so that no caller misses an acknowledged write. The absence of a record is cached too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from store.targets import Target, TargetKind
 RECORD_BYTES: Final = 2048  # estimate of a cached record and its JSON text
 _HIDDEN: Final = frozenset({"table_key", "from_pos", "to_pos", "snapshot_id", "generation", "created_at"})
 
-_BY_TABLE: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # kinds whose rows are found in a slice
+_BY_TABLE: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # kinds whose rows are read from slices
 
 
 RecordKey = tuple[int, int, Target]
@@ -36,7 +36,7 @@ RecordKey = tuple[int, int, Target]
 
 
 class Record(dict[str, Any]):
-    """A stored record as a flat row of its flight, with values that JSON has."""
+    """A stored record as a flat row of its flight, with JSON values."""
 
     @cached_property
     def text(self) -> str:
@@ -45,13 +45,13 @@ class Record(dict[str, Any]):
 
 
 class RecordFinder:
-    """Finds the stored record of a target at exactly a snapshot.
+    """Finds the record of a target stored at exactly a snapshot.
 
     Args:
-        store: Answers what no slice has.
-        catalog: Entries of tables by key.
-        cache: Keeps the records found.
-        scanner: Finds slices.
+        store: The store, for records of targets without slices.
+        catalog: The catalog.
+        cache: The cache of records.
+        scanner: The source of slices.
     """
 
     def __init__(self, store: DuckDBStatsStore, catalog: Catalog, cache: SliceCache, scanner: Scanner):
@@ -59,13 +59,14 @@ class RecordFinder:
         self._generation = scanner.versions.generation
 
     def find(self, wanted: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
-        """One record or None for each, in order; those not cached are read by one query per table and snapshot."""
+        """The record of each key, None if there is none, in order; one query per table, snapshot and kind of those that
+        are not cached."""
         records: dict[RecordKey, Mapping[str, Any] | None] = {}
         missing: dict[tuple[int, int, TargetKind], list[RecordKey]] = {}
         for item in dict.fromkeys(wanted):
-            kept = self._cache.derived(item, self._generation)
-            if kept is not None:
-                records[item] = kept.value
+            cached = self._cache.derived(item, self._generation)
+            if cached is not None:
+                records[item] = cached.value
             else:
                 missing.setdefault((item[0], item[1], item[2].kind), []).append(item)
         for (table_key, snapshot_id, kind), items in missing.items():
@@ -78,8 +79,8 @@ class RecordFinder:
         return [records[item] for item in wanted]
 
     def whole_sketches(self, wanted: Sequence[RecordKey]) -> dict[RecordKey, set[str]]:
-        """The roles of the sketches stored for targets at exactly their snapshots, without those of samples."""
-        found: dict[RecordKey, set[str]] = {}
+        """The roles of the sketches stored for targets at exactly their snapshots, without sketches of samples."""
+        roles: dict[RecordKey, set[str]] = {}
         of_snapshot: dict[tuple[int, int], dict[str, RecordKey]] = {}
         for key in wanted:
             of_snapshot.setdefault(key[:2], {})[key[2].storage_id] = key
@@ -90,8 +91,8 @@ class RecordFinder:
             )  # fmt: skip
             for storage_id, role, params in rows:
                 if not is_partial(params):
-                    found.setdefault(targets[storage_id], set()).add(role)
-        return found
+                    roles.setdefault(targets[storage_id], set()).add(role)
+        return roles
 
     def _read(
         self, table: TableEntry, snapshot_id: int, kind: TargetKind, targets: Sequence[Target]
@@ -114,7 +115,7 @@ class RecordFinder:
 
 
 def _of_slice(slice_: Slice, targets: Sequence[Target]) -> dict[str, Mapping[str, Any]]:
-    """Rows of table or column targets by storage id, those of exactly the slice's snapshot."""
+    """The EXACT rows of table or column targets in a slice, by storage id."""
     ids = tuple(target.column_id for target in targets if target.column_id is not None)
     rows = slice_.select(TableCondition(None, "column_id", ids) if ids else TableCondition(None)).to_pylist()
     exact = (row for row in rows if row["freshness"] == "EXACT")

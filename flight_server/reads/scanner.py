@@ -1,7 +1,7 @@
-"""Scans for callers: which tables they are about, and what answers them.
+"""Scans: determines the tables and snapshots of a request, and answers it from the cache or by a query.
 
-A scan of one table is answered from the cache, else from the materialized slice of the table; everything else by a
-query of DuckDB (`query.py`).
+A scan of one table is answered from the cache, else from the materialized slice of the table; all others by a DuckDB
+query (`query.py`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from store.schemas import FLIGHTS, Flight
 from store.table_versions import TableVersions
 
 MESSAGE_BYTES: Final = 8192  # largest answer of a `read` action that is cached by its command
-SMALL_BYTES: Final = 1 << 20  # largest cached answer that is sent without taking a stream's place
+SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
 
-PACKED: Final = (FLIGHTS["stats.tables"], FLIGHTS["stats.columns"])  # what planners ask for
-_SKETCHES: Final = "stats.sketches"  # a union of columns, which cannot be sorted by a list of columns
+PACKED: Final = (FLIGHTS["stats.tables"], FLIGHTS["stats.columns"])  # materialized, since planners read them
+_SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
 
 _MARKS: Final = {flight.name: mark_of(flight.schema) for flight in PACKED}
 
@@ -42,7 +42,7 @@ Answer: TypeAlias = pa.Table | Stream
 
 
 class Scanner:
-    """Runs scans for callers."""
+    """Runs scans with the permissions of their callers."""
 
     def __init__(
         self, database: Database, catalog: Catalog, versions: TableVersions, slices: SliceCache, streams: Streams
@@ -53,10 +53,11 @@ class Scanner:
         self.queries = Queries(database, versions)
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
-        """The request with "current" fixed to today's snapshot ids, for its ticket.
+        """The request with "current" resolved to snapshot ids, for its ticket.
 
         Args:
-            principal: The caller; only tables it sees are pinned.
+            request: The request.
+            principal: The caller; only tables visible to it are pinned.
         """
         if request.snapshot != CURRENT or request.pins is not None:
             return request
@@ -66,10 +67,11 @@ class Scanner:
         return replace(request, pins=_current(tables))
 
     def scope(self, request: ScanRequest, principal: Principal) -> ReadScope:
-        """The tables of a request, and the snapshot of each.
+        """The tables and snapshots of a request.
 
         Args:
-            principal: The caller; it sees no other tables.
+            request: The request.
+            principal: The caller; only tables visible to it are included.
         """
         epoch = self.versions.steady()
         tables = self._tables(request, principal)
@@ -90,7 +92,7 @@ class Scanner:
         return replace(scope, pins=request.pins, epoch=epoch if request.pins == current else None)
 
     def _tables(self, request: ScanRequest, principal: Principal) -> list[TableEntry] | None:
-        """The tables a request can be about: those its predicates name and its caller sees; None for all."""
+        """The tables that the predicates allow and the caller may see; None for all."""
         if "table_name" not in request.flight.schema.names and principal.sees_all:
             return None
         names = [tree.equal_values(request.node, c) for c in ("table_catalog", "table_schema", "table_name")]
@@ -98,34 +100,34 @@ class Scanner:
             return None
         if all(name is not None and len(name) == 1 for name in names):  # one table by its full name, the usual case
             table = self.catalog.find(tuple(next(iter(name or ())) for name in names))  # type: ignore[arg-type]
-            among = [table] if table else []
+            matching = [table] if table else []
         else:
-            among = [
+            matching = [
                 table for table in self.catalog.tables()
                 if all(name is None or part in name for part, name in zip(table.name, names, strict=True))
             ]  # fmt: skip
-        return [table for table in among if principal.sees(*table.name)]
+        return [table for table in matching if principal.sees(*table.name)]
 
     def read(
         self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,
         command: bytes | None = None,
     ) -> Answer:  # fmt: skip
-        """The answer of a scan, from the cache if it is there, else as of the commits before this call.
+        """Answers a scan, with all commits acknowledged before this call.
 
         Args:
+            request: The scan.
             principal: The caller.
-            is_cancelled: Whether the caller has left.
-            command: The bytes of the command or ticket, under which an answer of one row is cached when it is asked
-                for again.
+            is_cancelled: True once the caller has disconnected.
+            command: Bytes of the command or ticket, the cache key for a repeated answer of one row.
 
         Raises:
-            ResourceExhausted: The answer is larger than an answer may be, or no place is free for a stream.
+            ResourceExhausted: The answer exceeds the size limit, or too many streams are running.
         """
         key = None if command is None or not principal.sees_all else ("one row", command)
-        kept = None if key is None else self.slices.derived(key, self.versions.generation)
-        if kept is not None and kept.value is not None:
-            return self.streams.admit(kept.value)
-        answer = self._read(request, principal, is_cancelled, key, kept is not None)
+        cached = None if key is None else self.slices.derived(key, self.versions.generation)
+        if cached is not None and cached.value is not None:
+            return self.streams.admit(cached.value)
+        answer = self._read(request, principal, is_cancelled, key, cached is not None)
         return self.streams.admit(answer) if isinstance(answer, pa.Table) else answer
 
     def _read(
@@ -140,10 +142,10 @@ class Scanner:
             if batch.num_rows <= 1 or fits(batch, SMALL_BYTES):
                 return table
             return self.streams.serve(table.to_batches(BATCH_ROWS), is_cancelled)
-        return self._anew(request, principal, is_cancelled)
+        return self._from_database(request, principal, is_cancelled)
 
     def _keep_row(self, key: tuple[str, bytes], batch: pa.RecordBatch, of: tuple[int, int], again: bool) -> None:
-        """Notes that a row was asked for; when it was before, caches a copy: a view would keep its slice in memory."""
+        """Caches an answer of one row at its second request, as a copy: a view would keep its slice in memory."""
         row, size = None, len(key[1])
         if again:
             copy = Slice.of(batch, of[1])
@@ -158,14 +160,15 @@ class Scanner:
         """The schema and batches of a scan.
 
         Args:
+            request: The scan.
             principal: The caller.
-            is_cancelled: Whether the caller has left.
+            is_cancelled: True once the caller has disconnected.
         """
         answer = self.read(request, principal, is_cancelled)
         return request.schema, answer.to_batches() if isinstance(answer, pa.Table) else answer
 
     def table(self, request: ScanRequest, principal: Principal) -> pa.Table:
-        """A whole small scan."""
+        """All rows of a scan."""
         schema, batches = self.reader(request, principal)
         return pa.Table.from_batches(batches, schema)
 
@@ -176,19 +179,20 @@ class Scanner:
         """A small answer as one Arrow IPC stream.
 
         Args:
+            request: The scan.
             principal: The caller.
-            is_cancelled: Whether the caller has left.
-            command: The bytes of the command, under which a small answer is cached.
+            is_cancelled: True once the caller has disconnected.
+            command: Bytes of the command, the cache key for a small answer.
 
         Raises:
             InvalidArgument: The answer is too large for one message.
-            ResourceExhausted: It is larger than an answer may be.
+            ResourceExhausted: The answer exceeds the size limit.
         """
         if not principal.sees_all:
             command = None
-        kept = None if command is None else self.slices.derived(command, self.versions.generation)
-        if kept is not None:
-            return self.streams.admit(kept.value)
+        cached = None if command is None else self.slices.derived(command, self.versions.generation)
+        if cached is not None:
+            return self.streams.admit(cached.value)
         return self.streams.admit(self._message(request, principal, is_cancelled, command))
 
     def _message(
@@ -199,7 +203,7 @@ class Scanner:
             batch, of = cached
             batches, whole = [batch], batch.num_rows <= 1 or fits(batch, SMALL_BYTES)
         else:
-            answer = self._anew(request, principal, is_cancelled)
+            answer = self._from_database(request, principal, is_cancelled)
             batches, whole = [], isinstance(answer, pa.Table)
             if isinstance(answer, Stream):
                 answer.close()
@@ -215,8 +219,8 @@ class Scanner:
     def _cached(
         self, request: ScanRequest, principal: Principal
     ) -> tuple[pa.RecordBatch, tuple[int, int] | None] | None:
-        """The answer from a slice, with its table's key and generation; None when the request is not about one table,
-        or when its slice is not cached."""
+        """The answer from a slice, with the table's key and generation (None if the answer is empty without a slice);
+        None if the request is not about one table or its slice is not cached."""
         if request.rows or request.part is not None or not request.flight.name.startswith("stats."):
             return None
         plan = request.plan
@@ -224,12 +228,12 @@ class Scanner:
             return None
         table = self.catalog.find(plan.name)
         if table is None or not principal.sees(*table.name):
-            return _none(request), None
+            return _empty(request), None
         snapshot = None
         if request.snapshot is not None:
             pin = self._pin(request, table)
             if pin is None:
-                return _none(request), None
+                return _empty(request), None
             snapshot = pin
         cached = self.slice(request.flight, table, snapshot, request.allow_stale)
         if cached is None:
@@ -244,15 +248,16 @@ class Scanner:
         return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
 
     def slice(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
-        """Rows of a flight of one table (all stored ones, or those valid for a snapshot), if cached or materialized.
+        """The rows of a flight about one table, if cached or materialized.
 
         Args:
-            flight: A flight `stats.*`.
-            snapshot: Snapshot id; None for all stored rows.
-            allow_stale: Records of other schemas may answer.
+            flight: A `stats.*` flight.
+            table: The table.
+            snapshot: Id of the requested snapshot; None for all stored rows.
+            allow_stale: Include STALE rows.
 
         Returns:
-            None when DuckDB has to answer.
+            The slice; None if DuckDB must be queried.
         """
         stale = allow_stale and snapshot is not None
         return self.slices.get(
@@ -269,11 +274,11 @@ class Scanner:
         return None if data is None else self.unpack(flight, data, generation)
 
     def unpack(self, flight: Flight, data: bytes, generation: int) -> Slice | None:
-        """Opens a materialized slice; None when another version of this program wrote it.
+        """Opens a materialized slice; None if another version of this program wrote it.
 
         Args:
             flight: A flight of `PACKED`.
-            data: What `pack` made.
+            data: Result of `pack`.
             generation: The table's generation, taken before the data was read.
         """
         return Slice.unpacked(data, _MARKS[flight.name], flight.schema, generation)
@@ -283,10 +288,14 @@ class Scanner:
         return rows.packed(_MARKS[flight.name])
 
     def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[int, int, Slice]]:
-        """Table key, snapshot id and slice of the current rows of each table that has any, by one query.
+        """Reads the current rows of tables with one query.
 
         Args:
             flight: A flight of `PACKED`.
+            tables: The tables.
+
+        Yields:
+            Table key, snapshot id and slice, of each table that has current rows.
         """
         pins = {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
         if not pins:
@@ -298,7 +307,7 @@ class Scanner:
             batches = list(self.queries.start(cursor, whole, ReadScope(list(pins), current=True)))
         if not (rows := pa.Table.from_batches(batches, whole.schema)).num_rows:
             return
-        batch = one_batch(rows)  # table by table: a read of known tables is in order
+        batch = one_batch(rows)  # clustered by table, because a scoped read is ordered
         names = [batch.column(name).dictionary_encode().indices.to_numpy() for name in NAMES]
         changes = np.logical_or.reduce([codes[1:] != codes[:-1] for codes in names])
         starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
@@ -310,7 +319,7 @@ class Scanner:
     def _load(
         self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int
     ) -> pa.RecordBatch | None:
-        """All rows of a table as one batch; None when they have more than `most` bytes."""
+        """All rows of a table as one batch; None if they have more than `most` bytes."""
         whole = ScanRequest(flight)
         epoch = self.versions.steady()
         is_current = self.catalog.current_snapshots().get(table.table_key) == snapshot
@@ -327,7 +336,7 @@ class Scanner:
                 batches.append(batch)
         return one_batch(in_order(pa.Table.from_batches(batches, whole.schema), sort_keys(whole, scope)))
 
-    def _anew(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
+    def _from_database(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
         """Answers from DuckDB."""
         if request.flight.name != adbc_statistics.FLIGHT.name:
             return self._run(request, self.scope(request, principal), is_cancelled)
@@ -354,17 +363,17 @@ class Scanner:
         answer = in_order(answer, keys)
         return answer.select(request.names) if hidden else answer
 
-    # Shares of a scan.
+    # Parts of a scan.
 
     def parts(self, request: ScanRequest, principal: Principal) -> list[ScanRequest]:
-        """Splits a scan into disjoint shares that are all of its rows together.
+        """Splits a scan into disjoint parts that cover all of its rows.
 
         Args:
-            request: The scan; `partitions` says how many shares at the most.
-            principal: The caller, whose tables count.
+            request: The scan, with the greatest number of parts in `partitions`.
+            principal: The caller, whose visible tables determine the parts.
 
         Returns:
-            One scan per share; the scan itself where it has a limit, or its flight is computed or `stats.sketches`.
+            One scan per part; the scan itself if it has a limit, or its flight is computed or `stats.sketches`.
         """
         name = request.flight.name
         if request.partitions == 1 or name not in STORED or request.limit is not None or name == _SKETCHES:
@@ -375,7 +384,7 @@ class Scanner:
             wanted = set(scope.keys)
             sizes = [(key, count) for key, count in sizes if key in wanted]
         total = sum(count for _, count in sizes)
-        if not sizes or max(count for _, count in sizes) > 1.5 * total / request.partitions:  # one table is most of it
+        if not sizes or max(count for _, count in sizes) > 1.5 * total / request.partitions:  # one table has most rows
             shares = [Part(None, None, residue, request.partitions) for residue in range(request.partitions)]
         else:
             bounds: list[int | None] = [None]
@@ -388,12 +397,12 @@ class Scanner:
         return [replace(request, part=share) for share in shares]
 
 
-_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # end-of-stream marker of Arrow IPC
 
 
 def _current(tables: Sequence[TableEntry]) -> dict[int, int]:
     return {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
 
 
-def _none(request: ScanRequest) -> pa.RecordBatch:
+def _empty(request: ScanRequest) -> pa.RecordBatch:
     return one_batch(request.schema.empty_table())

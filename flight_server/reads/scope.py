@@ -1,4 +1,4 @@
-"""The scope of a read: whose rows it is about, at which snapshot of each table; and what a read selects from."""
+"""The scope of a read (its tables and their snapshots), and the source that its query selects from."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ class ReadScope:
 
     Attributes:
         keys: Keys of the tables it is limited to; None for all.
-        current: Each table at its current snapshot, as of the moment of the query.
-        snapshot: The snapshot id asked for, of every table.
-        pins: Table key → the snapshot asked for; tables without one have no rows. Without any of `current`, `snapshot`
+        current: Read each table at the snapshot that is current when the query runs.
+        snapshot: Id of the snapshot requested of every table.
+        pins: Table key → id of the requested snapshot; tables without one have no rows. Without `current`, `snapshot`
             and `pins`, every stored row is read.
-        allow_stale: Rows of other schemas may answer.
-        only: The one table of a scope that is about no other: its names need not be looked up.
-        any_dropped: Some table is dropped; its rows are not served.
-        epoch: The commit (`TableVersions.steady`) for which the pins are the current snapshots; None if they are not.
-        lacking: With `snapshot`, keys of the tables that may inherit records; None where that is still to be found out.
+        allow_stale: Include STALE rows.
+        only: The table, if the scope has exactly one, so that its names need no join.
+        any_dropped: True if any table is dropped; rows of dropped tables are not served.
+        epoch: Epoch (`TableVersions.steady`) at which the requested snapshots are the current ones; None if they are
+            not.
+        lacking: With `snapshot`, keys of the tables that may inherit records; None if not yet known.
     """
 
     keys: Sequence[int] | None = None
@@ -46,17 +47,18 @@ class ReadScope:
 
 @dataclass
 class FlightSource:
-    """Something to select from.
+    """A relation to select a flight's rows from.
 
     Attributes:
         sql: The FROM clause; `s` is the row.
-        parameters: Of `sql`, then of `where`.
+        parameters: Parameters of `sql`, then of `where`.
         columns: Column of the flight → its SQL.
-        order: ORDER BY of small reads, of columns of `s`.
+        order: ORDER BY of small reads, over columns of `s`.
         where: A condition that always applies.
-        arrow: Arrow tables that the SQL names.
-        names: Catalog, schema, name and id of the one table: what `:t0` … `:t3` stand for in the SQL of columns.
-        base: The FROM clause without what only names tables, where `sql` is it and `join`: a limit may apply to it.
+        arrow: Arrow tables used in the SQL, by name.
+        names: Catalog, schema, name and id of the only table, the values of `:t0` … `:t3` in the SQL of columns.
+        base: The FROM clause without the join for table names, to which a limit may be applied first; `sql` is `base`
+            and `join`. Empty if there is none.
         join: See `base`.
     """
 
@@ -72,14 +74,14 @@ class FlightSource:
 
 
 def limited_to(alias: str, scope: ReadScope, parameters: list[Any]) -> str:
-    """A condition on table keys; an integer list where they are few, so that DuckDB skips row groups by it.
+    """A condition on table keys: with few keys a list of integers, by which DuckDB skips row groups.
 
-    Long lists become a parameter, the keys of pins are those of the Arrow table `pins` (`pins_of`).
+    Long lists become a parameter; the keys of many pins are those of the Arrow table `pins` (`pins_of`).
 
     Args:
         alias: Alias of the rows.
-        scope: The tables.
-        parameters: Parameters of the query; those of the condition are added.
+        scope: The scope.
+        parameters: Parameters of the query, to which those of the condition are appended.
     """
     keys = scope.keys
     if scope.pins is not None and (keys is None or len(keys) <= 16):
@@ -95,7 +97,7 @@ def limited_to(alias: str, scope: ReadScope, parameters: list[Any]) -> str:
 
 
 def pins_of(scope: ReadScope) -> dict[str, pa.Table]:
-    """The pins as an Arrow table for the SQL to name."""
+    """The Arrow table `pins` (table_key, snapshot_id) for the SQL of a scope; empty without pins."""
     if scope.pins is None:
         return {}
     keys, snapshots = pa.array(scope.pins.keys(), pa.int64()), pa.array(scope.pins.values(), pa.int64())

@@ -1,10 +1,10 @@
 """The one cache in front of DuckDB: an LRU with a size budget.
 
-Its main entries are slices: the rows that a flight shows of one table, either all stored ones or those valid for a
-snapshot, as one Arrow batch. Lookups by column id, name or file path use an index of the slice; other conditions use
-Arrow's kernels, which mean the same as the SQL. Small answers made from slices (a record of `resolve`, the bytes of a
+Its main entries are slices: the rows of a flight about one table, either all stored ones or those valid for a snapshot,
+as one Arrow batch. Lookups by column id, name or file path use an index of the slice; other conditions use Arrow
+kernels, which are equivalent to the SQL. Small answers derived from slices (a record of `resolve`, the bytes of a
 repeated `read` action) are entries of the same LRU. Each entry is valid for one generation of its table
-(`store.table_versions`): any commit that touches the table invalidates it.
+(`store.table_versions`): any commit that changes the table invalidates it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from flight_server.conditions.one_table import TableCondition
 from store.lru import LruCache
 
 INDEX_UP_TO: Final = 50_000  # rows; beyond, building an index costs more than a filter
-TOO_LARGE_SECONDS: Final = 30.0  # before a slice that did not fit is tried again
-_ROW_BYTES: Final = 256  # estimate for the index entries of a row
-_COLUMN_BYTES: Final = 256  # estimate for what Arrow takes to describe the buffers of a column
+TOO_LARGE_SECONDS: Final = 30.0  # interval between attempts to load a slice that did not fit
+_ROW_BYTES: Final = 256  # estimated size of the index entries of a row
+_COLUMN_BYTES: Final = 256  # estimated size of Arrow's objects for a column
 _CODEC: Final = "lz4_raw"
 _PACKED: Final = 1  # version of packed slices; increase it when equal stored rows are served differently
 
@@ -33,8 +33,8 @@ _PACKED: Final = 1  # version of packed slices; increase it when equal stored ro
 class Slice:
     """Rows of one table in serving order, copied into a single buffer.
 
-    A buffer for each column and its null bitmap would take several times the bytes of a small slice, and a view of a
-    larger batch would keep all of that batch alive.
+    Separate buffers for each column and null bitmap would take several times the size of a small slice, and a view of a
+    larger batch would keep that batch in memory.
     """
 
     def __init__(self, block: pa.Buffer, schema: pa.Schema, generation: int):
@@ -49,20 +49,20 @@ class Slice:
 
         Args:
             batch: One table's rows of a flight at a snapshot.
-            generation: The table's version before they were read.
+            generation: The table's generation before they were read.
         """
         return cls(batch.serialize(), batch.schema, generation)
 
     def packed(self, mark: bytes) -> bytes:
-        """Serializes the slice for the store; `unpacked` reverses it."""
+        """Serializes the slice for the store; `unpacked` is the inverse. `mark` is `mark_of` the schema."""
         return mark + self.block.size.to_bytes(8, "little") + pa.compress(self.block, _CODEC, asbytes=True)
 
     @classmethod
     def unpacked(cls, data: bytes, mark: bytes, schema: pa.Schema, generation: int) -> Slice | None:
-        """Opens a packed slice; None when it was packed with another mark.
+        """Opens a packed slice; None if it was packed with another mark.
 
         Args:
-            data: What `packed` made.
+            data: Result of `packed`.
             mark: `mark_of` the schema.
             schema: The flight's schema.
             generation: Generation of the table, taken before the data was read.
@@ -87,11 +87,11 @@ class Slice:
         return index
 
     def select(self, wanted: TableCondition, limit: int | None = None) -> pa.RecordBatch:
-        """Filters by a plan; all columns are returned.
+        """The rows that satisfy a condition, with all columns.
 
         Args:
             wanted: The condition.
-            limit: Rows at the most; None for all.
+            limit: Most rows; None for all.
         """
         batch = self.batch
         if wanted.column is not None:
@@ -109,7 +109,7 @@ class Slice:
 
 
 def _rows(batch: pa.RecordBatch, numbers: Sequence[int]) -> pa.RecordBatch:
-    """Takes rows by ascending numbers, without a copy when they are consecutive."""
+    """Takes rows by ascending numbers, without a copy if they are consecutive."""
     count = len(numbers)
     if not count or numbers[-1] - numbers[0] == count - 1:
         return batch.slice(int(numbers[0]) if count else 0, count)
@@ -132,11 +132,11 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 SliceKey = tuple[str, int, int | None, bool]
-"""Flight, table key, snapshot asked for (None for all stored rows), stale rows allowed."""
+"""Flight, table key, id of the requested snapshot (None for all stored rows), True if STALE rows are included."""
 
 
 class Derived(NamedTuple):
-    """A small answer made from a slice, valid for one generation of its table."""
+    """A small answer derived from a slice, valid for one generation of its table."""
 
     table_key: int
     generation: int
@@ -146,10 +146,10 @@ class Derived(NamedTuple):
 class SliceCache:
     """A thread-safe LRU of slices and of answers derived from them.
 
-    The first read of a slice is only noted, so that one scan over all tables does not evict what is asked repeatedly.
+    A slice is loaded at its second read only, so that one scan over all tables does not evict popular entries.
 
     Args:
-        budget: Bytes of all entries together; 0 turns the cache off.
+        budget: Total size of the entries in bytes; 0 turns the cache off.
     """
 
     def __init__(self, budget: int):
@@ -162,7 +162,7 @@ class SliceCache:
 
     @property
     def used(self) -> int:
-        """Memory held, in bytes."""
+        """Total size of the entries in bytes."""
         return self._slices.size
 
     def has(self, key: SliceKey) -> bool:
@@ -171,15 +171,15 @@ class SliceCache:
 
     @property
     def is_half_full(self) -> bool:
-        """True once prewarming has to stop: the other half is for what is asked now."""
+        """True once prewarming has to stop; the other half is for slices requested by readers."""
         return self.used > self._slices.limit // 2
 
     def derived(self, key: Hashable, generation: Callable[[int], int]) -> Derived | None:
-        """A derived answer, if it is of the present generation (by table key) of its table.
+        """A derived answer; None if there is none of the current generation of its table.
 
         Args:
-            key: As given to `put_derived`.
-            generation: Returns the present generation of a table key.
+            key: Key given to `put_derived`.
+            generation: Table key → current generation.
         """
         entry = self._slices.get(key)
         if isinstance(entry, Derived) and entry.generation == generation(entry.table_key):
@@ -187,12 +187,12 @@ class SliceCache:
         return None
 
     def put_derived(self, key: Hashable, derived: Derived, size_bytes: int) -> None:
-        """Keeps a small answer under a key that is not a `SliceKey`.
+        """Caches a small answer.
 
         Args:
-            key: Unlike any `SliceKey`, which slices have.
+            key: Any key that is not a `SliceKey`.
             derived: The answer, with the table and its generation.
-            size_bytes: Of memory that it takes.
+            size_bytes: Size of the answer in memory.
         """
         self._slices.put(key, derived, size_bytes)
 
@@ -200,13 +200,13 @@ class SliceCache:
         self, key: SliceKey, generation: Callable[[], int], load: Callable[[int], pa.RecordBatch | None],
         unpack: Callable[[int], Slice | None] = lambda _: None,
     ) -> Slice | None:  # fmt: skip
-        """The slice of the present generation of its table; None when DuckDB has to answer.
+        """The slice of the current generation of its table; None if DuckDB must be queried.
 
         Args:
             key: Identity of the slice.
-            generation: Returns the present generation of the table.
-            load: Reads the rows from DuckDB; None when they have more bytes than its argument.
-            unpack: Opens the materialized slice of a generation; None when there is none.
+            generation: Returns the current generation of the table.
+            load: Reads the rows from DuckDB; returns None if they have more bytes than its argument.
+            unpack: Opens the materialized slice of a generation; returns None if there is none.
         """
         now = generation()
         entry = self._slices.get(key)
@@ -235,7 +235,7 @@ class SliceCache:
         return new
 
     def put(self, key: SliceKey, new: Slice) -> bool:
-        """Caches a slice unless it is too large; whether it did."""
+        """Caches a slice; False if it is too large."""
         if new.size > self.largest:
             return False
         self._slices.put(key, new, new.size)

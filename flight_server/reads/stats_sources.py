@@ -1,6 +1,6 @@
-"""The sources of the stored `stats.*` flights: for each way of asking, the rows that answer and how fresh they are.
+"""The sources of the stored `stats.*` flights: for each kind of scope, SQL of the applicable rows and their freshness.
 
-SQL text is made of this file's own words and the schema's own column names; whatever a caller says is a parameter.
+SQL text consists of constants of this file and column names of the schema; values of a request are parameters.
 `s` is the row, `t` its table.
 """
 
@@ -19,12 +19,12 @@ TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table
 
 
 def stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None = None) -> FlightSource:
-    """The rows of a stored `stats.*` flight, each with its freshness for what the scope asks.
+    """The source of a stored `stats.*` flight, with the freshness of each row for the scope.
 
     Args:
         flight: A flight of `STORED`.
-        scope: Whose rows, at which snapshots.
-        used: The columns that the query names, None for all; the caller heeds `names` where it gives them.
+        scope: The tables and snapshots.
+        used: The columns used by the query; a caller that gives them must apply the source's `names`. None for all.
     """
     name = flight.name
     if name == "stats.sketches":
@@ -45,8 +45,8 @@ def _order(name: str, with_snapshot: str) -> str:
 
 
 def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None, base: str, *, labelled: bool) -> FlightSource:
-    """Rows that need no choice: all stored ones, or those that answer for the current snapshots (`labelled` where they
-    have their labels with them). No subquery, and no more joins than the columns need."""
+    """A source without ranking: all stored rows, or current ones (`labelled` if the table has their labels). It has no
+    subquery, and only the joins that the used columns need."""
     parameters: list[Any] = []
     conditions, at = [], "s"
     if flight.name in BY_SPAN:
@@ -93,11 +93,11 @@ def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) 
     return FlightSource(f"(SELECT *, {names} FROM ({inner})) s", values + parameters, columns, arrow=pins_of(scope))
 
 
-# A choice among versions: pinned snapshots, and sketches.
+# Ranking of versions: for pinned snapshots, and for sketches.
 
 
 def _asked(scope: ReadScope) -> str:
-    """Subquery: table_key, snapshot_id, ordinal, schema_hash of the snapshot asked for of each table."""
+    """Subquery: table_key, snapshot_id, ordinal, schema_hash of the requested snapshot of each table."""
     columns = "n.table_key, n.snapshot_id, n.ordinal, n.schema_hash"
     if scope.current:
         return (
@@ -111,7 +111,7 @@ def _asked(scope: ReadScope) -> str:
 
 
 def _choice(row: str, hash_: str, scope: ReadScope) -> tuple[str, str, str]:
-    """SQL of the freshness, of whether the row may answer, and of the order with the best first."""
+    """SQL of the freshness, of the condition that the row applies, and of the order with the best row first."""
     label = freshness_sql(row, hash_, "n.ordinal", "a")
     valid = f"({label}) IS NOT NULL" if scope.allow_stale else f"({label}) <> 'STALE'"
     return label, valid, rank_sql(row, hash_, "n.ordinal", "a")
@@ -122,7 +122,7 @@ def _hash(name: str, row: str) -> str:
 
 
 def _best_rows(name: str, scope: ReadScope, condition: str) -> str:
-    """SQL for the row that answers for each target of the tables in the condition (on `r`), with its freshness."""
+    """SQL of the best applicable row of each target, with its freshness; `condition` (on `r`) selects the tables."""
     label, valid, best = _choice("r", _hash(name, "r"), scope)
     identity = "".join(f', r."{column}"' for column in IDENTITY[name])
     return (
@@ -134,8 +134,8 @@ def _best_rows(name: str, scope: ReadScope, condition: str) -> str:
 
 
 def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
-    """Rows of pinned snapshots. Of a table that has a record of every target at the very snapshot, these are a plain
-    filter; a choice is made among the versions of the others alone."""
+    """SQL of the rows at requested snapshots. A plain filter for tables that have a record of every target at exactly
+    that snapshot; only the versions of other tables are ranked."""
     parameters: list[Any] = []
     if name not in PARTED or scope.only is not None:
         return _best_rows(name, scope, limited_to("r", scope, parameters)), parameters
@@ -164,14 +164,14 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
 
 
 def lacking_sql(name: str, scope: ReadScope, asked: str, exact: str) -> str:
-    """The keys of tables that may inherit records. One with a record of each target that answers for its current
-    snapshot has nothing to inherit at an older one.
+    """SQL of the keys of tables that may inherit records at a requested snapshot. A table with as many records at an
+    older snapshot as it has current ones cannot inherit any there.
 
     Args:
         name: A flight of `PARTED`.
-        scope: With `snapshot` or `pins`.
-        asked: A join of rows `r` that leaves those of the snapshots asked for.
-        exact: A condition on `r` that does.
+        scope: A scope with `snapshot` or `pins`.
+        asked: A join that restricts rows `r` to the requested snapshots; may be empty.
+        exact: A condition on `r` that does; may be `true`.
     """
     return (
         f"SELECT a.table_key FROM {_asked(scope)} a JOIN tables x ON x.table_key = a.table_key"
@@ -185,7 +185,7 @@ def lacking_sql(name: str, scope: ReadScope, asked: str, exact: str) -> str:
 
 
 def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
-    """Rows of files: of every listing, or of the one listing that answers for the snapshot asked for."""
+    """SQL of the rows of files: of all listings, or of the one that applies to the requested snapshot."""
     parameters: list[Any] = []
     listings = f"SELECT f.table_key, f.snapshot_id, f.pos FROM file_snapshots f WHERE f.family = '{name}'"
     if scope.current:
@@ -214,7 +214,7 @@ def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
 
 
 def _sketches(flight: Flight, scope: ReadScope) -> FlightSource:
-    """Sketches of columns, expressions and groups, and those of files, as one."""
+    """Sketches of all targets: those stored by snapshot, and those of files."""
     names = ", ".join(f'"{name}"' for name in stored_columns("stats.sketches"))
     selects, parameters = [], []  # type: list[str], list[Any]
     for family in ("stats.sketches", "file_sketches"):

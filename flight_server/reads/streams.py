@@ -1,10 +1,10 @@
 """Running queries and streams: concurrency limits, deadlines and cancellation.
 
 An answer of a few batches is read completely and holds no resources while it is sent. A larger answer is a stream: it
-holds one of a limited number of places until its last batch is sent, its caller disconnects, or its deadline passes.
-The number of queries that compute their first batches at once is limited, too: more of them do not increase DuckDB's
-throughput, and requests that need no query would wait for the processor. One thread checks deadlines and cancellation
-for all, because a thread that is blocked inside DuckDB or gRPC cannot do so itself.
+counts towards a limit until its last batch is sent, its caller disconnects, or its deadline passes. The number of
+queries that compute their first batches at once is limited, too: more of them do not increase DuckDB's throughput, and
+would take CPU time from requests that need no query. One thread checks deadlines and cancellation for all, because a
+thread that is blocked inside DuckDB or gRPC cannot do so itself.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from store.database import Connection
 from store.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 
 MAX_BATCH_BYTES: Final = 4 << 20
-MAX_QUERIES: Final = max(4, 2 * (os.cpu_count() or 1))  # unless the settings say otherwise
-SMALL_BATCHES: Final = 2  # answers up to this size are not counted as streams, unless they have more rows than
-SMALL_ROWS: Final = 16_384
-LARGEST_WHOLE: Final = 1 << 30  # bytes; no whole answer is larger
-_TICK: Final = 0.015
-_IDLE_TICKS: Final = 200  # without anything to watch until the watching thread sleeps and has to be woken
+MAX_QUERIES: Final = max(4, 2 * (os.cpu_count() or 1))  # default of the setting
+SMALL_BATCHES: Final = 2  # answers of at most that many batches
+SMALL_ROWS: Final = 16_384  # and rows are not streams
+LARGEST_WHOLE: Final = 1 << 30  # bytes; answers that are not streams are smaller
+_TICK: Final = 0.015  # seconds between two checks
+_IDLE_TICKS: Final = 200  # checks without running queries after which the thread sleeps until it is notified
 
 
 def never() -> bool:
@@ -40,8 +40,8 @@ def never() -> bool:
 class Watched:
     """A query or stream that is stopped when its caller disconnects or its deadline passes.
 
-    `_lock` is held during the check for cancellation: Flight frees the context of a call soon after its end, which must
-    not happen while the context is in use.
+    `_lock` is held during the check for cancellation, because Flight frees the context of a call soon after its end,
+    which must not happen while the context is in use.
     """
 
     def __init__(self, cursor: Connection | None, is_cancelled: Callable[[], bool], deadline: float):
@@ -51,7 +51,7 @@ class Watched:
         self._on_end: Callable[[], None] | None = None
 
     def still_runs(self, now: float) -> bool:
-        """True while there is something left to watch."""
+        """Checks for cancellation and the deadline at a time `now` (monotonic seconds); False once it has ended."""
         with self._lock:
             if self._ended:
                 return False
@@ -60,7 +60,7 @@ class Watched:
             if (self._left or self._late) and self._cursor is not None:
                 with suppress(duckdb.Error):
                     self._cursor.interrupt()
-            if self._late and self._on_end is not None:  # its caller may never take another batch: others may
+            if self._late and self._on_end is not None:  # free the slot now: the caller may never read again
                 self._on_end()
                 self._on_end = None
             return True
@@ -90,16 +90,16 @@ class Watched:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Context for calls of DuckDB: an interruption is raised as its reason."""
+        """Context for calls of DuckDB: raises the reason of an interruption, Cancelled or DeadlineExceeded."""
         try:
             if self._late:
                 raise self._reason()
             yield
-        except (duckdb.InterruptException, pa.ArrowException, OSError) as trouble:
-            # Arrow wraps what DuckDB raises while it streams
+        except (duckdb.InterruptException, pa.ArrowException, OSError) as error:
+            # Arrow wraps exceptions of DuckDB during a stream
             if self._left or self._late:
                 raise self._reason() from None
-            raise RuntimeError("the query failed") from trouble  # nothing that a caller could put right
+            raise RuntimeError("the query failed") from error  # not the caller's fault
 
     def _reason(self) -> Exception:
         if self._late:
@@ -140,8 +140,8 @@ class Stream:
         return piece
 
     def close(self) -> None:
-        """Ends the query and gives the stream's place back."""
-        self._batches = iter(())  # lets go of DuckDB's result
+        """Ends the query and frees the stream's slot."""
+        self._batches = iter(())  # releases DuckDB's result
         self._pieces.clear()
         self._watched.end()
 
@@ -154,19 +154,19 @@ def _too_large() -> ResourceExhausted:
 
 
 def fits(batch: pa.RecordBatch, most_bytes: int) -> bool:
-    """True if the batch has at most `most_bytes` bytes. Exact, and slow, only where its buffers have more."""
+    """True if the batch has at most `most_bytes` bytes; computes the exact size only if its buffers have more."""
     return batch.get_total_buffer_size() <= most_bytes or batch.nbytes <= most_bytes
 
 
 def _bytes_alone(batch: pa.RecordBatch) -> int:
-    """The bytes of a batch that is alone in its buffers, unless it is a part of a large one: these are told twenty
-    times sooner than those of its rows."""
+    """Size of a batch in bytes: that of its buffers, twenty times faster than `nbytes`, unless they are large and may
+    be shared with other batches."""
     size: int = batch.get_total_buffer_size()
     return size if size <= MAX_BATCH_BYTES else batch.nbytes
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of at most MAX_BATCH_BYTES, or of one row."""
+    """Splits a batch into parts of at most MAX_BATCH_BYTES, or of one row."""
     if batch.num_rows <= 1 or fits(batch, MAX_BATCH_BYTES):
         yield batch
     else:
@@ -186,32 +186,32 @@ class Turns:
     @contextmanager
     def turn(self, check: Callable[[], None]) -> Iterator[None]:
         """Waits for a turn; `check` raises to stop waiting."""
-        called = None
+        granted = None
         with self._lock:
             if self._free:
                 self._free -= 1
             else:
-                called = threading.Event()
-                self._waiting.append(called)
+                granted = threading.Event()
+                self._waiting.append(granted)
         try:
-            while called is not None and not called.wait(_TICK):
+            while granted is not None and not granted.wait(_TICK):
                 check()
         except BaseException:
-            self._leave(called)
+            self._leave(granted)
             raise
         try:
             yield
         finally:
-            self._give_on()
+            self._release()
 
-    def _leave(self, called: threading.Event | None) -> None:
+    def _leave(self, granted: threading.Event | None) -> None:
         with self._lock:
-            if called is not None and not called.is_set():
-                self._waiting.remove(called)
+            if granted is not None and not granted.is_set():
+                self._waiting.remove(granted)
                 return
-        self._give_on()
+        self._release()
 
-    def _give_on(self) -> None:
+    def _release(self) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().set()
@@ -223,7 +223,14 @@ Answer = TypeVar("Answer", pa.Table, pa.Buffer)
 
 
 class Streams:
-    """Limits of streams and queries, and the thread that checks them."""
+    """The limits of streams and queries, and the thread that checks deadlines and cancellation.
+
+    Args:
+        places: Most concurrent streams.
+        seconds: Longest duration of a query or stream.
+        most_bytes: Most bytes of an answer.
+        queries: Most queries that compute their first batches at once.
+    """
 
     def __init__(self, places: int, seconds: float, most_bytes: int, queries: int = MAX_QUERIES):
         self.places, self.seconds, self.most_bytes = places, seconds, most_bytes
@@ -238,17 +245,20 @@ class Streams:
         self, cursor: Connection, start: Callable[[], Any], schema: pa.Schema, is_cancelled: Callable[[], bool] = never,
         shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> pa.Table | Stream:  # fmt: skip
-        """Starts a query on its own cursor: the whole answer where it is small, else a stream of its shaped batches.
+        """Runs a query.
 
         Args:
-            cursor: The query's own cursor; it is closed when the answer ends.
+            cursor: The query's own cursor; closed when the answer ends.
             start: Starts the query and returns its batches.
-            schema: Of the batches.
-            is_cancelled: Whether the caller has left.
-            shape: Applied to each batch of a stream.
+            schema: Schema of the batches.
+            is_cancelled: True once the caller has disconnected.
+            shape: Function applied to each batch of a stream; None for none.
+
+        Returns:
+            All rows, not shaped, if they are few; else a stream of shaped batches.
 
         Raises:
-            ResourceExhausted: No place is free for a stream, or for a query.
+            ResourceExhausted: Too many streams are running.
         """
         watched = self._watch_over(cursor, is_cancelled)
         try:
@@ -269,8 +279,8 @@ class Streams:
             raise
 
     def admit(self, answer: Answer) -> Answer:
-        """A whole answer (a table, or its bytes), unless it is larger than any answer may be."""
-        if self.most_bytes >= LARGEST_WHOLE:  # to add up a table's buffers takes a part of the time of a small read
+        """Returns an answer that is not a stream; raises ResourceExhausted if it exceeds the size limit."""
+        if self.most_bytes >= LARGEST_WHOLE:  # adding up a table's buffers would slow down small reads
             return answer
         size = answer.nbytes if isinstance(answer, pa.Table) else answer.size
         if size > self.most_bytes:
@@ -278,13 +288,14 @@ class Streams:
         return answer
 
     def serve(self, batches: Iterable[pa.RecordBatch], is_cancelled: Callable[[], bool] = never) -> Stream:
-        """Makes a stream of batches in memory.
+        """A stream of batches in memory.
 
         Args:
-            is_cancelled: Whether the caller has left.
+            batches: The batches.
+            is_cancelled: True once the caller has disconnected.
 
         Raises:
-            ResourceExhausted: No place is free.
+            ResourceExhausted: Too many streams are running.
         """
         return self._stream(self._watch_over(None, is_cancelled), iter(batches), lambda batch: batch.nbytes)
 
@@ -296,10 +307,10 @@ class Streams:
                 watched.end()
                 raise ResourceExhausted(f"{self.running} streams are being read already", hint="try again later")
             self.running += 1
-        watched.then(self._give_back)
+        watched.then(self._free)
         return Stream(watched, batches, self.most_bytes, bytes_of)
 
-    def _give_back(self) -> None:
+    def _free(self) -> None:
         with self._wake:
             self.running -= 1
 
@@ -326,9 +337,9 @@ class Streams:
                         self._wake.wait()
                 watched = list(self._watched)
             now = time.monotonic()
-            gone = [each for each in watched if not each.still_runs(now)]
+            ended = [each for each in watched if not each.still_runs(now)]
             with self._wake:
-                self._watched.difference_update(gone)
+                self._watched.difference_update(ended)
             time.sleep(_TICK)
 
 

@@ -1,4 +1,4 @@
-"""Usage counters of tables and columns: counted in memory, stored every few seconds."""
+"""Usage counters of tables and columns: counted in memory, stored every few seconds (`sys.column_usage`)."""
 
 from __future__ import annotations
 
@@ -14,42 +14,43 @@ from store.catalog_store import Catalog
 from store.database import Connection, Database, insert_rows
 
 FLUSH_SECONDS: Final = 5.0
-MAX_COUNTED: Final = 100_000  # columns noted between two flushes; more are not counted
-COUNTED_TOGETHER: Final = 256  # reads; until then one costs its caller next to nothing
-WHOLE: Final = ""  # reads of a table that name no column
+MAX_COUNTED: Final = 100_000  # most columns counted between two flushes; reads of others are dropped
+COUNTED_TOGETHER: Final = 256  # reads queued before they are counted, so that a read costs its caller almost nothing
+WHOLE: Final = ""  # the column of reads that name none
 
 Key = tuple[int, str | int]
 """Table key, column name or id."""
 
 
 class Usage:
-    """Counts of reads. A crash loses those of the last seconds, which is acceptable."""
+    """Counts reads. A crash loses the counts of the last seconds, which is acceptable."""
 
     def __init__(self, database: Database, catalog: Catalog):
         self._database, self._catalog = database, catalog
-        self._reads: deque[TableCondition] = deque()  # not counted yet
-        self._counts: dict[Key, list[float]] = {}  # reads, time of the last
+        self._reads: deque[TableCondition] = deque()  # queued reads
+        self._counts: dict[Key, list[float]] = {}  # number of reads, time of the last one
         self._lock = threading.Lock()
         self._flushed = time.monotonic()
 
     def read(self, plan: TableCondition) -> None:
-        """A read of what the plan is about."""
+        """Queues a read for counting."""
         self._reads.append(plan)
         if len(self._reads) >= COUNTED_TOGETHER:
             self._count()
 
     def _count(self) -> None:
-        with suppress(IndexError):  # others count too
+        with suppress(IndexError):  # other threads may count at the same time
             while True:
                 plan = self._reads.popleft()
                 if plan.name is not None and (table := self._catalog.find(plan.name)) is not None:
                     self.note(table.table_key, plan.values if plan.column in ("column_id", "column_name") else ())
 
     def note(self, table_key: int, columns: tuple[Any, ...] = ()) -> None:
-        """A read of the table, or of these columns of it by name or id.
+        """Counts a read of a table or of some of its columns.
 
         Args:
-            columns: Names or ids; empty for the whole table.
+            table_key: Key of the table.
+            columns: Names or ids of the columns; empty for the whole table.
         """
         now = time.time()
         with self._lock:
@@ -62,16 +63,16 @@ class Usage:
                     self._counts[table_key, column] = [1, now]
 
     def flush(self, every: float = FLUSH_SECONDS) -> None:
-        """Writes down what was counted, if it was not done a short while ago."""
+        """Stores the counts, unless that was done less than `every` seconds ago."""
         if time.monotonic() - self._flushed < every:
             return
         self._count()
         if not self._counts:
             return
         with self._lock:
-            noted, self._counts = self._counts, {}
+            unstored, self._counts = self._counts, {}
         self._flushed = time.monotonic()
-        counted = self._named(noted)
+        counted = self._named(unstored)
 
         def run(connection: Connection) -> None:
             keys = sorted({key for key, _ in counted})
@@ -95,7 +96,7 @@ class Usage:
         self._database.write(run)
 
     def _named(self, counted: dict[Key, list[float]]) -> dict[tuple[int, str], list[float]]:
-        """Counts by column name; columns that the table lacks are dropped."""
+        """Counts by column name, without columns that the table does not have."""
         names: dict[Key, list[str]] = {}
         for key, name, number in self._database.rows(
             "SELECT table_key, column_name, column_id FROM column_ids WHERE table_key IN (SELECT unnest(?::BIGINT[]))",
@@ -103,21 +104,21 @@ class Usage:
         ):  # fmt: skip
             names[key, name] = [name]
             names.setdefault((key, number), []).append(name)
-        found: dict[tuple[int, str], list[float]] = {}
+        named: dict[tuple[int, str], list[float]] = {}
         for (key, column), (reads, last) in counted.items():
             for name in [WHOLE] if column == WHOLE else names.get((key, column), ()):
-                before = found.get((key, name), [0, 0.0])
-                found[key, name] = [before[0] + reads, max(before[1], last)]
-        return found
+                before = named.get((key, name), [0, 0.0])
+                named[key, name] = [before[0] + reads, max(before[1], last)]
+        return named
 
     def of(self, table_key: int) -> dict[str, int]:
-        """Column name → reads written down."""
+        """Column name → number of stored reads."""
         return dict(self._database.rows(
             "SELECT column_name, reads FROM column_usage WHERE table_key = ? AND column_name IS NOT NULL", table_key
         ))  # fmt: skip
 
     def latest(self) -> list[int]:
-        """Keys of the tables whose reads were written down, the one read last first."""
+        """Keys of the tables with stored reads, most recently read first."""
         return [key for (key,) in self._database.rows(
             "SELECT u.table_key FROM column_usage u JOIN tables t ON t.table_key = u.table_key AND NOT t.dropped"
             " GROUP BY 1 ORDER BY max(u.last_read_at) DESC, 1"

@@ -1,4 +1,4 @@
-"""Drafts: rows that a worker puts under a lease, until they are published or dropped."""
+"""Drafts: rows that a worker puts under a lease, invisible until they are published."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store.stats_store import DuckDBStatsStore, Put, PutMode
 
 
 class Draft:
-    """Rows put under a lease, unseen until they are published; many of them wait in files in the directory."""
+    """Rows put under a lease; large ones are spilled to files in the directory."""
 
     def __init__(self, directory: Path | None = None):
         self._directory = directory
@@ -31,22 +31,22 @@ class Draft:
         return bool(self._buffers or self._few or self._listings)
 
     def declare(self, listing: Listing) -> None:
-        """Notes how the files of a snapshot are listed."""
+        """Adds the file listing of a snapshot."""
         with self._lock:
             self._listings[listing.snapshot_id] = listing
 
     @property
     def continues(self) -> bool:
-        """True if its file rows are the difference from an earlier listing."""
+        """True if the draft has a listing that is based on an earlier one."""
         return any(listing.base_snapshot_id is not None for listing in self._listings.values())
 
     def publish(self, connection: Connection, store: DuckDBStatsStore, table: TableEntry) -> None:
-        """Stores all of it.
+        """Stores the draft.
 
         Args:
             connection: The writer's.
-            store: Where to.
-            table: The table that the draft is about.
+            store: The store.
+            table: The table of the draft.
         """
         for listing in self._listings.values():
             if listing.base_snapshot_id is not None:
@@ -56,15 +56,16 @@ class Draft:
         mark_listings(connection, self.listings(table))
 
     def listings(self, table: TableEntry) -> list[tuple[int, Listing]]:
-        """The declared listings with the key of their table; their marks are kept once their rows are stored."""
+        """The declared listings with the key of their table, for `mark_listings` once their rows are stored."""
         return [(table.table_key, listing) for listing in self._listings.values()]
 
     def add(self, put: Put, whole: bool, *, few: bool = False) -> None:
-        """Takes rows.
+        """Adds rows.
 
         Args:
-            whole: They are all there are of their flight at their snapshots.
-            few: They stay in memory; others may go to a file.
+            put: The rows.
+            whole: True if they are all rows of their flight at their snapshots.
+            few: Keep them in memory; others may be spilled to a file.
         """
         mode = PutMode.REPLACE_SNAPSHOT if whole else put.mode
         with self._lock:
@@ -77,9 +78,9 @@ class Draft:
             self._buffers[key].add(put.rows)
 
     def merged(self) -> list[Put]:
-        """Puts in the order of publishing: what was asked for first, then what was found besides."""
+        """The puts in the order of publishing: requested statistics first, then additional ones (mode FILL)."""
         with self._lock:
-            if self._merged is None:  # a write may be tried twice, a buffer gives its rows once
+            if self._merged is None:  # cached, because a write may run twice and a buffer returns its rows once
                 buffers = self._buffers.items()
                 puts = [Put(flight, buffer.table(), mode) for (flight, mode, _), buffer in buffers]
                 self._merged = together(puts + self._few)
@@ -87,23 +88,24 @@ class Draft:
 
 
 class DraftGroup:
-    """Stores the drafts that one transaction publishes as one put, which costs by its rows and not by their tables.
+    """Stores all drafts published in one group of writes as one put, whose cost depends on rows, not on tables.
 
-    Where the put is refused, the writer tries each transaction alone, and only the draft at fault hears of it.
+    If the put is refused, the writer repeats each write on its own, so that only the draft at fault fails.
     """
 
     def __init__(self, store: DuckDBStatsStore):
         self._store = store
-        self._drafts: list[tuple[Draft, TableEntry]] = []  # of the transaction that runs
-        store.database.before_commit.insert(0, self._store_all)  # before anything that looks at what was put
+        self._drafts: list[tuple[Draft, TableEntry]] = []  # of the running transaction
+        store.database.before_commit.insert(0, self._store_all)  # before hooks that depend on the stored rows
         store.database.on_rollback.append(lambda _: self._drafts.clear())
 
     def publish(self, connection: Connection, draft: Draft, table: TableEntry) -> None:
-        """Stores a draft by the end of the writer's transaction, inside of which this is called.
+        """Stores a draft by the end of the writer's transaction; called inside of it.
 
         Args:
             connection: The writer's.
-            table: The table that it is about.
+            draft: The draft.
+            table: The table of the draft.
         """
         if draft.continues:
             draft.publish(connection, self._store, table)
@@ -121,7 +123,7 @@ class DraftGroup:
 
 
 def together(puts: Iterable[Put]) -> list[Put]:
-    """One put for each flight and mode, in the order of publishing: sketches after what they belong to."""
+    """Merges puts into one for each flight and mode, in the order of publishing: sketches after their records."""
     groups: dict[tuple[str, PutMode], list[pa.Table]] = {}
     for put in puts:
         groups.setdefault((put.flight, put.mode), []).append(put.rows)

@@ -1,4 +1,4 @@
-"""DoPut: Arrow batches → cast and validated by vector → one atomic commit → counts back."""
+"""DoPut: reads and validates a stream of Arrow batches, as one atomic put."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ from store.stats_store import Put, PutMode
 
 MAX_PUT_BYTES: Final = 8 << 30
 PUBLIC_MODES: Final = (PutMode.CREATE, PutMode.UPSERT, PutMode.REPLACE_SNAPSHOT)
-_FEW_ROWS: Final = 4096  # are checked by the thread that reads the stream, more beside it
-_CHECKED_AHEAD: Final = 3  # batches of one stream
+_FEW_ROWS: Final = 4096  # smaller batches are validated by the thread that reads the stream, others in the pool
+_CHECKED_AHEAD: Final = 3  # most batches of one stream in validation
 _CHECKERS: Final = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="put-check")
 _KEYS: Final = ("table", "mode", "idempotency_key", "draft", "extra", "whole")
 
 
 @dataclass(frozen=True, slots=True)
 class PutRequest:
-    """The descriptor of a put. `draft` is a worker's lease token: the rows wait until the lease is finished."""
+    """A parsed put descriptor. `draft` is a worker's lease token; the rows are published when the lease is finished.
+    `whole` is true if they are all rows of their flight at their snapshots."""
 
     flight: Flight
     mode: PutMode = PutMode.CREATE
@@ -50,8 +51,8 @@ def parse_put(descriptor: flight.FlightDescriptor) -> PutRequest:
     """The request of a DoPut's descriptor.
 
     Raises:
-        InvalidArgument: It is not valid, or the flight takes no rows.
-        NotFound: The flight is unknown.
+        InvalidArgument: The descriptor is not valid, or the flight takes no rows.
+        NotFound: The flight does not exist.
     """
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
         return PutRequest(_writable(path_name(descriptor)))
@@ -65,7 +66,7 @@ def _parse_command(body: Any) -> PutRequest:
     name, mode, key = body.get("table"), body.get("mode", "create"), body.get("idempotency_key")
     draft, extra, whole = body.get("draft"), body.get("extra", False), body.get("whole", False)
     if not isinstance(name, str):
-        raise InvalidField("table", "is missing or no text", expected="the name of a flight", actual=name)
+        raise InvalidField("table", "must be a string", expected="the name of a flight", actual=name)
     if mode not in PUBLIC_MODES:
         raise InvalidField("mode", "is unknown", expected=" | ".join(PUBLIC_MODES), actual=mode)
     if key is not None and (not isinstance(key, str) or not 0 < len(key) <= 1000):
@@ -81,7 +82,7 @@ def _writable(name: str) -> Flight:
     flight_ = find_flight(name)
     if not flight_.writable:
         raise InvalidArgument(
-            f"{name} is not written by DoPut", code="NOT_WRITABLE", hint="the flight sys.flights tells which are"
+            f"{name} cannot be written by DoPut", code="NOT_WRITABLE", hint="the flight sys.flights lists writable ones"
         )
     return flight_
 
@@ -90,27 +91,32 @@ def read_rows(
     request: PutRequest, reader: Any, principal: Principal, policy: ZonePolicy,
     is_cancelled: Callable[[], bool], directory: Path | None = None,
 ) -> pa.Table:  # fmt: skip
-    """The stream's rows, checked, as one table. Nothing is stored yet; many rows wait in a file in the directory.
+    """Reads and validates the rows of a put stream; stores nothing.
 
     Args:
-        request: What is put.
+        request: The put.
         reader: The stream.
         principal: The caller.
-        policy: What to do with instants that lack a zone.
-        is_cancelled: Whether the caller has left.
-        directory: Where rows wait that are too many for memory; None keeps them there.
+        policy: Treatment of bounds with a zone for TIMESTAMP columns.
+        is_cancelled: True once the caller has disconnected.
+        directory: Directory of the spill file; None to keep all rows in memory.
+
+    Returns:
+        All rows, validated.
 
     Raises:
-        InvalidArgument: A row is wrong; names it.
+        InvalidArgument: The stream is malformed or too large, or a row is not valid; the message has its number.
+        PermissionDenied: The caller may not write one of the tables.
+        Cancelled: The caller disconnected before the end of the stream.
     """
     received, size = 0, 0
-    # the schema alone is checked too: a stream without rows must still be one that could have had some
+    # the schema is checked first, so that a stream without rows is refused if it is not valid
     schema = _whole(lambda: _named(reader.schema))
     buffer = SpillBuffer(_prepared(request.flight, schema, policy), directory)
-    checks: deque[Callable[[], pa.Table]] = deque()  # of batches, in their order
+    checks: deque[Callable[[], pa.Table]] = deque()  # validations of batches, in order
 
     def check(batch: pa.RecordBatch, first_row: int) -> pa.Table:
-        clamp = request.draft is not None  # a capture estimates, anybody else claims
+        clamp = request.draft is not None  # only captures may have estimates that are too large
         part = records.prepare(request.flight, batch, policy, first_row=first_row, clamp=clamp)
         if request.flight.name == "stats.sketches" and request.draft is None:
             _check_sketches(part, first_row)
@@ -127,7 +133,7 @@ def read_rows(
             continue
         if size > MAX_PUT_BYTES:
             raise InvalidArgument(f"the stream has more than {MAX_PUT_BYTES} bytes", hint="put it in several streams")
-        size += batch.get_total_buffer_size()  # unlike nbytes it trusts no offsets
+        size += batch.get_total_buffer_size()  # nbytes would read offsets that are not validated yet
         if batch.num_rows < _FEW_ROWS:
             checks.append(functools.partial(check, batch, received))
         else:
@@ -146,12 +152,12 @@ def read_rows(
 
 @functools.lru_cache(128)
 def _prepared(flight: Flight, schema: pa.Schema, policy: ZonePolicy) -> pa.Schema:
-    """The schema of checked rows of a stream; workers send the same few again and again."""
+    """The schema of validated rows; cached, because workers send the same few schemas repeatedly."""
     return records.prepare(flight, pa.Table.from_batches([], schema), policy).schema
 
 
 def _check_sketches(rows: pa.Table, first_row: int) -> None:
-    """Refuses sketches that nobody could read: they would make the answers that are computed from them fail."""
+    """Refuses unreadable sketches, from which no histogram or NDV could be computed."""
     if unreadable := first_unreadable(rows["sketch_type"], rows["data"]):
         row, reason = unreadable
         type, data = rows["sketch_type"][row].as_py(), rows["data"][row].as_py()
@@ -160,24 +166,24 @@ def _check_sketches(rows: pa.Table, first_row: int) -> None:
 
 
 def _whole(read: Callable[[], Any]) -> Any:
-    """Reads a caller's stream; every error that Arrow raises is the caller's, not the server's."""
+    """Reads from a caller's stream; errors of Arrow become InvalidArgument."""
     try:
         return read()
-    except flight.FlightError:  # the caller has left, or its time is over
+    except flight.FlightError:  # the caller disconnected, or its deadline passed
         raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as trouble:
-        raise InvalidArgument(f"the Arrow stream is malformed: {_reason(trouble)}") from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
+        raise InvalidArgument(f"the Arrow stream is malformed: {_reason(error)}") from None
 
 
 def _named(schema: pa.Schema) -> pa.Schema:
-    schema.names  # noqa: B018  decoded here: bytes that are not UTF-8 are found while the stream is read
+    schema.names  # noqa: B018  decodes the names, to find invalid UTF-8 while the stream is read
     return schema
 
 
-def _reason(trouble: BaseException) -> str:
-    if isinstance(trouble, UnicodeDecodeError):
+def _reason(error: BaseException) -> str:
+    if isinstance(error, UnicodeDecodeError):
         return "a name is not valid UTF-8"
-    return next(iter(str(trouble).splitlines()), "")[:300]
+    return next(iter(str(error).splitlines()), "")[:300]
 
 
 def _check_permission(rows: pa.Table, principal: Principal, request: PutRequest) -> None:
@@ -191,12 +197,12 @@ def _check_permission(rows: pa.Table, principal: Principal, request: PutRequest)
 
 
 def to_put(request: PutRequest, rows: pa.Table) -> Put:
-    """The put of checked rows."""
+    """The put of validated rows."""
     return Put(request.flight.name, rows, request.mode)
 
 
 class _Stream:
-    """An IPC stream of bytes, read as Flight's are."""
+    """An Arrow IPC stream in memory, with the interface of Flight's reader."""
 
     def __init__(self, data: bytes | memoryview):
         self._reader = pa.ipc.open_stream(data)
@@ -207,17 +213,17 @@ class _Stream:
 
 
 def with_streams(items: Sequence[Any], streams: memoryview) -> list[Any]:
-    """Items of `rows` with the streams behind the body in place of their lengths.
+    """Replaces lengths in the items of `rows` by the streams that follow the JSON body.
 
     Args:
         items: Untrusted; `ipc` is a length in bytes, or base64.
-        streams: The streams in the order of the items.
+        streams: The concatenated streams, in the order of the items.
 
     Returns:
-        The items, `ipc` a stream where it was a length.
+        The items, with a stream in `ipc` instead of a length.
 
     Raises:
-        InvalidField: A length is not one, or the lengths are not those of the streams.
+        InvalidField: A length is not valid, or the lengths do not add up to the size of `streams`.
     """
     filled, start = [], 0
     for item in items:
@@ -228,27 +234,27 @@ def with_streams(items: Sequence[Any], streams: memoryview) -> list[Any]:
             start += length
         filled.append(item)
     if start != len(streams):
-        raise InvalidField("ipc", "leaves streams over", expected=len(streams), actual=start)
+        raise InvalidField("ipc", "lengths do not add up to the streams", expected=len(streams), actual=start)
     return filled
 
 
 def inline(
     item: Any, draft: str, principal: Principal, policy: ZonePolicy, is_cancelled: Callable[[], bool]
 ) -> tuple[Put, bool]:
-    """Rows sent along with an outcome: `{"table", "extra"?, "whole"?, "ipc"}`, an IPC stream or its base64.
+    """Reads rows sent with the outcome of a capture.
 
     Args:
-        item: Untrusted.
-        draft: Id of the draft that they go to.
+        item: `{"table", "extra"?, "whole"?, "ipc"}`, untrusted; `ipc` is an Arrow IPC stream, or base64 of one.
+        draft: Id of the draft.
         principal: The caller.
-        policy: What to do with instants that lack a zone.
-        is_cancelled: Whether the caller has left.
+        policy: Treatment of bounds with a zone for TIMESTAMP columns.
+        is_cancelled: True once the caller has disconnected.
 
     Returns:
-        The put, and whether it is all there is at its snapshots.
+        The put, and True if it has all rows of its flight at its snapshots.
 
     Raises:
-        InvalidArgument: The stream is malformed, or a row is wrong.
+        InvalidArgument: The stream is malformed, or a row is not valid.
     """
     if not isinstance(item, dict) or not isinstance(item.get("ipc"), str | memoryview):
         raise InvalidField("rows", "must be a list of IPC streams", expected='{"table", "ipc"}', actual=item)
@@ -264,17 +270,20 @@ def inline(
 def shared(
     item: Any, members: int, principal: Principal, policy: ZonePolicy, is_cancelled: Callable[[], bool]
 ) -> list[tuple[int, Put, bool]]:
-    """Rows of several leases in one stream: what `inline` takes, and `counts`, the rows of each lease in turn.
+    """Reads rows of several leases sent in one stream.
 
     Args:
-        item: `{"table", "extra"?, "whole"?, "ipc", "counts": [[which lease, rows], …]}`; untrusted.
-        members: How many leases there are.
+        item: As for `inline`, with `counts`: [[number of the lease, number of rows], …] in the order of the rows.
+        members: Number of leases.
+        principal: The caller.
+        policy: Treatment of bounds with a zone for TIMESTAMP columns.
+        is_cancelled: True once the caller has disconnected.
 
     Returns:
-        Which lease, its rows, and whether they are all there are at their snapshots.
+        For each lease its number, its put, and True if that has all rows of its flight at its snapshots.
 
     Raises:
-        InvalidField: The counts are not those of the stream, or a value breaks a rule.
+        InvalidField: The counts do not match the stream, or a value breaks a rule.
         InvalidArgument: The stream is malformed.
     """
     counts = item.get("counts") if isinstance(item, dict) else None

@@ -47,7 +47,7 @@ def test_a_body_that_is_cut_off_in_its_json_is_refused(cut):
 
 @pytest.mark.parametrize(("length", "says"), [
     (True, "is not the length"), (0, "is not the length"), (-1, "is not the length"), (11, "is not the length"),
-    (9, "leaves streams over"), ("", "leaves streams over"),
+    (9, "lengths do not add up"), ("", "lengths do not add up"),
 ])  # fmt: skip
 def test_lengths_that_are_not_those_of_the_streams_are_refused(length: Any, says: str):
     with pytest.raises(InvalidField, match=says):
