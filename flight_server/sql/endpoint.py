@@ -14,16 +14,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flight_server.auth.principal import Principal
 from flight_server.reads.streams import Stream
 from flight_server.sql import metadata, parameters, plan, pushdown
 from flight_server.sql.flights import NAIVE, naive
+from flight_server.sql.kept_tables import KeptTable
 from flight_server.sql.plan import Plan, Source
 from flight_server.sql.pushdown import Slot
 from flight_server.sql.running import Reading, RunningStatements
-from flight_server.sql.sandbox import Sandbox
-from flight_server.sql.whole_columns import WholeColumns
+from flight_server.sql.sandbox import Rows, Sandbox, View
+from flight_server.sql.whole_columns import Kept, WholeColumns
 from flight_server.wire import flight_sql
 from flight_server.wire.flight_sql import Message
 from flight_server.wire.scan_request import ScanRequest
@@ -80,6 +82,7 @@ class SqlEndpoint:
 
     def close(self) -> None:
         """Closes the DuckDB that statements run in."""
+        self._whole.clear()
         self._sandbox.close()
 
     def schema(self, data: bytes, caller: Principal) -> pa.Schema:
@@ -274,46 +277,52 @@ class SqlEndpoint:
         if request.node is None or not all(_is_plain(request, name) for name in tree.columns_of(request.node)):
             return None
         wide = replace(source, columns=tuple(name for name in request.flight.schema.names if name in used))
-        whole = self._whole_columns(replace(request, columns=wide.columns, limit=None), wide, caller, is_cancelled)
+        read = replace(request, columns=wide.columns)
+        whole = self._whole_columns("arrow", read, wide, caller, is_cancelled, _encoded)
         if whole is None:
             return None
-        kept = to_mask(request.node, request.flight.schema)
-        batches = [batch.filter(kept(batch)) for batch in whole.to_batches()]
-        if sum(batch.num_rows for batch in batches) > SMALL_ROWS:
+        kept = whole.filter(to_mask(request.node, request.flight.schema)(whole))
+        if kept.num_rows > SMALL_ROWS:
             return None
         schema = naive(_schema_of(source))
-        shown = [pa.RecordBatch.from_arrays([_decoded(batch[name]) for name in schema.names], schema=schema)
-                 for batch in batches]  # fmt: skip
-        return pa.Table.from_batches(shown, schema).slice(0, request.limit)
+        shown = pa.RecordBatch.from_arrays([_decoded(kept[name]) for name in schema.names], schema=schema)
+        return pa.Table.from_batches([shown]).slice(0, request.limit)
 
     def _whole_columns(
-        self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool]
-    ) -> pa.Table | None:
-        """The columns of all rows of a flight, where they are kept or worth it."""
+        self, form: str, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool],
+        keep: Callable[[pa.Table], Kept | None],
+    ) -> Kept | None:  # fmt: skip
+        """The columns of all rows of a flight in a form, where they are kept or worth it."""
         if not caller.sees_all or request.flight.family != "stats" or _is_of_tables(request):
             return None
-        key = (request.flight.name, source.table.snapshot, source.columns)
-        whole = replace(request, node=None)
-        return self._whole.get(key, lambda most: self._read(whole, source, caller, is_cancelled, most))
+        whole = replace(request, node=None, limit=None)
+
+        def read(most: int) -> Kept | None:
+            rows = self._read(whole, source, caller, is_cancelled, most)
+            return None if rows is None else keep(rows)
+
+        key = (form, request.flight.name, source.table.snapshot, source.columns)
+        return self._whole.get(key, read)
 
     def _tables(
         self, sources: Sequence[Source], values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
-    ) -> dict[str, pa.Table]:
+    ) -> dict[str, Rows]:
         """The rows of the flights that a statement reads, by label; equal readings of a flight are read once."""
-        tables: dict[str, pa.Table] = {}
-        read: list[tuple[Source, pa.Table]] = []
+        tables: dict[str, Rows] = {}
+        read: list[tuple[Source, pa.Table | KeptTable]] = []
         left = MAX_SOURCE_BYTES
+        form = f"table {self._sandbox.restarts}"
         for source in sources:
-            same = (table for other, table in read if replace(other, label=source.label) == source)
+            same = (rows for other, rows in read if replace(other, label=source.label, keys=source.keys) == source)
             rows = next(same, None)
             if rows is None:
                 request = self._narrowed(_request(source, values, None))
-                rows = self._whole_columns(request, source, caller, is_cancelled)
+                rows = self._whole_columns(form, request, source, caller, is_cancelled, self._sandbox.keep)
                 if rows is None:
                     rows = self._rows(request, source, caller, is_cancelled, left)
                     left -= rows.nbytes
                 read.append((source, rows))
-            tables[source.label] = rows
+            tables[source.label] = View(rows, source.keys) if isinstance(rows, KeptTable) else rows
         return tables
 
     def _rows(
@@ -365,6 +374,16 @@ def _is_plain(request: ScanRequest, name: str) -> bool:
 def _is_of_tables(request: ScanRequest) -> bool:
     """True if the request names tables: then a scan reads only their rows."""
     return any(tree.equal_values(request.node, name) is not None for name in _NAMES)
+
+
+def _encoded(rows: pa.Table) -> pa.RecordBatch:
+    """The rows in one batch, with dictionaries for texts that repeat."""
+    columns = []
+    for column in rows.columns:
+        encoded = pc.dictionary_encode(column).unify_dictionaries() if pa.types.is_string(column.type) else column
+        few = encoded is column or encoded.num_chunks == 0 or len(encoded.chunk(0).dictionary) <= len(column) // 4
+        columns.append((encoded if few else column).combine_chunks())
+    return pa.RecordBatch.from_arrays(columns, names=rows.column_names)
 
 
 def _decoded(column: pa.Array) -> pa.Array:

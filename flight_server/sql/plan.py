@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 from sqlglot import exp
 
-from flight_server.sql import conditions, flights, language, parameter_types
+from flight_server.sql import conditions, flights, group_keys, language, parameter_types
 from flight_server.sql.flights import NAIVE, Table
 from flight_server.sql.language import Query
 from flight_server.sql.pushdown import Slot
@@ -29,12 +29,16 @@ _PLAIN: Final = exp.DataType.Type.TIMESTAMP
 
 @dataclass(frozen=True)
 class Source:
-    """One reading of a flight: its columns, the rows wanted of it, and the name by which the statement knows it."""
+    """One reading of a flight: its columns, the rows wanted of it, and the name by which the statement knows it.
+
+    `keys` are columns that may be ENUMs.
+    """
 
     table: Table
     label: str
     columns: tuple[str, ...]
     node: Node | None
+    keys: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,9 @@ def _make(statement: Query) -> Plan:
         (source,) = sources
         alone = Source(source.table, source.label, direct[0], source.node)
         return Plan((alone,), tuple(parameters), "", "", False, direct[1])
+    identifiers = nodes.get(exp.Identifier, [])
+    sources = [replace(source, keys=group_keys.separate(node, table, identifiers))
+               for source, (node, table) in zip(sources, found, strict=True)]  # fmt: skip
     now = _rewrite(statement, [(node, source.label) for (node, _), source in zip(found, sources, strict=True)],
                    len(parameters) + 1)  # fmt: skip
     typed = statement.copy() if parameters or now else None  # before it is written, which changes some trees

@@ -1,32 +1,35 @@
 """A DuckDB in memory for statements: it holds nothing, reads no files, loads no extensions, and is locked so.
 
-Rows of flights are registered on the cursor of a single statement. What a statement does wrong becomes one clear line;
-what it does to this DuckDB costs nobody else anything.
+Rows of flights are registered on the cursor of a single statement, or kept in tables that only views on such a cursor
+name. What a statement does wrong becomes one clear line; what it does to this DuckDB costs nobody else anything.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import duckdb
 import pyarrow as pa
 
+from flight_server.sql.kept_tables import KeptTable
 from flight_server.sql.language import refusal
+from flight_server.sql.whole_columns import MAX_BYTES
 from store.database import Connection
 from store.errors import InvalidArgument, ResourceExhausted, StatflightError, nearest
 
 log = logging.getLogger("statflight.server")
 
-MEMORY_MIB: Final = 512  # of all statements at once
+MEMORY_MIB: Final = 512  # of all statements at once, besides the tables that are kept
 BATCH_ROWS: Final = 16_384
 _SETTINGS: Final = {
     "enable_external_access": "false", "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
-    "allow_community_extensions": "false", "python_enable_replacements": "false", "memory_limit": f"{MEMORY_MIB}MiB",
-    "temp_directory": "", "threads": "2", "lock_configuration": "true",
+    "allow_community_extensions": "false", "python_enable_replacements": "false", "temp_directory": "",
+    "memory_limit": f"{MEMORY_MIB + (MAX_BYTES >> 20)}MiB", "threads": "2", "lock_configuration": "true",
 }  # fmt: skip
 _UNKNOWN: Final = (
     re.compile(r'Referenced column "([^"]*)" (?:was )?not found'),
@@ -34,11 +37,24 @@ _UNKNOWN: Final = (
 )
 
 
+class View(NamedTuple):
+    """A kept table, and the columns of it that may be ENUMs."""
+
+    table: KeptTable
+    keys: frozenset[str]
+
+
+Rows: TypeAlias = pa.Table | View
+"""Rows of a flight, as a statement reads them."""
+
+
 class Sandbox:
     """Cursors of the DuckDB that runs statements; it is made when first asked for."""
 
     def __init__(self) -> None:
         self._database: Connection | None = None
+        self._numbers = itertools.count(1)
+        self.restarts = 0
         self._lock = threading.Lock()
 
     def cursor(self) -> Connection:
@@ -58,6 +74,20 @@ class Sandbox:
             if self._database is not None:
                 self._database.close()
                 self._database = None
+
+    def keep(self, rows: pa.Table) -> KeptTable | None:
+        """Makes a table for statements that start until `restarts` changes.
+
+        Args:
+            rows: The rows.
+
+        Returns:
+            The table; None where there is no memory for it.
+        """
+        try:
+            return KeptTable(self.cursor(), f"kept {next(self._numbers)}", rows)
+        except duckdb.OutOfMemoryException:
+            return None
 
     def schema(self, sql: str, tables: Mapping[str, pa.Schema], known: Collection[str]) -> pa.Schema:
         """Describes the answer of a statement.
@@ -84,7 +114,7 @@ class Sandbox:
             cursor.close()
 
     def rows(
-        self, cursor: Connection, sql: str, parameters: Sequence[Any], tables: Mapping[str, pa.Table], schema: pa.Schema
+        self, cursor: Connection, sql: str, parameters: Sequence[Any], tables: Mapping[str, Rows], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """Runs a statement.
 
@@ -104,7 +134,10 @@ class Sandbox:
         """
         try:
             for name, table in tables.items():
-                cursor.register(name, table)
+                if isinstance(table, View):
+                    cursor.execute(f'CREATE TEMP VIEW "{name}" AS {table.table.query(table.keys)}')
+                else:
+                    cursor.register(name, table)
             reader = cursor.sql(sql, params=list(parameters) or None).to_arrow_reader(BATCH_ROWS)
             if reader.schema.equals(schema):
                 yield from reader
@@ -134,6 +167,7 @@ class Sandbox:
             log.error("a statement broke the DuckDB it ran in, which is started anew: %s", text.splitlines()[0][:300])
             with self._lock:
                 self._database = None
+                self.restarts += 1
             return refusal("the statement cannot be run")
         return _refusal(text, known)
 

@@ -1,8 +1,11 @@
 """Reads of flights by a statement: each one once, and together no more than the limit."""
 
+# ruff: noqa: E501  statements are read more easily on one line
+
+import duckdb
 import pytest
 
-from flight_server.auth.principal import ANONYMOUS
+from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.sql import endpoint
 from flight_server.sql.endpoint import SqlEndpoint
 from flight_server.wire.flight_sql import write_any
@@ -20,8 +23,44 @@ def app(tmp_path):
 @pytest.fixture
 def sql(app):
     made = SqlEndpoint(app, "1")
-    yield lambda text: made.get(write_any("CommandStatementQuery", (1, text.encode())), ANONYMOUS, lambda: False)[1]
+
+    def run(text, caller=ANONYMOUS):
+        return made.get(write_any("CommandStatementQuery", (1, text.encode())), caller, lambda: False)[1]
+
+    run.endpoint = made
+    yield run
     made.close()
+
+
+DASHBOARD = "SELECT table_name, count(*) AS n, max(ndv) AS m FROM stats.columns WHERE row_count > {} GROUP BY table_name ORDER BY 1"
+
+
+def test_kept_columns_answer_as_the_flight_does(app, sql, monkeypatch):
+    reads, read = [], app.scanner.read
+    monkeypatch.setattr(app.scanner, "read", lambda request, *more: (reads.append(request), read(request, *more))[1])
+    answers = [sql(DASHBOARD.format(number)) for number in range(4)]
+    assert answers[0].to_pylist() == [{"table_name": "t", "n": 200, "m": 88.5}]
+    assert all(answer.equals(answers[0]) for answer in answers)
+    assert len(reads) == 2
+    put(app, rows("u", 1, range(1, 3)))
+    assert [row["table_name"] for row in sql(DASHBOARD.format(0)).to_pylist()] == ["t", "u"]
+
+
+def test_kept_columns_are_for_callers_who_see_all_tables(app, sql):
+    put(app, rows("u", 1, range(1, 3)))
+    some = Principal("some", ALL_SCOPES, ("lake.s.u",))
+    assert [sql(DASHBOARD.format(0)).num_rows for _ in range(3)] == [2, 2, 2]
+    for _ in range(3):
+        assert sql(DASHBOARD.format(0), some).to_pylist() == [{"table_name": "u", "n": 2, "m": 3.0}]
+    for _ in range(3):
+        assert sql("SELECT table_name FROM stats.columns WHERE row_count > 0", some).num_rows == 2
+        assert sql("SELECT table_name FROM stats.columns WHERE row_count > 0").num_rows == 202
+
+
+def test_kept_columns_end_with_their_duckdb(sql):
+    assert [sql(DASHBOARD.format(0)).num_rows for _ in range(3)] == [1, 1, 1]
+    sql.endpoint._sandbox.error_for(duckdb.FatalException("FATAL"), ())
+    assert [sql(DASHBOARD.format(0)).num_rows for _ in range(3)] == [1, 1, 1]
 
 
 def test_equal_readings_of_a_flight_are_one(app, sql, monkeypatch):

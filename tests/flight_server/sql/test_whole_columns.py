@@ -13,16 +13,13 @@ def test_kept_until_the_next_write():
 
     def read(most):
         reads.append(most)
-        return ROWS
+        return ROWS.slice(0)
 
     kept = WholeColumns(lambda: epoch[0], 1 << 20)
     assert kept.get(KEY, read) is None and not reads
     first = kept.get(KEY, read)
+    assert first.equals(ROWS)
     assert kept.get(KEY, read) is first and len(reads) == 1
-    assert (
-        pa.types.is_dictionary(first.schema.field("table_name").type)
-        and first["table_name"].to_pylist() == ["a", "b"] * 50
-    )
     epoch[0] = 2
     assert kept.get(KEY, read) is None and len(reads) == 1
     assert kept.get(KEY, read) is not first and len(reads) == 2
