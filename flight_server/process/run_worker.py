@@ -30,8 +30,8 @@ def run_worker(
     configure(log_level, log_format)
     if parent_pid is not None:
         die_with_parent()
-    import_pandas_early()
     keep_freed_memory()
+    import_pandas_early()
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(
         Server(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key),

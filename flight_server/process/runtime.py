@@ -18,7 +18,8 @@ import pyarrow as pa
 
 VARIABLE: Final = "STATFLIGHT_KEEP"
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
+_ARENAS: Final = 3
 _KEPT_BYTES: Final = 64 << 20  # free at the end of a heap, above which they go back to the system
 _KEPT_BLOCK_BYTES: Final = 32 << 20  # larger blocks go back at once; glibc takes no greater limit
 
@@ -73,10 +74,12 @@ def freeze_garbage() -> None:
 
 def keep_freed_memory() -> None:
     """Has glibc keep freed blocks of a worker for the next ones (`memory`): kernels take and give back arrays of some
-    MiB all the time, and a page that the system has to clear again costs more than most of what is done with it."""
+    MiB all the time, and a page that the system has to clear again costs more than most of what is done with it. Few
+    arenas keep what any thread freed, whichever thread needs it next; call before there are threads."""
     if not _kept("memory"):
         with contextlib.suppress(OSError, AttributeError):  # other C libraries
             mallopt = ctypes.CDLL(None).mallopt
+            mallopt(_M_ARENA_MAX, _ARENAS)
             mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
             mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
