@@ -45,6 +45,7 @@ COMMANDS = {
     "capture": Entry(LAKE, "capturing:capture", "Capture statistics of tables and their columns."),
     "resolve": Entry(LAKE, "capturing:resolve", "Get statistics from the store, or capture them within a budget."),
     "publish": Entry(LAKE, "publishing:publish", "Write statistics where other engines find them."),
+    "withdraw": Entry(LAKE, "publishing:withdraw", "Remove published statistics again."),
     "explain": Entry(LAKE, "explaining:explain", "Show Spark's plan of a query without and with published statistics."),
     "emit": Entry(LAKE, "emitting:emit", "Send profiles to OpenLineage, DataHub or OpenMetadata."),
     "expire": Entry(LAKE, "keeping:expire", "Delete statistics of snapshots that the lake has expired."),

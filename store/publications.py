@@ -36,11 +36,15 @@ class Publications:
             made_snapshot_id: Snapshot that the publication itself created; the statistics are valid for it too.
         """
         key = [table.table_key, home]
-        connection.execute("DELETE FROM publications WHERE table_key = ? AND home = ?", key)
+        self.drop_publication(connection, table, home)
         connection.execute(
             "INSERT INTO publications VALUES (?, ?, ?, ?, ?, ?::VARCHAR[], ?, ?, ?)",
             [*key, snapshot_id, state, location, list(columns), datetime.now(UTC), detail, made_snapshot_id],
         )
+
+    def drop_publication(self, connection: Connection, table: TableEntry, home: str) -> None:
+        """Forgets a table's publication in a home, if there is one."""
+        connection.execute("DELETE FROM publications WHERE table_key = ? AND home = ?", [table.table_key, home])
 
     def publications(self, table: TableEntry) -> list[dict[str, Any]]:
         """The newest publication of a table in each home: home, snapshot_id, state, location, columns, published_at,

@@ -1,4 +1,4 @@
-"""Publishes statistics: prepare, write, verify, and all of it again when another writer came first."""
+"""Publishes and withdraws statistics; both start again when another writer came first."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from capture.publishers.spi import Draft, LostRace, Publication, Publisher
 from store.errors import InvalidArgument, StatflightError, UpstreamError
+
+T = TypeVar("T")
 
 ATTEMPTS: Final = 8
 FIRST_PAUSE_SECONDS: Final = 0.05
@@ -36,11 +38,8 @@ def publish(
         LostRace: Other writers came first each time.
         UpstreamError: The home cannot be read or written.
     """
-    lost: LostRace | None = None
-    for attempt in range(max(attempts, 1)):
-        if lost is not None:
-            longest = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
-            pause(random.uniform(longest / 2, longest))  # noqa: S311  spreads writers, no secret
+
+    def once() -> Publication:
         draft = publisher.prepare()
         if not draft.distinct:
             raise InvalidArgument(
@@ -49,21 +48,51 @@ def publish(
             )
         if dry_run or draft.is_held:
             return _publication(publisher, draft, draft.made_snapshot_id, "DRY_RUN" if dry_run else "CURRENT")
+        made_snapshot_id = _writing(publisher, lambda: publisher.write(draft))
+        location = publisher.verify(draft)
+        return replace(_publication(publisher, draft, made_snapshot_id, "CURRENT"), location=location)
+
+    return _until_won(once, attempts, pause)
+
+
+def withdraw(publisher: Publisher, *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep) -> bool:
+    """Removes published statistics from a home.
+
+    Args:
+        publisher: Of one home and one table.
+        attempts: Maximum number of attempts against other writers.
+        pause: Sleeps for a number of seconds between two attempts.
+
+    Returns:
+        False if the home had none.
+
+    Raises:
+        InvalidArgument: The home may not be written.
+        LostRace: Other writers came first each time.
+        UpstreamError: The home cannot be read or written.
+    """
+    return _until_won(lambda: _writing(publisher, publisher.withdraw), attempts, pause)
+
+
+def _until_won(once: Callable[[], T], attempts: int, pause: Callable[[float], None]) -> T:
+    """Runs an attempt again after each lost race, with growing random pauses."""
+    lost: LostRace | None = None
+    for attempt in range(max(attempts, 1)):
+        if lost is not None:
+            longest = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
+            pause(random.uniform(longest / 2, longest))  # noqa: S311  spreads writers, no secret
         try:
-            made_snapshot_id = _written(publisher, draft)
-            location = publisher.verify(draft)
+            return once()
         except LostRace as race:
             lost = race
-            continue
-        return replace(_publication(publisher, draft, made_snapshot_id, "CURRENT"), location=location)
     assert lost is not None
-    raise LostRace(f"{lost}; gave up after {attempts} attempts", hint="publish again")
+    raise LostRace(f"{lost}; gave up after {attempts} attempts", hint="try again")
 
 
-def _written(publisher: Publisher, draft: Draft) -> int | None:
-    """The snapshot that a write made; an operating system's error becomes ours."""
+def _writing(publisher: Publisher, change: Callable[[], T]) -> T:
+    """Runs a change of a home; an operating system's error becomes one of ours."""
     try:
-        return publisher.write(draft)
+        return change()
     except StatflightError:
         raise
     except PermissionError:

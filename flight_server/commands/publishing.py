@@ -1,4 +1,4 @@
-"""Commands that publish statistics to other engines: publish."""
+"""Commands that publish statistics to other engines, and remove them there: publish, withdraw."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from flight_server.commands.common import (
 )
 from flight_server.commands.output import misuse, note, tell
 
+_HOMES = "iceberg, spark, trino, paimon, lance, glue or hive."
+Options = Annotated[
+    list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Option of the home. Repeatable.")
+]
+
 
 def publish(
     tables: TableNames,
-    to: Annotated[
-        str, typer.Option("--to", metavar="HOME", help="iceberg, spark, trino, paimon, lance, glue or hive.")
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="HOME", help=_HOMES)],
     snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
     allow_inherited: Annotated[
         bool,
         typer.Option("--allow-inherited", help="Allow an earlier snapshot of the same schema."),
     ] = False,
-    option: Annotated[
-        list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="Option of the home. Repeatable.")
-    ] = None,
+    option: Options = None,
     server: Server = SERVER,
     token: Token = None,
     tls_roots: TlsRoots = None,
@@ -44,19 +45,46 @@ def publish(
     targets, at = check_targets(tables), snapshot_of(snapshot, "current")
     more: dict[str, Any] = {"dry_run": True} if dry_run else {}
     more |= {"allow_inherited": True} if allow_inherited else {}
-    more |= {"options": dict(map(_pair, option))} if option else {}
+    more |= _options(option)
     with connect(server, token, tls_roots) as client:
 
         def write(name: str) -> None:
             for written in client.actions.call("publish", {"table": name, "snapshot": at, "to": to} | more):
-                tell(_told(written))
+                tell(_line(written))
 
         names, missing = expand(client, targets)
         if for_each(names, write) or missing:
             raise typer.Exit(1)
 
 
-def _told(written: Mapping[str, Any]) -> str:
+def withdraw(
+    tables: TableNames,
+    home: Annotated[str, typer.Option("--from", metavar="HOME", help=_HOMES)],
+    option: Options = None,
+    server: Server = SERVER,
+    token: Token = None,
+    tls_roots: TlsRoots = None,
+) -> None:
+    """Remove published statistics of each table that the targets match from a home."""
+    targets, more = check_targets(tables), _options(option)
+    with connect(server, token, tls_roots) as client:
+
+        def remove(name: str) -> None:
+            for answer in client.actions.call("withdraw", {"table": name, "to": home} | more):
+                done = "statistics removed from" if answer["withdrawn"] else "no statistics in"
+                tell(f"{answer['table']}: {done} {home}")
+
+        names, missing = expand(client, targets)
+        if for_each(names, remove) or missing:
+            raise typer.Exit(1)
+
+
+def _options(pairs: list[str] | None) -> dict[str, Any]:
+    """The field `options` of the actions' bodies, if there are any."""
+    return {"options": dict(map(_pair, pairs))} if pairs else {}
+
+
+def _line(written: Mapping[str, Any]) -> str:
     """The line about a publication or dry run, with its location; with `--verbose` also its columns."""
     columns = list(written["columns"] or ())
     how = "would be published" if written["state"] == "DRY_RUN" else "published"

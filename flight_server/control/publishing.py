@@ -80,14 +80,8 @@ class Publishing:
         Raises:
             StatflightError: The worker's, when nothing was published.
         """
-        lake = self._lakes.config(table.table_catalog)
-        payload = {
-            "connector": lake, "to": home, "snapshot_id": snapshot_id,
-            "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
-                      "full_name": table.full_name},
-            "dry_run": dry_run, "allow_inherited": allow_inherited,
-            "options": options_of(lake["options"], home) | dict(options or {}),
-        }  # fmt: skip
+        payload = self._payload("publish", table, home, snapshot_id, options)
+        payload |= {"dry_run": dry_run, "allow_inherited": allow_inherited}
         begun = self._clock()
         try:
             result = self._run(payload, is_cancelled)
@@ -101,6 +95,34 @@ class Publishing:
             self._record(table, home, result)
         names = ("snapshot_id", "to", "state", "location", "columns", "detail")
         return {"table": table.full_name} | {name: result[name] for name in names}
+
+    def withdraw(
+        self, table: TableEntry, home: str, *, options: Mapping[str, str] | None = None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> bool:  # fmt: skip
+        """Has a worker remove a table's statistics from a home, and forgets their publication.
+
+        Args:
+            table: The table.
+            home: Name of an existing home.
+            options: Options of the home; they override the connector's `publish.HOME.OPTION`.
+            is_cancelled: True once the caller has left.
+
+        Returns:
+            False if the home had none.
+
+        Raises:
+            NotFound: Nothing was published of the table, and it has no snapshot.
+            StatflightError: The worker's; the statistics may still be there.
+        """
+        recorded = (row["snapshot_id"] for row in self._catalog.publications(table) if row["home"] == home)
+        snapshot_id = next(recorded, table.current_snapshot_id)
+        if snapshot_id is None:
+            raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
+        payload = self._payload("withdraw", table, home, snapshot_id, options)
+        withdrawn = bool(self._run(payload, is_cancelled)["withdrawn"])
+        self._database.write(lambda connection: self._catalog.drop_publication(connection, table, home))
+        return withdrawn
 
     def snapshot_of(self, table: TableEntry, snapshot_id: int) -> int:
         """The snapshot whose statistics hold for this one: an earlier one when a publication made this snapshot."""
@@ -223,6 +245,17 @@ class Publishing:
                 log.exception("republish")
 
     # Both.
+
+    def _payload(
+        self, operation: str, table: TableEntry, home: str, snapshot_id: int, options: Mapping[str, str] | None
+    ) -> dict[str, Any]:
+        lake = self._lakes.config(table.table_catalog)
+        return {
+            "operation": operation, "connector": lake, "to": home, "snapshot_id": snapshot_id,
+            "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
+                      "full_name": table.full_name},
+            "options": options_of(lake["options"], home) | dict(options or {}),
+        }  # fmt: skip
 
     def _run(self, payload: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> Mapping[str, Any]:
         tasks = self._tasks

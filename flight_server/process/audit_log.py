@@ -18,7 +18,7 @@ log = structlog.stdlib.get_logger("statflight.audit")
 
 WRITES: Final = frozenset({
     "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "finish_jobs",
-    "delete_stats", "expire", "publish", "backup",
+    "delete_stats", "expire", "publish", "withdraw", "backup",
 })  # fmt: skip
 _SHOWN_KEYS: Final = ("catalog", "table", "snapshot", "job_id", "to", "dry_run")  # keys of a body without secrets
 _LONGEST: Final = 500

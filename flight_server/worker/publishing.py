@@ -1,4 +1,4 @@
-"""Publications in a worker: reads the statistics from the server, and hands them to the home's publisher."""
+"""Publications in a worker: hands the server's statistics to a home's publisher, or has it withdraw them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from capture.connectors.spi import Connector, ConnectorConfig
 from capture.publishers import publisher_class
-from capture.publishers.publishing import publish
+from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics
 from flight_server.worker.connection import Server
 from store.errors import InvalidArgument, NotFound
@@ -25,14 +25,18 @@ def publish_table(
     server: Server, connector: Connector, options: Mapping[str, str], payload: Mapping[str, Any],
     spark: Callable[[], Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Publishes what a lease of kind `publish` names.
+    """Publishes or withdraws statistics, as a lease of kind `publish` says.
 
     Args:
         server: Has the stored statistics.
         connector: The opened connector of the table's lake.
         options: Its options, secrets resolved.
-        payload: The lease's payload: connector, table, snapshot_id, to, dry_run, allow_inherited, options.
+        payload: The lease's payload: operation (`publish` or `withdraw`), connector, table, snapshot_id, to, options;
+            of `publish` dry_run and allow_inherited too.
         spark: Gives a Spark session.
+
+    Returns:
+        A `Publication` as JSON, or `withdrawn`: False if the home had no statistics.
 
     Raises:
         StatflightError: The home refused, or failed.
@@ -45,10 +49,20 @@ def publish_table(
             f'"{payload["table"]["full_name"]}" is a {lake["format"]} table',
             code="WRONG_FORMAT", params={"field": "to", "actual": payload["to"]},
         )  # fmt: skip
-    statistics = stored_statistics(server, payload, chosen.sketches)
     config = ConnectorConfig(lake["catalog"], lake["format"], lake["uri"], options)
-    publisher = chosen(Destination(connector, config, payload["options"], spark), statistics)
-    return publish(publisher, dry_run=payload["dry_run"]).to_json()
+    destination = Destination(connector, config, payload["options"], spark)
+    if payload["operation"] == "withdraw":
+        return {"withdrawn": withdraw(chosen(destination, _without_statistics(connector, payload)))}
+    statistics = stored_statistics(server, payload, chosen.sketches)
+    return publish(chosen(destination, statistics), dry_run=payload["dry_run"]).to_json()
+
+
+def _without_statistics(connector: Connector, payload: Mapping[str, Any]) -> TableStatistics:
+    """The table and its columns, for a publisher that removes their statistics."""
+    table = payload["table"]
+    columns = connector.describe(table["schema"], table["name"]).schema.leaves(None)
+    named = tuple(ColumnStatistics(at, column.name, column.logical_type) for at, column in enumerate(columns))
+    return TableStatistics(table["schema"], table["name"], payload["snapshot_id"], named)
 
 
 def stored_statistics(server: Server, payload: Mapping[str, Any], roles: frozenset[str]) -> TableStatistics:

@@ -19,7 +19,7 @@ import pytest
 from capture.connectors import open_connector
 from capture.connectors.spi import Connector, ConnectorConfig
 from capture.publishers import publisher_class
-from capture.publishers.publishing import publish
+from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics, Destination, LostRace, Publisher, TableStatistics
 from store import sketches
 from store.errors import Conflict, InvalidArgument
@@ -204,10 +204,20 @@ class PublisherContract(ABC):
 
     def test_withdrawn_is_gone(self, table: Table):
         statistics = table.statistics()
-        assert not table.publisher(statistics).withdraw()
+        assert not withdraw(table.publisher(statistics))
         publish(table.publisher(statistics))
-        assert table.publisher(statistics).withdraw()
+        assert withdraw(table.publisher(_bare(statistics)))
         assert table.publisher(statistics).read() is None and self.count(table) == 150
+
+    def test_a_withdrawal_that_loses_a_race_is_run_again(self, table: Table):
+        publish(table.publisher())
+        publisher, lost = table.publisher(), []
+        removed = publisher.withdraw
+        publisher.withdraw = lambda: removed() if len(lost) == 2 else lost.append(1) or _lose()
+        assert withdraw(publisher, pause=lambda _: None) and table.publisher().read() is None
+        publisher.withdraw = _lose
+        with pytest.raises(LostRace, match="gave up after 3 attempts"):
+            withdraw(publisher, attempts=3, pause=lambda _: None)
 
     def test_no_append_beside_it_is_lost(self, table: Table):
         if not self.appends:
@@ -251,6 +261,12 @@ class PublisherContract(ABC):
     def test_an_unknown_option_is_refused(self, table: Table):
         with pytest.raises(InvalidArgument, match=r"options\.color"):
             Table(**{**vars(table), "options": {"color": "red"}}).publisher()
+
+
+def _bare(statistics: TableStatistics) -> TableStatistics:
+    """The table and its columns alone, as a withdrawal has them."""
+    columns = tuple(ColumnStatistics(at, c.name, c.logical_type) for at, c in enumerate(statistics.columns))
+    return TableStatistics(statistics.namespace, statistics.name, statistics.snapshot_id, columns)
 
 
 def _lose() -> int:

@@ -86,6 +86,36 @@ def test_a_dry_run_and_a_refusal_leave_no_row(house):
     assert house.rows() == []
 
 
+def test_a_withdrawal_forgets_the_publication(house):
+    house.publishing.publish(house.table, "trino", 7)
+    house.publishing.publish(house.table, "hive", 7)
+    house.moved_to(8)
+    house.answer = {"withdrawn": True}
+    assert house.publishing.withdraw(house.table, "hive", options={"database": "other"})
+    assert house.rows() == [("trino", 7, "CURRENT", None)]
+    asked = house.asked[-1]
+    assert (asked["operation"], asked["to"], asked["snapshot_id"]) == (
+        "withdraw",
+        "hive",
+        7,
+    )  # that it was published for
+    assert asked["options"] == {"uri": "thrift://h:1", "database": "other"}
+
+
+def test_a_withdrawal_of_what_nobody_recorded(house):
+    house.answer = {"withdrawn": False}
+    assert not house.publishing.withdraw(house.catalog.by_key(house.table.table_key), "trino")
+    assert house.asked[-1]["snapshot_id"] == 7
+
+
+def test_a_withdrawal_that_fails_keeps_the_publication(house):
+    house.publishing.publish(house.table, "trino", 7)
+    house.answer = UpstreamError("the catalog is away")
+    with pytest.raises(UpstreamError):
+        house.publishing.withdraw(house.table, "trino")
+    assert house.rows() == [("trino", 7, "CURRENT", None)]
+
+
 def test_a_failure_is_recorded_with_its_reason(house):
     house.answer = UpstreamError("the catalog is away")
     with pytest.raises(UpstreamError):

@@ -32,7 +32,8 @@ def column(column_id: int = 1, **changed: Any) -> dict[str, Any]:
 
 
 def payload(**changed: Any) -> dict[str, Any]:
-    return {"table": TABLE, "snapshot_id": 7, "allow_inherited": False, "dry_run": False, "options": {}} | changed
+    common = {"operation": "publish", "table": TABLE, "snapshot_id": 7, "options": {}}
+    return common | {"allow_inherited": False, "dry_run": False} | changed
 
 
 @pytest.mark.parametrize(
