@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from flight_server.reads.catalog_sources import SOURCES
 from flight_server.reads.scope import FlightSource, ReadScope
-from flight_server.reads.stats_sources import lacking_sql, stats_source
+from flight_server.reads.stats_sources import TABLE_COLUMNS, lacking_sql, stats_source
 from flight_server.wire.scan_request import Part, ScanRequest
+from store.catalog_store import Catalog
 from store.database import Connection, Database
 from store.layout import BY_SNAPSHOT, PARTED, STORED, parts
 from store.lru import LruCache
@@ -26,6 +27,7 @@ from store.table_versions import TableVersions
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics
 _LARGE: Final = {"stats.sketches": 64}  # rows of a batch for flights with large values
 _FEW_TABLES: Final = 1000  # most tables listed in a query
+NAMED_UP_TO: Final = 1000  # rows of a limited read whose table names come from the catalog
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read is in storage order, clustered by table
 
 ArrowSource: TypeAlias = Callable[[ReadScope], pa.Table | FlightSource]
@@ -34,8 +36,8 @@ ArrowSource: TypeAlias = Callable[[ReadScope], pa.Table | FlightSource]
 class Queries:
     """Queries DuckDB for the rows of flights. `arrow_sources` has the sources of computed flights, by name."""
 
-    def __init__(self, database: Database, versions: TableVersions):
-        self.database, self.versions = database, versions
+    def __init__(self, database: Database, catalog: Catalog, versions: TableVersions):
+        self.database, self.versions, self._catalog = database, versions, catalog
         self.arrow_sources: dict[str, ArrowSource] = {}
         self._inheriting: LruCache[tuple[str, int], tuple[int, tuple[int, ...] | None]] = LruCache(256)
         self._estimates: tuple[int, dict[str, int]] = (-1, {})  # epoch; row estimates by physical table
@@ -78,9 +80,11 @@ class Queries:
 
     def _query(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
         source = self._source(request, scope)
-        sql, parameters = self._sql(request, source, scope)
         for name, table in source.arrow.items():
             cursor.register(name, table)
+        if (rows := self._few(cursor, request, source, scope)) is not None:
+            return rows.to_batches()
+        sql, parameters = self._sql(request, source, scope)
         batch_rows = _LARGE.get(request.flight.name) or _batch_rows(request.schema)
         reader = cursor.sql(sql, params=parameters or None).to_arrow_reader(batch_rows)
         if not request.names and not request.rows:
@@ -100,7 +104,10 @@ class Queries:
         used = {*request.names, *(column.strip().lower() for column in tree.columns_of(request.node))}
         return stats_source(request.flight, scope, used)
 
-    def _sql(self, request: ScanRequest, source: FlightSource, scope: ReadScope) -> tuple[str, list[Any]]:
+    def _sql(
+        self, request: ScanRequest, source: FlightSource, scope: ReadScope, *, unnamed: bool = False
+    ) -> tuple[str, list[Any]]:
+        """The statement and its parameters; `unnamed`: with the keys of the tables in place of their names."""
         parameters = list(source.parameters)
         schema = request.flight.schema
         chosen = ", ".join(f'{source.columns[name]} AS "{name}"' for name in request.names) or "1"
@@ -118,18 +125,36 @@ class Queries:
         ordered = source.order and not sort_keys(request, scope) and self._small(request, scope)
         order = f" ORDER BY {source.order}" if ordered else ""
         limit = f" LIMIT {request.limit}" if request.limit is not None else ""
-        if limit and source.base and source.join and not self._names_tables(request, source):
-            # limit before the join with the names of the tables
-            inner = f"SELECT s.* FROM {source.base} WHERE {where}{order}{limit}"
-            sql = f"SELECT {chosen} FROM ({inner}) s{source.join}{order}"
-        else:
-            sql = f"SELECT {chosen} FROM {source.sql} WHERE {where}{order}{limit}"
+        if unnamed:
+            named = (f'{source.columns[name]} AS "{name}"' for name in request.names if name not in TABLE_COLUMNS)
+            chosen = ", ".join(["s.table_key", *named])
+        sql = f"SELECT {chosen} FROM {source.base if unnamed else source.sql} WHERE {where}{order}{limit}"
         return _with_names(sql, parameters, source.names) if source.names else (sql, parameters)
 
-    def _names_tables(self, request: ScanRequest, source: FlightSource) -> bool:
-        """True if a condition uses a column of the joined table `t`."""
-        used = (column.strip().lower() for column in tree.columns_of(request.node))
-        return any("t." in source.columns.get(column, "") for column in used)
+    def _few(
+        self, cursor: Connection, request: ScanRequest, source: FlightSource, scope: ReadScope
+    ) -> pa.Table | None:  # fmt: skip
+        """The rows of a small limit, with the names of their tables from the catalog, as a join would double the time.
+        None where the join gives more than names, or where a commit came in between."""
+        named = {name for name in request.names if "t." in source.columns[name]}
+        conditions = (source.columns.get(column.strip().lower(), "") for column in tree.columns_of(request.node))
+        is_few = request.limit is not None and request.limit <= NAMED_UP_TO and not request.rows
+        epoch = self.versions.steady()
+        if not (is_few and source.base and named and named <= {*TABLE_COLUMNS}) or epoch is None:
+            return None
+        if any("t." in condition for condition in conditions):
+            return None
+        sql, parameters = self._sql(request, source, scope, unnamed=True)
+        rows = cursor.sql(sql, params=parameters or None).to_arrow_table()
+        if self.versions.steady() != epoch:
+            return None
+        keys = pc.dictionary_encode(rows["table_key"].combine_chunks())
+        tables = [self._catalog.by_key(key) for key in keys.dictionary.to_pylist()]
+        for name in TABLE_COLUMNS:
+            values = pa.array([getattr(table, name) for table in tables], pa.string())
+            rows = rows.append_column(name, values.take(keys.indices))
+        rows = rows.select(request.names)
+        return rows if rows.schema.equals(request.schema) else rows.cast(request.schema)
 
     def _small(self, request: ScanRequest, scope: ReadScope) -> bool:
         name = request.flight.name

@@ -50,7 +50,7 @@ class Scanner:
         self.database, self.catalog, self.versions = database, catalog, versions
         self.slices, self.streams = slices, streams
         self.materialized = MaterializedSlices(database)
-        self.queries = Queries(database, versions)
+        self.queries = Queries(database, catalog, versions)
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
         """The request with "current" resolved to snapshot ids, for its ticket.

@@ -57,9 +57,7 @@ class FlightSource:
         where: A condition that always applies.
         arrow: Arrow tables used in the SQL, by name.
         names: Catalog, schema, name and id of the only table, the values of `:t0` … `:t3` in the SQL of columns.
-        base: The FROM clause without the join for table names, to which a limit may be applied first; `sql` is `base`
-            and `join`. Empty if there is none.
-        join: See `base`.
+        base: The FROM clause without the join for table names; empty if there is none.
     """
 
     sql: str
@@ -70,7 +68,6 @@ class FlightSource:
     arrow: Mapping[str, pa.Table] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     base: str = ""
-    join: str = ""
 
 
 def limited_to(alias: str, scope: ReadScope, parameters: list[Any]) -> str:

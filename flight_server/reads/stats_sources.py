@@ -15,6 +15,7 @@ from store.layout import BY_SNAPSHOT, BY_SPAN, PARTED, STORED, parts, stored_col
 from store.schemas import Flight
 from store.stats_store import IDENTITY
 
+_NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
 TABLE_COLUMNS: Final = {name: f't."{name}"' for name in ("table_catalog", "table_schema", "table_name", "table_id")}
 
 
@@ -69,25 +70,25 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None, base: str, *
     else:
         conditions.append(limited_to("s", scope, parameters))
         if scope.any_dropped:
-            conditions.append("s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)")
+            conditions.append(_NOT_DROPPED)
         if used is None or used & {*TABLE_COLUMNS, *labels}:
             join = " JOIN tables t ON t.table_key = s.table_key"
             columns |= TABLE_COLUMNS
     if not labelled:
         label = f"{at}.freshness" if scope.current else stored_freshness_sql(f"{at}.snapshot_id", current)
         columns |= {"freshness": label, "usable_for": usable_for_sql(label, "s", flight.schema.names)}
-    plain_base = base if at == "s" else ""
     where = " AND ".join(condition for condition in conditions if condition != "true") or "true"
     order = _order(flight.name, at)
-    return FlightSource(base + join, parameters, columns, order, where, names=names, base=plain_base, join=join)
+    return FlightSource(base + join, parameters, columns, order, where, names=names, base=base if join else "")
 
 
 def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) -> FlightSource:
     """The rows `s` of a subquery with the names of their tables."""
     columns = {name: f's."{name}"' for name in flight.schema.names}
     if (only := scope.only) is None:
-        sql = f"({inner}) s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped"
-        return FlightSource(sql, parameters, columns | TABLE_COLUMNS, arrow=pins_of(scope))
+        base, where = f"({inner}) s", _NOT_DROPPED if scope.any_dropped else "true"
+        sql = f"{base} JOIN tables t ON t.table_key = s.table_key"
+        return FlightSource(sql, parameters, columns | TABLE_COLUMNS, where=where, arrow=pins_of(scope), base=base)
     names = ", ".join(f'?::VARCHAR AS "{name}"' for name in TABLE_COLUMNS)
     values = [only.table_catalog, only.table_schema, only.table_name, only.table_id]
     return FlightSource(f"(SELECT *, {names} FROM ({inner})) s", values + parameters, columns, arrow=pins_of(scope))

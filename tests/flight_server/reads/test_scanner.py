@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections import Counter
 
 import pyarrow as pa
 import pytest
@@ -11,7 +13,10 @@ from flight_server.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.reads.streams import MAX_BATCH_BYTES
 from flight_server.wire import scan_request
 from flight_server.wire.tickets import of_ticket, to_ticket
+from store import records, target_ids
 from store.errors import ResourceExhausted
+from store.schemas import FLIGHTS
+from store.stats_store import Put
 from tests.flight_server.serving import app_in, command, put, read, rows
 
 TABLES = 9
@@ -122,3 +127,51 @@ def test_no_answer_is_larger_than_any_may_be_however_it_is_made(tmp_path):
                     read(app, data)
             with pytest.raises(ResourceExhausted):
                 app.scanner.message(of_ticket(command("large")), ANONYMOUS)
+
+
+FLIGHTS_OF_MANY = ("stats.columns", "stats.tables", "stats.file_columns", "stats.sketches")
+SNAPSHOTS = ({}, {"snapshot": "current"}, {"snapshot": 1}, {"snapshot": 2, "allow_stale": True}, {"pins": True})
+
+
+def test_the_first_rows_of_all_tables_are_among_all_rows(tmp_path):
+    with app_in(tmp_path) as app:
+        for table in "abc":
+            for snapshot in (1, 2, 3):
+                put(app, rows(table, snapshot, range(1, 9 - snapshot), schema_hash="h" if snapshot < 3 else table))
+            name = {"table_catalog": "lake", "table_schema": "s", "table_name": table, "snapshot_id": 2}
+            put(app, [name | {"row_count": 5, "completeness": "COMPLETE"}], "stats.tables")
+            put(app, [name | {"file_path": "f", "column_id": 1, "row_count": 5}], "stats.file_columns")
+            sketch = {"target_kind": "COLUMN", "column_id": 1, "role": "NDV", "sketch_type": "x", "data": b"x"}
+            sketches = FLIGHTS["stats.sketches"]
+            fields = pa.schema([sketches.schema.field(field) for field in name | sketch])
+            prepared = records.prepare(sketches, pa.Table.from_pylist([name | sketch], fields))
+            app.store.put([Put("stats.sketches", target_ids.with_storage_ids(sketches, prepared))])
+        check_limited(app)
+        for name, change in (("a", {"table_name": "renamed"}), ("b", {"dropped": True})):
+            entry = app.catalog.get(f"lake.s.{name}")
+            app.database.write(lambda c, e=entry, given=change: app.catalog.change(c, e, **given))
+            check_limited(app)
+        assert set(read(app, command(limit=99, snapshot="current"))["table_name"].to_pylist()) == {"renamed", "c"}
+
+
+def check_limited(app):
+    for flight, snapshot in itertools.product(FLIGHTS_OF_MANY, SNAPSHOTS):
+        for more in ({}, {"columns": ["table_id", "snapshot_id"]}, {"columns": ["freshness"]},
+                     {"predicates": [{"column": "table_schema", "op": "EQ", "values": ["s"]}]}):  # fmt: skip
+            asked = {name: value for name, value in snapshot.items() if name != "pins"} | more
+            if snapshot.get("pins"):
+                asked["snapshot"] = "current"
+            whole, *limited = (
+                app.scanner.table(pinned(app, request) if snapshot.get("pins") else request, ANONYMOUS)
+                for request in (of_ticket(command(flight=flight, **asked, **limit)) for limit in (
+                    {}, {"limit": 4}, {"limit": 99_999}))
+            )  # fmt: skip
+            among = Counter(map(str, whole.to_pylist()))
+            for table, limit in zip(limited, (4, 99_999), strict=True):
+                assert table.schema == whole.schema
+                assert table.num_rows == min(limit, whole.num_rows), (flight, asked)
+                assert Counter(map(str, table.to_pylist())) <= among, (flight, asked)
+
+
+def pinned(app, request):
+    return app.scanner.pin(request, ANONYMOUS)
