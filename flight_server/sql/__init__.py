@@ -1,1 +1,1 @@
-"""The statements that Flight SQL takes: read, checked, planned, and run over flights."""
+"""Flight SQL: statements are parsed, validated, planned, and executed over flights."""

@@ -1,4 +1,4 @@
-"""Conditions of a statement on the rows of one flight: what its scan may leave out."""
+"""Predicate pushdown: the conditions of a statement that apply to the rows of one flight."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from flight_server.sql.flights import Table
 from store.predicates.tree import And, Node
 
 Columns: TypeAlias = Mapping[str, pa.Field]
-"""The columns of a flight by the name, in lower case, that a SELECT has for them."""
+"""The columns of a flight by their name (lower case) in a SELECT."""
 Uses: TypeAlias = Mapping[str, exp.Table | None]
-"""Common table expressions by name, each with its only use."""
+"""Names of common table expressions → their only use; None if they have several."""
 
 
 def uses_of(expressions: list[exp.CTE], tables: list[exp.Table]) -> Uses:
     """Finds where common table expressions are used.
 
     Args:
-        expressions: All of a statement.
-        tables: All of the statement.
+        expressions: All common table expressions of a statement.
+        tables: All tables of the statement.
 
     Returns:
-        Their names, each with its use where there is one use of one expression.
+        Name → use, None if an expression is used several times or several have the name.
     """
     names = [cte.alias.lower() for cte in expressions]
     uses: dict[str, list[exp.Table]] = {name: [] for name in names}
@@ -37,20 +37,20 @@ def uses_of(expressions: list[exp.CTE], tables: list[exp.Table]) -> Uses:
 
 
 def of_flight(node: exp.Table, table: Table, common: Uses) -> tuple[Node | None, bool]:
-    """Collects the condition on every row of a flight.
+    """Collects the conditions that every row of a flight must satisfy.
 
-    Conditions come from the SELECT that reads the flight, and from those around it as long as each hands columns on as
-    they are: tools wrap a table before they filter it.
+    They are those of the SELECT that reads the flight, and of enclosing ones while each passes columns on unchanged,
+    because tools wrap a table before they filter it.
 
     Args:
-        node: The flight as the statement names it.
+        node: The table in the statement.
         table: The flight.
-        common: As `uses_of` returns it.
+        common: Result of `uses_of`.
 
     Returns:
-        The condition, None without any; and whether it is the whole condition of the SELECT that reads the flight.
+        The condition, None if there is none; and True if it is the whole condition of the SELECT that reads the flight.
     """
-    found: list[Node] = []
+    terms: list[Node] = []
     exact = False
     item: exp.Expression | None = node
     columns = flights.fields_of(table)
@@ -58,21 +58,21 @@ def of_flight(node: exp.Table, table: Table, common: Uses) -> tuple[Node | None,
         condition, whole = _condition(select, item, columns, common)
         exact = exact or (item is node and whole)
         if condition is not None:
-            found.append(condition)
+            terms.append(condition)
         around = _wrapped(select, common)
-        columns = {} if around is None else _handed_on(select, item, columns)
+        columns = {} if around is None else _passed_on(select, item, columns)
         item = around if columns else None
-    return (And(tuple(found)) if len(found) > 1 else found[0] if found else None), exact
+    return (And(tuple(terms)) if len(terms) > 1 else terms[0] if terms else None), exact
 
 
 def _reader(item: exp.Expression) -> exp.Select | None:
-    """The SELECT in whose FROM clause or join an item is."""
+    """The SELECT that has an item in its FROM clause or a join; None if there is none."""
     within = item.parent.parent if isinstance(item.parent, exp.From | exp.Join) else None
     return within if isinstance(within, exp.Select) else None
 
 
 def _condition(select: exp.Select, item: exp.Expression, columns: Columns, common: Uses) -> tuple[Node | None, bool]:
-    """The condition of a SELECT on each row of an item of its FROM clause, and whether it is all of its condition."""
+    """The condition of a SELECT on each row of an item of its FROM clause, and True if that is its whole condition."""
     joins = select.args.get("joins") or []
     inner = all(
         not join.side and not join.args.get("method") and (join.kind or "INNER").upper() in ("INNER", "CROSS")
@@ -103,12 +103,12 @@ def _name_of(item: exp.Expression) -> str:
     return str(name).lower()
 
 
-def _handed_on(select: exp.Select, item: exp.Expression, columns: Columns) -> Columns:
-    """The columns that a SELECT of nothing but an item and a WHERE hands on unchanged, by their new names."""
+def _passed_on(select: exp.Select, item: exp.Expression, columns: Columns) -> Columns:
+    """The columns that a SELECT passes on unchanged, by their new names; empty unless it only filters the item."""
     args = {name for name, value in select.args.items() if value}
     if not args <= {"expressions", "from_", "from", "where"} or select.find(exp.Window) is not None:
         return {}
-    handed: dict[str, pa.Field | None] = {}
+    passed: dict[str, pa.Field | None] = {}
     alias = _name_of(item)
     for shown in select.expressions:
         inner = shown.this if isinstance(shown, exp.Alias) else shown
@@ -119,17 +119,17 @@ def _handed_on(select: exp.Select, item: exp.Expression, columns: Columns) -> Co
         elif isinstance(inner, exp.Column) and isinstance(inner.this, exp.Identifier):
             own = columns.get(inner.name.lower()) if inner.table.lower() in ("", alias) else None
             given = {} if own is None else {(shown.alias or inner.name).lower(): own}
-            handed |= {} if given else {(shown.alias or inner.name).lower(): None}
+            passed |= {} if given else {(shown.alias or inner.name).lower(): None}
         else:
             given = {}
-            handed |= {str(shown.alias).lower(): None}
+            passed |= {str(shown.alias).lower(): None}
         for name, field in given.items():
-            handed[name] = None if name in handed else field  # of two columns of one name, none is meant
-    return {name: field for name, field in handed.items() if field is not None}
+            passed[name] = None if name in passed else field  # a name of two columns is ambiguous
+    return {name: field for name, field in passed.items() if field is not None}
 
 
 def _wrapped(select: exp.Select, common: Uses) -> exp.Expression | None:
-    """The item of a FROM clause that a SELECT is: a subquery, or the only use of a common table expression."""
+    """The FROM item that a SELECT defines: a subquery, or the only use of a common table expression; None if none."""
     around = select.parent
     alias = around.args.get("alias") if isinstance(around, exp.Subquery | exp.CTE) else None
     if alias is not None and alias.args.get("columns"):
@@ -144,7 +144,7 @@ def _preserves_first(joins: Iterable[exp.Join]) -> bool:
 
 
 def _other_names(select: exp.Select, item: exp.Expression, common: Uses) -> set[str] | None:
-    """The columns of the other tables of a SELECT; None where they are not known."""
+    """The column names of the other tables of a SELECT; None if they are unknown."""
     names: set[str] = set()
     joined = [join.this for join in select.args.get("joins") or []]
     first = select.args.get("from_") or select.args.get("from")

@@ -1,7 +1,7 @@
-"""Flight SQL's commands, answered: metadata, statements, prepared statements, sessions.
+"""The commands of Flight SQL: metadata, statements, prepared statements, sessions.
 
-Statements are answered from the scans that JSON commands are answered from, for the same callers and under the same
-limits. Prepared statements are kept for a while, within a budget; a client whose statement is gone prepares it again.
+Statements read flights by the same scans as JSON commands, with the same permissions and limits. Prepared statements
+are kept in an LRU cache; a client whose statement was evicted prepares it again.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from store.predicates.tree import And, Leaf, Op
 if TYPE_CHECKING:
     from flight_server.app import App
 
-MAX_SOURCE_BYTES: Final = 256 << 20  # of the rows of all flights that a statement reads
-SMALL_ROWS: Final = 16_384  # of an answer that is made of whole columns
+MAX_SOURCE_BYTES: Final = 256 << 20  # most bytes that a statement reads from flights
+SMALL_ROWS: Final = 16_384  # most rows of an answer computed from whole columns
 _PLANS_BYTES: Final = 16 << 20
 _PREPARED_BYTES: Final = 32 << 20
-_PLAN_COST: Final = 8192  # bytes of a plan besides its text
+_PLAN_COST: Final = 8192  # estimated bytes of a plan besides its text
 _NAMES: Final = ("table_catalog", "table_schema", "table_name")
-_CLOSED: Final = 1  # a status of the standard
+_CLOSED: Final = 1  # status of the Flight SQL standard
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ Answer: TypeAlias = pa.Table | Iterator[pa.RecordBatch]
 
 
 class SqlEndpoint:
-    """Answers the commands of Flight SQL for callers.
+    """Answers the commands of Flight SQL.
 
     Args:
-        app: Answers scans.
-        release: The version that clients are told.
+        app: The application, which runs the scans.
+        release: The server's version, for clients.
     """
 
     def __init__(self, app: App, release: str):
@@ -81,23 +81,20 @@ class SqlEndpoint:
         self._running = RunningStatements()
 
     def close(self) -> None:
-        """Closes the DuckDB that statements run in."""
+        """Closes the DuckDB instance for statements."""
         self._whole.clear()
         self._sandbox.close()
 
     def schema(self, data: bytes, caller: Principal) -> pa.Schema:
-        """Describes the answer of a command.
+        """Returns the schema of a command's result.
 
         Args:
             data: The command, an `Any`.
-            caller: Its caller.
-
-        Returns:
-            The schema of the rows.
+            caller: The caller.
 
         Raises:
-            InvalidArgument: The command or its statement is not taken.
-            NotFound: It names a table or a prepared statement that does not exist.
+            InvalidArgument: The command or its statement is not supported.
+            NotFound: A table or the prepared statement does not exist.
         """
         command = flight_sql.read_any(data)
         if command.name in metadata.SCHEMAS:
@@ -105,25 +102,25 @@ class SqlEndpoint:
         return self._statement(command, caller)[0].schema
 
     def get(self, data: bytes, caller: Principal, is_cancelled: Callable[[], bool]) -> tuple[pa.Schema, Answer]:
-        """Answers a command, which is its own ticket.
+        """Executes a command, which is its own ticket.
 
         Args:
             data: The command, an `Any`.
-            caller: Its caller.
-            is_cancelled: Whether the caller has left.
+            caller: The caller.
+            is_cancelled: True once the caller has disconnected.
 
         Returns:
-            The schema, and the rows: a table where they are few, else batches.
+            The schema, and the rows: a table if they are few, else batches.
 
         Raises:
-            InvalidArgument: The command or its statement is not taken, or a parameter is not bound.
-            NotFound: It names a table or a prepared statement that does not exist.
-            ResourceExhausted: The statement needs more memory than statements have.
+            InvalidArgument: The command or its statement is not supported, or a parameter is not bound.
+            NotFound: A table or the prepared statement does not exist.
+            ResourceExhausted: The statement exceeds a memory limit.
         """
         command = flight_sql.read_any(data)
         if command.name in metadata.SCHEMAS:
-            found = metadata.answer(command, self._release)
-            return found.schema, found
+            table = metadata.answer(command, self._release)
+            return table.schema, table
         planned, values = self._statement(command, caller)
         given = parameters.require(planned.plan, values)
         running = self._running.begin(caller, data)
@@ -142,19 +139,19 @@ class SqlEndpoint:
 
         Args:
             data: The command, an `Any`.
-            batches: One row of values, in one of the batches.
-            caller: Its caller.
+            batches: Batches with one row in all, the values.
+            caller: The caller.
 
         Returns:
-            The message that is answered, with the handle.
+            The response, with the handle.
 
         Raises:
-            InvalidArgument: The values are not one for each parameter, in one row.
+            InvalidArgument: There is not one row with a value for each parameter.
             NotFound: The statement does not exist, or belongs to another caller.
         """
         command = flight_sql.read_any(data)
         if command.name != "CommandPreparedStatementQuery":
-            raise InvalidArgument(f"{command.name} is not taken", hint="statements only read")
+            raise InvalidArgument(f"{command.name} is not supported", hint="statements only read")
         handle = command.data(1)
         prepared = self._find(handle, caller)
         size, values = parameters.read(batches, prepared.planned.plan)
@@ -162,15 +159,15 @@ class SqlEndpoint:
         return flight_sql.write_message((1, handle))
 
     def act(self, name: str, body: bytes, caller: Principal) -> list[bytes]:
-        """Answers an action.
+        """Executes an action.
 
         Args:
             name: One of `flight_sql.ACTIONS`.
-            body: Its message.
-            caller: Its caller.
+            body: Serialized message of the action.
+            caller: The caller.
 
         Returns:
-            The results.
+            The results, serialized messages.
         """
         if name == "CancelFlightInfo":
             return [self._running.cancel(flight_sql.read_message(name, body), caller)]
@@ -190,12 +187,12 @@ class SqlEndpoint:
     # Statements.
 
     def _plan(self, sql: str) -> _Planned:
-        found = self._plans.get(sql)
-        if found is None:
+        planned = self._plans.get(sql)
+        if planned is None:
             parsed = plan.make(sql)
-            found = _Planned(parsed, self._schema(parsed))
-            self._plans.put(sql, found, 4 * len(sql) + _PLAN_COST)
-        return found
+            planned = _Planned(parsed, self._schema(parsed))
+            self._plans.put(sql, planned, 4 * len(sql) + _PLAN_COST)
+        return planned
 
     def _schema(self, parsed: Plan) -> pa.Schema:
         if parsed.direct is not None:
@@ -213,7 +210,7 @@ class SqlEndpoint:
             case "CommandPreparedStatementQuery":
                 prepared = self._find(command.data(1), caller)
                 return prepared.planned, prepared.values
-        raise InvalidArgument(f"{command.name[:100]} is not taken", hint="statements only read")
+        raise InvalidArgument(f"{command.name[:100]} is not supported", hint="statements only read")
 
     def _prepare(self, request: Message, caller: Principal) -> bytes:
         sql = request.text(1) or ""
@@ -227,10 +224,10 @@ class SqlEndpoint:
         )  # fmt: skip
 
     def _find(self, handle: bytes, caller: Principal) -> _Prepared:
-        found = self._prepared.get(handle)
-        if found is None or found.caller != caller.name:
-            raise NotFound("no such prepared statement", code="UNKNOWN_STATEMENT", hint="prepare it anew")
-        return found
+        prepared = self._prepared.get(handle)
+        if prepared is None or prepared.caller != caller.name:
+            raise NotFound("the prepared statement does not exist", code="UNKNOWN_STATEMENT", hint="prepare it again")
+        return prepared
 
     def _run(
         self, planned: _Planned, values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
@@ -239,8 +236,8 @@ class SqlEndpoint:
         if parsed.direct is not None:
             (source,) = parsed.sources
             request = self._narrowed(_request(source, values, _limit(parsed.direct.limit, values)))
-            if (kept := self._filtered(request, source, caller, is_cancelled)) is not None:
-                return kept.rename_columns(schema.names)
+            if (small := self._filtered(request, source, caller, is_cancelled)) is not None:
+                return small.rename_columns(schema.names)
             answer = self._app.scanner.read(request, caller, is_cancelled)
             self._app.note_read(request)
             if isinstance(answer, pa.Table):
@@ -255,7 +252,7 @@ class SqlEndpoint:
         return self._app.streams.run(cursor, lambda: rows, schema, is_cancelled)
 
     def _narrowed(self, request: ScanRequest) -> ScanRequest:
-        """The request with the full name of the one table that it can be about: caches go by full names."""
+        """Completes the table's full name in a request about one table, because caches use full names."""
         named = [tree.equal_values(request.node, column) for column in _NAMES]
         if request.node is None or named[2] is None or len(named[2]) != 1 or None not in named:
             return request
@@ -272,7 +269,8 @@ class SqlEndpoint:
     def _filtered(
         self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool]
     ) -> pa.Table | None:
-        """A small answer out of whole columns, where they are kept and the condition is on numbers and truths."""
+        """A small answer computed from cached whole columns; None if they are not cached, the condition uses other
+        columns than numbers and booleans, or the answer is not small."""
         used = tuple({*source.columns, *(name.strip().lower() for name in tree.columns_of(request.node))})
         if request.node is None or not all(_is_plain(request, name) for name in tree.columns_of(request.node)):
             return None
@@ -292,7 +290,16 @@ class SqlEndpoint:
         self, form: str, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool],
         keep: Callable[[pa.Table], Kept | None],
     ) -> Kept | None:  # fmt: skip
-        """The columns of all rows of a flight in a form, where they are kept or worth it."""
+        """The columns of all rows of a flight, if they are cached or worth caching, else None.
+
+        Args:
+            form: Name of the cached form, part of the cache key.
+            request: The scan; its condition and limit are ignored.
+            source: The source of the statement.
+            caller: The caller.
+            is_cancelled: True once the caller has disconnected.
+            keep: Converts the rows to the cached form; returns None if that fails.
+        """
         if not caller.sees_all or request.flight.family != "stats" or _is_of_tables(request):
             return None
         whole = replace(request, node=None, limit=None)
@@ -307,7 +314,7 @@ class SqlEndpoint:
     def _tables(
         self, sources: Sequence[Source], values: Sequence[Any], caller: Principal, is_cancelled: Callable[[], bool]
     ) -> dict[str, Rows]:
-        """The rows of the flights that a statement reads, by label; equal readings of a flight are read once."""
+        """The rows of the flights that a statement reads, by label; equal sources are read once."""
         tables: dict[str, Rows] = {}
         read: list[tuple[Source, pa.Table | KeptTable]] = []
         left = MAX_SOURCE_BYTES
@@ -328,20 +335,20 @@ class SqlEndpoint:
     def _rows(
         self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool], most: int
     ) -> pa.Table:
-        """The rows of a flight that a statement reads, with naive instants."""
-        found = self._read(request, source, caller, is_cancelled, most)
-        if found is None:
+        """The rows of a flight that a statement reads, with naive timestamps; at most `most` bytes."""
+        rows = self._read(request, source, caller, is_cancelled, most)
+        if rows is None:
             raise ResourceExhausted(
                 f"the statement reads more than {MAX_SOURCE_BYTES >> 20} MiB, the last of it from "
                 f"{source.table.flight.name}",
                 hint="narrow it by WHERE, or read the flight itself",
             )
-        return found
+        return rows
 
     def _read(
         self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool], most: int
     ) -> pa.Table | None:
-        """The rows of a scan with naive instants; None where they have more bytes than that."""
+        """The rows of a scan with naive timestamps; None if they have more than `most` bytes."""
         schema = naive(_schema_of(source))
         answer = self._app.scanner.read(request, caller, is_cancelled)
         self._app.note_read(request)
@@ -372,12 +379,12 @@ def _is_plain(request: ScanRequest, name: str) -> bool:
 
 
 def _is_of_tables(request: ScanRequest) -> bool:
-    """True if the request names tables: then a scan reads only their rows."""
+    """True if the request is restricted to tables by name, so that a scan reads their rows only."""
     return any(tree.equal_values(request.node, name) is not None for name in _NAMES)
 
 
 def _encoded(rows: pa.Table) -> pa.RecordBatch:
-    """The rows in one batch, with dictionaries for texts that repeat."""
+    """The rows as one batch, with dictionary encoding of texts that repeat."""
     columns = []
     for column in rows.columns:
         encoded = pc.dictionary_encode(column).unify_dictionaries() if pa.types.is_string(column.type) else column
@@ -400,6 +407,6 @@ def _limit(limit: int | Slot | None, values: Sequence[Any]) -> int | None:
 
 
 def _shown(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch under the names of a schema, with naive instants."""
+    """The batch with the names of a schema and naive timestamps."""
     columns = [column.view(NAIVE) if pa.types.is_timestamp(column.type) else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

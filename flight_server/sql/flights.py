@@ -1,4 +1,4 @@
-"""Flights under the names that SQL has for them."""
+"""Flights as SQL tables."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from store.schemas import FLIGHTS, Flight
 
 CATALOG: Final = "statflight"
 _OF_A_LAKE: Final = "the tables here are those of sys.flights; statistics of a lake's table are rows of stats.columns"
-STORED_SCHEMA: Final = "stats_all"  # every stored row, where `stats` has the current ones
-NAIVE: Final = pa.timestamp("us")  # UTC without saying so: drivers cannot read zoned instants
+STORED_SCHEMA: Final = "stats_all"  # every stored row; `stats` has the current ones
+NAIVE: Final = pa.timestamp("us")  # UTC, without a zone because drivers cannot read timestamps with zone
 
 
 @dataclass(frozen=True)
 class Table:
-    """A flight under the name that SQL has for it."""
+    """A flight as an SQL table."""
 
     schema: str
     name: str
@@ -30,7 +30,7 @@ class Table:
 
     @property
     def snapshot(self) -> str | None:
-        """The snapshot of a scan of it: "current", or None for all stored rows."""
+        """The snapshot of its scans: "current", or None for all stored rows."""
         return "current" if self.schema == "stats" else None
 
 
@@ -51,41 +51,27 @@ def _fields(flight: str) -> Mapping[str, pa.Field]:
 
 
 def fields_of(table: Table) -> Mapping[str, pa.Field]:
-    """Indexes the fields of a table.
-
-    Args:
-        table: The table.
-
-    Returns:
-        The fields by name in lower case.
-    """
+    """The fields of a table by name in lower case."""
     return _fields(table.flight.name)
 
 
 def naive(schema: pa.Schema) -> pa.Schema:
-    """Makes instants naive.
-
-    Args:
-        schema: Of a flight, or of a statement's answer.
-
-    Returns:
-        The schema with instants as Flight SQL hands them out.
-    """
+    """A schema with all timestamps naive, as Flight SQL returns them."""
     return pa.schema([field.with_type(NAIVE) if pa.types.is_timestamp(field.type) else field for field in schema])
 
 
 def find(node: exp.Table, common: Collection[str]) -> Table | None:
-    """Finds the flight that a table of a statement is.
+    """Resolves a table of a statement.
 
     Args:
-        node: The table.
-        common: The names of common table expressions.
+        node: The table in the statement.
+        common: Names of the statement's common table expressions.
 
     Returns:
         The flight's table; None for a common table expression.
 
     Raises:
-        NotFound: It is neither.
+        NotFound: The table is neither.
     """
     parts = [part.name.lower() for part in (node.args.get("catalog"), node.args.get("db"), node.this) if part]
     if len(parts) == 1 and parts[0] in common:
@@ -93,8 +79,8 @@ def find(node: exp.Table, common: Collection[str]) -> Table | None:
     if len(parts) == 3 and parts[0] == CATALOG:
         parts = parts[1:]
     name = ".".join(parts)
-    if found := TABLES.get(name):
-        return found
+    if table := TABLES.get(name):
+        return table
     shown = ".".join(part.name for part in (node.args.get("catalog"), node.args.get("db"), node.this) if part)[:200]
     alike = [full for full in TABLES if full.endswith(f".{name}")]
     hint = f'did you mean "{alike[0]}"?' if alike else nearest(name, list(TABLES))

@@ -1,4 +1,4 @@
-"""Text columns that a statement does nothing with but group by them: DuckDB groups ENUMs in a fifth of the time."""
+"""Text columns that a statement only groups by, which may be ENUMs: DuckDB groups these in a fifth of the time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from flight_server.sql.flights import Table
 
 
 def separate(node: exp.Table, table: Table, identifiers: Iterable[exp.Identifier]) -> frozenset[str]:
-    """Finds the text columns of a flight that may be ENUMs, and casts them to text wherever the statement shows them.
+    """Finds the text columns of a flight that may be ENUMs, and casts them to text in the results of the SELECT.
 
-    Such a column is a key of the GROUP BY of a SELECT from this flight alone. Elsewhere the statement only shows it,
-    sorts by it in that SELECT, or counts it: any other use, in any part of the statement, keeps it a text.
+    Such a column is a GROUP BY key of a SELECT that reads this flight only, and is otherwise just selected, sorted by
+    or counted in that SELECT. Any other use in the statement excludes it.
 
     Args:
-        node: The flight as the statement names it; the SELECT that reads it is changed.
+        node: The table in the statement; the SELECT that reads it is changed.
         table: The flight.
-        identifiers: All of the statement.
+        identifiers: All identifiers of the statement.
 
     Returns:
         The names of the columns.
@@ -38,24 +38,24 @@ def separate(node: exp.Table, table: Table, identifiers: Iterable[exp.Identifier
         used.setdefault(identifier.name.lower(), []).append(identifier)
     source = (node.alias or node.name).lower()
     if any(isinstance(each.parent, exp.Column) and each.arg_key == "this" for each in used.get(source, [])):
-        return frozenset()  # the name of a table, used as a column, is its whole row
+        return frozenset()  # the name of a table used as a column means the whole row
     fields = flights.fields_of(table)
-    found = set()
+    separate_keys = set()
     for key in list(group.expressions):
         grouped = _column_of(key, select)
         field = None if grouped is None else fields.get(grouped.name.lower())
-        if field is None or not pa.types.is_string(field.type) or field.name in found:
+        if field is None or not pa.types.is_string(field.type) or field.name in separate_keys:
             continue
         columns = [each.parent for each in used[field.name] if not _renames_to_same(each, select)]
         if all(_is_harmless(column, select, source) for column in columns):
-            found.add(field.name)
+            separate_keys.add(field.name)
             for column in [*columns, key]:
                 _cast(column, field.name, source)
-    return frozenset(found)
+    return frozenset(separate_keys)
 
 
 def _column_of(key: exp.Expression, select: exp.Select) -> exp.Column | None:
-    """The column that a key of GROUP BY is, by its name or by its number among those that the SELECT shows."""
+    """The column of a GROUP BY key, given by name or by its number in the SELECT list; None if it is not a column."""
     if isinstance(key, exp.Literal) and not key.is_string and str(key.this).isdecimal():
         places = select.expressions[max(int(key.this) - 1, 0) : int(key.this)]
         key = places[0].unalias() if places else key
@@ -63,7 +63,7 @@ def _column_of(key: exp.Expression, select: exp.Select) -> exp.Column | None:
 
 
 def _renames_to_same(identifier: exp.Identifier, select: exp.Select) -> bool:
-    """True for the second name of `table_name AS table_name`."""
+    """True for the alias in `x AS x`."""
     alias = identifier.parent
     return (
         isinstance(alias, exp.Alias) and identifier.arg_key == "alias" and alias.parent is select

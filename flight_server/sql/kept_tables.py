@@ -1,4 +1,4 @@
-"""Tables of a DuckDB in memory that outlive a statement: rows of a flight, read by many statements."""
+"""Tables of an in-memory DuckDB with rows of a flight, shared by many statements."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import pyarrow.compute as pc
 
 from store.database import Connection
 
-_MAX_MEMBERS: Final = 65_536  # of an ENUM; more distinct texts stay texts
-_TEXT_BYTES: Final = 16  # of a text in a table, besides its characters
+_MAX_MEMBERS: Final = 65_536  # columns with more distinct texts do not become ENUMs
+_TEXT_BYTES: Final = 16  # size of a text in a table besides its characters
 
 
 class KeptTable:
-    """A table of DuckDB in a schema of its own, dropped with the last reference to this object.
+    """A DuckDB table in a schema of its own, dropped with the last reference to this object.
 
-    Texts that repeat are ENUMs, which take less space and are grouped faster.
+    Columns of texts that repeat are ENUMs, which are smaller and faster to group by.
 
     Args:
-        cursor: Of its DuckDB, and its own.
-        name: Of the schema, where nothing else has it.
+        cursor: A cursor for this object only.
+        name: Name of the schema; must be unused.
         rows: The rows.
 
     Raises:
-        duckdb.OutOfMemoryException: The DuckDB has no memory for it.
+        duckdb.OutOfMemoryException: There is not enough memory.
     """
 
     def __init__(self, cursor: Connection, name: str, rows: pa.Table):
@@ -58,14 +58,7 @@ class KeptTable:
         return encoded
 
     def query(self, keys: Collection[str]) -> str:
-        """Writes the query of its rows, with texts as texts.
-
-        Args:
-            keys: Columns that may be ENUMs.
-
-        Returns:
-            The SELECT.
-        """
+        """The SELECT of all rows, with ENUMs cast to text except in the columns `keys`."""
         texts = self._enums.difference(keys)
         shown = (f'CAST("{name}" AS VARCHAR) AS "{name}"' if name in texts else f'"{name}"' for name in self._columns)
         return f'SELECT {", ".join(shown)} FROM "{self._name}"."rows"'

@@ -1,7 +1,7 @@
-"""The SQL that is taken: one query whose every node and function is on a list. A part that is not is refused by name.
+"""The SQL subset: one query whose nodes and functions are all on an allowlist. Others are refused by name.
 
-Statements are parsed by sqlglot. What runs later is written anew from the tree that was checked here, so that nothing
-can be read in one way and run in another.
+Statements are parsed by sqlglot. The SQL that DuckDB runs is generated from the validated tree, so that no text can
+pass validation with one meaning and run with another.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from store.errors import InvalidArgument
 
 DIALECT: Final = "duckdb"
 _DIALECT: Final = Dialect.get_or_raise(DIALECT)
-MAX_BYTES: Final = 64 * 1024  # of a statement
+MAX_BYTES: Final = 64 * 1024  # longest statement
 MAX_TOKENS: Final = 10_000
-MAX_DEPTH: Final = 128  # of the tree; chains of AND and OR are one level
+MAX_DEPTH: Final = 128  # deepest tree; chains of AND and OR are one level
 MAX_PARAMETERS: Final = 1000
-MAX_TABLES: Final = 64  # that a statement names, each as often as it does
-_NODES_PER_TOKEN: Final = 8  # that the parser may make: a statement that is read straight on makes one at most
-_BOUNDED_CALLS: Final = 4  # levels of calls within calls that are written without a check of their size
-_MAX_WRITTEN: Final = 16 * MAX_BYTES  # of calls within calls
-_KIND: Final = "one SELECT over flights is taken"
+MAX_TABLES: Final = 64  # most table references of a statement
+_NODES_PER_TOKEN: Final = 8  # limit for the parser, which needs at most one without backtracking
+_BOUNDED_CALLS: Final = 4  # levels of nested calls that are generated without a check of their size
+_MAX_WRITTEN: Final = 16 * MAX_BYTES  # most generated text of nested calls
+_KIND: Final = "only one SELECT over flights is allowed"
 
 Query: TypeAlias = exp.Select | exp.SetOperation | exp.Subquery
 """A SELECT, several combined by UNION, EXCEPT or INTERSECT, or one of these in parentheses."""
 
-logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it logs statements that it does not know
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it logs unknown statements
 
 
 def _words(text: str) -> frozenset[str]:
@@ -54,7 +54,7 @@ _NODES: Final = frozenset({
 _AROUND_CALLS: Final = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _SET: Final = frozenset({"this", "expression", "distinct", "by_name", "order", "limit", "offset", "with_", "with"})
 _PARTS: Final[dict[type[exp.Expression], frozenset[str]]] = {
-    # what these may hold: an option that is not known here must not be dropped in silence
+    # allowed parts of these nodes: an unknown option must not be ignored silently
     exp.Select: frozenset({"expressions", "from_", "from", "joins", "where", "group", "having", "windows", "qualify",
                            "order", "limit", "offset", "distinct", "with_", "with"}),
     exp.Union: _SET,
@@ -74,7 +74,7 @@ _TYPES: Final = frozenset(exp.DataType.Type[name] for name in (
     "DATETIME", "INTERVAL", "VARBINARY",
 ))  # fmt: skip
 
-# Names of functions, as users and as sqlglot call them: none reads files, settings or the world.
+# Names of functions, in DuckDB and in sqlglot: none reads files, settings or the network.
 AGGREGATES: Final = _words("""
     any_value approx_count_distinct approx_distinct arg_max arg_min avg bool_and bool_or corr count count_if countif
     covar_pop covar_samp first kurtosis last list listagg array_agg logical_and logical_or max median min mode
@@ -104,7 +104,7 @@ LISTS: Final = _words("array_contains array_length array_size list_contains")
 FUNCTIONS: Final = AGGREGATES | WINDOWS | TEXTS | NUMBERS | CHOICES | INSTANTS | LISTS
 
 _ESCAPES: Final = {"d": "DATE", "t": "TIME", "ts": "TIMESTAMP"}
-# Words that stand before a parenthesis without calling anything.
+# Words that may precede a parenthesis without being a call.
 _NO_CALLS: Final = _words("""
     all and any as between by case cast char decimal distinct else end escape except exists extract filter from group
     having ilike in interval is join like limit not offset on or over select then time timestamp try_cast using
@@ -120,10 +120,10 @@ def parse(sql: str) -> Query:
         sql: The text.
 
     Returns:
-        A tree of nothing but what is allowed, its parameters numbered from 1.
+        The tree, with allowed nodes only and its parameters numbered from 1.
 
     Raises:
-        InvalidArgument: It is too large, malformed, not one query, or has a part that is not taken.
+        InvalidArgument: The statement is too large, malformed, not one query, or has a part that is not allowed.
     """
     if len(sql) > MAX_BYTES or len(sql.encode("utf-8", "replace")) > MAX_BYTES:
         raise refusal(f"the statement is longer than {MAX_BYTES} bytes")
@@ -139,16 +139,16 @@ def parse(sql: str) -> Query:
 
 
 def write(statement: exp.Expression) -> str:
-    """Writes a statement as DuckDB reads it.
+    """Generates the SQL of a statement for DuckDB.
 
     Args:
         statement: The tree.
 
     Returns:
-        The text.
+        The SQL.
 
     Raises:
-        InvalidArgument: It calls a function that is not on the list, or its calls are nested too deep.
+        InvalidArgument: The SQL calls a function that is not allowed, or its calls are nested too deep.
     """
     try:
         _check_size(statement)
@@ -161,16 +161,16 @@ def write(statement: exp.Expression) -> str:
         called = following.token_type is TokenType.L_PAREN and token.text.isidentifier()
         name = token.text.lower()
         if called and token.token_type is not TokenType.STRING and name not in FUNCTIONS | _NO_CALLS:
-            named[name] -= 1  # `t(x, y)` names the columns of a table, each as often as the tree does
+            named[name] -= 1  # `t(x, y)` is an alias with column names, as often as in the tree
             if named[name] < 0:
                 raise refusal(f'the function "{name[:100]}" is not allowed')
     return sql
 
 
 def _check_size(statement: exp.Expression) -> None:
-    """Refuses nested calls whose text would be huge: the writer repeats arguments of some, up to five times per level.
+    """Refuses nested calls whose SQL would be huge: some arguments are repeated, up to five times per level.
 
-    Every second level is written by itself, and then stands in the next one as a name of the same length.
+    Every second level is generated by itself and then replaced by a name of the same length.
     """
     if max((level for _, level in _calls(statement)), default=0) <= _BOUNDED_CALLS:
         return
@@ -186,9 +186,9 @@ def _check_size(statement: exp.Expression) -> None:
 
 
 def _calls(root: exp.Expression) -> Iterator[tuple[exp.Expression, int]]:
-    """Walks the calls of a tree, outer ones first, each with its level: the number of calls around it, plus one.
+    """Yields the calls of a tree, outer ones first, each with its nesting level from 1.
 
-    A call and its OVER, FILTER or WITHIN GROUP are one.
+    A call and its OVER, FILTER or WITHIN GROUP count as one.
     """
     open_: list[tuple[exp.Expression, int]] = [(root, 0)]
     while open_:
@@ -201,14 +201,11 @@ def _calls(root: exp.Expression) -> Iterator[tuple[exp.Expression, int]]:
 
 
 def refusal(message: str, hint: str = "") -> InvalidArgument:
-    """Makes the error for a statement that is not taken.
+    """The error for a refused statement, with code BAD_SQL.
 
     Args:
-        message: The part that is refused, and why.
-        hint: A form that is taken.
-
-    Returns:
-        The error, with code BAD_SQL.
+        message: The refused part, and why.
+        hint: An allowed form.
     """
     return InvalidArgument(message, code="BAD_SQL", hint=hint)
 
@@ -233,7 +230,7 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
             at = end + 1
         sql = "".join([*written, sql[at:]])
         tokens = _DIALECT.tokenize(sql)
-    # some words are tried in two ways: where they nest, the time doubles with each level
+    # the parser tries some words in two ways, so that the time doubles with each level of nesting
     parser = _DIALECT.parser(max_nodes=_NODES_PER_TOKEN * (len(tokens) + 64))
     parsed = [each for each in parser.parse(tokens, sql) if each is not None]
     if len(parsed) != 1:
@@ -250,7 +247,7 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
 
 
 def _escapes(tokens: list[Token]) -> Iterator[tuple[int, int, str]]:
-    """Finds JDBC's escapes of times, `{ts '…'}`, which the driver leaves to us: start, end and the SQL for each."""
+    """Finds JDBC escapes of dates and times, `{ts '…'}`: start, end and SQL of each replacement."""
     for brace, name, text, end in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):
         word = _ESCAPES.get(name.text.lower()) if brace.token_type is TokenType.L_BRACE else None
         if word and text.token_type is TokenType.STRING and end.token_type is TokenType.R_BRACE:
@@ -279,14 +276,8 @@ def _check(statement: Query) -> None:
 
 
 def nodes(root: exp.Expression) -> Iterator[tuple[exp.Expression, int]]:
-    """Walks a tree in the order of its text, without recursion.
-
-    Args:
-        root: The tree.
-
-    Yields:
-        Every node with its depth; a chain of one connector is one level deep.
-    """
+    """Yields the nodes of a tree in the order of its text, each with its depth; a chain of one connector (AND, OR) is
+    one level deep. Does not recurse."""
     open_: list[tuple[exp.Expression, int]] = [(root, 0)]
     while open_:
         node, depth = open_.pop()
@@ -311,7 +302,7 @@ def _named(node: Any) -> str:
 
 
 def _mistake(error: SqlglotError) -> str:
-    found = next(iter(getattr(error, "errors", [])), None)
-    if not found or not found.get("highlight"):
+    place = next(iter(getattr(error, "errors", [])), None)
+    if not place or not place.get("highlight"):
         return "the statement cannot be read: a quote or parenthesis may be open"
-    return f'the statement cannot be read at "{found["highlight"][:50]}" (line {found["line"]}, column {found["col"]})'
+    return f'the statement cannot be read at "{place["highlight"][:50]}" (line {place["line"]}, column {place["col"]})'

@@ -1,4 +1,4 @@
-"""Flight SQL's endpoint, loaded when it is first asked: its parser takes a moment, and most servers are never asked."""
+"""The Flight SQL endpoint, loaded at first use, because importing its SQL parser is slow."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ if TYPE_CHECKING:
 
 
 class LazyEndpoint:
-    """The endpoint of an app, shared by all servers of the process: prepared statements outlive a renewal of TLS.
+    """The endpoint of an app, shared by all servers of the process, so that prepared statements survive a renewal of
+    TLS certificates.
 
     Args:
-        app: answers scans.
-        release: the version that clients are told.
+        app: The application, which runs the scans.
+        release: The server's version, for clients.
     """
 
     def __init__(self, app: App, release: str):
         self._app, self._release = app, release
         self._lock = threading.Lock()
-        self._made: SqlEndpoint | None = None
+        self._endpoint: SqlEndpoint | None = None
 
     def get(self) -> SqlEndpoint:
-        """Returns the endpoint, after it is made at the first call."""
+        """The endpoint; created at the first call."""
         with self._lock:
-            if self._made is None:
+            if self._endpoint is None:
                 from flight_server.sql.endpoint import SqlEndpoint
 
-                self._made = SqlEndpoint(self._app, self._release)
-            return self._made
+                self._endpoint = SqlEndpoint(self._app, self._release)
+            return self._endpoint
 
     def close(self) -> None:
-        """Closes the endpoint if it was made."""
+        """Closes the endpoint if it was created."""
         with self._lock:
-            if self._made is not None:
-                self._made.close()
+            if self._endpoint is not None:
+                self._endpoint.close()

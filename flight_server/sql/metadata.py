@@ -1,4 +1,4 @@
-"""The metadata that Flight SQL clients ask for: schemas as the standard has them, to the non-null flags."""
+"""Metadata commands of Flight SQL, with the schemas of the standard, including its non-null flags."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flight_server.wire.flight_sql import Message
 from store.schemas import KEY
 
 TABLE_TYPE: Final = "BASE TABLE"
-MAX_NAME: Final = 64  # characters of the longest schema or table
+MAX_NAME: Final = 64  # upper limit for the length of schema and table names
 _NOT_NULL: Final = False
 
 _TEXT, _INT = pa.string(), pa.int32()
@@ -66,14 +66,7 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
 
 
 def schema_of(command: Message) -> pa.Schema:
-    """Describes the answer of a metadata command.
-
-    Args:
-        command: The command, one of SCHEMAS.
-
-    Returns:
-        Its schema; that of `GetTables` depends on the command.
-    """
+    """The schema of a metadata command's result; that of `GetTables` depends on the command."""
     schema = SCHEMAS[command.name]
     if command.name == "CommandGetTables" and command.flag(5):
         schema = schema.append(_needed("table_schema", pa.binary()))
@@ -81,14 +74,14 @@ def schema_of(command: Message) -> pa.Schema:
 
 
 def answer(command: Message, release: str) -> pa.Table:
-    """Answers a metadata command.
+    """The result of a metadata command.
 
     Args:
         command: The command, one of SCHEMAS.
-        release: The version of this server.
+        release: The server's version.
 
     Returns:
-        The rows. Flights have no foreign keys, so of these there are none.
+        The rows; none for foreign keys, which flights do not have.
     """
     schema = schema_of(command)
     match command.name:
@@ -129,7 +122,7 @@ def _tables(command: Message) -> Iterator[dict[str, Any]]:
 
 
 def _primary_keys(command: Message) -> Iterator[dict[str, Any]]:
-    """The columns that identify a stored row; there is no key where one of them may be null."""
+    """The columns that identify a stored row; none if one of them may be null."""
     for table in _of_catalog(command):
         if command.text(2) not in (None, "", table.schema) or table.name != command.text(3):
             continue
@@ -177,11 +170,11 @@ _NOTHING: Final = re.compile(r"(?!)")
 
 
 def _pattern(text: str | None) -> re.Pattern[str]:
-    """A LIKE pattern; the time it takes grows with its length alone: no part of a name is tried twice."""
+    """A regular expression for a LIKE pattern, without backtracking, so that no pattern is slow; None matches all."""
     if text is None:
         return re.compile(".*", re.DOTALL)
     if len(text.replace("%", "")) > MAX_NAME:
-        return _NOTHING  # as good as any pattern that no name is long enough for
+        return _NOTHING  # every name is shorter
     first, *middle = (re.escape(part).replace("_", ".") for part in re.split("%+", text))
     if not middle:
         return re.compile(first, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Types of a statement's parameters: those of what they are compared or computed with."""
+"""Types of a statement's parameters, inferred from the columns they are compared or combined with."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _TYPES: Final = {
 
 
 def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> list[pa.DataType]:
-    """Finds the type of each parameter.
+    """Infers the type of each parameter.
 
     Args:
-        placeholders: All of a statement, numbered from 1.
-        tables: The tables that it reads.
+        placeholders: All placeholders of a statement, numbered from 1.
+        tables: The tables that the statement reads.
 
     Returns:
-        The types by number: that of the column beside a parameter, a number in arithmetic, else text.
+        The types in order: that of the column compared with the parameter, a number in arithmetic, else text.
     """
     if not placeholders:
         return []
@@ -33,8 +33,8 @@ def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> li
     for table in tables:
         for field in naive(table.flight.schema):
             types.setdefault(field.name.lower(), field.type)
-    found = {int(node.name): _parameter_type(node, types) for node in placeholders}
-    return [found.get(number, pa.string()) for number in range(1, max(found, default=0) + 1)]
+    inferred = {int(node.name): _parameter_type(node, types) for node in placeholders}
+    return [inferred.get(number, pa.string()) for number in range(1, max(inferred, default=0) + 1)]
 
 
 def _parameter_type(node: exp.Placeholder, types: Mapping[str, pa.DataType]) -> pa.DataType:
@@ -45,8 +45,8 @@ def _parameter_type(node: exp.Placeholder, types: Mapping[str, pa.DataType]) -> 
         if isinstance(parent, exp.Binary):
             arithmetic = True
             beside = [each for each in parent.iter_expressions() if isinstance(each, exp.Column)]
-            if found := [types[each.name.lower()] for each in beside if each.name.lower() in types]:
-                return found[0]
+            if known := [types[each.name.lower()] for each in beside if each.name.lower() in types]:
+                return known[0]
             numbers += [each for each in parent.iter_expressions() if isinstance(each, exp.Literal)]
         parent = parent.parent
     if isinstance(parent, exp.Limit | exp.Offset):
@@ -64,14 +64,7 @@ def _parameter_type(node: exp.Placeholder, types: Mapping[str, pa.DataType]) -> 
 
 
 def sql_name(type_: pa.DataType) -> str:
-    """Names a type as DuckDB does.
-
-    Args:
-        type_: As `find` returns it.
-
-    Returns:
-        The name of the type that its values have there.
-    """
+    """The DuckDB name of a type that `find` returns."""
     if pa.types.is_integer(type_):
         return "BIGINT"
     if pa.types.is_floating(type_):

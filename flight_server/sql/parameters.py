@@ -1,4 +1,4 @@
-"""Values of a prepared statement's parameters, as a client sends them."""
+"""Parameters of a prepared statement: their schema, and the values that a client sends."""
 
 from __future__ import annotations
 
@@ -16,31 +16,27 @@ _MILLISECONDS: Final = pa.timestamp("ms")
 
 
 def schema(parsed: Plan) -> pa.Schema:
-    """Declares the parameters of a statement.
+    """The schema of a statement's parameters, one field for each.
 
-    Args:
-        parsed: Its plan.
-
-    Returns:
-        A field for each. Instants are milliseconds: the JDBC driver, up to 18.3 at least, writes these whatever unit
-        is declared.
+    Timestamps are declared in milliseconds, because the JDBC driver (18.3 at least) writes milliseconds whatever unit
+    is declared.
     """
     types = [_MILLISECONDS if pa.types.is_timestamp(type_) else type_ for type_ in parsed.parameters]
     return pa.schema([pa.field(f"parameter_{number}", type_) for number, type_ in enumerate(types, 1)])
 
 
 def read(batches: Iterable[pa.RecordBatch], parsed: Plan) -> tuple[int, tuple[Any, ...]]:
-    """Reads the values of parameters; every batch is read before anything is refused.
+    """Reads the values of parameters. All batches are read before any error is raised.
 
     Args:
-        batches: One row, in one of the batches.
+        batches: Batches with one row in all.
         parsed: The plan of the statement.
 
     Returns:
-        Their size in bytes, and the values by number.
+        The size in bytes, and the values in order.
 
     Raises:
-        InvalidArgument: They are too large, not one row, or not one for each parameter.
+        InvalidArgument: The values are too large, not one row, or not one for each parameter.
     """
     rows: list[pa.RecordBatch] = []
     size = 0
@@ -68,17 +64,14 @@ def _python(column: pa.Array) -> Any:
 
 
 def require(parsed: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """Checks that a statement with parameters has their values.
+    """The values of a statement's parameters.
 
     Args:
         parsed: The plan of the statement.
-        values: The values that were bound; None without any.
-
-    Returns:
-        The values.
+        values: The bound values; None if none were bound.
 
     Raises:
-        InvalidArgument: UNBOUND_PARAMETER.
+        InvalidArgument: The statement has parameters that are not bound (UNBOUND_PARAMETER).
     """
     if parsed.parameters and values is None:
         raise InvalidArgument(
@@ -89,7 +82,7 @@ def require(parsed: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
 
 
 def for_duckdb(value: Any) -> Any:
-    """Makes an instant naive, in UTC; other values stay as they are."""
+    """A value with a timestamp converted to naive UTC; other values are unchanged."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC).replace(tzinfo=None)
     return value

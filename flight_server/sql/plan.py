@@ -1,7 +1,7 @@
-"""Statements → plans: which flights are read, with what columns and conditions, and what DuckDB does with the rows.
+"""Plans of statements: the flights to read, with columns and conditions, and the SQL that DuckDB runs over their rows.
 
-A plan says nothing of a caller, so it is kept and shared. Where one flight is read, filtered and cut alone, there is
-nothing left for DuckDB: the plan is `direct`.
+A plan does not depend on the caller, so it can be cached and shared. A statement that only filters and limits one
+flight needs no DuckDB: its plan is `direct`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ _PLAIN: Final = exp.DataType.Type.TIMESTAMP
 
 @dataclass(frozen=True)
 class Source:
-    """One reading of a flight: its columns, the rows wanted of it, and the name by which the statement knows it.
-
-    `keys` are columns that may be ENUMs.
-    """
+    """A scan of a flight for a statement: columns, condition (`node`), the name of its rows in the SQL (`label`), and
+    the columns that may be ENUMs (`keys`)."""
 
     table: Table
     label: str
@@ -43,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Direct:
-    """A read of one flight that answers the statement by itself: the names of its columns there, and a limit."""
+    """A scan whose rows are the statement's result: the names of its columns in the result, and a limit."""
 
     names: tuple[str, ...]
     limit: int | Slot | None
@@ -53,14 +51,14 @@ class Direct:
 class Plan:
     """The plan of a statement.
 
-    `parameters` are the types of its `?`; `now` says that DuckDB's statement has one more, for the present instant. A
-    direct plan has no statement for DuckDB.
+    `parameters` are the types of its `?`; if `now` is true, `sql` has one more, for the current time. A direct plan has
+    no `sql`.
     """
 
     sources: tuple[Source, ...]
     parameters: tuple[pa.DataType, ...]
     sql: str
-    typed_sql: str  # with nulls of the right types for parameters: it tells the schema
+    typed_sql: str  # `sql` with typed nulls for parameters, to determine the schema
     now: bool
     direct: Direct | None
 
@@ -68,21 +66,15 @@ class Plan:
 def make(sql: str) -> Plan:
     """Plans a statement.
 
-    Args:
-        sql: The text.
-
-    Returns:
-        The plan.
-
     Raises:
-        InvalidArgument: It is not taken; the message says which part.
-        NotFound: It names a table that does not exist.
+        InvalidArgument: The statement is not allowed; the message has the refused part.
+        NotFound: A table does not exist.
     """
     try:
         return _make(language.parse(sql))
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as trouble:
-        # sqlglot takes some statements that are not SQL, and stumbles over its own trees of them.
-        log.info("a statement cannot be planned: %r", trouble)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+        # sqlglot parses some text that is not SQL, and then fails on its own tree.
+        log.info("a statement cannot be planned: %r", error)
         raise language.refusal("the statement cannot be read") from None
 
 
@@ -114,7 +106,7 @@ def _make(statement: Query) -> Plan:
                for source, (node, table) in zip(sources, found, strict=True)]  # fmt: skip
     now = _rewrite(statement, [(node, source.label) for (node, _), source in zip(found, sources, strict=True)],
                    len(parameters) + 1)  # fmt: skip
-    typed = statement.copy() if parameters or now else None  # before it is written, which changes some trees
+    typed = statement.copy() if parameters or now else None  # copied first, because generating SQL changes some trees
     text = language.write(statement)
     return Plan(
         tuple(sources), tuple(parameters), text, text if typed is None else _typed(typed, parameters), now, None
@@ -122,7 +114,7 @@ def _make(statement: Query) -> Plan:
 
 
 def _typed(statement: exp.Expression, parameters: Sequence[pa.DataType]) -> str:
-    """The statement with nulls of the right types in place of its parameters."""
+    """SQL of the statement with typed nulls in place of its parameters."""
     for node in list(statement.find_all(exp.Placeholder)):
         number = int(node.name)
         type_ = parameters[number - 1] if number <= len(parameters) else NAIVE
@@ -131,7 +123,7 @@ def _typed(statement: exp.Expression, parameters: Sequence[pa.DataType]) -> str:
 
 
 def _narrowest(flight: Flight) -> str:
-    """The column that is read where only the number of rows is wanted."""
+    """The column to read if only the number of rows is needed."""
     fixed = [field.name for field in flight.schema if pa.types.is_integer(field.type)]
     return fixed[0] if fixed else flight.schema.names[0]
 
@@ -140,7 +132,7 @@ def _narrowest(flight: Flight) -> str:
 
 
 def _direct(statement: Query, source: Source, node: exp.Table) -> tuple[tuple[str, ...], Direct] | None:
-    """The flight's columns and the direct read, where the statement is one."""
+    """The flight's columns and the direct read; None if the statement needs DuckDB."""
     args = {name for name, value in statement.args.items() if value}
     from_ = statement.args.get("from_") or statement.args.get("from")
     if not args <= {"expressions", "from_", "from", "where", "limit"} or from_ is None or from_.this is not node:
@@ -175,11 +167,12 @@ def _direct(statement: Query, source: Source, node: exp.Table) -> tuple[tuple[st
     return tuple(columns), Direct(tuple(names), limit)
 
 
-# What DuckDB is given.
+# SQL for DuckDB.
 
 
 def _rewrite(statement: Query, tables: list[tuple[exp.Table, str]], next_parameter: int) -> bool:
-    """Names tables as they are registered, takes schemas off columns and zones off types; whether it asks for `now`."""
+    """Rewrites a statement for DuckDB: registered names of tables, no schemas in columns, no zones in types, and the
+    current time as a parameter; True if it uses the current time."""
     for node, label in tables:
         if not node.args.get("alias"):
             node.set("alias", exp.TableAlias(this=exp.to_identifier(node.name, quoted=True)))

@@ -1,7 +1,7 @@
-"""WHERE conditions as predicate trees of flights: what the server applies before SQL sees a row.
+"""Translation of WHERE conditions to predicate trees, which flights apply before DuckDB sees the rows.
 
-A tree may keep rows that the condition drops, never the other way round, as far as it is applied once more; `exact`
-tells whether it keeps the same rows.
+A tree may select more rows than its condition, never fewer; DuckDB applies the condition again unless the translation
+is exact.
 """
 
 from __future__ import annotations
@@ -34,30 +34,23 @@ _TIMESTAMPS: Final = frozenset(
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of a parameter in a tree, by its number from 0, and the column it is compared with."""
+    """A placeholder in a tree for a parameter: its number, from 0, and the column it is compared with."""
 
     number: int
     field: pa.Field
 
 
 Column: TypeAlias = Callable[[exp.Column], pa.Field | None]
-"""The field that a column of the statement is, if it is one of the flight in question."""
+"""Function from a column of the statement to its field in the flight; None if it is not of this flight."""
 
 
-class _Unsaid(Exception):
-    """A condition that no tree says."""
+class _Untranslatable(Exception):
+    """A condition that has no predicate tree."""
 
 
 def conjuncts(conditions: Iterable[exp.Expression]) -> list[exp.Expression]:
-    """Splits conditions at AND.
-
-    Args:
-        conditions: Conditions that must all hold.
-
-    Returns:
-        Their terms, none an AND.
-    """
-    found, open_ = [], list(conditions)[::-1]
+    """Splits conditions, combined by AND, into terms none of which is an AND."""
+    terms, open_ = [], list(conditions)[::-1]
     while open_:
         node = open_.pop()
         if isinstance(node, exp.Paren):
@@ -65,41 +58,38 @@ def conjuncts(conditions: Iterable[exp.Expression]) -> list[exp.Expression]:
         elif isinstance(node, exp.And):
             open_ += [node.expression, node.this]
         else:
-            found.append(node)
-    return found
+            terms.append(node)
+    return terms
 
 
 def tree_of(terms: Sequence[exp.Expression], column: Column) -> tuple[Node | None, bool]:
-    """Translates terms that must all hold.
+    """Translates terms, combined by AND, to a predicate tree.
 
     Args:
-        terms: Such as `conjuncts` returns.
-        column: Tells the columns of the flight in question.
+        terms: Terms, as `conjuncts` returns them.
+        column: Resolves columns of the flight.
 
     Returns:
-        The tree of the terms that have one, None without any; and whether all terms have one.
+        The tree of the terms that can be translated, None if none can; and True if all can.
     """
     nodes, exact = [], True
     for term in terms:
         try:
             nodes.append(_tree(term, column))
-        except _Unsaid:
+        except _Untranslatable:
             exact = False
     return (And(tuple(nodes)) if len(nodes) > 1 else nodes[0] if nodes else None), exact
 
 
 def bind(node: Node | None, values: Sequence[Any]) -> Node | None:
-    """Puts the values of parameters in the place of slots.
+    """Replaces the slots of a tree by the values of parameters.
 
     Args:
-        node: The tree.
-        values: The values by number.
-
-    Returns:
-        The tree without slots.
+        node: The tree; None stays None.
+        values: The values in order.
 
     Raises:
-        InvalidArgument: A value is not of the kind of its column.
+        InvalidArgument: A value does not suit the type of its column.
     """
     match node:
         case None:
@@ -126,13 +116,13 @@ def _bound(slot: Slot, values: Sequence[Any]) -> Any:
 
 
 def literal_of(value: Any) -> Any:
-    """Writes the value of a parameter as predicates do.
+    """The value of a parameter as a literal of a predicate.
 
     Args:
-        value: A value of Arrow's, as Python has it.
+        value: A Python value, from Arrow.
 
     Returns:
-        The literal: instants are ISO 8601 with `Z`, decimals and special floats are text.
+        The literal: timestamps in ISO 8601 with `Z`, decimals and special floats as text.
 
     Raises:
         InvalidArgument: Values of this type cannot be compared.
@@ -164,7 +154,7 @@ def _tree(node: exp.Expression, column: Column) -> Node:
         case exp.Column():
             field = column(node)
             if field is None or not pa.types.is_boolean(field.type):
-                raise _Unsaid
+                raise _Untranslatable
             return Leaf(field.name, Op.EQ, (True,))
         case exp.Is() if isinstance(node.expression, exp.Null):
             return Leaf(_field(node.this, column).name, Op.IS_NULL)
@@ -174,7 +164,7 @@ def _tree(node: exp.Expression, column: Column) -> Node:
             return _leaf(node.this, Op.IN, node.expressions, column)
     op = _COMPARES.get(type(node))
     if op is None:
-        raise _Unsaid
+        raise _Untranslatable
     left, right = node.this, node.expression
     if isinstance(right, exp.Column) and not isinstance(left, exp.Column):
         left, right, op = right, left, _FLIPPED[op]
@@ -182,7 +172,7 @@ def _tree(node: exp.Expression, column: Column) -> Node:
 
 
 def _chain(node: exp.Expression) -> list[exp.Expression]:
-    """The terms of `a AND b AND c`, which nest to the left, one level for each."""
+    """The terms of `a AND b AND c`, which sqlglot nests to the left, one level for each."""
     terms, open_ = [], [node]
     while open_:
         term = open_.pop()
@@ -196,7 +186,7 @@ def _chain(node: exp.Expression) -> list[exp.Expression]:
 def _field(node: exp.Expression, column: Column) -> pa.Field:
     field = column(node) if isinstance(node, exp.Column) else None
     if field is None:
-        raise _Unsaid
+        raise _Untranslatable
     return field
 
 
@@ -210,7 +200,7 @@ def _value(node: exp.Expression, field: pa.Field) -> Any:
     type_ = field.type
     if isinstance(node, exp.Placeholder):
         if pa.types.is_nested(type_) or pa.types.is_binary(type_):
-            raise _Unsaid
+            raise _Untranslatable
         return Slot(int(node.name) - 1, field)
     if isinstance(node, exp.Null):
         return None
@@ -228,23 +218,16 @@ def _value(node: exp.Expression, field: pa.Field) -> Any:
             return _instant(str(node.this))
         case exp.Cast(this=exp.Literal(is_string=True)) if pa.types.is_timestamp(type_) and node.to.this in _TIMESTAMPS:
             return _instant(str(node.this.this))
-    raise _Unsaid
+    raise _Untranslatable
 
 
 def _instant(text: str) -> str:
-    found = _INSTANT.fullmatch(text.strip())
-    if found is None:
-        raise _Unsaid
-    return f"{found[1]}T{found[2] or '00:00'}{found[3] or 'Z'}"
+    match = _INSTANT.fullmatch(text.strip())
+    if match is None:
+        raise _Untranslatable
+    return f"{match[1]}T{match[2] or '00:00'}{match[3] or 'Z'}"
 
 
 def fields_of(schema: pa.Schema) -> Mapping[str, pa.Field]:
-    """Indexes the fields of a schema.
-
-    Args:
-        schema: Of a flight.
-
-    Returns:
-        The fields by name in lower case.
-    """
+    """The fields of a schema by name in lower case."""
     return {field.name.lower(): field for field in schema}

@@ -1,4 +1,4 @@
-"""Statements that are being read, so that a client can cancel them."""
+"""The running statements, so that clients can cancel them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flight_server.auth.principal import Principal
 from flight_server.wire import flight_sql
 from flight_server.wire.flight_sql import Message
 
-_CANCELLED: Final = 1  # statuses of the standard
+_CANCELLED: Final = 1  # statuses of the Flight SQL standard
 _NOT_CANCELLABLE: Final = 3
 
 
 class RunningStatements:
-    """An event for each read of each caller, set when it is cancelled. Safe among threads."""
+    """The running reads of all callers, each with an event that is set when it is cancelled. Thread-safe."""
 
     def __init__(self) -> None:
         self._events: dict[tuple[str, bytes], list[threading.Event]] = {}
@@ -28,11 +28,11 @@ class RunningStatements:
         """Registers a read.
 
         Args:
-            caller: Its caller.
-            ticket: Its ticket.
+            caller: The caller.
+            ticket: Ticket of the read.
 
         Returns:
-            The event, for `end`.
+            The event, which must be passed to `end`.
         """
         event = threading.Event()
         with self._lock:
@@ -40,12 +40,12 @@ class RunningStatements:
         return event
 
     def end(self, caller: Principal, ticket: bytes, event: threading.Event) -> None:
-        """Removes a read; it may be removed before.
+        """Removes a read; a second call does nothing.
 
         Args:
-            caller: Its caller.
-            ticket: Its ticket.
-            event: As `begin` returned it.
+            caller: The caller.
+            ticket: Ticket of the read.
+            event: Result of `begin`.
         """
         key = (caller.name, ticket)
         with self._lock:
@@ -60,12 +60,12 @@ class RunningStatements:
 
         Args:
             request: A CancelFlightInfoRequest.
-            caller: Its caller, whose reads alone are cancelled.
+            caller: The caller; only its own reads are cancelled.
 
         Returns:
             The CancelFlightInfoResult.
         """
-        found = False
+        is_any = False
         info = flight_sql.read_message("FlightInfo", request.data(1))
         for endpoint in info.fields.get(3, []):
             if isinstance(endpoint, bytes):
@@ -74,16 +74,16 @@ class RunningStatements:
                 with self._lock:
                     for event in self._events.get((caller.name, ticket), []):
                         event.set()
-                        found = True
-        return flight_sql.write_message((1, _CANCELLED if found else _NOT_CANCELLABLE))
+                        is_any = True
+        return flight_sql.write_message((1, _CANCELLED if is_any else _NOT_CANCELLABLE))
 
 
 class Reading:
-    """Batches on their way to a caller.
+    """An iterator over batches with a callback at its end.
 
     Args:
         batches: The batches.
-        on_end: Called once they are read, or not wanted any more.
+        on_end: Called when all batches are read, at an error, and by `close`; may be called several times.
     """
 
     def __init__(self, batches: Iterator[pa.RecordBatch], on_end: Callable[[], None]):
@@ -100,7 +100,7 @@ class Reading:
             raise
 
     def close(self) -> None:
-        """Lets go of the batches."""
+        """Releases the batches and calls `on_end`."""
         self._batches = iter(())
         self._on_end()
 

@@ -1,7 +1,8 @@
-"""A DuckDB in memory for statements: it holds nothing, reads no files, loads no extensions, and is locked so.
+"""An in-memory DuckDB for statements, locked so that it reads no files and loads no extensions.
 
-Rows of flights are registered on the cursor of a single statement, or kept in tables that only views on such a cursor
-name. What a statement does wrong becomes one clear line; what it does to this DuckDB costs nobody else anything.
+Rows of flights are registered on the cursor of a single statement, or kept in tables that statements reach only by
+temporary views on their cursor. Errors of a statement become one clear line; a crash of this instance affects no stored
+data.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from store.errors import InvalidArgument, ResourceExhausted, StatflightError, ne
 
 log = logging.getLogger("statflight.server")
 
-MEMORY_MIB: Final = 512  # of all statements at once, besides the tables that are kept
+MEMORY_MIB: Final = 512  # shared by all running statements, in addition to the kept tables
 BATCH_ROWS: Final = 16_384
 _SETTINGS: Final = {
     "enable_external_access": "false", "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
@@ -38,18 +39,18 @@ _UNKNOWN: Final = (
 
 
 class View(NamedTuple):
-    """A kept table, and the columns of it that may be ENUMs."""
+    """A kept table, and those of its columns that may be ENUMs in a statement."""
 
     table: KeptTable
     keys: frozenset[str]
 
 
 Rows: TypeAlias = pa.Table | View
-"""Rows of a flight, as a statement reads them."""
+"""The rows of a flight for a statement."""
 
 
 class Sandbox:
-    """Cursors of the DuckDB that runs statements; it is made when first asked for."""
+    """The DuckDB instance for statements; created at first use."""
 
     def __init__(self) -> None:
         self._database: Connection | None = None
@@ -58,58 +59,44 @@ class Sandbox:
         self._lock = threading.Lock()
 
     def cursor(self) -> Connection:
-        """Opens a cursor for one statement.
-
-        Returns:
-            The cursor; the caller closes it.
-        """
+        """A cursor for one statement; the caller closes it."""
         with self._lock:
             if self._database is None:
                 self._database = duckdb.connect(":memory:", config=_SETTINGS)
             return self._database.cursor()
 
     def close(self) -> None:
-        """Closes the database, if it was made."""
+        """Closes the database, if it was created."""
         with self._lock:
             if self._database is not None:
                 self._database.close()
                 self._database = None
 
     def keep(self, rows: pa.Table) -> KeptTable | None:
-        """Makes a table for statements that start until `restarts` changes.
-
-        Args:
-            rows: The rows.
-
-        Returns:
-            The table; None where there is no memory for it.
-        """
+        """Creates a table that statements can use until `restarts` changes; None if there is not enough memory."""
         try:
             return KeptTable(self.cursor(), f"kept {next(self._numbers)}", rows)
         except duckdb.OutOfMemoryException:
             return None
 
     def schema(self, sql: str, tables: Mapping[str, pa.Schema], known: Collection[str]) -> pa.Schema:
-        """Describes the answer of a statement.
+        """The schema of a statement's result.
 
         Args:
             sql: The statement, without parameters.
-            tables: The schemas of the tables that it reads, by name.
-            known: The columns that a caller may have meant.
-
-        Returns:
-            The schema of its rows.
+            tables: Schemas of the tables that it reads, by name.
+            known: Existing columns, to suggest for unknown ones.
 
         Raises:
-            InvalidArgument: DuckDB cannot bind it.
+            InvalidArgument: DuckDB cannot bind the statement.
         """
         cursor = self.cursor()
         try:
             for name, schema in tables.items():
                 cursor.register(name, schema.empty_table())
             return cursor.sql(sql).to_arrow_reader(1).schema
-        except (duckdb.Error, pa.ArrowException) as trouble:
-            raise self.error_for(trouble, known) from None
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise self.error_for(error, known) from None
         finally:
             cursor.close()
 
@@ -119,18 +106,18 @@ class Sandbox:
         """Runs a statement.
 
         Args:
-            cursor: The caller's, who interrupts and closes it.
+            cursor: Cursor for the statement; the caller interrupts and closes it.
             sql: The statement.
-            parameters: The values of its parameters.
+            parameters: Values of its parameters.
             tables: The tables that it reads, by name.
-            schema: The schema of its rows.
+            schema: Schema of its result.
 
         Yields:
             Batches of at most BATCH_ROWS rows.
 
         Raises:
-            InvalidArgument: The statement fails on these rows, such as a text that is no number.
-            ResourceExhausted: It needs more memory than statements have.
+            InvalidArgument: The statement fails on these rows, such as a cast of a text that is not a number.
+            ResourceExhausted: The statement exceeds the memory limit.
         """
         try:
             for name, table in tables.items():
@@ -145,26 +132,23 @@ class Sandbox:
             for batch in reader:
                 columns = [column.cast(type_) for column, type_ in zip(batch.columns, schema.types, strict=True)]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
-        except (duckdb.Error, pa.ArrowException, OSError) as trouble:
-            raise self.error_for(trouble, ()) from None
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise self.error_for(error, ()) from None
 
-    def error_for(self, trouble: BaseException, known: Collection[str]) -> BaseException:
-        """Words an error of DuckDB for the caller.
+    def error_for(self, error: BaseException, known: Collection[str]) -> BaseException:
+        """The error to raise to the caller for an error of DuckDB; an interruption stays one.
 
         Args:
-            trouble: The error.
-            known: The columns that a caller may have meant.
-
-        Returns:
-            The error to raise; an interruption stays one.
+            error: The error of DuckDB.
+            known: Existing columns, to suggest for unknown ones.
         """
-        text = str(trouble)
-        if isinstance(trouble, duckdb.InterruptException) or "INTERRUPT" in text:
+        text = str(error)
+        if isinstance(error, duckdb.InterruptException) or "INTERRUPT" in text:
             return duckdb.InterruptException("interrupted")
-        if isinstance(trouble, duckdb.OutOfMemoryException) or "Out of Memory" in text:
+        if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in text:
             return ResourceExhausted(f"statements have {MEMORY_MIB} MiB of memory, and this one needs more")
-        if isinstance(trouble, duckdb.FatalException | duckdb.InternalException) or "FATAL" in text:
-            log.error("a statement broke the DuckDB it ran in, which is started anew: %s", text.splitlines()[0][:300])
+        if isinstance(error, duckdb.FatalException | duckdb.InternalException) or "FATAL" in text:
+            log.error("a statement crashed the DuckDB instance for statements: %s", text.splitlines()[0][:300])
             with self._lock:
                 self._database = None
                 self.restarts += 1
@@ -174,8 +158,8 @@ class Sandbox:
 
 def _refusal(text: str, known: Collection[str]) -> StatflightError:
     for pattern in _UNKNOWN:
-        if found := pattern.search(text):
-            name = found[1]
+        if match := pattern.search(text):
+            name = match[1]
             hint = nearest(name.lower(), sorted(known))
             return InvalidArgument(
                 f'no column "{name[:100]}"', code="UNKNOWN_COLUMN", hint=hint, params={"column": name}

@@ -1,7 +1,7 @@
-"""Facts about the server that `GetSqlInfo` answers: numbers and kinds are those of the Flight SQL standard.
+"""Facts about the server for `GetSqlInfo`, with the numbers and types of the Flight SQL standard.
 
-All facts about syntax and limits are answered: the JDBC driver fails on each that is missing, and tools ask for them
-all when they connect.
+All facts about syntax and limits are present, because the JDBC driver fails on missing ones and tools request them all
+when they connect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VALUES: Final = (
     pa.field("int32_bitmask", pa.int32()), pa.field("string_list", pa.list_(pa.string())),
     pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
 )  # fmt: skip
-_UNKNOWN: Final = 0  # of a length or a number: no limit, or none that is known
+_UNKNOWN: Final = 0  # no limit, or an unknown one
 _BIGINT, _BIT, _DATE, _DECIMAL, _FLOAT, _INTEGER, _NUMERIC, _REAL, _SMALLINT = 0, 2, 4, 5, 6, 7, 12, 13, 14
 _TIMESTAMP, _TINYINT, _VARCHAR = 16, 17, 19  # these and the above: types of SQL_SUPPORTS_CONVERT
 _NUMBERS: Final = (_BIGINT, _DECIMAL, _FLOAT, _INTEGER, _NUMERIC, _REAL, _SMALLINT, _TINYINT)
@@ -113,12 +113,12 @@ _FACTS: Final[dict[int, Any]] = {
 
 
 def answer(asked: Sequence[int], release: str, schema: pa.Schema) -> pa.Table:
-    """Answers `GetSqlInfo`.
+    """The result of `GetSqlInfo`.
 
     Args:
-        asked: Numbers of facts; none means all. Numbers that are not known are left out.
-        release: The version of this server.
-        schema: The schema of the answer.
+        asked: Numbers of the requested facts; empty for all. Unknown numbers are ignored.
+        release: The server's version.
+        schema: Schema of the result.
 
     Returns:
         One row per fact: its number, and its value as a dense union.
@@ -143,7 +143,7 @@ def answer(asked: Sequence[int], release: str, schema: pa.Schema) -> pa.Table:
 
 
 def _kind(value: Any) -> int:
-    """The place of a value's kind in VALUES."""
+    """The index of a value's type in VALUES."""
     match value:
         case bool():
             return 1

@@ -1,7 +1,6 @@
-"""Columns of whole flights, kept for statements that ask for all tables at once: those of dashboards, again and again.
+"""A cache of whole columns of flights, for repeated statements over all tables, such as those of dashboards.
 
-A set of columns is kept once it is read for the second time while nothing is written, until the next write, within a
-budget.
+A set of columns is cached at its second read without a write in between, until the next write, within a size budget.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 
 from store.lru import LruCache
 
-MAX_BYTES: Final = 64 << 20  # of all that is kept
-NOT_AGAIN_FOR_S: Final = 300.0  # that columns which were too large are not tried again
-_REMEMBERED: Final = 1024  # sets of columns that were asked for once
+MAX_BYTES: Final = 64 << 20  # size of the cache
+NOT_AGAIN_FOR_S: Final = 300.0  # interval between attempts to cache columns that were too large
+_REMEMBERED: Final = 1024  # sets of columns whose first read is remembered
 Key: TypeAlias = tuple[object, ...]
-"""Flight, snapshot, columns, and the form in which they are kept."""
+"""Cached form, flight, snapshot, columns."""
 
 
 class _Sized(Protocol):
@@ -28,11 +27,11 @@ Kept = TypeVar("Kept", bound=_Sized)
 
 
 class WholeColumns:
-    """Columns of flights as of the newest commit.
+    """Cached columns of flights, valid for the newest commit.
 
     Args:
         epoch: Returns the number of the newest commit.
-        most_bytes: The budget; 0 keeps nothing.
+        most_bytes: Budget in bytes, at most MAX_BYTES; 0 turns the cache off.
     """
 
     def __init__(self, epoch: Callable[[], int], most_bytes: int):
@@ -42,19 +41,20 @@ class WholeColumns:
         self._asked: LruCache[Key, int] = LruCache(_REMEMBERED)
 
     def get(self, key: Key, read: Callable[[int], Kept | None]) -> Kept | None:
-        """Finds the columns, or reads them where they are worth keeping.
+        """The columns, from the cache if possible.
 
         Args:
-            key: The columns wanted.
-            read: Reads them; None where they have more bytes than its argument. Equal keys must read the same type.
+            key: Identity of the columns.
+            read: Reads the columns; returns None if they have more bytes than its argument. Equal keys must read the
+                same type.
 
         Returns:
-            The columns; None where they are asked for the first time, or are too large.
+            The columns; None at their first request, and if they are too large.
         """
         epoch = self._epoch()
-        found = self._kept.get(key)
-        if found is not None and found[0] == epoch:
-            return found[1]  # type: ignore[return-value]
+        cached = self._kept.get(key)
+        if cached is not None and cached[0] == epoch:
+            return cached[1]  # type: ignore[return-value]
         if self._asked.get(key) != epoch:
             self._asked.put(key, epoch)
             return None
@@ -69,5 +69,5 @@ class WholeColumns:
         return columns
 
     def clear(self) -> None:
-        """Drops all columns."""
+        """Removes all columns."""
         self._kept.clear()
