@@ -1,4 +1,4 @@
-"""The Python client. It needs pyarrow only, and imports neither `store` nor `capture`."""
+"""The Python client. It requires only pyarrow, and imports neither `store` nor `capture`."""
 
 from flight_server.client.connection import DEFAULT_URI
 from flight_server.client.errors import reason

@@ -1,7 +1,7 @@
-"""Statistics of a table in Arrow's statistics schema, made of what a client reads.
+"""Statistics of a table in Arrow's statistics schema, built by the client from rows of `stats.*`.
 
 `struct<column: int32, statistics: map<dictionary<utf8>, dense_union<…>>>`, one row for the table (column null) and one
-for each column that has statistics. The keys say by themselves what is exact: `ARROW:distinct_count:approximate`.
+for each column that has statistics. The keys state what is exact, such as `ARROW:distinct_count:approximate`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def build(table: Row | None, columns: Sequence[Row], order: Mapping[int, int]) -
     """Builds the array.
 
     Args:
-        table: The current row of `stats.tables`, with TABLE_COLUMNS; None where there is none.
+        table: The current row of `stats.tables`, with TABLE_COLUMNS; None if there is none.
         columns: The current rows of `stats.columns`, with COLUMNS.
-        order: The place of each column id in the table's schema, from 0, struct fields after their struct.
+        order: Column id → position in the table's schema, from 0, struct fields after their struct.
 
     Returns:
         An array of TYPE: the table first, then columns in the order of the schema.
     """
     rows: list[tuple[int | None, list[tuple[str, Any]]]] = []
     if table is not None and table["row_count"] is not None:
-        rows.append((None, [_said("row_count", table["row_count"], _is_sure(table))]))
+        rows.append((None, [_statistic("row_count", table["row_count"], _is_sure(table))]))
     placed = ((order[row["column_id"]], row) for row in columns if row["column_id"] in order)
     rows += [(place, found) for place, row in sorted(placed, key=lambda each: each[0]) if (found := list(_of(row)))]
     keys, kinds, places, ends = [], [], [], [0]
@@ -68,34 +68,34 @@ def _is_sure(row: Row) -> bool:
 
 
 def _may_be_exact(row: Row) -> bool:
-    """False for records of an earlier snapshot, and for those that say they are incomplete."""
+    """False for records of an earlier snapshot and for records marked incomplete."""
     return row["freshness"] in (None, "EXACT") and row["completeness"] in (None, "COMPLETE")
 
 
-def _said(name: str, value: Any, exact: bool) -> tuple[str, Any]:
+def _statistic(name: str, value: Any, exact: bool) -> tuple[str, Any]:
     return f"ARROW:{name}:{'exact' if exact else 'approximate'}", value
 
 
 def _of(row: Row) -> Iterator[tuple[str, Any]]:
     sure = _is_sure(row)
     if row["null_count"] is not None:
-        yield _said("null_count", row["null_count"], sure)
+        yield _statistic("null_count", row["null_count"], sure)
     if (ndv := row["ndv"]) is not None:
         exact = bool(row["ndv_exact"]) and float(ndv).is_integer() and _may_be_exact(row)
-        yield _said("distinct_count", int(ndv) if exact else float(ndv), exact)
+        yield _statistic("distinct_count", int(ndv) if exact else float(ndv), exact)
     for name, bound in (("max_value", "max"), ("min_value", "min")):
         if row[bound] is not None:
             nan_is_known = row["logical_type"] not in ("FLOAT", "DOUBLE") or row["nan_count"] is not None
             exact = bool(row[f"{bound}_is_exact"]) and nan_is_known and _may_be_exact(row)
-            yield _said(name, _value(row[bound], row["logical_type"] or ""), exact)
+            yield _statistic(name, _value(row[bound], row["logical_type"] or ""), exact)
     if row["avg_width_bytes"] is not None:
-        yield _said("average_byte_width", float(row["avg_width_bytes"]), sure)
+        yield _statistic("average_byte_width", float(row["avg_width_bytes"]), sure)
     if row["max_width_bytes"] is not None:
-        yield _said("max_byte_width", row["max_width_bytes"], sure)
+        yield _statistic("max_byte_width", row["max_width_bytes"], sure)
 
 
 def _value(text: str, logical_type: str) -> int | float | str:
-    """A bound as an integer or float where its column is one, else its canonical text."""
+    """A bound as an integer or float if its column is one, else as its canonical text."""
     try:
         if logical_type.startswith("INT") and -(2**63) <= (number := int(text)) < 2**63:
             return number

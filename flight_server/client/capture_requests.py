@@ -1,4 +1,4 @@
-"""Capture requests for a table and its columns, made of rows of `information_schema.columns`."""
+"""Capture requests for a table and its columns, built from rows of `information_schema.columns`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-TABLE_KINDS: Final = frozenset({"ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES"})  # the rest are kinds of a column
+TABLE_KINDS: Final = frozenset({"ROW_COUNT", "FILE_COUNT", "TOTAL_BYTES"})  # other kinds are statistics of columns
 CONTAINERS: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")  # no statistics of their own: their leaves are columns
 
 Row = Mapping[str, Any]
@@ -21,14 +21,14 @@ def requests_for(
     """Requests for the table, then for each of its columns.
 
     Args:
-        common: The part that all have: `table`, `snapshot`, `mode`, perhaps `partitions`.
+        common: Fields of all requests: `table`, `snapshot`, `mode`, optionally `partitions`.
         rows: The columns of the table, each with column_name, column_id and data_type.
-        columns: Names of columns, in any case, or `#<column_id>`; None means each that can have statistics.
-        kinds: Such as MIN_MAX or NDV; None means any.
-        sampling: Of the columns.
+        columns: Names of columns, case-insensitive, or `#<column_id>`; None for all that can have statistics.
+        kinds: Kinds of statistics, such as MIN_MAX or NDV; None for all.
+        sampling: Sampling of the columns; None for none.
 
     Returns:
-        One request for the table and one for each column; the table alone where no kind is a column's.
+        One request for the table and one for each column; only that for the table if no kind is for columns.
 
     Raises:
         pa.ArrowKeyError: UNKNOWN_COLUMN: The table does not have the column.
@@ -50,11 +50,12 @@ def requests_for(
 
 
 def pick_column(table: str, column: str, rows: Sequence[Row]) -> int:
-    """Picks a column by its name, in any case unless several differ by it alone, or by `#<column_id>`.
+    """The id of a column by `#<column_id>` or name, which is case-insensitive unless several columns differ only by
+    case.
 
     Args:
-        table: Full name of the table, for the error.
-        column: The name.
+        table: Full name of the table, for messages.
+        column: The name or id.
         rows: The columns of the table, each with column_name and column_id.
 
     Returns:
@@ -69,27 +70,24 @@ def pick_column(table: str, column: str, rows: Sequence[Row]) -> int:
     if column in ids and column not in names:
         return int(ids[column])
     name = _known_as(column, dict.fromkeys(names))
-    found = [row["column_id"] for row in rows if row["column_name"] == name]
-    if not found:
+    matching = [row["column_id"] for row in rows if row["column_name"] == name]
+    if not matching:
         raise unknown_column(table, column, dict.fromkeys(names))
-    if len(found) > 1:
-        choice = " or ".join(f"#{column_id}" for column_id in found)
+    if len(matching) > 1:
+        choice = " or ".join(f"#{column_id}" for column_id in matching)
         raise pa.ArrowInvalid(
             f'[AMBIGUOUS_COLUMN] several columns of "{table}" are written "{name}"; name one by its id: {choice}'
         )
-    return int(found[0])
+    return int(matching[0])
 
 
 def unknown_column(table: str, column: str, known: Iterable[str]) -> pa.ArrowKeyError:
-    """Makes the error for a column that a table does not have.
+    """The error for a column that does not exist, with code UNKNOWN_COLUMN.
 
     Args:
         table: Full name of the table.
-        column: The name as given.
-        known: The names that it has.
-
-    Returns:
-        The error, with code UNKNOWN_COLUMN.
+        column: The given name.
+        known: Names of the table's columns.
     """
     return pa.ArrowKeyError(f'[UNKNOWN_COLUMN] table "{table}" has no column "{column}"; it has {", ".join(known)}')
 
@@ -102,7 +100,7 @@ def _selector(column_id: int, rows: Sequence[Row]) -> str:
 
 
 def _known_as(name: str, known: Iterable[str]) -> str:
-    """The one column of this name, its case ignored unless several differ by it alone; else the name as given."""
+    """The only known name that equals a name ignoring case; the name itself if there are none or several."""
     folded = [other for other in known if other.casefold() == name.casefold()]
     return folded[0] if len(folded) == 1 else name
 

@@ -1,6 +1,6 @@
-"""One Flight connection to a server: what the Python client, the Spark reader and capture workers share.
+"""A Flight connection to a server, shared by the Python client, the Spark reader and capture workers.
 
-Commands go out as JSON; what comes back is Arrow or JSON. Errors are pyarrow's own, with the server's message in plain.
+Commands are JSON, results are Arrow or JSON. Errors are pyarrow's own classes, with the server's message only.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from flight_server.client.errors import clear_errors
 T = TypeVar("T")
 
 DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
-PUT_ROWS: Final = 65_536  # rows of a batch on its way to the server
+PUT_ROWS: Final = 65_536  # most rows of a batch sent to the server
 
 
 class Connection:
-    """A connection to a statflight server. It may be used by many threads at once.
+    """A connection to a statflight server. Thread-safe.
 
     Args:
-        uri: `grpc://host:port`, or `grpc+tls://host:port`; when None, STATFLIGHT_SERVER or the default address, and
-            then the token may come from STATFLIGHT_TOKEN.
+        uri: `grpc://host:port` or `grpc+tls://host:port`; None for STATFLIGHT_SERVER or the default address, and then
+            for the token of STATFLIGHT_TOKEN unless one is given.
         token: Bearer token sent with every call.
-        tls_roots: PEM certificates that the server's is checked against: a path, or the bytes.
-        tls_cert: The client's own PEM certificate, for a server that asks for one.
-        tls_key: The key of `tls_cert`.
-        timeout: Seconds that a call may take, unless a method says otherwise; None waits as long as it takes.
-        attempts: How often a call is tried while the server is unavailable (restarting, or over a limit), with a
-            growing pause between; 1 tries once. More need the extra `client`.
-        connection: Passed on to `pyarrow.flight.connect`.
+        tls_roots: PEM certificates of the authorities to trust: a path, or the bytes.
+        tls_cert: The client's PEM certificate, for mutual TLS: a path, or the bytes.
+        tls_key: The private key of `tls_cert`: a path, or the bytes.
+        timeout: Timeout of a call in seconds, unless a method has its own; None for no timeout.
+        attempts: Number of attempts while the server is unavailable (restarting, or over a limit), with backoff. More
+            than 1 requires the extra `client`.
+        connection: Further arguments of `pyarrow.flight.connect`.
 
     Raises:
-        ImportError: `attempts` is more than 1, and the extra `client` is not installed.
+        ImportError: `attempts` is greater than 1, and the extra `client` is not installed.
     """
 
     def __init__(
@@ -74,22 +74,19 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection; its streams end."""
+        """Closes the connection and its streams."""
         self._flight.close()
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
-        """Makes the options of a call.
+        """The options of a call, with the token as header.
 
         Args:
-            timeout: Seconds that it may take; that of the connection when None.
-
-        Returns:
-            The options, with the token as header.
+            timeout: Timeout in seconds; None for that of the connection.
         """
         return flight.FlightCallOptions(timeout=timeout or self._timeout, headers=self._headers)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Makes a call, again while the server is unavailable as often as `attempts` says.
+        """Makes a call, with up to `attempts` attempts while the server is unavailable.
 
         Args:
             call: The call.
@@ -98,7 +95,7 @@ class Connection:
             Its result.
 
         Raises:
-            pa.ArrowException: The server's refusal, its message in plain.
+            pa.ArrowException: The error of the call, with the server's message only.
         """
         with clear_errors():
             if self._attempts <= 1:
@@ -113,24 +110,18 @@ class Connection:
     # Calls.
 
     def schema(self, command: Mapping[str, Any]) -> pa.Schema:
-        """Asks for the schema of a command.
+        """The schema of a command's rows.
 
         Args:
-            command: A JSON command, as PROTOCOL.md describes it.
-
-        Returns:
-            The schema of its rows.
+            command: A JSON command (see PROTOCOL.md).
         """
         return self.call(lambda: self._flight.get_schema(_descriptor(command), self.options()).schema)
 
     def tickets(self, command: Mapping[str, Any]) -> list[bytes]:
-        """Asks for the tickets of a command.
+        """The tickets of a command: one, or one per part if the command has `partitions`.
 
         Args:
-            command: A JSON command.
-
-        Returns:
-            One ticket per share; more than one where the command asks for `partitions`.
+            command: A JSON command (see PROTOCOL.md).
         """
         info = self.call(lambda: self._flight.get_flight_info(_descriptor(command), self.options()))
         return [endpoint.ticket.ticket for endpoint in info.endpoints]
@@ -145,8 +136,8 @@ class Connection:
         """Reads the rows of a ticket.
 
         Args:
-            ticket: A ticket, or a JSON command in its place, which saves the round trip of GetFlightInfo.
-            stream: A RecordBatchReader instead of a Table.
+            ticket: A ticket, or a JSON command, which saves the round trip of GetFlightInfo.
+            stream: Return a RecordBatchReader instead of a Table.
 
         Returns:
             The rows.
@@ -157,14 +148,14 @@ class Connection:
         return self.call(lambda: self._flight.do_get(data, self.options()).read_all())
 
     def put_rows(self, command: Mapping[str, Any], rows: Any) -> dict[str, int]:
-        """Puts rows into a flight. The rows of a RecordBatchReader can be sent once, so that put is not tried again.
+        """Puts rows into a flight. A put of a RecordBatchReader is not retried, because its rows can be read only once.
 
         Args:
-            command: The command of the put: `table`, `mode`, perhaps `idempotency_key`.
-            rows: A Table, RecordBatch, RecordBatchReader, or anything with `__arrow_c_stream__`.
+            command: The command: `table`, `mode`, optionally `idempotency_key`.
+            rows: A Table, RecordBatch, RecordBatchReader, or any object with `__arrow_c_stream__`.
 
         Returns:
-            Counts of rows, as the server answers them.
+            Counts of rows: received, created, unchanged, replaced.
         """
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
@@ -172,7 +163,7 @@ class Connection:
             rows = pa.RecordBatchReader.from_stream(rows)
         if isinstance(rows, pa.Table):
             return self.call(lambda: self._put(command, rows.schema, rows.to_batches(max_chunksize=PUT_ROWS)))
-        with clear_errors():  # a reader has its batches once
+        with clear_errors():
             return self._put(command, rows.schema, rows)
 
     def _put(self, command: Mapping[str, Any], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
@@ -185,19 +176,19 @@ class Connection:
             while (message := metadata.read()) is not None:
                 reply = json.loads(message.to_pybytes())
         except (pa.ArrowException, flight.FlightError, OSError):
-            # A write into a stream that the server has ended fails without saying why; close tells the reason.
+            # A write to a stream that the server has ended fails without a reason; `close` raises the server's error.
             writer.close()
             raise
         writer.close()
         return reply
 
     def act(self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None) -> list[Any]:
-        """Calls an action.
+        """Calls an action with JSON results.
 
         Args:
-            name: Its name.
-            body: Its arguments.
-            timeout: Seconds that the call may take; that of the connection when None.
+            name: Name of the action.
+            body: Arguments of the action.
+            timeout: Timeout in seconds; None for that of the connection.
 
         Returns:
             All results, in order.
@@ -207,12 +198,12 @@ class Connection:
     def act_raw(
         self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> Iterator[bytes]:
-        """Calls an action whose results are not JSON.
+        """Calls an action without parsing its results.
 
         Args:
-            name: Its name.
-            body: Its arguments.
-            timeout: Seconds that the call may take; that of the connection when None.
+            name: Name of the action.
+            body: Arguments of the action.
+            timeout: Timeout in seconds; None for that of the connection.
 
         Yields:
             The results as bytes, as they arrive.
@@ -224,7 +215,7 @@ class Connection:
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
-    """The body of an action: JSON; where it holds Arrow buffers, they follow it, and their lengths stand for them."""
+    """The body of an action: JSON, in which Arrow buffers are replaced by their lengths, followed by these buffers."""
     streams: list[pa.Buffer] = []
 
     def length_of(value: Any) -> int:
@@ -245,7 +236,7 @@ def _descriptor(command: Mapping[str, Any]) -> flight.FlightDescriptor:
 
 
 def _batches(reader: flight.FlightStreamReader) -> pa.RecordBatchReader:
-    """A reader of the stream's batches. Flight's own `to_reader` would turn every error into an OSError."""
+    """A reader of a stream's batches; Flight's own `to_reader` would convert all errors to OSError."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         with clear_errors():
@@ -259,11 +250,11 @@ def require(module: str, what: str) -> None:
     """Checks that a library of the extra `client` is installed.
 
     Args:
-        module: Its name.
-        what: The feature that needs it, for the error.
+        module: Name of the library.
+        what: The feature that requires it, for the message.
 
     Raises:
-        ImportError: It is not; the message says how to install it.
+        ImportError: The library is not installed; the message has the command to install it.
     """
     from importlib.util import find_spec
 

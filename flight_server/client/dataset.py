@@ -1,10 +1,10 @@
-"""Flights as `pyarrow.dataset.Dataset`s: what DuckDB, polars, DataFusion, pandas and pyarrow scan.
+"""Flights as `pyarrow.dataset.Dataset`s, for DuckDB, polars, DataFusion, pandas and pyarrow.
 
     d = client.dataset("stats.columns", snapshot="current")
     duckdb.sql("SELECT column_name, ndv FROM d WHERE table_name = 'orders'")
 
-Engines scan a dataset by its Python methods. Each scan is one read of the server, for the columns asked for and with
-the filter; a filter that the server has no words for is applied here. Nothing is kept between scans.
+Engines scan a dataset by its Python methods. Each scan is one read of the server, with the scan's columns and filter; a
+filter that the server does not support is applied here. Nothing is cached between scans.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from flight_server.conditions.arrow_expressions import from_expression, weakened
 if TYPE_CHECKING:
     from flight_server.client.connection import Connection
 
-# pyarrow's own C++ knows nothing of these methods. What it is given to scan instead fails, where an empty dataset would
-# be an answer, and a wrong one.
+# pyarrow's C++ code does not call these methods. The fragment it would scan instead raises an error; an empty dataset
+# would be a wrong result.
 _UNREADABLE: Final = "a flight is scanned by the methods of its FlightDataset; to_table() has its rows"
-_OF_THE_CALLER: Final = ("[UNKNOWN_COLUMN]", "[BAD_LITERAL]")
+_CALLERS_FAULT: Final = ("[UNKNOWN_COLUMN]", "[BAD_LITERAL]")
 
 
 class FlightDataset(ds.FileSystemDataset):
-    """A flight of a server, read anew by each scan.
+    """A flight of a server; each scan reads it again.
 
     Args:
         client: The connection; it must stay open.
-        flight: Its name, such as `stats.columns`.
-        snapshot: As `StatsReader.read` takes it.
-        allow_stale: As `StatsReader.read` takes it.
-        filter: The condition on all rows; None keeps all.
+        flight: Name of the flight, such as `stats.columns`.
+        snapshot: See `StatsReader.read`.
+        allow_stale: See `StatsReader.read`.
+        filter: Condition on the rows of the dataset; None for all rows.
 
     Raises:
         pa.ArrowKeyError: UNKNOWN_FLIGHT.
@@ -61,12 +61,12 @@ class FlightDataset(ds.FileSystemDataset):
     def scanner(
         self, columns: Any = None, filter: pc.Expression | None = None, batch_size: int | None = None, **_: Any
     ) -> Scan:
-        """Prepares a scan; other options of `pyarrow.dataset.Dataset.scanner` tune files and change nothing here.
+        """Prepares a scan; other options of `pyarrow.dataset.Dataset.scanner` are for files and have no effect.
 
         Args:
-            columns: Names, or expressions by name; all columns when None.
-            filter: The condition on the rows; all rows when None.
-            batch_size: The greatest number of rows of a batch.
+            columns: Names of columns, or a dict of expressions by name; None for all columns.
+            filter: Condition on the rows; None for all rows.
+            batch_size: Most rows of a batch; None for batches of any size.
 
         Returns:
             The scan; nothing is read yet.
@@ -75,25 +75,15 @@ class FlightDataset(ds.FileSystemDataset):
         return Scan(self._client, self._command, self.schema, columns, kept, batch_size)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:
-        """Lists the fragments of the dataset, as DataFusion asks for them.
+        """Yields one fragment with the whole dataset, for DataFusion.
 
         Args:
-            filter: The condition on the rows.
-
-        Yields:
-            One fragment, the whole.
+            filter: Condition on the rows; None for all rows.
         """
         yield _Fragment(self if filter is None else self.filter(filter))
 
     def filter(self, expression: pc.Expression) -> FlightDataset:
-        """Narrows the dataset.
-
-        Args:
-            expression: The condition on the rows, in addition to the dataset's own.
-
-        Returns:
-            The dataset of the rows that it keeps.
-        """
+        """The dataset of the rows that satisfy a condition, in addition to the dataset's own filter."""
         other = FlightDataset.__new__(FlightDataset)
         both = expression if self._filter is None else self._filter & expression
         snapshot, stale = self._command.get("snapshot"), self._command.get("allow_stale", False)
@@ -109,15 +99,15 @@ class FlightDataset(ds.FileSystemDataset):
         return self.scanner(*arguments, **options).to_table()
 
     def head(self, num_rows: int, *arguments: Any, **options: Any) -> pa.Table:
-        """Reads the first rows, `num_rows` at most; the other arguments are those of `scanner`."""
+        """Reads at most the first `num_rows` rows; the other arguments are those of `scanner`."""
         return self.scanner(*arguments, **options).head(num_rows)
 
     def count_rows(self, filter: pc.Expression | None = None, **_: Any) -> int:
-        """Counts the rows that a filter keeps; one narrow column of them is read."""
+        """Counts the rows that satisfy a filter, by reading one narrow column of them."""
         return self.scanner([], filter).count_rows()
 
     def take(self, indices: Any, *arguments: Any, **options: Any) -> pa.Table:
-        """Picks rows by number, after all are read; the other arguments are those of `scanner`."""
+        """Takes rows by number, after reading all; the other arguments are those of `scanner`."""
         return self.to_table(*arguments, **options).take(indices)
 
     def sort_by(self, sorting: Any, **options: Any) -> ds.InMemoryDataset:
@@ -133,7 +123,7 @@ class FlightDataset(ds.FileSystemDataset):
         return ds.dataset(self.to_table()).join_asof(*arguments, **options)
 
     def replace_schema(self, schema: pa.Schema) -> FlightDataset:  # noqa: ARG002  pyarrow's
-        """Refuses: the schema is the server's.
+        """Not supported, because the server determines the schema.
 
         Raises:
             pa.ArrowNotImplementedError: Always.
@@ -141,31 +131,31 @@ class FlightDataset(ds.FileSystemDataset):
         raise pa.ArrowNotImplementedError(f"the schema of {self._command['table']} is the server's")
 
     def __reduce__(self) -> Any:
-        raise pa.ArrowNotImplementedError("a FlightDataset has a connection, which goes to no other process")
+        raise pa.ArrowNotImplementedError("a FlightDataset cannot be pickled, because it has a connection")
 
 
 class _Fragment:
-    """The dataset in the form that DataFusion scans."""
+    """The whole dataset as a fragment, which DataFusion scans."""
 
     def __init__(self, dataset: FlightDataset):
         self._dataset = dataset
         self.physical_schema = dataset.schema
         self.partition_expression = pc.scalar(True)
 
-    def scanner(self, schema: pa.Schema | None = None, **options: Any) -> Scan:  # noqa: ARG002  the server's holds
+    def scanner(self, schema: pa.Schema | None = None, **options: Any) -> Scan:  # noqa: ARG002  the server determines it
         return self._dataset.scanner(**options)
 
 
 class Scan:
-    """One scan of a flight: nothing is read before its rows are asked for.
+    """One scan of a flight. Nothing is read before the first method that returns rows is called.
 
     Args:
         client: The connection.
         command: The JSON command of the dataset.
-        schema: The schema of the flight.
-        columns: Names, or expressions by name; None for all.
-        filter: The condition on the rows.
-        batch_size: The greatest number of rows of a batch.
+        schema: Schema of the flight.
+        columns: Names of columns, or a dict of expressions by name; None for all columns.
+        filter: Condition on the rows; None for all rows.
+        batch_size: Most rows of a batch; None for batches of any size.
     """
 
     def __init__(
@@ -183,17 +173,13 @@ class Scan:
             with suppress(ValueError):
                 self._tree = from_expression(filter)
             if self._tree is None or not _fits(self._tree, schema):
-                none.filter(filter)  # refuses unknown columns and other types in the words of Arrow
+                none.filter(filter)  # raises Arrow's errors for unknown columns and mismatched types
         self.projected_schema: pa.Schema = (
             none.select(self._names).schema if self._computed is None else _project(none, self._computed).schema
         )
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Starts the read.
-
-        Returns:
-            A reader of its batches, as they arrive.
-        """
+        """Starts the read and returns a reader of its batches."""
         return self._read(None)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -201,7 +187,7 @@ class Scan:
         return iter(self.to_reader())
 
     def scan_batches(self) -> Iterator[ds.TaggedRecordBatch]:
-        """Reads batches as `pyarrow.dataset.Scanner.scan_batches` hands them out; they have no fragment."""
+        """Reads batches in the form of `pyarrow.dataset.Scanner.scan_batches`, without a fragment."""
         for batch in self.to_reader():
             yield ds.TaggedRecordBatch(batch, None)
 
@@ -210,18 +196,11 @@ class Scan:
         return self.to_reader().read_all()
 
     def head(self, num_rows: int) -> pa.Table:
-        """Reads the first rows: where the server applies the whole filter, it sends no more.
-
-        Args:
-            num_rows: The greatest number of rows.
-
-        Returns:
-            The rows.
-        """
+        """Reads at most the first `num_rows` rows; the server applies the limit if it applies the whole filter."""
         return pa.Table.from_batches(_first(self._read(num_rows), num_rows), self.projected_schema)
 
     def take(self, indices: Any) -> pa.Table:
-        """Picks rows by number, after all are read."""
+        """Takes rows by number, after reading all."""
         return self.to_table().take(indices)
 
     def count_rows(self) -> int:
@@ -238,9 +217,9 @@ class Scan:
             try:
                 return self._shaped(self._get(asked, self._tree, limit))
             except pa.ArrowInvalid as refusal:
-                # More conditions than the server takes, perhaps: then they are applied here. Any other mistake shows
-                # again in the read without them.
-                if str(refusal).startswith(_OF_THE_CALLER):
+                # The filter may have too many conditions for the server; then it is applied here. Any other error
+                # occurs again in the read without it.
+                if str(refusal).startswith(_CALLERS_FAULT):
                     raise
                 whole = self._get(self.dataset_schema.names, None, None)
         kept = (_aligned(batch).filter(self._filter).select(asked) for batch in whole)
@@ -257,7 +236,7 @@ class Scan:
         return self._client.get(command, stream=True)
 
     def _shaped(self, reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
-        """The batches with the columns asked for, of no more rows than asked for."""
+        """The batches with the columns of the scan, split to at most `batch_size` rows."""
         computed, names, size = self._computed, self._names, self._batch_size
         if computed is None and size is None and reader.schema.equals(self.projected_schema):
             return reader
@@ -276,7 +255,7 @@ class Scan:
 
 
 def _fits(tree: dict[str, Any], schema: pa.Schema) -> bool:
-    """True if every literal is of the kind of its column, so that Arrow accepts it."""
+    """True if every literal suits the type of its column, so that Arrow accepts it."""
     if "column" not in tree:
         (inner,) = tree.values()  # of not, and, or
         return all(_fits(each, schema) for each in (inner if isinstance(inner, list) else [inner]))
@@ -296,7 +275,7 @@ def _project(table: pa.Table, columns: dict[str, pc.Expression]) -> pa.Table:
 
 
 def _aligned(batch: pa.RecordBatch) -> pa.Table:
-    """A copy at addresses that suit Arrow's kernels: those of a batch off the wire do not, and it complains of each."""
+    """A copy with aligned buffers: those of received batches are not, and Arrow's kernels warn about each."""
     copied = pa.ipc.read_record_batch(pa.py_buffer(batch.serialize().to_pybytes()), batch.schema)
     return pa.Table.from_batches([copied])
 
@@ -310,6 +289,6 @@ def _first(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordB
 
 
 def _narrowest(schema: pa.Schema) -> str:
-    """The column that is read where only the number of rows is wanted."""
+    """The column to read if only the number of rows is needed."""
     fixed = [field.name for field in schema if pa.types.is_boolean(field.type) or pa.types.is_integer(field.type)]
     return fixed[0] if fixed else schema.names[0]

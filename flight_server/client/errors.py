@@ -1,4 +1,4 @@
-"""pyarrow's errors with the server's message in plain, without what gRPC and pyarrow wrap around it."""
+"""Errors of pyarrow reduced to the server's message, without the text that gRPC and pyarrow add."""
 
 from __future__ import annotations
 
@@ -25,13 +25,10 @@ _CODES: tuple[tuple[type[BaseException], str], ...] = (
 
 
 def reason(error: BaseException) -> str:
-    """Words an error in one line.
+    """An error as `[CODE] message`, without the text that gRPC and pyarrow add.
 
     Args:
-        error: Raised by a call, or any other.
-
-    Returns:
-        `[CODE] message`, without the words that gRPC and pyarrow wrap around it.
+        error: An error of a call, or any other.
     """
     message = _plain(error)
     if message.startswith("["):
@@ -47,7 +44,7 @@ def _plain(error: BaseException) -> str:
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Raises pyarrow's errors again with a readable message, of the same class and with the same `extra_info`."""
+    """Re-raises pyarrow's errors with the server's message only, with the same class and `extra_info`."""
     try:
         yield
     except (pa.ArrowException, flight.FlightError) as error:

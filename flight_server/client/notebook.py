@@ -1,4 +1,4 @@
-"""Arrow tables as HTML in notebooks: the first rows and columns, the number of all."""
+"""Arrow tables as HTML in notebooks: the first rows and columns, and the size of the table."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 
 MAX_ROWS: Final = 50
 MAX_COLUMNS: Final = 30
-MAX_CHARACTERS: Final = 80  # of one value
+MAX_CHARACTERS: Final = 80  # longest value
 
 
 def show_tables_as_html() -> None:
-    """Has IPython, where this runs inside of it, show every `pyarrow.Table` by `html`."""
+    """Registers `html` as IPython's formatter for `pyarrow.Table`, if running inside IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None:
@@ -23,14 +23,7 @@ def show_tables_as_html() -> None:
 
 
 def html(table: pa.Table) -> str:
-    """Renders a table as HTML.
-
-    Args:
-        table: Of any size.
-
-    Returns:
-        A table of at most MAX_ROWS rows and MAX_COLUMNS columns, and below it how many there are.
-    """
+    """Renders the first MAX_ROWS rows and MAX_COLUMNS columns of a table as HTML, followed by its size."""
     shown = table.slice(0, MAX_ROWS).select(table.column_names[:MAX_COLUMNS])
     head = "".join(f'<th title="{escape(str(field.type))}">{escape(field.name)}</th>' for field in shown.schema)
     columns = [column.to_pylist() for column in shown.columns]

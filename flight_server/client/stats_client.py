@@ -5,9 +5,9 @@
     with statflight.connect("grpc://127.0.0.1:8815") as client:
         client.columns("lake.sales.orders", snapshot="current")
 
-It needs pyarrow and nothing else, and imports neither `store` nor `capture`: conditions written as SQL and retries load
-a library of the extra `client` on first use. Errors are pyarrow's own classes with the server's message in plain;
-`reason()` gives the code and the message of one. A client may be used by many threads at once.
+It requires only pyarrow, and imports neither `store` nor `capture`; SQL conditions and retries load a library of the
+extra `client` at first use. Errors are pyarrow's own classes with the server's message only; `reason()` formats one
+with its code. A client is thread-safe.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from flight_server.client.stats_reader import StatsReader
 
 
 class StatsClient(StatsReader):
-    """A client of a statflight server: reads, puts and captures. `connect` makes one.
+    """A client of a statflight server: reads, puts and captures. See `connect`.
 
     Args:
-        uri: `grpc://host:port`, or `grpc+tls://host:port`; when None, STATFLIGHT_SERVER or the default address.
-        token: Bearer token sent with every call; when `uri` is None too, STATFLIGHT_TOKEN.
-        tls_roots: PEM certificates that the server's is checked against: a path, or the bytes.
-        options: The other arguments of `Connection`.
+        uri: `grpc://host:port` or `grpc+tls://host:port`; None for STATFLIGHT_SERVER or the default address.
+        token: Bearer token sent with every call; None for STATFLIGHT_TOKEN if `uri` is None too.
+        tls_roots: PEM certificates of the authorities to trust: a path, or the bytes.
+        options: Further arguments of `Connection`.
     """
 
     def __init__(
@@ -45,20 +45,21 @@ class StatsClient(StatsReader):
     # Writing.
 
     def put(self, flight: str, table: Any, mode: str = "create", idempotency_key: str | None = None) -> dict[str, int]:
-        """Puts rows into a writable flight, all of them or none.
+        """Puts rows into a writable flight, atomically.
 
         Args:
-            flight: Its name, such as `stats.columns`.
-            table: A Table, RecordBatch, RecordBatchReader, or anything with `__arrow_c_stream__`.
+            flight: Name of the flight, such as `stats.columns`.
+            table: A Table, RecordBatch, RecordBatchReader, or any object with `__arrow_c_stream__`.
             mode: `create` refuses to change stored rows, `upsert` replaces a target's row, `replace_snapshot` replaces
                 all rows of the snapshot.
-            idempotency_key: The same key with the same rows may be put again, and is answered as the first time.
+            idempotency_key: Key of the put: repeating it with the same rows stores nothing and returns the first
+                result.
 
         Returns:
             Counts of rows: received, created, unchanged, replaced.
 
         Raises:
-            pa.ArrowInvalid: A row is not valid, or CONFLICT: Something else is stored for its target.
+            pa.ArrowInvalid: A row is not valid; or CONFLICT: another row is stored for its target.
         """
         command = {"table": flight, "mode": mode}
         if idempotency_key is not None:
@@ -78,16 +79,17 @@ class StatsClient(StatsReader):
         partitions: Sequence[Mapping[str, Any]] | None = None,
         sampling: str | Mapping[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
-        """Makes the requests for a table and its columns, as `capture` and `resolve` take them.
+        """Builds requests for a table and its columns, for `capture` and `resolve`.
 
         Args:
-            table: Its full name.
+            table: Full name of the table.
             snapshot: "current", an id, or "all".
-            columns: Names of columns, in any case, or `#<column_id>`; None means each that can have statistics.
-            kinds: Such as MIN_MAX or NDV; None means any.
-            mode: SYNC waits for the outcome, ASYNC answers QUEUED with a job id.
-            partitions: Such as [{"day": "2024-05-01"}]: only statistics of the files in them; not for `resolve`.
-            sampling: Of the columns, such as "RANDOM_ROW_GROUP" or {"method": "METADATA_GUIDED", "max_rows": 100_000}.
+            columns: Names of columns, case-insensitive, or `#<column_id>`; None for all that can have statistics.
+            kinds: Kinds of statistics, such as MIN_MAX or NDV; None for all.
+            mode: SYNC waits for the outcome, ASYNC returns QUEUED with a job id.
+            partitions: Capture only files of these partitions, such as [{"day": "2024-05-01"}]; not for `resolve`.
+            sampling: Sampling of the columns, such as "RANDOM_ROW_GROUP" or {"method": "METADATA_GUIDED", "max_rows":
+                100_000}; None for none.
 
         Returns:
             One request for the table, and one for each column.
@@ -113,16 +115,16 @@ class StatsClient(StatsReader):
         partitions: Sequence[Mapping[str, Any]] | None = None,
         timeout: float | None = None,
     ) -> list[dict[str, Any]]:
-        """Captures statistics of tables (the table and its columns), or of requests as the wire has them.
+        """Captures statistics of tables and their columns, or those of given requests.
 
         Args:
-            tables: A full name, or full names and requests.
-            snapshot: As `capture_requests` takes it, and so are `columns`, `kinds`, `mode` and `partitions`.
-            columns: See `snapshot`.
-            kinds: See `snapshot`.
-            mode: See `snapshot`.
-            partitions: See `snapshot`.
-            timeout: Seconds that the call may take; that of the client when None.
+            tables: A full name, or several full names and requests (see PROTOCOL.md).
+            snapshot: See `capture_requests`.
+            columns: See `capture_requests`.
+            kinds: See `capture_requests`.
+            mode: See `capture_requests`.
+            partitions: See `capture_requests`.
+            timeout: Timeout in seconds; None for that of the client.
 
         Returns:
             The requests in order, each with its `outcome`, `engine_id`, `job_id`, `detail` and `attributes`.
@@ -143,14 +145,14 @@ class StatsClient(StatsReader):
         return [{**request, **outcome} for request, outcome in zip(requests, outcomes, strict=True)]
 
     def resolve(self, requests: Iterable[Mapping[str, Any]], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        """Reads statistics from the store, or has them captured within a budget.
+        """Reads statistics from the store; missing ones are captured within a budget.
 
         Args:
-            requests: Such as `capture_requests` makes.
-            timeout: Seconds that the call may take; that of the client when None.
+            requests: Requests, as `capture_requests` returns them.
+            timeout: Timeout in seconds; None for that of the client.
 
         Returns:
-            Per request, in order: `outcome`, `detail` and `record`.
+            `outcome`, `detail` and `record` of each request, in order.
         """
         body = {"requests": [{"snapshot": "current", "mode": "SYNC", **request} for request in requests]}
         answer: list[dict[str, Any]] = self.actions.call("resolve", body, timeout=timeout)
@@ -177,9 +179,9 @@ class Actions:
         """Calls an action.
 
         Args:
-            name: Its name; the flight `sys.functions` lists them.
-            body: Its arguments.
-            timeout: Seconds that the call may take; that of the client when None.
+            name: Name of the action; the flight `sys.functions` lists them.
+            body: Arguments of the action.
+            timeout: Timeout in seconds; None for that of the client.
 
         Returns:
             All results, in order.
@@ -189,15 +191,15 @@ class Actions:
     def call_raw(
         self, name: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Iterator[bytes]:
-        """Calls an action whose results are not JSON, such as `scan_system_table`, which answers Arrow messages.
+        """Calls an action whose results are not JSON, such as `scan_system_table`, which returns Arrow messages.
 
         Args:
-            name: Its name.
-            body: Its arguments.
-            timeout: Seconds that the call may take; that of the client when None.
+            name: Name of the action.
+            body: Arguments of the action.
+            timeout: Timeout in seconds; None for that of the client.
 
         Returns:
-            The results as bytes, one by one as they arrive.
+            An iterator of the results as bytes, as they arrive.
         """
         return self._client.act_raw(name, body, timeout)
 
@@ -216,14 +218,14 @@ def connect(uri: str | None = None, token: str | None = None, **options: Any) ->
     """Connects to a server.
 
     Args:
-        uri: `grpc://host:port`, or `grpc+tls://host:port`; when None, STATFLIGHT_SERVER or the default address.
-        token: Bearer token sent with every call; when `uri` is None too, STATFLIGHT_TOKEN.
-        options: The other arguments of `StatsClient`: `tls_roots`, `timeout`, `attempts`, …
+        uri: `grpc://host:port` or `grpc+tls://host:port`; None for STATFLIGHT_SERVER or the default address.
+        token: Bearer token sent with every call; None for STATFLIGHT_TOKEN if `uri` is None too.
+        options: Further arguments of `StatsClient`: `tls_roots`, `timeout`, `attempts`, …
 
     Returns:
-        The client, a context manager that closes itself.
+        The client, a context manager that closes it.
 
     Raises:
-        ImportError: `attempts` is more than 1, and the extra `client` is not installed.
+        ImportError: `attempts` is greater than 1, and the extra `client` is not installed.
     """
     return StatsClient(uri, token, **options)

@@ -1,6 +1,6 @@
 """Reads of flights over one connection: tables, columns, history, datasets.
 
-It needs pyarrow and nothing else: conditions written as SQL load a library of the extra `client` on first use.
+It requires only pyarrow; SQL conditions load a library of the extra `client` at first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flight_server.client.dataset import FlightDataset
 
 Where: TypeAlias = Any
-"""A condition: a `pyarrow.compute` expression, SQL text, a filter tree, or a list of trees that must all hold."""
+"""A condition: a `pyarrow.compute` expression, SQL text, a filter tree, or a list of trees combined by AND."""
 
 
 class StatsReader(Connection):
@@ -64,21 +64,21 @@ class StatsReader(Connection):
         """Reads any flight, such as `stats.columns`, in one round trip.
 
         Args:
-            flight: Its name; `client.read("sys.flights")` lists them.
-            columns: The columns wanted, in this order; all when None.
-            where: The condition on its rows: SQL text, a `pyarrow.compute` expression, a filter tree, or a list of
-                trees that must all hold.
-            snapshot: `stats.*` only: "current" or an id gives one valid row per target; None gives all stored rows.
-            allow_stale: With `snapshot`: also rows of older snapshots, labelled STALE.
-            limit: The greatest number of rows.
-            stream: A RecordBatchReader instead of a Table, for results larger than memory.
+            flight: Name of the flight; `client.read("sys.flights")` lists them.
+            columns: Columns in this order; None for all.
+            where: Condition on the rows: SQL text, a `pyarrow.compute` expression, a filter tree, or a list of trees
+                combined by AND; None for all rows.
+            snapshot: For `stats.*` only: "current" or an id returns one valid row per target, None all stored rows.
+            allow_stale: With `snapshot`, include rows of older snapshots with other schemas, labelled STALE.
+            limit: Most rows to return; None for all.
+            stream: Return a RecordBatchReader instead of a Table, for results larger than memory.
 
         Returns:
             The rows.
 
         Raises:
             pa.ArrowKeyError: UNKNOWN_FLIGHT.
-            pa.ArrowInvalid: UNKNOWN_COLUMN, or BAD_LITERAL: A value of the condition does not suit its column.
+            pa.ArrowInvalid: UNKNOWN_COLUMN; or BAD_LITERAL: a value of the condition does not suit its column.
             ImportError: The condition is SQL text, and the extra `client` is not installed.
         """
         command: dict[str, Any] = {"table": flight, "strict": True}
@@ -98,7 +98,7 @@ class StatsReader(Connection):
         """Reads `information_schema.tables`.
 
         Args:
-            catalog: Only tables of this catalog; all when None.
+            catalog: Only tables of this catalog; None for all.
 
         Returns:
             One row per table: table_catalog, table_schema, table_name and more.
@@ -118,11 +118,11 @@ class StatsReader(Connection):
         """Reads the column statistics of a table, `stats.columns`.
 
         Args:
-            table: Its full name, `catalog.schema.table`.
-            snapshot: As `read` takes it.
-            columns: As `read` takes it.
-            where: As `read` takes it.
-            allow_stale: As `read` takes it.
+            table: Full name, `catalog.schema.table`.
+            snapshot: See `read`.
+            columns: See `read`.
+            where: See `read`.
+            allow_stale: See `read`.
 
         Returns:
             One row per column and stored snapshot, or one per column with `snapshot`.
@@ -144,11 +144,11 @@ class StatsReader(Connection):
         """Reads the files of a table, `stats.files`.
 
         Args:
-            table: Its full name, `catalog.schema.table`.
-            snapshot: As `read` takes it.
-            columns: As `read` takes it.
-            where: As `read` takes it.
-            allow_stale: As `read` takes it.
+            table: Full name, `catalog.schema.table`.
+            snapshot: See `read`.
+            columns: See `read`.
+            where: See `read`.
+            allow_stale: See `read`.
 
         Returns:
             One row per file and stored snapshot, or one per file with `snapshot`.
@@ -167,28 +167,28 @@ class StatsReader(Connection):
         snapshot: str | int | None = None,
         allow_stale: bool = False,
     ) -> pa.Table:
-        """Reads the rows of one table in any flight that has table_catalog, table_schema and table_name.
+        """Reads the rows about one table in any flight that has table_catalog, table_schema and table_name.
 
         Args:
-            flight: The name of the flight.
-            table: Its full name, `catalog.schema.table`.
-            snapshot: As `read` takes it.
-            columns: As `read` takes it.
-            where: As `read` takes it.
-            allow_stale: As `read` takes it.
+            flight: Name of the flight.
+            table: Full name, `catalog.schema.table`.
+            snapshot: See `read`.
+            columns: See `read`.
+            where: See `read`.
+            allow_stale: See `read`.
 
         Returns:
-            The rows; none where the table exists and the flight has none of it.
+            The rows; empty if the table exists but has none in the flight.
 
         Raises:
-            pa.ArrowKeyError: UNKNOWN_TABLE: No table has this name.
+            pa.ArrowKeyError: UNKNOWN_TABLE: the table does not exist.
         """
         tree = [] if where is None else _tree(where)
         scope = of_table(table) + (tree if isinstance(tree, list) else [tree])
-        found = self.read(flight, columns, scope, snapshot, allow_stale)
-        if not found.num_rows:
+        rows = self.read(flight, columns, scope, snapshot, allow_stale)
+        if not rows.num_rows:
             self.require_table(table)
-        return found
+        return rows
 
     def quantiles(
         self,
@@ -201,10 +201,10 @@ class StatsReader(Connection):
         """Reads the quantiles of a table's columns, or of one.
 
         Args:
-            table: Its full name.
-            column: The name of one column, or `#<column_id>`; all when None.
-            snapshot: As `read` takes it.
-            allow_stale: As `read` takes it.
+            table: Full name of the table.
+            column: Name of a column, or `#<column_id>`; None for all.
+            snapshot: See `read`.
+            allow_stale: See `read`.
 
         Returns:
             The rows of `stats.quantiles`: column_name, quantile (0 to 1), value as text, provenance.
@@ -216,18 +216,18 @@ class StatsReader(Connection):
         return self.read_table("stats.quantiles", table, where=where, snapshot=snapshot, allow_stale=allow_stale)
 
     def history(self, table: str, column: str) -> pa.Table:
-        """Reads the statistics of a column at every snapshot that has some, oldest first.
+        """Reads the statistics of a column at every captured snapshot, oldest first.
 
         Args:
-            table: Its full name.
-            column: The name of the column, or `#<column_id>`.
+            table: Full name of the table.
+            column: Name of the column, or `#<column_id>`.
 
         Returns:
-            The columns of `stats.columns`, and at the end `committed_at`.
+            The columns of `stats.columns`, followed by `committed_at`.
 
         Raises:
-            pa.ArrowKeyError: UNKNOWN_TABLE; UNKNOWN_COLUMN: The table has neither the column nor statistics of it.
-            pa.ArrowInvalid: AMBIGUOUS_COLUMN: Several columns of a snapshot have the name, `#<column_id>` picks one.
+            pa.ArrowKeyError: UNKNOWN_TABLE; or UNKNOWN_COLUMN: neither the column nor statistics of it exist.
+            pa.ArrowInvalid: AMBIGUOUS_COLUMN: several columns of a snapshot have the name; use `#<column_id>`.
         """
         rows = self.read_table("stats.columns", table, where=_named(column))
         if len(rows["snapshot_id"].unique()) < len(rows):
@@ -248,7 +248,7 @@ class StatsReader(Connection):
         """Reads the current statistics in the schema of ADBC 1.1's GetStatistics.
 
         Args:
-            catalog: Only this catalog; all when None.
+            catalog: Only this catalog; None for all.
 
         Returns:
             One row per catalog, with nested lists of schemas and statistics.
@@ -260,37 +260,38 @@ class StatsReader(Connection):
         """Reads the current statistics of a table in Arrow's statistics schema.
 
         Args:
-            table: Its full name.
+            table: Full name of the table.
 
         Returns:
             `struct<column: int32, statistics: map<dictionary<utf8>, dense_union<…>>>`: a row for the table, whose
-            column is null, and one for each column that has statistics, by its place in the schema.
+            column is null, and one for each column that has statistics, by its position in the schema.
 
         Raises:
             pa.ArrowKeyError: UNKNOWN_TABLE.
         """
-        import flight_server.client.arrow_statistics as made
+        from flight_server.client.arrow_statistics import COLUMNS, TABLE_COLUMNS, build
 
-        rows = self.read_table("stats.tables", table, made.TABLE_COLUMNS, snapshot="current").to_pylist()
-        columns = self.read_table("stats.columns", table, made.COLUMNS, snapshot="current").to_pylist()
+        rows = self.read_table("stats.tables", table, TABLE_COLUMNS, snapshot="current").to_pylist()
+        columns = self.read_table("stats.columns", table, COLUMNS, snapshot="current").to_pylist()
         names = self.read_table("information_schema.columns", table, ["column_id", "ordinal_position"]).to_pylist()
         ids = [row["column_id"] for row in sorted(names, key=lambda row: row["ordinal_position"])]
-        # a table that only has put statistics has no schema: its columns are in the order of their ids
+        # an external table has no schema: its columns are in the order of their ids
         ids = ids or sorted(row["column_id"] for row in columns)
-        return made.build(rows[0] if rows else None, columns, {column: place for place, column in enumerate(ids)})
+        order = {column: position for position, column in enumerate(ids)}
+        return build(rows[0] if rows else None, columns, order)
 
     def dataset(self, flight: str, snapshot: str | int | None = None, allow_stale: bool = False) -> FlightDataset:
-        """Makes a `pyarrow.dataset.Dataset` of a flight, for DuckDB, polars, DataFusion, pandas and pyarrow.
+        """A `pyarrow.dataset.Dataset` of a flight, for DuckDB, polars, DataFusion, pandas and pyarrow.
 
-        Each scan asks the server anew, for the columns needed and with the filter as far as the server applies it.
+        Each scan reads the flight again, with the needed columns and the part of the filter that the server supports.
 
         Args:
-            flight: Its name, such as `stats.columns`.
-            snapshot: As `read` takes it.
-            allow_stale: As `read` takes it.
+            flight: Name of the flight, such as `stats.columns`.
+            snapshot: See `read`.
+            allow_stale: See `read`.
 
         Returns:
-            The dataset; it needs this client open.
+            The dataset; this client must stay open.
 
         Raises:
             pa.ArrowKeyError: UNKNOWN_FLIGHT.
@@ -303,10 +304,10 @@ class StatsReader(Connection):
         """Checks that a table exists.
 
         Args:
-            table: Its full name.
+            table: Full name of the table.
 
         Raises:
-            pa.ArrowKeyError: UNKNOWN_TABLE, with the name that is nearest.
+            pa.ArrowKeyError: UNKNOWN_TABLE: the table does not exist; suggests the nearest name.
         """
         if self.read("information_schema.tables", ["table_name"], of_table(table)).num_rows:
             return
@@ -322,7 +323,7 @@ def _named(column: str) -> list[dict[str, Any]]:
 
 
 def _tree(where: Where) -> Any:
-    """The JSON form of a condition. Translators load here, so that the client itself needs pyarrow only."""
+    """The JSON form of a condition. Translators are imported here, so that the client itself requires only pyarrow."""
     if isinstance(where, str):
         require("sqlglot", "a condition written as SQL")
         from flight_server.conditions.sql import parse_where
@@ -336,7 +337,7 @@ def _tree(where: Where) -> Any:
 
 
 def _condition(where: Where) -> dict[str, Any]:
-    """The keys of the command that say it: predicates hold leaves only, anything else is a filter."""
+    """The condition as keys of a command: `predicates` for a list of leaves, else `filter`."""
     tree = _tree(where)
     if not isinstance(tree, list):
         return {"filter": tree}

@@ -1,1 +1,1 @@
-"""Conditions on rows, from SQL text and from Arrow expressions."""
+"""Translation of conditions, given as SQL text or Arrow expressions, to filter trees."""

@@ -1,12 +1,11 @@
-"""`pyarrow.compute` expressions → filter trees.
+"""Translation of `pyarrow.compute` expressions to filter trees.
 
 pyarrow offers no way to walk an expression: its text is ambiguous (`b"x"` and `"x"` print alike) and its Substrait form
-doubles with each level. So it is read in the form that it pickles to: an Arrow IPC file of one row, whose columns are
-the literals and whose schema metadata lists the calls in order: `call`, its arguments (`field_ref`, `literal` or
-another `call`), `options`, `end`. Those keys repeat, and pyarrow shows metadata as a dict, so the few bytes of
-flatbuffer that hold them are read here.
+doubles with each level. So its pickled form is read: an Arrow IPC file of one row, whose columns are the literals and
+whose schema metadata lists the calls in order: `call`, its arguments (`field_ref`, `literal` or another `call`),
+`options`, `end`. These keys repeat, and pyarrow returns metadata as a dict, so the flatbuffer with them is parsed here.
 
-Imports nothing but pyarrow: a client install has no more.
+Imports only pyarrow, because the client requires nothing else.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Tree = dict[str, Any]
 _COMPARES: Final = {"equal": "EQ", "not_equal": "NEQ", "less": "LT", "less_equal": "LTE", "greater": "GT",
                     "greater_equal": "GTE"}  # fmt: skip
 _FLIPPED: Final = {"EQ": "EQ", "NEQ": "NEQ", "LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
-_LANGUAGE: Final = "a condition is made of ==, !=, <, <=, >, >=, isin, is_null, is_valid, &, | and ~"
-_MATCH, _SKIP = 0, 1  # of SetLookupOptions: whether a null in the set matches null
+_LANGUAGE: Final = "a condition may use ==, !=, <, <=, >, >=, isin, is_null, is_valid, &, | and ~"
+_MATCH, _SKIP = 0, 1  # SetLookupOptions: a null in the set matches null, or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +44,32 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsaid:
-    """A part that a filter tree cannot say, and the tree of the terms ANDed with it that one can."""
+class _Untranslatable:
+    """A part without a filter tree, and the tree of those terms ANDed with it that have one."""
 
     error: ValueError
     weaker: Tree | None = None
 
 
 def from_expression(expression: pc.Expression) -> Tree:
-    """The filter tree that keeps the rows the expression keeps.
+    """The filter tree that selects the same rows as an expression.
 
     Raises:
-        ValueError: It is not a condition on columns, or uses what a filter tree cannot say.
+        ValueError: The expression is not a condition on columns, or has no filter tree.
     """
     whole = _read(expression)
-    if isinstance(whole, _Unsaid):
+    if isinstance(whole, _Untranslatable):
         raise whole.error
     return _condition(whole)
 
 
 def weakened(expression: pc.Expression) -> Tree | None:
-    """A filter tree that keeps the rows the expression keeps, and more perhaps; None where that is all rows."""
+    """A filter tree that selects at least the rows of an expression; None if it would select all."""
     try:
         whole = _read(expression)
     except ValueError:
         return None
-    if isinstance(whole, _Unsaid):
+    if isinstance(whole, _Untranslatable):
         return whole.weaker
     return whole if isinstance(whole, dict) else None
 
@@ -98,7 +97,7 @@ def _read(expression: pc.Expression) -> Any:
             case "literal":
                 open_[-1].arguments.append(literals.column(int(value))[0])
             case "options":
-                # Structs of options hold a field of their own type's name beside the options.
+                # Besides the options, the struct has a field with the name of its type.
                 open_[-1].options.append(literals.column(int(value))[0].as_py())
             case _:
                 raise ValueError(f"a nested field is not a column of a flight; {_LANGUAGE}")
@@ -106,21 +105,21 @@ def _read(expression: pc.Expression) -> Any:
     return whole
 
 
-def _translated(call: _Call) -> Tree | _Unsaid:
-    unsaid = [part for part in call.arguments if isinstance(part, _Unsaid)]
+def _translated(call: _Call) -> Tree | _Untranslatable:
+    untranslatable = [part for part in call.arguments if isinstance(part, _Untranslatable)]
     weaker: list[Tree] = []
     if call.function == "and_kleene":
-        sides = [part.weaker if isinstance(part, _Unsaid) else part for part in call.arguments]
+        sides = [part.weaker if isinstance(part, _Untranslatable) else part for part in call.arguments]
         weaker = [side for side in sides if isinstance(side, dict)]
     try:
-        if unsaid:
-            raise unsaid[0].error
-        return _said(call)
+        if untranslatable:
+            raise untranslatable[0].error
+        return _tree(call)
     except ValueError as error:
-        return _Unsaid(error, _joined("and", *weaker) if len(weaker) == 2 else next(iter(weaker), None))
+        return _Untranslatable(error, _joined("and", *weaker) if len(weaker) == 2 else next(iter(weaker), None))
 
 
-def _said(call: _Call) -> Tree:
+def _tree(call: _Call) -> Tree:
     arguments = call.arguments
     match call.function:
         case "and_kleene" | "or_kleene":
@@ -150,7 +149,7 @@ def _said(call: _Call) -> Tree:
 
 
 def _joined(word: str, left: Tree, right: Tree) -> Tree:
-    """`a & b & c` as one flat array: a chain of many terms would be nested too deep for the server."""
+    """Combines two trees, `a & b & c` as one flat array, because nesting is limited by the server."""
     more = right[word] if set(right) == {word} else [right]
     if set(left) == {word}:
         left[word].extend(more)  # in place, as the left side is part of no other tree
@@ -173,7 +172,7 @@ def _column(part: Any) -> str:
 
 
 def _is_in(column: str, options: dict[str, Any]) -> Tree:
-    """To pyarrow a null is in a set or is not, it is never unknown: so a null test goes with each IN."""
+    """The tree of `is_in`, which in pyarrow is never unknown for null, so that a null test is added."""
     if options["null_matching_behavior"] not in (_MATCH, _SKIP):
         raise ValueError("is_in() has a filter only with null_matching_behavior MATCH or SKIP")
     values = [_value(value) for value in options["value_set"]]
@@ -187,7 +186,7 @@ def _is_in(column: str, options: dict[str, Any]) -> Tree:
 
 
 def _if_else(condition: Any, chosen: Any, other: Any) -> Tree:
-    """`if_else(is_valid(x), p, null)`, in which DuckDB puts its IN: unknown where x is null, else p."""
+    """The tree of `if_else(is_valid(x), p, null)`, DuckDB's form of IN: unknown if x is null, else p."""
     tree = condition if isinstance(condition, dict) else {}
     null = isinstance(other, pa.Scalar) and not other.is_valid
     if tree.get("op") != "IS_NOT_NULL" or not null:
@@ -195,16 +194,16 @@ def _if_else(condition: Any, chosen: Any, other: Any) -> Tree:
     column, inner = tree["column"], _condition(chosen)
     for word, test in (("and", "IS_NOT_NULL"), ("or", "IS_NULL")):
         match inner.get(word):
-            case [{"column": tested, "op": first}, {"column": compared, "op": "IN"} as found] | [
-                {"column": compared, "op": "IN"} as found, {"column": tested, "op": first}
+            case [{"column": tested, "op": first}, {"column": compared, "op": "IN"} as membership] | [
+                {"column": compared, "op": "IN"} as membership, {"column": tested, "op": first}
             ] if tested == compared == column and first == test:  # fmt: skip
-                return found  # IN is unknown of null by itself
+                return membership  # IN itself is unknown for null
     null_test, unknown = {"column": column, "op": "IS_NULL"}, {"column": column, "op": "EQ", "values": [None]}
     return {"or": [{"and": [tree, inner]}, {"and": [null_test, unknown]}]}
 
 
 def _value(value: Any) -> str | int | float | bool | None:
-    """A literal as a filter tree writes it: bytes in base64, instants in ISO-8601, NaN and infinities by name."""
+    """A literal in the form of filter trees: bytes in base64, timestamps in ISO 8601, NaN and infinities by name."""
     match value:
         case pa.TimestampScalar():
             return _instant(value)
@@ -252,7 +251,7 @@ _HEADER, _CUSTOM_METADATA, _KEY, _VALUE = 2, 2, 0, 1  # slots of Message, Schema
 
 
 def _metadata(data: memoryview) -> Iterator[tuple[str, str]]:
-    """The metadata of the schema, in order, repeated keys and all."""
+    """The metadata of the schema in order, including repeated keys."""
     message = _follow(data, _MESSAGE)
     schema = _follow(data, _slot(data, message, _HEADER))
     at = _slot(data, schema, _CUSTOM_METADATA)

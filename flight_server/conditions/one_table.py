@@ -1,4 +1,4 @@
-"""Conditions about one table: its name, the values of an indexed column, and the rest."""
+"""Decomposition of conditions: the name of the one table, the values of an indexed column, and the rest."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NAMES: Final = ("table_catalog", "table_schema", "table_name")
 
 @dataclass(frozen=True)
 class TableCondition:
-    """A condition taken apart.
+    """A decomposed condition.
 
     Attributes:
-        name: The one table it is about; None where it is not about exactly one.
-        column: An indexed column that it compares with values.
-        values: Those values, of the column's type.
-        unnamed: All of the condition but the table's name.
-        kept: Mask of the rows of a batch that the rest of the condition keeps; None keeps all.
+        name: Catalog, schema and name of the table; None if the condition is not about exactly one table.
+        column: Indexed column that must equal one of `values`; None if there is none.
+        values: Values of that column, of its type.
+        unnamed: The condition without the table's name; None if nothing is left.
+        kept: Returns the indices of the rows of a batch that satisfy the rest of the condition; None if there is none.
     """
 
     name: tuple[str, str, str] | None
@@ -36,7 +36,12 @@ class TableCondition:
 
 
 def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
-    """Takes a condition on a flight's rows apart; a name of None says that it is not about exactly one table."""
+    """Decomposes a condition on a flight's rows.
+
+    Args:
+        node: The condition; None for all rows.
+        schema: Schema of the flight.
+    """
     columns = set(schema.names)
     if not columns.issuperset(NAMES):
         return TableCondition(None)
@@ -57,7 +62,7 @@ def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
             column, values = column_name, tuple(dict.fromkeys(value for value in typed if value is not None))
         else:
             rest.append(part)
-    # a name may be fixed by what remains: by an Or of equal names, say
+    # other terms may determine the name too, such as an Or of equal names
     parts = [names[name] if name in names else tree.equal_values(node, name) for name in NAMES]
     if not all(part is not None and len(part) == 1 for part in parts):
         return TableCondition(None)

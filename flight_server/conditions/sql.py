@@ -1,10 +1,10 @@
-"""SQL conditions → filter trees: the language of `--where`, read by sqlglot and cut down to an allowlist.
+"""Translation of SQL conditions (`--where`) to filter trees: parsed by sqlglot, restricted to an allowlist.
 
-    column = | <> | < | <= | > | >= literal (or turned round), [NOT] BETWEEN, [NOT] IN (literals), IS [NOT] NULL,
+    column = | <> | < | <= | > | >= literal (or reversed), [NOT] BETWEEN, [NOT] IN (literals), IS [NOT] NULL,
     AND, OR, NOT and parentheses
 
-A literal is a number, 'text', TRUE, FALSE, NULL, or TIMESTAMP '…', which is UTC where it names no zone. What is not in
-this list — functions, LIKE, casts, subqueries, comments, a semicolon — is refused by name.
+A literal is a number, 'text', TRUE, FALSE, NULL, or TIMESTAMP '…', which is UTC if it has no zone. Anything else, such
+as functions, LIKE, casts, subqueries, comments or a semicolon, is refused by name.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def parse_where(sql: str) -> dict[str, Any]:
     """The filter tree of a SQL condition.
 
     Raises:
-        pa.ArrowInvalid: It is not a condition, or not one of the language above.
+        pa.ArrowInvalid: The text is not a condition, or uses SQL that is not allowed.
     """
     if len(sql.encode("utf-8", "replace")) > MAX_BYTES:
         raise _refusal(f"longer than {MAX_BYTES} bytes")
-    # Imported here: 0.3 s that only those who write SQL should wait for.
+    # Imported here, because it takes 0.3 s.
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
@@ -46,7 +46,7 @@ def parse_where(sql: str) -> dict[str, Any]:
         TokenType.PLACEHOLDER: "a placeholder",
     }
     try:
-        # By tokens first: the parser forgets comments, and a cast looks to it like a TIMESTAMP literal.
+        # Tokens first, because the parser drops comments and does not distinguish a cast from a TIMESTAMP literal.
         before = ""
         for token in sqlglot.tokenize(sql, dialect="duckdb"):
             if token.comments:
@@ -112,7 +112,7 @@ def _tree(node: Any) -> dict[str, Any]:
 
 
 def _only(node: Any, *names: str) -> Any:
-    """The named parts of a node that has no others: an unforeseen option must not be dropped in silence."""
+    """The given parts of a node; refuses a node with others, because an unknown option must not be ignored silently."""
     if any(value for name, value in node.args.items() if name not in names) or any(
         node.args.get(name) is None for name in names
     ):
@@ -154,7 +154,7 @@ def _leaf(column: Any, op: str, *literals: Any) -> dict[str, Any]:
 
 
 def _value(node: Any) -> str | int | bool | None:
-    """A literal; a fractional number stays text, so that each digit reaches the column's type."""
+    """A literal; a fractional number stays text, to keep all digits for the column's type."""
     from sqlglot import exp
 
     match node:

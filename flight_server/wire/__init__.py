@@ -1,1 +1,1 @@
-"""Wire formats: bytes to requests, errors to statuses."""
+"""Wire formats: parsing of requests, and statuses of errors."""

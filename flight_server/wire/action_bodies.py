@@ -1,4 +1,4 @@
-"""Action bodies: JSON objects of known keys, checked before anything is looked up."""
+"""Action bodies: JSON objects with known keys, validated before anything is looked up."""
 
 from __future__ import annotations
 
@@ -22,22 +22,31 @@ _KEYS: Final = ("table", "snapshot", "mode", *KEYS)
 
 
 def parse_body(data: bytes, required: Mapping[str, type], optional: Mapping[str, type] | None = None) -> dict[str, Any]:
-    """The body as an object with these keys; types are checked, `required` must be there and not empty."""
+    """Parses and validates the body of an action.
+
+    Args:
+        data: The body; empty for an object without keys.
+        required: Key → type of keys that must be present and not empty.
+        optional: Key → type of other allowed keys.
+
+    Raises:
+        InvalidArgument: The body is not such an object.
+    """
     return check_object(parse_json(data, "body") if data else {}, required, optional or {})
 
 
 def split_body(data: bytes) -> tuple[bytes, memoryview]:
-    """Splits the body of an action with Arrow streams behind its JSON.
+    """Splits the body of an action into JSON and the Arrow streams that follow it.
 
     Args:
-        data: JSON; or four bytes of zero, the length of the JSON as four bytes, the lowest first, the JSON, and the
-            streams one after the other.
+        data: JSON; or four zero bytes, the length of the JSON (four bytes, little-endian), the JSON, and the
+            concatenated streams.
 
     Returns:
-        The JSON, and the streams; none of them where the body is JSON alone.
+        The JSON, and the streams; empty if there are none.
 
     Raises:
-        InvalidArgument: The body is shorter than it says.
+        InvalidArgument: The body is shorter than its JSON.
     """
     if data[:4] != bytes(4):
         return data, memoryview(b"")
@@ -48,7 +57,7 @@ def split_body(data: bytes) -> tuple[bytes, memoryview]:
 
 
 def check_object(body: Any, required: Mapping[str, type], optional: Mapping[str, type]) -> dict[str, Any]:
-    """`parse_body` for an object that is read already."""
+    """`parse_body` for an object that is parsed already."""
     if not isinstance(body, dict):
         takes = ", ".join([*required, *optional]) or "no keys"
         raise InvalidArgument("the body must be a JSON object", hint=f"it takes {takes}")
@@ -70,7 +79,7 @@ def check_object(body: Any, required: Mapping[str, type], optional: Mapping[str,
 
 
 def _is_number(value: Any) -> bool:
-    """True for numbers that a float can hold; JSON allows greater ones, and Python's reader NaN."""
+    """True for finite numbers within the range of a float; JSON allows greater ones, and Python's parser NaN."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
@@ -81,7 +90,7 @@ def _expected(type_: type) -> str:
 
 @dataclass(frozen=True)
 class CaptureItem:
-    """One request of `capture` or `resolve`, checked but not yet looked up."""
+    """One request of `capture` or `resolve`, validated; its table need not exist."""
 
     table: str
     snapshot: str | int
@@ -90,14 +99,14 @@ class CaptureItem:
 
 
 def parse_items(data: bytes, *, allow_all: bool) -> tuple[CaptureItem, ...]:
-    """The requests of a body.
+    """The requests of a `capture` or `resolve` body.
 
     Args:
         data: `{"requests": […]}` as JSON.
-        allow_all: Whether "all" snapshots and partitions may be asked for, as `capture` has it.
+        allow_all: Allow the snapshot "all" and partitions, for `capture`.
 
     Raises:
-        InvalidArgument: There are too many, or one is wrong; names its place and what would be right.
+        InvalidArgument: There are too many requests, or one is not valid; the message has its position.
     """
     body = parse_body(data, {"requests": list})
     if len(body["requests"]) > MAX_REQUESTS:
@@ -112,17 +121,21 @@ def _item(item: Any, where: str, capture: bool) -> CaptureItem:
     table = check_table_name(item.get("table"), where)
     snapshot = check_snapshot(item.get("snapshot", CURRENT), where, capture)
     spec = CaptureSpec.from_json(item, where)
-    if spec.partitions and not capture:  # partitions have the statistics of their files, and no record of a target
+    if spec.partitions and not capture:  # statistics of partitions are those of their files
         expected = "a target; stats.file_columns has what was captured of partitions"
         raise InvalidField(f"{where}.partitions", "are for capture", expected=expected, actual="resolve")
     return CaptureItem(table, snapshot, enum_of(Mode, item.get("mode", "SYNC"), f"{where}.mode"), spec)
 
 
 def check_table_name(table: Any, where: str = "body") -> str:
-    """The full name of a table, as it was given.
+    """Validates the full name of a table, and returns it unchanged.
+
+    Args:
+        table: The name.
+        where: Name of the object that has it, for messages.
 
     Raises:
-        InvalidField: It is not `catalog.schema.table`.
+        InvalidField: The name is not `catalog.schema.table`.
     """
     if not isinstance(table, str):
         raise InvalidField(f"{where}.table", "must be a string", expected="catalog.schema.table", actual=table)
@@ -135,10 +148,15 @@ def check_table_name(table: Any, where: str = "body") -> str:
 
 
 def check_snapshot(value: Any, where: str = "body", allow_all: bool = False) -> str | int:
-    """A snapshot as requests name it: "current", an id, or, where `allow_all`, "all".
+    """Validates the snapshot of a request.
+
+    Args:
+        value: "current" or an id, or "all" if `allow_all`.
+        where: Name of the object that has it, for messages.
+        allow_all: Allow "all".
 
     Raises:
-        InvalidField: It is neither.
+        InvalidField: The value is neither.
     """
     if (value == CURRENT and isinstance(value, str)) or (allow_all and value == ALL):
         return str(value)
@@ -162,10 +180,10 @@ _REQUIRED: Final = ("snapshot_id", "target_kind", "storage_id", "outcome")
 
 
 def check_leases(kinds: list[Any]) -> list[str]:
-    """Kinds of leases, each of `LEASES`.
+    """Validates kinds of leases.
 
     Raises:
-        InvalidField: One is unknown.
+        InvalidField: A kind is not in `LEASES`.
     """
     for kind in kinds:
         if kind not in LEASES:
@@ -174,7 +192,7 @@ def check_leases(kinds: list[Any]) -> list[str]:
 
 
 def check_engines(engines: list[Any]) -> list[dict[str, Any]]:
-    """Rows of `sys.engines`, as a worker reports its own."""
+    """Validates the engines that a worker reports, rows of `sys.engines`."""
     schema = FLIGHTS["sys.engines"].schema
     try:
         rows = [{name: engine.get(name) for name in schema.names} for engine in engines]
@@ -187,7 +205,7 @@ def check_engines(engines: list[Any]) -> list[dict[str, Any]]:
 
 
 def check_outcomes(items: Any, where: str = "outcomes") -> list[dict[str, Any]]:
-    """Outcomes that a worker reports, each with all keys.
+    """Validates the outcomes that a worker reports; returns them with all keys.
 
     Raises:
         InvalidField: A key is missing, of the wrong type or out of range.
@@ -199,7 +217,7 @@ def check_outcomes(items: Any, where: str = "outcomes") -> list[dict[str, Any]]:
 
 
 def check_decisions(items: Any, where: str = "decisions") -> list[dict[str, Any]]:
-    """Decisions of the registry that a worker reports, each with all keys.
+    """Validates the decisions of the registry that a worker reports; returns them with all keys.
 
     Raises:
         InvalidField: A key is missing, of the wrong type or out of range.
@@ -208,7 +226,7 @@ def check_decisions(items: Any, where: str = "decisions") -> list[dict[str, Any]
 
 
 def check_error(error: Any) -> dict[str, Any] | None:
-    """An error in the form of `store.errors.to_json`; its code goes on the wire."""
+    """Validates an error in the form of `store.errors.to_json`, whose code is sent to clients; None stays None."""
     if error is None:
         return None
     for name, type_ in {"message": str, "code": str, "status": str, "hint": str, "params": dict}.items():
@@ -222,7 +240,7 @@ def check_error(error: Any) -> dict[str, Any] | None:
 
 
 def _reported(item: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
-    """The object with each of these keys; those that may be absent are null, an absent detail is empty."""
+    """Validates an object; returns it with all keys, absent ones null or, for detail and attributes, empty."""
     if not isinstance(item, dict):
         raise InvalidField(where, "must be an object", expected=", ".join(fields), actual=item)
     for name, type_ in fields.items():

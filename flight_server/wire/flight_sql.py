@@ -1,8 +1,8 @@
-"""Flight SQL's messages, read and written by hand: the few protobuf rules that they need.
+"""Messages of Flight SQL, parsed and serialized without generated code.
 
-A message is a run of fields; a field is a number and a varint, eight or four bytes, or bytes with their length before
-them. Commands travel inside of `google.protobuf.Any` (1 type_url · 2 value), by whose type URL they are told from
-Floecat's command. Fields that are not named here are skipped, as protobuf skips what it does not know.
+A protobuf message is a sequence of fields; a field is a number and a varint, eight or four bytes, or length-prefixed
+bytes. Commands are wrapped in `google.protobuf.Any` (1 type_url · 2 value), whose type URL distinguishes them from
+Floecat's command. Fields that are not listed here are ignored.
 
     ActionCreatePreparedStatementRequest   1 query
     ActionCreatePreparedStatementResult    1 prepared_statement_handle · 2 dataset_schema · 3 parameter_schema
@@ -26,7 +26,7 @@ from typing import Final
 
 from store.errors import InvalidArgument
 
-FAMILY: Final = "sql"  # of statements, beside the names of flights
+FAMILY: Final = "sql"  # label of statements where reads of flights have the flight's family
 ACTIONS: Final = {
     "CreatePreparedStatement": "Flight SQL: prepares a statement",
     "ClosePreparedStatement": "Flight SQL: forgets a prepared statement",
@@ -38,7 +38,7 @@ ACTIONS: Final = {
 _GOOGLE: Final = b"type.googleapis.com/"
 _PACKAGE: Final = "arrow.flight.protocol.sql."
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5  # wire types
-_MAX_FIELDS: Final = 10_000  # of one message
+_MAX_FIELDS: Final = 10_000  # most fields of a message
 
 Value = int | bytes
 
@@ -51,12 +51,12 @@ class Message:
     fields: dict[int, list[Value]]
 
     def data(self, number: int) -> bytes:
-        """The bytes of a field, empty where it is absent."""
+        """The bytes of a field; empty if it is absent."""
         value = self.fields.get(number, [b""])[-1]
         return value if isinstance(value, bytes) else b""
 
     def text(self, number: int) -> str | None:
-        """The text of a field; None where it is absent."""
+        """The text of a field; None if it is absent."""
         return _text(self.data(number)) if number in self.fields else None
 
     def texts(self, number: int) -> list[str]:
@@ -64,11 +64,11 @@ class Message:
         return [_text(value) for value in self.fields.get(number, []) if isinstance(value, bytes)]
 
     def flag(self, number: int) -> bool:
-        """The boolean of a field, false where it is absent."""
+        """The boolean of a field; False if it is absent."""
         return self.fields.get(number, [0])[-1] not in (0, b"")
 
     def integers(self, number: int) -> list[int]:
-        """All integers of a repeated field, packed or one by one."""
+        """All integers of a repeated field, packed or not."""
         integers: list[int] = []
         for value in self.fields.get(number, []):
             if isinstance(value, int):
@@ -82,28 +82,15 @@ class Message:
 
 
 def is_command(data: bytes) -> bool:
-    """Tells a command of Flight SQL from others.
-
-    Args:
-        data: The bytes of a descriptor or ticket.
-
-    Returns:
-        True when they are an `Any`, as all commands of Flight SQL are.
-    """
+    """True if the bytes of a descriptor or ticket are an `Any`, as all commands of Flight SQL are."""
     return data[:1] == b"\x0a" and _GOOGLE in data[2:24]
 
 
 def read_any(data: bytes) -> Message:
-    """Reads the message inside of an `Any`.
-
-    Args:
-        data: The bytes.
-
-    Returns:
-        The message, under its name without the package.
+    """Parses the message inside of an `Any`; its name is without the package.
 
     Raises:
-        InvalidArgument: The bytes are damaged, or the message is not one of Flight SQL.
+        InvalidArgument: The bytes are malformed, or the message is not one of Flight SQL.
     """
     outer = read_message("Any", data)
     url = outer.text(1) or ""
@@ -114,17 +101,14 @@ def read_any(data: bytes) -> Message:
 
 
 def read_message(name: str, data: bytes) -> Message:
-    """Reads a message that is not inside of an `Any`.
+    """Parses a message that is not inside of an `Any`.
 
     Args:
-        name: Its name, for errors.
+        name: Name of the message.
         data: The bytes.
 
-    Returns:
-        The message.
-
     Raises:
-        InvalidArgument: The bytes are damaged, or have too many fields.
+        InvalidArgument: The bytes are malformed, or have too many fields.
     """
     fields: dict[int, list[Value]] = {}
     for count, (number, value) in enumerate(_fields(data)):
@@ -135,27 +119,17 @@ def read_message(name: str, data: bytes) -> Message:
 
 
 def write_any(name: str, *fields: tuple[int, Value]) -> bytes:
-    """Writes a message of Flight SQL inside of an `Any`.
+    """Serializes a message of Flight SQL inside of an `Any`.
 
     Args:
-        name: Its name without the package.
+        name: Name of the message without the package.
         fields: Number and value of each field.
-
-    Returns:
-        The bytes.
     """
     return write_message((1, _GOOGLE + (_PACKAGE + name).encode()), (2, write_message(*fields)))
 
 
 def write_message(*fields: tuple[int, Value]) -> bytes:
-    """Writes a message.
-
-    Args:
-        fields: Number and value of each field.
-
-    Returns:
-        The bytes.
-    """
+    """Serializes a message from the number and value of each field."""
     return b"".join(_written(fields))
 
 
@@ -186,7 +160,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The integer at an offset and the offset behind it."""
+    """The integer at an offset, and the offset after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

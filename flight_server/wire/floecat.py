@@ -1,7 +1,7 @@
-"""Floecat's protobuf command for reading a system table, as the JSON command that says the same.
+"""Translation of Floecat's protobuf command for reading a system table to the equivalent JSON command.
 
-The messages are described here field by field and built by the protobuf runtime, so there is no generated code. Only
-what a read needs of them is named; any other field is skipped as protobuf skips what it does not know.
+The messages are declared here and built by the protobuf runtime, without generated code. Only the fields that a read
+needs are declared; others are ignored.
 
     SystemTableFlightCommand  1 target: SystemTableTarget · 2 required_columns: string*
                               3 predicates: Predicate* · 4 query_id: string
@@ -10,7 +10,7 @@ what a read needs of them is named; any other field is skipped as protobuf skips
     ResourceId                1 account_id: string · 2 id: string
     Predicate                 1 column: string · 2 op: Operator · 3 values: string*
 
-Names work as in Floecat: any case, the catalog left aside, the full name in `name` as good as its schema in `path`.
+Names work as in Floecat: case-insensitive, the catalog is ignored, and the schema may be in `path` or in `name`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MESSAGES: Final[dict[str, dict[str, dict[str, tuple[int, str]]]]] = {
         },
     },
 }
-# by number, as the enum has them
+# in the order of the enum's numbers
 _OPERATORS: Final = (
     Op.EQ, Op.NEQ, Op.LT, Op.LTE, Op.GT, Op.GTE, Op.BETWEEN, Op.IN, Op.IS_NULL, Op.IS_NOT_NULL,
 )  # fmt: skip
@@ -82,7 +82,7 @@ def _add_field(message: Any, name: str, number: int, declared: str) -> None:
 
 
 def _command_class() -> Any:
-    pool = descriptor_pool.DescriptorPool()  # of its own: whoever has Floecat's generated code loaded is not in the way
+    pool = descriptor_pool.DescriptorPool()  # separate, to avoid conflicts with generated code
     for file in _files():
         pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_SYSTEM}.SystemTableFlightCommand"))
@@ -92,10 +92,14 @@ SystemTableFlightCommand: Final = _command_class()
 
 
 def to_command(data: bytes, header_query_id: str | None) -> dict[str, Any]:
-    """The JSON command of these bytes; `header_query_id` is the header x-query-id, if there was one.
+    """The JSON command of a serialized message.
+
+    Args:
+        data: The message.
+        header_query_id: Value of the header x-query-id; None without one.
 
     Raises:
-        InvalidArgument: No such message, no target, an unknown operator, or no query id.
+        InvalidArgument: The message is malformed, or lacks a target or query id, or has an unknown operator.
     """
     try:
         message = SystemTableFlightCommand.FromString(bytes(data))

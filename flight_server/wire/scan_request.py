@@ -1,4 +1,4 @@
-"""Whatever names a read — path, JSON command, protobuf command, ticket — becomes one `ScanRequest`."""
+"""`ScanRequest`: a validated read, parsed from a path, a JSON command, or a protobuf command."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CURRENT: Final = "current"
 FORMATS: Final = ("ARROW_IPC", "ROWS")
 MAX_LIMIT: Final = 2**62
 MAX_PARTITIONS: Final = 1024
-REMEMBERED_BYTES: Final = 64 << 20  # of commands and tickets whose meaning is kept
-REMEMBERED_UP_TO: Final = 16 << 10  # bytes of one of them
+REMEMBERED_BYTES: Final = 64 << 20  # size of the cache of parsed commands and tickets
+REMEMBERED_UP_TO: Final = 16 << 10  # most bytes of a cached command or ticket
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
@@ -39,7 +39,7 @@ COMMAND_KEYS: Final = (
 
 @dataclass(frozen=True)
 class Part:
-    """A share of a scan's rows: those of tables with `low` <= key < `high`, or of one residue of the rows' hash."""
+    """A part of a scan's rows: those of tables with `low` <= key < `high`, or those whose hash has a residue."""
 
     low: int | None = None
     high: int | None = None
@@ -49,11 +49,21 @@ class Part:
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """A validated read of one flight. Immutable, and shared between calls; what derives from it is computed once.
+    """A validated read of one flight. Immutable and shared between calls; derived properties are cached.
 
-    `columns` are names of the flight's schema in the order asked; None asks for all. `pins` (table key → snapshot id)
-    fixes what "current" meant when the ticket was made. `partitions` asks GetFlightInfo for as many endpoints, each
-    for a `part`.
+    Attributes:
+        flight: The flight.
+        columns: Names of the flight's columns in the requested order; None for all.
+        node: Condition on the rows; None for all rows.
+        snapshot: "current" or an id; None for all stored rows.
+        allow_stale: Include STALE rows.
+        limit: Most rows; None for all.
+        query_id: The caller's id of the request.
+        rows: Return rows as JSON texts (format ROWS).
+        pins: Table key → snapshot id that "current" meant when the ticket was created; None without a ticket.
+        command: The JSON command; None for a path.
+        partitions: Number of endpoints requested from GetFlightInfo, each with a `part`.
+        part: Part of the rows to return; None for all.
     """
 
     flight: Flight
@@ -86,17 +96,17 @@ class ScanRequest:
 
     @cached_property
     def plan(self) -> TableCondition:
-        """The condition taken apart: the one table it is about, and what is asked of it."""
+        """The decomposed condition."""
         return plan_of(self.node, self.flight.schema)
 
     def with_columns(self, columns: tuple[str, ...]) -> ScanRequest:
-        """The same request for other columns."""
+        """The request with other columns."""
         other = replace(self, columns=columns)
         other.__dict__["plan"] = self.plan
         return other
 
     def asked_as(self, query_id: str | None) -> ScanRequest:
-        """The same request under another query id."""
+        """The request with another query id."""
         if query_id == self.query_id:
             return self
         other = replace(self, query_id=query_id)
@@ -121,7 +131,7 @@ def find_flight(name: str) -> Flight:
     """The flight with this name.
 
     Raises:
-        NotFound: There is none; the hint has the nearest name.
+        NotFound: The flight does not exist; the hint has the nearest name.
     """
     if flight := FLIGHTS.get(name):
         return flight
@@ -134,11 +144,11 @@ def find_flight(name: str) -> Flight:
 
 
 def of_descriptor(descriptor: flight.FlightDescriptor, header_query_id: str | None = None) -> ScanRequest:
-    """The request of a descriptor, by path or command.
+    """The request of a descriptor with a path or command.
 
     Raises:
-        InvalidArgument: It is not valid.
-        NotFound: The flight is unknown.
+        InvalidArgument: The descriptor is not valid.
+        NotFound: The flight does not exist.
     """
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
         return ScanRequest(find_flight(path_name(descriptor)))
@@ -151,7 +161,7 @@ def path_name(descriptor: flight.FlightDescriptor) -> str:
     """The parts of a path, joined by dots.
 
     Raises:
-        InvalidArgument: It is not UTF-8.
+        InvalidArgument: The path is not UTF-8.
     """
     try:
         return ".".join(part.decode() for part in descriptor.path)
@@ -163,14 +173,14 @@ _remembered: LruCache[bytes, ScanRequest] = LruCache(REMEMBERED_BYTES)
 
 
 def remember(data: bytes, request: ScanRequest) -> ScanRequest:
-    """Keeps what a command means for its next call, and returns it."""
+    """Caches the request of a command or ticket, and returns it."""
     if len(data) <= REMEMBERED_UP_TO:
         _remembered.put(data, request, 8192 + 16 * len(data))
     return request
 
 
 def recall(data: bytes, header_query_id: str | None) -> ScanRequest | None:
-    """The meaning of bytes that were understood before; the query id is checked anew."""
+    """The cached request of a command or ticket, with this call's query id; None if it is not cached."""
     request = _remembered.get(data)
     if request is None:
         return None
@@ -179,7 +189,7 @@ def recall(data: bytes, header_query_id: str | None) -> ScanRequest | None:
 
 
 def of_command(command: bytes, header_query_id: str | None = None) -> ScanRequest:
-    """A JSON command, or one of another protocol: those have control characters in them, and JSON has none."""
+    """The request of a JSON command, or of a protobuf command, which is recognized by control characters."""
     check_size(command, "command")
     if remembered := recall(command, header_query_id):
         return remembered
@@ -193,8 +203,12 @@ def of_command(command: bytes, header_query_id: str | None = None) -> ScanReques
 def parse_json(data: bytes, what: str) -> Any:
     """The value of a JSON text.
 
+    Args:
+        data: The text in UTF-8.
+        what: Name of the text, for messages.
+
     Raises:
-        InvalidArgument: It is too large, not JSON, or not valid Unicode; `what` names the body in the message.
+        InvalidArgument: The text is too large, not JSON, or not valid Unicode.
     """
     check_size(data, what)
     try:
@@ -204,7 +218,7 @@ def parse_json(data: bytes, what: str) -> Any:
 
 
 def loads(data: bytes) -> Any:
-    """ValueError also where a text has half of a surrogate pair: no column holds it, and it goes over no wire."""
+    """`json.loads` that also raises ValueError for lone surrogates, which cannot be encoded in UTF-8."""
     value = json.loads(data.decode())
     if _SURROGATE.search(data):
         json.dumps(value, ensure_ascii=False).encode()
@@ -212,7 +226,16 @@ def loads(data: bytes) -> Any:
 
 
 def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
-    """The JSON command of the contract; every key is checked before the table is looked up."""
+    """The request of a parsed JSON command; all keys are validated before the flight is looked up.
+
+    Args:
+        body: The command (see PROTOCOL.md).
+        header_query_id: Value of the header x-query-id; None without one.
+
+    Raises:
+        InvalidArgument: The command is not valid.
+        NotFound: The flight does not exist.
+    """
     if not isinstance(body, dict):
         raise InvalidArgument("the command must be a JSON object", hint='such as {"table": "stats.columns"}')
     refuse_unknown_keys(body, COMMAND_KEYS, "command")
@@ -258,7 +281,7 @@ def check_query_id(query_id: Any, header: str | None) -> str | None:
     """The caller's id of a request, from the body or the header `x-query-id`.
 
     Raises:
-        InvalidField: It is not a string, or the two differ.
+        InvalidField: The id is not a string, or the two differ.
     """
     if query_id is not None and not isinstance(query_id, str):
         raise InvalidField("query_id", "must be a string", expected="text", actual=query_id)
@@ -268,10 +291,10 @@ def check_query_id(query_id: Any, header: str | None) -> str | None:
 
 
 def refuse_unknown_keys(body: Mapping[str, Any], known: tuple[str, ...] | frozenset[str], what: str) -> None:
-    """Checks that an object has no other keys.
+    """Checks that an object has only known keys.
 
     Raises:
-        InvalidArgument: It has; the hint has the nearest known key.
+        InvalidArgument: A key is unknown; the hint has the nearest known one.
     """
     for key in body:
         if key not in known:
@@ -280,7 +303,15 @@ def refuse_unknown_keys(body: Mapping[str, Any], known: tuple[str, ...] | frozen
 
 
 def project(flight: Flight, columns: list[str] | None) -> tuple[str, ...] | None:
-    """Names of the flight's schema: trimmed, any case, unknown dropped, the first of duplicates; None for all."""
+    """The requested columns by their names in the flight's schema; unknown names and duplicates are dropped.
+
+    Args:
+        flight: The flight.
+        columns: Names, case-insensitive, with surrounding spaces allowed; None or empty for all.
+
+    Returns:
+        The names in order; None for all.
+    """
     if not columns:
         return None
     by_lower_case = {name.lower(): name for name in flight.schema.names}
@@ -289,7 +320,7 @@ def project(flight: Flight, columns: list[str] | None) -> tuple[str, ...] | None
 
 
 def _check_strictly(flight: Flight, columns: list[str] | None, node: Node | None) -> None:
-    """Refuses columns that the flight does not have and literals that are not of their column's kind."""
+    """Refuses columns that the flight does not have and literals that do not suit the type of their column."""
     for column in columns or ():
         if project(flight, [column]) == ():
             raise tree.unknown_column(column, flight.schema)
@@ -318,7 +349,7 @@ def check_size(data: bytes, what: str) -> None:
     """Checks the size of a body before it is parsed.
 
     Raises:
-        InvalidArgument: It has more than `MAX_COMMAND_BYTES`.
+        InvalidArgument: The body has more than `MAX_COMMAND_BYTES`.
     """
     if len(data) > MAX_COMMAND_BYTES:
         raise InvalidArgument(f"the {what} has {len(data)} bytes; at most {MAX_COMMAND_BYTES} are taken")

@@ -1,4 +1,4 @@
-"""Errors as Flight carries them: one status and one line for each, and nothing of the inside."""
+"""Conversion of errors to Flight statuses with one-line messages, without internal details."""
 
 from __future__ import annotations
 
@@ -31,13 +31,18 @@ _ARROW_ERRORS: Final[dict[str, type[Exception]]] = {
 
 
 to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
-"""A value as the results of actions carry it."""
+"""JSON text of a value in the results of actions."""
 
 
 def to_flight(error: BaseException, correlation_id: str) -> BaseException:
-    """The exception to raise in a Flight method for whatever went wrong; the unexpected is logged and hidden."""
+    """The exception to raise in a Flight method for an error; unexpected errors are logged and hidden.
+
+    Args:
+        error: The error.
+        correlation_id: Id of the call, in the log and in the message of an unexpected error.
+    """
     if isinstance(error, StatflightError):
-        message = f"[{error.code}] {error}".encode("utf-8", "replace").decode()  # it may repeat half a character
+        message = f"[{error.code}] {error}".encode("utf-8", "replace").decode()  # it may contain lone surrogates
         if plain := _ARROW_ERRORS.get(error.status):
             return plain(message)
         extra = {"code": error.code, "params": error.params, "hint": error.hint,
@@ -45,7 +50,7 @@ def to_flight(error: BaseException, correlation_id: str) -> BaseException:
         return _FLIGHT_ERRORS[error.status](message, json.dumps(extra, default=str).encode())
     if isinstance(error, flight.FlightCancelledError | flight.FlightTimedOutError):
         return error
-    if isinstance(error, pa.ArrowInvalid):  # what Arrow itself refuses of a caller's stream
+    if isinstance(error, pa.ArrowInvalid):  # raised by Arrow for a caller's stream
         return pa.ArrowInvalid(f"[INVALID_ARGUMENT] the Arrow stream is malformed: {first_line(error)}")
     if isinstance(error, duckdb.InterruptException):
         return flight.FlightCancelledError("[CANCELLED] the caller went away")
@@ -57,7 +62,7 @@ def to_flight(error: BaseException, correlation_id: str) -> BaseException:
 
 
 def code_of(error: BaseException) -> str:
-    """The code of what `to_flight` made."""
+    """The code of an exception that `to_flight` returned."""
     if match := re.match(r"'?\[([A-Z][A-Z_]*)\] ", str(error)):
         return match[1]
     if isinstance(error, flight.FlightCancelledError):

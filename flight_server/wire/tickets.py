@@ -1,7 +1,7 @@
-"""Tickets: a scan request as opaque bytes that GetFlightInfo hands out and DoGet takes back.
+"""Tickets: opaque bytes of a scan request, returned by GetFlightInfo and accepted by DoGet.
 
-A ticket is a version byte, a checksum, and the compressed JSON command with what "current" meant and which share of the
-rows it is for. To save a round trip, DoGet takes the JSON command itself too.
+A ticket is a version byte, a checksum, and the compressed JSON command with the snapshot ids that "current" meant and
+the part of the rows. To save a round trip, DoGet accepts the JSON command itself too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,16 @@ TICKET_VERSION: Final = 0x01
 
 
 def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
-    """A ticket of GetFlightInfo, or a JSON command in its place."""
+    """The request of a ticket, or of a JSON command in its place.
+
+    Args:
+        ticket: The bytes of the ticket.
+        header_query_id: Value of the header x-query-id; None without one.
+
+    Raises:
+        InvalidArgument: The ticket is damaged or of another version, or the command is not valid.
+        NotFound: The flight does not exist.
+    """
     check_size(ticket, "ticket")
     if remembered := recall(ticket, header_query_id):
         return _unparted(remembered)
@@ -40,7 +49,7 @@ def of_ticket(ticket: bytes, header_query_id: str | None = None) -> ScanRequest:
         return _unparted(of_command(ticket, header_query_id))
     if ticket[0] != TICKET_VERSION or len(ticket) < 5:
         raise InvalidArgument(
-            "the ticket is of an unknown version or no ticket", hint="ask GetFlightInfo for a new one"
+            "the ticket is of an unknown version, or not a ticket", hint="ask GetFlightInfo for a new one"
         )
     body = ticket[5:]
     if struct.pack("<I", zlib.crc32(body)) != ticket[1:5]:
@@ -81,7 +90,7 @@ def _unparted(request: ScanRequest) -> ScanRequest:
 
 
 def to_ticket(request: ScanRequest) -> flight.Ticket:
-    """The ticket that `of_ticket` opens: the command with its pinned snapshots and part."""
+    """The ticket of a request, with its pinned snapshots and part; `of_ticket` is the inverse."""
     command = dict(request.command or {"table": request.flight.name})
     command.pop("partitions", None)
     if request.pins is not None:
