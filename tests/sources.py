@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from functools import cache
 from pathlib import Path
 
@@ -10,10 +11,19 @@ ROOT = Path(__file__).resolve().parent.parent
 STOREYS = ("store", "capture", "flight_server")  # each may import itself and those before it
 
 
-@cache
 def parsed(file: Path) -> ast.Module:
     """The syntax tree of a module; nobody changes it."""
-    return ast.parse(file.read_bytes())
+    return _trees()[file]
+
+
+@cache
+def _trees() -> dict[Path, ast.Module]:
+    """Those of all modules, parsed without the garbage collector: they are many objects, and none is garbage."""
+    gc.disable()
+    try:
+        return {file: ast.parse(file.read_bytes()) for file in modules()}
+    finally:
+        gc.enable()
 
 
 @cache
