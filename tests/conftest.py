@@ -1,6 +1,6 @@
-"""Settings of all tests: Hypothesis looks at the same examples each time, however slow the machine is.
+"""Settings of all tests: Hypothesis looks at the same few examples each time, however slow the machine is.
 
-`pytest --hypothesis-profile=explore`, as `make bench` has it, looks at others.
+`pytest --hypothesis-profile=explore`, as `make bench` has it, looks at more, and others each time.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.register_profile("project", settings.get_profile("explore"), derandomize=True, database=None)
+settings.register_profile(
+    "explore", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("project", settings.get_profile("explore"), max_examples=50, derandomize=True, database=None)
 settings.load_profile("project")
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.conditions.arrow_expressions import from_expression, weakened
@@ -119,7 +119,6 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(EXPRESSIONS)
 def test_the_tree_keeps_the_rows_that_the_expression_keeps(expression):
     tree = from_expression(expression)

@@ -284,7 +284,7 @@ CONDITIONS = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(CONDITIONS)
 def test_a_tree_keeps_what_duckdb_keeps(duck, condition):
     made = plan.make(f"SELECT column_id FROM stats.columns WHERE {condition}")
@@ -352,9 +352,7 @@ def rows_of(sandbox, made, filtered):
     return sorted(map(repr, cursor.sql(made.sql).fetchall()))
 
 
-@settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(STATEMENTS)
 def test_no_condition_of_a_flight_changes_an_answer(sandbox, statement):
     made = plan.make(statement)
