@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from store.check_store import SNAPSHOTS_KEPT, CheckRow, CheckStore
+from store import check_store
+from store.check_store import CheckRow, CheckStore
 from store.database import Database
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,11 +42,12 @@ def test_a_turn_is_a_state_that_differs_from_the_newest_before(database):
     ]  # fmt: skip
 
 
-def test_results_of_old_snapshots_go(database):
+def test_results_of_old_snapshots_go(database, monkeypatch):
+    monkeypatch.setattr(check_store, "SNAPSHOTS_KEPT", 5)
     store = CheckStore(database)
-    for snapshot in range(SNAPSHOTS_KEPT + 3):
+    for snapshot in range(5 + 3):
         store.put(7, snapshot, [ROW], START + timedelta(hours=snapshot))
     store.put(8, 0, [ROW], START)
     assert database.rows("SELECT table_key, count(*), min(snapshot_id) FROM checks GROUP BY 1 ORDER BY 1") == [
-        (7, SNAPSHOTS_KEPT, 3), (8, 1, 0),
+        (7, 5, 3), (8, 1, 0),
     ]  # fmt: skip
