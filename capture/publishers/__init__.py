@@ -1,7 +1,7 @@
-"""Publishers write captured statistics to the homes where engines look for them.
+"""Publishers write captured statistics to their homes, the table formats and catalogs in which engines look for them.
 
-Homes are the entry points of group `statflight.publishers`; a checkout that is not installed has the same ones. The
-homes that are catalogs are read too, by `capture.publishers.reading_back`.
+Homes are the built-in ones, which need no installation, and the entry points of group `statflight.publishers`.
+Statistics in homes that are catalogs are also read, by `capture.publishers.reading_back`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from capture.publishers.spi import Publisher
 from store.errors import InvalidArgument, nearest
 
 GROUP: Final = "statflight.publishers"
-OPTION: Final = "publish"  # of a connector: the homes that its tables are published to after each capture
-READ_OPTION: Final = "statistics_from"  # of a connector: the catalogs whose statistics a capture takes over
+OPTION: Final = "publish"  # connector option: homes to which its tables are published after each capture
+READ_OPTION: Final = "statistics_from"  # connector option: catalogs from which captures take over statistics
 
 BUILT_IN: Final = {
     "glue": "capture.publishers.glue:GluePublisher",
@@ -28,7 +28,7 @@ BUILT_IN: Final = {
     "spark": "capture.publishers.spark_catalog:SparkCatalogPublisher",
     "trino": "capture.publishers.trino_delta:TrinoDeltaPublisher",
 }
-CATALOGS: Final = ("glue", "hive", "spark")  # apart from the tables: their connectors do not read what is there
+CATALOGS: Final = ("glue", "hive", "spark")  # homes outside the tables, which connectors do not read
 _OURS: Final = ("capture", "store")
 
 
@@ -39,14 +39,14 @@ def known_homes() -> dict[str, str]:
 
 
 def check_home(home: str, field: str = "to") -> str:
-    """The name of a home that exists.
+    """Checks that a home exists and returns its name.
 
     Args:
-        home: As a caller gave it.
-        field: The field or option that it was given in.
+        home: Name from a caller.
+        field: Field or option with the name, for errors.
 
     Raises:
-        InvalidArgument: There is none of that name; the message lists those there are.
+        InvalidArgument: The home does not exist; lists the homes.
     """
     homes = known_homes()
     if home not in homes:
@@ -59,19 +59,19 @@ def check_home(home: str, field: str = "to") -> str:
 
 
 def homes_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The homes that a connector's option `publish` names.
+    """The homes in a connector's option `publish`.
 
     Raises:
-        InvalidArgument: One of them does not exist.
+        InvalidArgument: A home does not exist.
     """
     return tuple(check_home(name, f"options.{OPTION}") for name in _names(options, OPTION))
 
 
 def catalogs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The homes that a connector's option `statistics_from` names.
+    """The catalogs in a connector's option `statistics_from`.
 
     Raises:
-        InvalidArgument: One of them does not exist, or is not a catalog apart from the tables.
+        InvalidArgument: A home does not exist, or is not a catalog.
     """
     names = _names(options, READ_OPTION)
     field = f"options.{READ_OPTION}"
@@ -79,7 +79,7 @@ def catalogs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
         check_home(name, field)
         if name in BUILT_IN and name not in CATALOGS:
             raise InvalidArgument(
-                f"{field}: statistics of {name} lie in the table and are read without it; expected some of "
+                f"{field}: statistics of {name} are in the table and are always read; expected some of "
                 + ", ".join(CATALOGS),
                 params={"field": field, "expected": "|".join(CATALOGS), "actual": name},
             )
@@ -87,7 +87,7 @@ def catalogs_of(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_home_options(options: Mapping[str, Any]) -> None:
-    """Refuses options of a connector that are for a home, or an option of a home, that does not exist.
+    """Rejects connector options for homes, or options of homes, that do not exist.
 
     Raises:
         InvalidArgument: Names the option.
@@ -109,12 +109,12 @@ def check_home_options(options: Mapping[str, Any]) -> None:
 
 
 def options_of(options: Mapping[str, Any], home: str, *prefixes: str) -> dict[str, str]:
-    """Options of a home among those of a connector: `publish.HOME.OPTION`.
+    """The options of a home among those of a connector, `publish.HOME.OPTION`, without their prefix.
 
     Args:
-        options: Of the connector.
+        options: Options of the connector.
         home: The home.
-        prefixes: Other words than `publish`; of an option given under several the last one holds.
+        prefixes: Prefixes instead of `publish`; the last one takes precedence.
     """
     of_home: dict[str, str] = {}
     for prefix in (f"{word}.{home}." for word in prefixes or (OPTION,)):
@@ -128,10 +128,10 @@ def _names(options: Mapping[str, Any], option: str) -> tuple[str, ...]:
 
 
 def publisher_class(home: str) -> type[Publisher]:
-    """The publisher of a home.
+    """The publisher class of a home.
 
     Raises:
-        InvalidArgument: The home does not exist, or the library it writes with is not installed.
+        InvalidArgument: The home does not exist, or its library is not installed.
     """
     module, _, name = known_homes()[check_home(home)].partition(":")
     try:

@@ -1,4 +1,4 @@
-"""A pass over a table's values at one snapshot, for homes whose sketches no stored statistic can give."""
+"""A pass over a table's data at one snapshot, for homes whose sketches cannot be derived from stored statistics."""
 
 from __future__ import annotations
 
@@ -19,24 +19,28 @@ from store.errors import UpstreamError
 
 Partial = TypeVar("Partial")
 
-AT_ONCE: Final = max(2, (os.cpu_count() or 2))  # files
-AHEAD: Final = 4 * AT_ONCE  # files that are read or wait to be
+AT_ONCE: Final = max(2, (os.cpu_count() or 2))  # files read concurrently
+AHEAD: Final = 4 * AT_ONCE  # files queued or being read
 
 
 def scan(
     connector: Connector, namespace: str, name: str, snapshot_id: int, ids: Mapping[str, int],
     read: Callable[[str, pa.ChunkedArray], Partial], merge: Callable[[str, Partial], None],
 ) -> None:  # fmt: skip
-    """Reads the live rows of some columns, a few files at a time and of each one column after the other.
+    """Reads the live rows of some columns: several files concurrently, each column by column.
 
     Args:
-        ids: Column name → column id, of the columns to read.
-        read: Makes a partial result of a column's values in one file; runs in several threads.
-        merge: Takes each partial result with the name of its column.
+        connector: The opened lake.
+        namespace: Namespace of the table.
+        name: Name of the table.
+        snapshot_id: Id of the snapshot.
+        ids: Column name → column id, for the columns to read.
+        read: Computes a partial result from a column's values in one file; called in several threads.
+        merge: Called with a column name and each of its partial results, in this thread.
 
     Raises:
         UpstreamError: A file or one of the columns cannot be read.
-        Cancelled: The result is not wanted any more.
+        Cancelled: The caller no longer needs the result.
     """
 
     def of_file(task: ScanTask) -> list[tuple[str, Partial]]:

@@ -1,4 +1,4 @@
-"""Bounds and widths in the text forms that other engines' catalogs keep."""
+"""Bounds and widths in the text forms of other engines' catalogs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _WIDTHS: Final = {Kind.BOOLEAN: 1, Kind.INT: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, K
 
 
 def spark_bound(text: str | None, logical_type: str) -> str | None:
-    """A bound as Spark's `CatalogColumnStat` writes it.
+    """Converts a bound to the form of Spark's `CatalogColumnStat`.
 
     Args:
-        text: Canonical form; None is unknown.
-        logical_type: Of the column.
+        text: Canonical text; None if unknown.
+        logical_type: Logical type of the column.
 
     Returns:
-        None where it keeps none of that type. Timestamps without time zone have none: Spark refuses all statistics of a
-        column that has such a bound.
+        None if Spark has no bounds for the type, and for timestamps without time zone: Spark rejects all statistics of
+        a column with such a bound.
     """
     kind = parse(logical_type).kind
     if text is None:
@@ -36,15 +36,15 @@ def spark_bound(text: str | None, logical_type: str) -> str | None:
 
 
 def paimon_bound(text: str | None, logical_type: str) -> str | None:
-    """A bound as Paimon's casts write it.
+    """Converts a bound to the form of Paimon's casts.
 
     Args:
-        text: Canonical form; None is unknown.
-        logical_type: Of the column.
+        text: Canonical text; None if unknown.
+        logical_type: Logical type of the column.
 
     Returns:
-        None for texts, of which its own ANALYZE keeps none either, and for instants, which it writes in a zone that
-        nobody is told.
+        None for strings, which Paimon's ANALYZE does not store either, and for timestamps with time zone, which it
+        writes in an unrecorded zone.
     """
     kind = parse(logical_type).kind
     if text is None:
@@ -54,13 +54,13 @@ def paimon_bound(text: str | None, logical_type: str) -> str | None:
     if kind is Kind.DATE:
         try:
             return str(date.fromisoformat(text).toordinal() - _EPOCH)
-        except ValueError:  # a year that Python does not know
+        except ValueError:  # a year outside Python's range
             return None
     return _timestamp(text) if kind is Kind.TIMESTAMP else None
 
 
 def _timestamp(text: str) -> str:
-    """`yyyy-MM-dd HH:mm:ss.SSSSSS`, in UTC where the type has a zone."""
+    """`yyyy-MM-dd HH:mm:ss.SSSSSS`, in UTC if the type has a zone."""
     day, _, clock = text.removesuffix("Z").partition("T")
     hours, _, fraction = clock.partition(".")
     return f"{day} {hours}{':00' if hours.count(':') == 1 else ''}.{fraction[:6]:0<6}"
@@ -74,14 +74,14 @@ def java_double(value: float) -> str:
 
 
 def average_width(column: ColumnStatistics) -> int | None:
-    """Average width in whole bytes, rounded up: engines size rows by it. Of fixed-width types it is the width."""
+    """Average width in bytes, rounded up, since engines estimate row sizes with it; None if unknown."""
     if column.avg_width_bytes is not None:
         return math.ceil(column.avg_width_bytes)
     return _WIDTHS.get(parse(column.logical_type).kind)
 
 
 def greatest_width(column: ColumnStatistics) -> int | None:
-    """Greatest width in bytes."""
+    """Greatest width in bytes; None if unknown."""
     if column.max_width_bytes is not None:
         return column.max_width_bytes
     return _WIDTHS.get(parse(column.logical_type).kind)

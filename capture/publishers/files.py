@@ -1,4 +1,4 @@
-"""Files of publishers: written whole or not at all, and swept when a writer was killed before it named them."""
+"""Files of publishers: atomic writes, and cleanup of orphans that killed writers left behind."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from capture.connectors.storage.places import Place
 from capture.publishers.publishing import ORPHAN_SECONDS
 from store.errors import UpstreamError
 
-MARK = "statflight"  # part of the name of every file that is named by another one
+MARK = "statflight"  # part of the names of files that are referenced by another file
 
 
 def unique_name(prefix: str, suffix: str = "") -> str:
-    """A file name that no other writer uses and that `sweep` knows as ours.
+    """Creates a unique file name that `sweep` recognizes as ours.
 
     Args:
-        prefix: Its beginning, before `MARK`.
-        suffix: Its end, such as an extension with its dot.
+        prefix: Part of the name before `MARK`.
+        suffix: End of the name, such as an extension with its dot.
     """
     return f"{prefix}{MARK}-{uuid.uuid4()}{suffix}"
 
 
 def write_file(place: Place, data: bytes) -> None:
-    """Writes a file that did not exist; other readers see it when it is named.
+    """Writes a new file, which is not visible to readers until another file references it.
 
     Args:
-        place: Of the file; its directory is created.
-        data: Its whole content.
+        place: Path of the file; its directory is created.
+        data: Complete content.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     _create_parent(place)
     with place.file_system.open_output_stream(place.path) as stream:
@@ -45,16 +45,16 @@ def write_file(place: Place, data: bytes) -> None:
 
 
 def replace_file(place: Place, data: bytes) -> None:
-    """Puts a file in place as a whole: readers see the old content or the new one.
+    """Writes or replaces a file atomically: readers see the old content or the new one.
 
-    An object store does so by itself; on a local disk a temporary file is renamed.
+    Object stores write atomically; on a local disk a temporary file is renamed.
 
     Args:
-        place: Of the file, which may exist.
-        data: Its whole content.
+        place: Path of the file, which may exist.
+        data: Complete content.
 
     Raises:
-        OSError: It cannot be written; the old file is as it was.
+        OSError: The file cannot be written; an old file is unchanged.
     """
     if not place.is_local:
         write_file(place, data)
@@ -72,21 +72,21 @@ def replace_file(place: Place, data: bytes) -> None:
 
 
 def create_file(place: Place, data: bytes) -> bool:
-    """Creates a file as a whole unless it exists. For local disks.
+    """Creates a file atomically unless it exists, on a local disk only.
 
     Args:
-        place: Of the file.
-        data: Its whole content.
+        place: Path of the file.
+        data: Complete content.
 
     Returns:
-        True if this call created it.
+        True if this call created the file.
 
     Raises:
-        OSError: It cannot be written.
-        UpstreamError: The file system cannot do it in one step.
+        OSError: The file cannot be written.
+        UpstreamError: The file system is not local.
     """
     if not place.is_local:
-        raise UpstreamError("a file can be created in one step on a local disk only")
+        raise UpstreamError("a file can be created atomically on a local disk only")
     target = Path(place.path)
     temporary = target.parent / unique_name(f".{target.name}.", ".tmp")
     try:
@@ -102,7 +102,7 @@ def create_file(place: Place, data: bytes) -> bool:
 
 
 def read_file(place: Place) -> bytes | None:
-    """The content of a file, None when there is no such file."""
+    """The content of a file; None if it does not exist."""
     try:
         with place.file_system.open_input_stream(place.path) as stream:
             return bytes(stream.read())
@@ -111,21 +111,22 @@ def read_file(place: Place) -> bytes | None:
 
 
 def delete_file(place: Place) -> None:
-    """Deletes a file that nothing names; one that is gone is fine."""
+    """Deletes an unreferenced file; ignores errors."""
     with contextlib.suppress(OSError, pa.ArrowException):
         place.file_system.delete_file(place.path)
 
 
 def sweep(
-    folder: Place, named: Callable[[], Container[str]], *, older_than: float = ORPHAN_SECONDS,
+    folder: Place, referenced: Callable[[], Container[str]], *, older_than: float = ORPHAN_SECONDS,
     now: Callable[[], float] = time.time,
 ) -> list[str]:  # fmt: skip
-    """Deletes files of ours that nothing names and that are too old to be of a writer at work.
+    """Deletes files of ours that are unreferenced and too old to belong to a running writer.
 
     Args:
-        folder: Looked into, not below.
-        named: Gives the names of files that something refers to; asked only when there is a candidate.
-        older_than: Seconds since a candidate was written.
+        folder: Directory to clean, without subdirectories.
+        referenced: Returns the names of referenced files; called only if there are candidates.
+        older_than: Minimum age of a candidate in seconds.
+        now: Current Unix time in seconds.
 
     Returns:
         The names of the deleted files.
@@ -137,7 +138,7 @@ def sweep(
     ]  # fmt: skip
     if not candidates:
         return []
-    keep = named()
+    keep = referenced()
     gone = [info.base_name for info in candidates if info.base_name not in keep]
     for name in gone:
         delete_file(folder.below(name))

@@ -1,7 +1,7 @@
-"""`glue`: column statistics of AWS Glue's catalog, for Athena, Redshift Spectrum and Trino.
+"""Home `glue`: column statistics in AWS Glue's catalog, for Athena, Redshift Spectrum and Trino.
 
-The API takes 25 columns a call. When a later call fails, what the earlier ones replaced is put back. Row count and size
-are parameters of the table, whose entry is replaced as a whole in the last call, unless somebody changed it meanwhile.
+The API takes 25 columns per call. If a later call fails, the statistics replaced by earlier calls are restored. Row
+count and size are parameters of the table's entry, which the last call replaces unless it changed meanwhile.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from capture.publishers.hive_types import (
     HiveColumn,
     changed_at,
     count,
-    held_of_spark,
     hive_columns,
+    spark_statistics,
     unscaled,
     with_counts,
 )  # fmt: skip
-from capture.publishers.spi import Draft, Held, LostRace, Publisher, moved_on
+from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher, moved_on
 from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 
 UPDATED_AT_ONCE: Final = 25
@@ -67,8 +67,8 @@ class GluePublisher(Publisher):
         )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
-        gone = [name for name in self.statistics.left_out if name.lower() in self._types]
-        names = [*(item["ColumnName"] for item in draft.content), *gone]
+        withdrawn = [name for name in self.statistics.left_out if name.lower() in self._types]
+        names = [*(item["ColumnName"] for item in draft.content), *withdrawn]
         before = {item["ColumnName"]: item for item in self._stored(names)}
         done: list[str] = []
         try:
@@ -80,17 +80,17 @@ class GluePublisher(Publisher):
                     reason = errors[0].get("Error", {}).get("ErrorMessage") or "no reason given"
                     raise UpstreamError(f'glue: column "{sorted(failed)[0]}" was refused ({reason})')
                 done += [item["ColumnName"] for item in block]
-            for name in gone:  # numbers of an earlier publication that nothing vouches for any more
+            for name in withdrawn:  # statistics of an earlier publication that may no longer be published
                 if name in before:
                     self._call("delete_column_statistics_for_table", ColumnName=name)
                     done.append(name)
-            self._tell_counts()
+            self._write_counts()
         except (StatflightError, PermissionError):
-            self._put_back(done, before)
+            self._restore(done, before)
             raise
         return None
 
-    def read(self) -> Held | None:
+    def read(self) -> HomeStatistics | None:
         names = [column.name for column in self.statistics.columns if column.name.lower() in self._types]
         distinct: dict[str, int | None] = {}
         analyzed = {}
@@ -101,24 +101,24 @@ class GluePublisher(Publisher):
             name = ours.get(item["ColumnName"].lower(), item["ColumnName"])
             distinct[name] = statistics.get("NumberOfDistinctValues")
             analyzed[name] = item["AnalyzedTime"]
-        return Held(None, self._name, distinct, analyzed_at=analyzed) if distinct else None
+        return HomeStatistics(None, self._name, distinct, analyzed_at=analyzed) if distinct else None
 
-    def held_of_all(self) -> Sequence[Held]:
-        """Column statistics of the catalog, and those that Spark keeps in the table's parameters."""
+    def read_all(self) -> Sequence[HomeStatistics]:
+        """Column statistics of the catalog, and those of Spark in the table's parameters."""
         entry = self._entry()
         parameters = entry.get("Parameters") or {}
         own = self.read()
         of_catalog = [] if own is None else [replace(own, row_count=count(parameters, ROWS))]
         names = {column.name.lower(): column.name for column in self.statistics.columns}
         changed = changed_at(parameters) or entry.get("UpdateTime")
-        of_spark = held_of_spark(parameters, f"Spark's ANALYZE of {self._name}", names, changed)
+        of_spark = spark_statistics(parameters, f"Spark's ANALYZE of {self._name}", names, changed)
         return of_catalog if of_spark is None else [*of_catalog, of_spark]
 
-    def _tell_counts(self) -> None:
-        """Writes row count and size into the table's entry, unless it says so already.
+    def _write_counts(self) -> None:
+        """Writes row count and size into the table's entry, unless they are there already.
 
         Raises:
-            LostRace: Somebody has changed the entry meanwhile.
+            LostRace: Another writer changed the entry meanwhile.
         """
         entry = self._entry()
         parameters = with_counts(entry.get("Parameters") or {}, self.statistics)
@@ -134,13 +134,13 @@ class GluePublisher(Publisher):
             self.remarks.append("row count left out: the table's entry may not be changed")
 
     def withdraw(self) -> bool:
-        held = self.read()
-        for column in () if held is None else held.distinct:
+        stored = self.read()
+        for column in () if stored is None else stored.distinct:
             self._call("delete_column_statistics_for_table", ColumnName=column)
-        return held is not None
+        return stored is not None
 
-    def _put_back(self, names: Sequence[str], before: dict[str, Any]) -> None:
-        """Restores the statistics of columns that calls before a failed one replaced."""
+    def _restore(self, names: Sequence[str], before: dict[str, Any]) -> None:
+        """Restores the former statistics of columns after a failed call."""
         for block in _blocks([before[name] for name in names if name in before], UPDATED_AT_ONCE):
             self._call("update_column_statistics_for_table", ColumnStatisticsList=block)
         for name in names:
@@ -206,16 +206,16 @@ class GluePublisher(Publisher):
     @cached_property
     def _client(self) -> Any:
         options = _aws_options(self.destination.config.options) | dict(self.destination.options)
-        client_of = _client_of if "access_key_id" in options else _client_of.__wrapped__  # a profile's keys change
+        client_of = _client_of if "access_key_id" in options else _client_of.__wrapped__  # profiles may change
         return client_of(tuple(sorted(options.items())), timeout_of(self.destination.config.options))
 
 
 @lru_cache(maxsize=16)
 def _client_of(options: tuple[tuple[str, str], ...], seconds: float) -> Any:
-    """A client, which threads may share: botocore reads a megabyte of descriptions for each.
+    """A cached, thread-safe client; botocore reads a megabyte of service descriptions for each new one.
 
     Raises:
-        InvalidArgument: The options do not name a region or a known profile.
+        InvalidArgument: The options have no region, or the profile does not exist.
     """
     import boto3
     from botocore.config import Config
@@ -238,7 +238,7 @@ def _client_of(options: tuple[tuple[str, str], ...], seconds: float) -> Any:
 
 
 def _aws_options(options: Any) -> dict[str, str]:
-    """Credentials and region among a connector's options, whichever library they are named for."""
+    """Credentials and region from a connector's options, under the names of any library."""
     texts = {}
     for name, value in options.items():
         plain = name.lower().replace("-", "_").replace(".", "_")

@@ -1,7 +1,7 @@
-"""`hive`: column statistics of a Hive metastore, for Trino, Hive and Impala, over its Thrift interface.
+"""Home `hive`: column statistics in a Hive metastore, for Trino, Hive and Impala, over its Thrift interface.
 
-One call writes all columns, in one transaction of the metastore; another one before it the row count and size, which
-are parameters of the table. Spark does not read the columns: its home is `spark`.
+A first call writes row count and size, which are parameters of the table; a second one writes all columns in one
+transaction of the metastore. Spark does not read these columns; its home is `spark`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from capture.publishers.hive_types import (
     HiveColumn,
     changed_at,
     count,
-    held_of_spark,
     hive_columns,
+    spark_statistics,
     unscaled,
     with_counts,
 )  # fmt: skip
-from capture.publishers.spi import Draft, Held, LostRace, Publisher, moved_on
+from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher, moved_on
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 DEFAULT_PORT: Final = 9083
@@ -65,10 +65,10 @@ class HivePublisher(Publisher):
             isTblLevel=True, dbName=database, tableName=table, lastAnalyzed=int(time.time()),
             catName=self.destination.options.get("catalog"),
         )  # fmt: skip
-        gone = [name.lower() for name in self.statistics.left_out if name.lower() in self._types]
-        asked = ttypes.TableStatsRequest(dbName=database, tblName=table, colNames=gone, catName=about.catName)
+        withdrawn = [name.lower() for name in self.statistics.left_out if name.lower() in self._types]
+        asked = ttypes.TableStatsRequest(dbName=database, tblName=table, colNames=withdrawn, catName=about.catName)
         with self._opened() as client:
-            before = self._tell_counts(client)
+            before = self._write_counts(client)
             try:
                 client.update_table_column_statistics(
                     ttypes.ColumnStatistics(statsDesc=about, statsObj=[_item(column) for column in draft.content])
@@ -77,12 +77,12 @@ class HivePublisher(Publisher):
                 if before is not None:
                     self._alter(client, before)
                 raise
-            # numbers of an earlier publication that nothing vouches for any more
-            for item in (client.get_table_statistics_req(asked).tableStats or ()) if gone else ():
+            # delete statistics of an earlier publication that may no longer be published
+            for item in (client.get_table_statistics_req(asked).tableStats or ()) if withdrawn else ():
                 client.delete_table_column_statistics(database, table, item.colName)
         return None
 
-    def read(self) -> Held | None:
+    def read(self) -> HomeStatistics | None:
         from pymetastore.hive_metastore import ttypes
 
         database, table = self._table
@@ -99,10 +99,10 @@ class HivePublisher(Publisher):
                 (data for field in _FIELDS.values() if (data := getattr(item.statsData, field)) is not None), None
             )
             distinct[ours.get(item.colName.lower(), item.colName)] = getattr(statistics, "numDVs", None)
-        return Held(None, self._name, distinct) if distinct else None
+        return HomeStatistics(None, self._name, distinct) if distinct else None
 
-    def held_of_all(self) -> Sequence[Held]:
-        """Column statistics of the metastore, and those that Spark keeps in the table's parameters."""
+    def read_all(self) -> Sequence[HomeStatistics]:
+        """Column statistics of the metastore, and those of Spark in the table's parameters."""
         own = self.read()
         with self._opened() as client:
             parameters: Mapping[str, str] = client.get_table(*self._table).parameters or {}
@@ -112,17 +112,17 @@ class HivePublisher(Publisher):
             known = {name: at for name, at in analyzed.items() if at is not None}
             of_metastore.append(replace(own, row_count=count(parameters, ROWS), analyzed_at=known))
         names = {column.name.lower(): column.name for column in self.statistics.columns}
-        of_spark = held_of_spark(parameters, f"Spark's ANALYZE of {self._name}", names, changed_at(parameters))
+        of_spark = spark_statistics(parameters, f"Spark's ANALYZE of {self._name}", names, changed_at(parameters))
         return of_metastore if of_spark is None else [*of_metastore, of_spark]
 
     def _analyzed_at(self, client: Any, column: str) -> datetime | None:
-        """The time a column's statistics were written; None where the metastore has none."""
+        """Time at which a column's statistics were written; None if unknown."""
         statistics = client.get_table_column_statistics(*self._table, column.lower())
         seconds = statistics.statsDesc.lastAnalyzed
         return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
-    def _tell_counts(self, client: Any) -> Any:
-        """Writes row count and size into the table's entry; the former entry, None where nothing was written."""
+    def _write_counts(self, client: Any) -> Any:
+        """Writes row count and size into the table's entry; returns the former entry, None if nothing was written."""
         import copy
 
         from pymetastore.hive_metastore import ttypes
@@ -143,7 +143,7 @@ class HivePublisher(Publisher):
         return before
 
     def _alter(self, client: Any, table: Any) -> None:
-        """Replaces the table's entry, which newer metastores refuse when somebody has changed it meanwhile."""
+        """Replaces the table's entry; newer metastores reject this if the entry changed meanwhile."""
         from pymetastore.hive_metastore import ttypes
 
         asked = {"DO_NOT_UPDATE_STATS": "true"}
@@ -152,11 +152,11 @@ class HivePublisher(Publisher):
         client.alter_table_with_environment_context(*self._table, table, ttypes.EnvironmentContext(properties=asked))
 
     def withdraw(self) -> bool:
-        held = self.read()
+        stored = self.read()
         with self._opened() as client:
-            for column in () if held is None else held.distinct:
+            for column in () if stored is None else stored.distinct:
                 client.delete_table_column_statistics(*self._table, column.lower())
-        return held is not None
+        return stored is not None
 
     @cached_property
     def _types(self) -> dict[str, str]:
@@ -176,7 +176,7 @@ class HivePublisher(Publisher):
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        """A client of the metastore; its trouble becomes ours."""
+        """Opens a client of the metastore and translates its errors."""
         from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
         from thrift.protocol.TBinaryProtocol import TBinaryProtocol
         from thrift.Thrift import TException

@@ -1,4 +1,4 @@
-"""Column statistics in the shape that Hive's metastore and AWS Glue share: one of seven kinds, by the Hive type."""
+"""Column statistics in the form shared by Hive's metastore and AWS Glue, whose kind depends on the Hive type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from capture.publishers.spi import ColumnStatistics, Held, TableStatistics
+from capture.publishers.spi import ColumnStatistics, HomeStatistics, TableStatistics
 from store.logical_types import Kind, parse
 
 LONG, DOUBLE, DECIMAL, DATE, STRING, BINARY = "LONG", "DOUBLE", "DECIMAL", "DATE", "STRING", "BINARY"
@@ -22,18 +22,18 @@ _FITTING: Final = {
     DATE: (Kind.DATE,), STRING: (Kind.STRING,), BINARY: (Kind.BINARY,),
 }  # fmt: skip
 ROWS, SIZE, CHANGED_AT = "numRows", "totalSize", "transient_lastDdlTime"
-_BY_US: Final = {"STATS_GENERATED_VIA_STATS_TASK": "true"}  # else a metastore may count the files itself
+_KEEP: Final = {"STATS_GENERATED_VIA_STATS_TASK": "true"}  # prevents a metastore from recounting the files
 _SPARK: Final = "spark.sql.statistics."  # parameters that Spark's ANALYZE writes
 _SPARK_COLUMN: Final = f"{_SPARK}colStats."
 
 
 @dataclass(frozen=True, slots=True)
 class HiveColumn:
-    """Statistics of one column as both catalogs keep them.
+    """Statistics of one column in the form of both catalogs.
 
     Attributes:
-        low, high: int of a LONG, float of a DOUBLE, Decimal of a DECIMAL, days since the epoch of a DATE; None where
-            unknown. Of timestamps there are none: engines do not agree on their unit.
+        low, high: Bounds: int for LONG, float for DOUBLE, Decimal for DECIMAL, days since the epoch for DATE; None if
+            unknown, and for timestamps, because engines use different units.
     """
 
     name: str
@@ -50,11 +50,12 @@ class HiveColumn:
 def hive_columns(
     columns: Iterable[ColumnStatistics], types: Mapping[str, str], left_out: dict[str, str]
 ) -> list[HiveColumn]:
-    """The columns that a catalog can hold; the others go to `left_out` with a reason.
+    """Converts the columns that a catalog can store; the others are added to `left_out` with a reason.
 
     Args:
-        columns: Ours.
-        types: Column name, lower case → Hive type, of the catalog's table.
+        columns: Statistics to publish.
+        types: Lower-case column name → Hive type, from the catalog's table.
+        left_out: Column name → reason; updated in place.
     """
     fitting = []
     for column in columns:
@@ -63,12 +64,12 @@ def hive_columns(
         if hive_type is None:
             left_out[column.name] = "is not a column of the catalog's table"
         elif kind is None or parse(column.logical_type).kind not in _FITTING[kind]:
-            left_out[column.name] = f"{hive_type} takes no statistics of {column.logical_type}"
+            left_out[column.name] = f"{hive_type} cannot have statistics of {column.logical_type}"
         elif column.null_count is None or column.distinct is None:
             missing = "nulls" if column.null_count is None else "distinct values"
-            left_out[column.name] = f"the number of {missing} is not known, and the catalog has no word for that"
+            left_out[column.name] = f"the number of {missing} is not known, and the catalog cannot store an unknown one"
         elif kind in (STRING, BINARY) and (column.avg_width_bytes is None or column.max_width_bytes is None):
-            left_out[column.name] = "the width is not known, and the catalog has no word for that"
+            left_out[column.name] = "the width is not known, and the catalog cannot store an unknown one"
         else:
             low, high = _bound(column.min, column), _bound(column.max, column)
             fitting.append(HiveColumn(
@@ -79,46 +80,46 @@ def hive_columns(
 
 
 def with_counts(parameters: Mapping[str, str], of: TableStatistics) -> dict[str, str] | None:
-    """A table's parameters with its row count and size, under Hive's names.
+    """Adds row count and size to a table's parameters, under Hive's names.
 
     Args:
-        parameters: Those it has now.
-        of: What is published.
+        parameters: The current parameters.
+        of: The published statistics.
 
     Returns:
-        All parameters; None where they say so already, the row count is not known, or the table is one of Iceberg,
-        whose commits change the same entry and whose metadata has the row count.
+        All parameters; None if nothing changes, the row count is unknown, or the table is an Iceberg table, whose
+        commits change the same entry and whose metadata has the row count.
     """
     if of.row_count is None or parameters.get("table_type", "").upper() == "ICEBERG":
         return None
     counts = {ROWS: str(of.row_count)} | ({} if of.total_size_bytes is None else {SIZE: str(of.total_size_bytes)})
     if counts.items() <= parameters.items():
         return None
-    return dict(parameters) | counts | _BY_US
+    return dict(parameters) | counts | _KEEP
 
 
 def count(parameters: Mapping[str, str], name: str) -> int | None:
-    """A count among a table's parameters; None where it is missing, or is not a count."""
+    """A count in a table's parameters; None if it is missing or not a number."""
     text = parameters.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
 def changed_at(parameters: Mapping[str, str]) -> datetime | None:
-    """The time of the last change of a table's entry: its parameters were not written later."""
+    """Time of the last change of a table's entry, an upper limit for the age of its parameters; None if unknown."""
     seconds = count(parameters, CHANGED_AT)
     return None if seconds is None or seconds > 2**36 else datetime.fromtimestamp(seconds, UTC)
 
 
-def held_of_spark(
+def spark_statistics(
     parameters: Mapping[str, str], location: str, names: Mapping[str, str], changed: datetime | None
-) -> Held | None:
-    """Statistics that Spark's ANALYZE left in a table's parameters; None where there are none.
+) -> HomeStatistics | None:
+    """Reads the statistics of Spark's ANALYZE in a table's parameters; None if there are none.
 
     Args:
-        parameters: Of the table.
-        location: How the result names it.
-        names: Column name, lower case → our name.
-        changed: When the table's entry was last changed.
+        parameters: Parameters of the table.
+        location: `location` of the result.
+        names: Lower-case column name → our name.
+        changed: Time of the last change of the table's entry.
     """
     distinct: dict[str, int | None] = {}
     for key in parameters:
@@ -128,11 +129,11 @@ def held_of_spark(
     if not distinct:
         return None
     rows, size = count(parameters, f"{_SPARK}numRows"), count(parameters, f"{_SPARK}totalSize")
-    return Held(None, location, distinct, rows, size, dict.fromkeys(distinct, changed) if changed else {})
+    return HomeStatistics(None, location, distinct, rows, size, dict.fromkeys(distinct, changed) if changed else {})
 
 
 def unscaled(value: Decimal) -> tuple[bytes, int]:
-    """A decimal as big-endian two's complement of the fewest bytes, and its scale."""
+    """A decimal as minimal big-endian two's complement bytes, and its scale."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     number = int("".join(map(str, digits))) * 10 ** max(exponent, 0) * (-1 if sign else 1)
@@ -153,6 +154,6 @@ def _bound(text: str | None, column: ColumnStatistics) -> Any:
         case Kind.DATE:
             try:
                 return date.fromisoformat(text).toordinal() - date(1970, 1, 1).toordinal()
-            except ValueError:  # a year that Python does not know
+            except ValueError:  # a year outside Python's range
                 return None
     return None

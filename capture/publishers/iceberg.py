@@ -1,6 +1,6 @@
-"""`iceberg`: theta sketches in a Puffin file that the table's metadata names for a snapshot.
+"""Home `iceberg`: theta sketches in a Puffin file that the table's metadata references for a snapshot.
 
-A snapshot has one such file: blobs of others, and of columns that are not published, are carried over into the new one.
+A snapshot has one statistics file, so blobs of other writers and of unpublished columns are copied to the new file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from capture.connectors.storage.places import Place, open_place, unknown_snapsho
 from capture.publishers.files import MARK, sweep, unique_name
 from capture.publishers.iceberg_commits import Statistics, UnknownState, commit_statistics
 from capture.publishers.publishing import ORPHAN_SECONDS
-from capture.publishers.spi import Draft, Held, Publisher
+from capture.publishers.spi import Draft, HomeStatistics, Publisher
 from store.errors import Conflict, StatflightError
 from store.schemas import THETA
 
@@ -25,7 +25,7 @@ _ONE_FILE = (".metadata.json", ".metadata.json.gz")
 
 
 class IcebergPublisher(Publisher):
-    """A Puffin file of theta sketches, registered in the table's metadata."""
+    """Theta sketches in a Puffin file, registered in the table's metadata."""
 
     home: ClassVar[str] = "iceberg"
     formats: ClassVar[frozenset[str]] = frozenset({"iceberg"})
@@ -50,20 +50,20 @@ class IcebergPublisher(Publisher):
                     THETA, (column.column_id,), of.snapshot_id, snapshot.sequence_number or 0, column.theta,
                     {"ndv": str(column.distinct)},
                 ))  # fmt: skip
-            stored = self._held_blobs(loaded)
+            stored = self._stored_blobs(loaded)
             replaced = {blob.fields for blob in ours}
             blobs = [*ours, *(blob for blob in stored if blob.type != THETA or blob.fields not in replaced)]
-            listed = self._listed(loaded)
+            listed = self._listed_blobs(loaded)
             known = {(blob.type, blob.fields) for blob in blobs}
-            if lost := sorted({type for type, fields in listed if (type, fields) not in known}):
+            if unreadable := sorted({type for type, fields in listed if (type, fields) not in known}):
                 raise Conflict(
-                    f'iceberg: statistics of type {", ".join(lost)} of table "{loaded}" cannot be read, so that this '
+                    f'iceberg: statistics of type {", ".join(unreadable)} of table "{loaded}" cannot be read, so this '
                     "publication would lose them",
                 )  # fmt: skip
             location = f"{loaded.metadata.location.rstrip('/')}/metadata"
             return Draft(
                 of.snapshot_id, location, distinct, left_out, (loaded, blobs, {THETA, *(type for type, _ in listed)}),
-                is_held=bool(ours) and stored == blobs,
+                is_current=bool(ours) and stored == blobs,
             )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
@@ -80,7 +80,7 @@ class IcebergPublisher(Publisher):
             try:
                 commit_statistics(loaded, draft.snapshot_id, entry, self._folder)
             except UnknownState:
-                if self._names(path):
+                if self._is_referenced(path):
                     return None
                 raise
             except Exception:
@@ -89,7 +89,7 @@ class IcebergPublisher(Publisher):
                 raise
         return None
 
-    def read(self) -> Held | None:
+    def read(self) -> HomeStatistics | None:
         with self._reading():
             loaded = self._load()
             entry = self._entry_of(loaded)
@@ -102,7 +102,7 @@ class IcebergPublisher(Publisher):
                 name = names.get(field_id) or loaded.metadata.schema().find_column_name(field_id) or f"#{field_id}"
                 ndv = (blob.properties or {}).get("ndv")
                 distinct[name] = None if ndv is None else round(float(ndv))
-            return Held(self.statistics.snapshot_id, entry.statistics_path, distinct)
+            return HomeStatistics(self.statistics.snapshot_id, entry.statistics_path, distinct)
 
     def withdraw(self) -> bool:
         with self._reading():
@@ -117,13 +117,13 @@ class IcebergPublisher(Publisher):
         statistics = loaded.metadata.statistics
         return next((entry for entry in statistics if entry.snapshot_id == self.statistics.snapshot_id), None)
 
-    def _held_blobs(self, loaded: LoadedTable) -> list[Blob]:
+    def _stored_blobs(self, loaded: LoadedTable) -> list[Blob]:
         entry = self._entry_of(loaded)
         return [] if entry is None else read_if_any(loaded.io, entry.statistics_path)
 
-    def _listed(self, loaded: LoadedTable) -> set[tuple[str, tuple[int, ...]]]:
-        """Type and fields of the blobs that the metadata lists for the snapshot; of a REST catalog those alone that
-        pyiceberg's model knows."""
+    def _listed_blobs(self, loaded: LoadedTable) -> set[tuple[str, tuple[int, ...]]]:
+        """Type and fields of the blobs that the metadata lists for the snapshot; with a REST catalog, only those in
+        pyiceberg's model."""
         if loaded.server_commits:
             own = self._entry_of(loaded)
             return set() if own is None else {(blob.type, tuple(blob.fields)) for blob in own.blob_metadata}
@@ -134,27 +134,27 @@ class IcebergPublisher(Publisher):
             for blob in entry.get("blob-metadata") or ()
         }  # fmt: skip
 
-    def _names(self, path: str) -> bool:
-        """True if the table's metadata names the statistics file, as far as the catalog answers."""
+    def _is_referenced(self, path: str) -> bool:
+        """True if the table's metadata references the statistics file; False if the catalog does not answer."""
         try:
             return any(entry.statistics_path == path for entry in self._load().metadata.statistics)
         except StatflightError:
             return False
 
     def _sweep(self, loaded: LoadedTable) -> None:
-        """Deletes statistics files of ours that a killed publication, or a newer one, left behind."""
+        """Deletes our statistics files that are no longer referenced."""
 
-        def named() -> set[str]:
+        def referenced() -> set[str]:
             return {entry.statistics_path.rpartition("/")[2] for entry in loaded.metadata.statistics}
 
         with contextlib.suppress(StatflightError, OSError, pa.ArrowException, ValueError):
             options = {**self.destination.config.options, **loaded.io.properties}
             folder = open_place(f"{loaded.io.resolve(loaded.metadata.location).rstrip('/')}/metadata", options)
-            sweep(folder, named, older_than=self.orphan_seconds)
+            sweep(folder, referenced, older_than=self.orphan_seconds)
 
     @cached_property
     def _folder(self) -> Place | None:
-        """`metadata/` of a table that is a directory, where its metadata was found; else None."""
+        """Directory of the table's metadata file; None if the connector was opened with a single metadata file."""
         config = self.destination.config
         if config.uri.endswith(_ONE_FILE):
             return None
@@ -168,20 +168,20 @@ class IcebergPublisher(Publisher):
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         connector: Any = self.destination.connector
-        return _keeping(connector.reading(self.statistics.namespace, self.statistics.name))
+        return _passing_denied(connector.reading(self.statistics.namespace, self.statistics.name))
 
 
 @contextlib.contextmanager
-def _keeping(translated: contextlib.AbstractContextManager[None]) -> Any:
-    """Lets an operating system's refusal pass as it is, which the connector would call unreadable."""
-    refusal: PermissionError | None = None
+def _passing_denied(translated: contextlib.AbstractContextManager[None]) -> Any:
+    """Passes a PermissionError unchanged, which the connector would report as an unreadable table."""
+    error: PermissionError | None = None
     with translated:
         try:
             yield
         except PermissionError as denied:
-            refusal = denied
-    if refusal is not None:
-        raise refusal
+            error = denied
+    if error is not None:
+        raise error
 
 
 def _entry(snapshot_id: int, path: str, size: int, footer_size: int, listed: list[Blob]) -> Statistics:

@@ -1,15 +1,15 @@
-"""Commits of statistics to Iceberg tables, each catalog in its own way; no other part of the metadata changes.
+"""Commits statistics to Iceberg tables in the way of each catalog; the rest of the metadata is unchanged.
 
-| kept by | commit |
+| catalog | commit |
 |---|---|
-| REST catalog | `set-statistics` / `remove-statistics`: the server writes the metadata |
-| SQL catalog | a metadata file, and the row that points to it is changed if it still points to the one before |
-| directory on a local disk | the next metadata file, created exclusively, then `version-hint.text` where there is one |
-| Glue catalog | a metadata file, and the table's parameter, under the version id it was read with |
+| REST | `set-statistics` / `remove-statistics`: the server writes the metadata |
+| SQL | writes a metadata file, then updates the table's row if it still points to the old file |
+| none, local directory | creates the next metadata file exclusively, then updates `version-hint.text` if it exists |
+| Glue | writes a metadata file, then updates the table's parameter if the entry's version id is unchanged |
 | Hive and others | pyiceberg's own commit |
 
-The metadata file of all but the first and the last is edited as JSON: format v3, types and blobs that pyiceberg's model
-does not know stay as they are.
+Except for REST and pyiceberg's commit, the metadata file is edited as JSON, so format v3, types and blobs not in
+pyiceberg's model are preserved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from capture.publishers.spi import LostRace
 from store.errors import Conflict, InvalidArgument, UpstreamError
 
 Statistics = Mapping[str, Any]
-"""An entry of the metadata's `statistics`, under its own names (`snapshot-id`, `statistics-path`, …)."""
+"""An entry of the metadata's `statistics`, with its JSON names (`snapshot-id`, `statistics-path`, …)."""
 
 _NAME: Final = re.compile(r"(?P<v>v?)(?P<number>\d+)(?P<rest>.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _HINT: Final = "version-hint.text"
@@ -39,30 +39,30 @@ _LOG_ENTRIES: Final = 100  # default of write.metadata.previous-versions-max
 
 
 class UnknownState(UpstreamError):
-    """The catalog did not say whether it took the commit: files of it must stay."""
+    """The outcome of a commit is unknown, so its files must be kept."""
 
     code = "UNKNOWN_STATE"
 
 
 def commit_statistics(loaded: LoadedTable, snapshot_id: int, entry: Statistics | None, folder: Place | None) -> None:
-    """Sets the statistics of a snapshot, or removes them.
+    """Sets or removes the statistics of a snapshot.
 
     Args:
-        loaded: The table as it was when the entry was made.
+        loaded: The table for which the entry was built.
         snapshot_id: The snapshot.
-        entry: Its statistics; None removes them.
-        folder: `metadata/` of a table that is a directory without a catalog, else None.
+        entry: Statistics of the snapshot; None removes them.
+        folder: `metadata/` of a table without a catalog that is a directory, else None.
 
     Raises:
-        LostRace: The table was changed meanwhile; nothing was committed.
-        UnknownState: The catalog failed in the middle.
-        InvalidArgument: The table takes no commit.
+        LostRace: The table changed meanwhile; nothing was committed.
+        UnknownState: The catalog failed during the commit.
+        InvalidArgument: The table does not support commits.
     """
     if loaded.handle is None:
         if folder is None:
             raise InvalidArgument(
-                f'iceberg: table "{loaded}" is one metadata file, which takes no commit',
-                hint="connect its directory, or its catalog",
+                f'iceberg: table "{loaded}" is one metadata file, which cannot be committed to',
+                hint="connect its directory or its catalog",
             )  # fmt: skip
         _commit_to_directory(loaded, folder, _edited(loaded, snapshot_id, entry))
         return
@@ -101,10 +101,10 @@ def _commit_to_directory(loaded: LoadedTable, folder: Place, document: bytes) ->
     number = int(match["number"]) + 1
     if match["v"]:
         new = f"v{number}.metadata.json"
-    else:  # named after its predecessor, so that two writers cannot both follow it
+    else:  # derived from the old name, so that only one writer can create the successor
         new = f"{number:05d}-{uuid.uuid5(uuid.NAMESPACE_OID, name)}.metadata.json"
     if not create_file(folder.below(new), document):
-        raise LostRace(f"iceberg: {new} was made by another writer")
+        raise LostRace(f"iceberg: {new} was created by another writer")
     hint = read_file(folder.below(_HINT))
     if hint is not None:
         current = hint.decode("utf-8", "replace").strip()
@@ -133,15 +133,15 @@ def _commit_to_sql(loaded: LoadedTable, engine: Any, document: bytes) -> None:
         with engine.begin() as connection:
             changed = connection.execute(statement).rowcount
     except SQLAlchemyError as trouble:
-        _forget(loaded, new)
+        _delete_quietly(loaded, new)
         text = str(trouble).lower()
         if "readonly" in text or "permission denied" in text:
             raise PermissionError from None
         if "locked" in text or "deadlock" in text or "serializ" in text:
             raise LostRace("iceberg: the catalog is busy with another writer") from None
-        raise UpstreamError("iceberg: the catalog's database refused the commit") from None
+        raise UpstreamError("iceberg: the catalog's database rejected the commit") from None
     if changed != 1:
-        _forget(loaded, new)
+        _delete_quietly(loaded, new)
         raise LostRace(f'iceberg: table "{loaded}" was changed by another writer')
 
 
@@ -155,7 +155,7 @@ def _commit_to_glue(loaded: LoadedTable, glue: Any, document: bytes) -> None:
         if registered.get("Parameters", {}).get("metadata_location") != loaded.location:
             raise LostRace(f'iceberg: table "{loaded}" was changed by another writer')
     except (ClientError, BotoCoreError):
-        raise UpstreamError("iceberg: Glue does not answer for the table") from None
+        raise UpstreamError("iceberg: Glue cannot be read for the table") from None
     new = _write_next(loaded, document)
     entry = {key: registered[key] for key in _GLUE_ENTRY if key in registered}
     entry["Parameters"] = registered["Parameters"] | {
@@ -167,19 +167,19 @@ def _commit_to_glue(loaded: LoadedTable, glue: Any, document: bytes) -> None:
     except ClientError as trouble:
         code = trouble.response.get("Error", {}).get("Code", "")
         if trouble.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500) >= 500:
-            raise UnknownState("iceberg: Glue failed and did not say whether it took the commit") from None
-        _forget(loaded, new)
+            raise UnknownState("iceberg: Glue failed; it is unknown whether it applied the commit") from None
+        _delete_quietly(loaded, new)
         if code == "ConcurrentModificationException":
             raise LostRace(f'iceberg: table "{loaded}" was changed by another writer') from None
         if code.startswith("AccessDenied"):
             raise PermissionError from None
-        raise UpstreamError(f"iceberg: Glue refused the commit ({code})") from None
+        raise UpstreamError(f"iceberg: Glue rejected the commit ({code})") from None
     except BotoCoreError:
-        raise UnknownState("iceberg: Glue failed and did not say whether it took the commit") from None
+        raise UnknownState("iceberg: Glue failed; it is unknown whether it applied the commit") from None
 
 
 def _write_next(loaded: LoadedTable, document: bytes) -> str:
-    """Writes the next metadata file, which nothing names yet; its location."""
+    """Writes the next metadata file, not referenced yet; returns its location."""
     folder, _, name = loaded.location.rpartition("/")
     match = _NAME.fullmatch(name)
     location = f"{folder}/{int(match['number']) + 1 if match else 1:05d}-{uuid.uuid4()}.metadata.json"
@@ -193,9 +193,9 @@ def _commit_by_library(loaded: LoadedTable, snapshot_id: int, entry: Statistics 
     from pyiceberg.table.statistics import StatisticsFile
 
     assert loaded.handle is not None
-    if lost := [] if loaded.server_commits else loaded.io.lost_on_commit(loaded.location):
+    if unsupported := [] if loaded.server_commits else loaded.io.lost_on_commit(loaded.location):
         raise Conflict(
-            f'iceberg: the metadata of table "{loaded}" holds {", ".join(lost)}, which this commit would lose'
+            f'iceberg: the metadata of table "{loaded}" has {", ".join(unsupported)}, which this commit would lose'
         )
     try:
         with loaded.handle.update_statistics() as update:
@@ -206,14 +206,14 @@ def _commit_by_library(loaded: LoadedTable, snapshot_id: int, entry: Statistics 
     except CommitFailedException:
         raise LostRace(f'iceberg: table "{loaded}" was changed by another writer') from None
     except (CommitStateUnknownException, ServerError, ConnectionError, TimeoutError):
-        raise UnknownState("iceberg: the catalog failed and did not say whether it took the commit") from None
+        raise UnknownState("iceberg: the catalog failed; it is unknown whether it applied the commit") from None
     except NotImplementedError:
         raise InvalidArgument(
-            f'iceberg: table "{loaded}" is of format v{loaded.metadata.format_version}, which cannot be committed to '
+            f'iceberg: table "{loaded}" has format v{loaded.metadata.format_version}, which cannot be committed to '
             "this catalog yet", hint="publish through a REST or SQL catalog",
         ) from None  # fmt: skip
 
 
-def _forget(loaded: LoadedTable, path: str) -> None:
-    with contextlib.suppress(Exception):  # a file that nothing names: the next sweep may have it
+def _delete_quietly(loaded: LoadedTable, path: str) -> None:
+    with contextlib.suppress(Exception):  # unreferenced, so the next sweep deletes it
         loaded.io.delete(path)

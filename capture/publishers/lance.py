@@ -1,8 +1,8 @@
-"""`lance`: statistics in the configuration of a Lance dataset, where lance-spark looks for them.
+"""Home `lance`: statistics in the configuration of a Lance dataset, where lance-spark looks for them.
 
-One commit of the configuration makes one version. `lance.stats.computedAtVersion` must name just that version, so it is
-chosen before the commit and compared after it: a writer that came in between has made it stale, readers ignore it, and
-it is written anew.
+A commit of the configuration creates a version, and `lance.stats.computedAtVersion` must be that version. It is
+predicted before the commit and checked afterwards. If another writer committed in between, it is wrong, readers ignore
+the statistics, and they are written again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from capture.connectors.lance.statistics import COLUMN_VERSION, ENVELOPE_VERSION
 from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import open_place, unknown_snapshot
 from capture.publishers.external_values import average_width, greatest_width, spark_bound
-from capture.publishers.spi import ColumnStatistics, Draft, Held, LostRace, Publisher, moved_on
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher, moved_on
 from store.errors import InvalidArgument, UpstreamError
 
-_CHANGING: Final = ("computedAtVersion", "computedAt")  # with each commit
+_CHANGING: Final = ("computedAtVersion", "computedAt")  # different in each commit
 
 
 class LancePublisher(Publisher):
-    """Statistics in the config of a new version, as Spark's ANALYZE keeps them."""
+    """Statistics in the configuration of a new version, in the form of Spark's ANALYZE."""
 
     home: ClassVar[str] = "lance"
     formats: ClassVar[frozenset[str]] = frozenset({"lance"})
@@ -44,11 +44,11 @@ class LancePublisher(Publisher):
             content["numRows"] = str(statistics.row_count)
         for column in columns:
             content |= _entries(column)
-        properties = _held(newest)
+        properties = _stored(newest)
         same = {name: value for name, value in properties.items() if name not in _CHANGING} == content
         return Draft(
             statistics.snapshot_id, str(newest.uri), {column.name: column.distinct for column in columns}, left_out,
-            content, is_held=same and properties.get("computedAtVersion") == str(newest.version),
+            content, is_current=same and properties.get("computedAtVersion") == str(newest.version),
             made_snapshot_id=int(newest.version) if same else None,
         )  # fmt: skip
 
@@ -59,15 +59,15 @@ class LancePublisher(Publisher):
             raise LostRace("lance: the table changed")
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         entries = draft.content | {"computedAtVersion": str(version), "computedAt": now}
-        orphans = {name: None for name in _held(dataset) if name not in entries}
+        orphans = {name: None for name in _stored(dataset) if name not in entries}
         self._update(dataset, {f"{PREFIX}{name}": value for name, value in (orphans | entries).items()})
         if int(dataset.version) != version:
-            raise LostRace(f"lance: version {version} was made by another writer")
+            raise LostRace(f"lance: version {version} was created by another writer")
         return version
 
-    def read(self) -> Held | None:
+    def read(self) -> HomeStatistics | None:
         dataset = self._open()
-        properties = _held(dataset)
+        properties = _stored(dataset)
         if properties.get("version") != ENVELOPE_VERSION or properties.get("computedAtVersion") != str(dataset.version):
             return None
         distinct = {}
@@ -78,11 +78,11 @@ class LancePublisher(Publisher):
         same = int(dataset.version) == self.statistics.snapshot_id or _same_rows(
             dataset, self._open(self.statistics.snapshot_id)
         )
-        return Held(self.statistics.snapshot_id if same else int(dataset.version), str(dataset.uri), distinct)
+        return HomeStatistics(self.statistics.snapshot_id if same else int(dataset.version), str(dataset.uri), distinct)
 
     def withdraw(self) -> bool:
         dataset = self._open()
-        properties = _held(dataset)
+        properties = _stored(dataset)
         if properties:
             self._update(dataset, {f"{PREFIX}{name}": None for name in properties})
         return bool(properties)
@@ -133,7 +133,7 @@ class LancePublisher(Publisher):
 
 
 def _entries(column: ColumnStatistics) -> dict[str, str]:
-    """Configuration of one column, in the form of Spark's `CatalogColumnStat`."""
+    """Configuration entries of one column, in the form of Spark's `CatalogColumnStat`."""
     values = {
         "version": COLUMN_VERSION, "min": spark_bound(column.min, column.logical_type),
         "max": spark_bound(column.max, column.logical_type), "nullCount": column.null_count,
@@ -142,13 +142,13 @@ def _entries(column: ColumnStatistics) -> dict[str, str]:
     return {f"column.{column.name}.{name}": str(value) for name, value in values.items() if value is not None}
 
 
-def _held(dataset: Any) -> dict[str, str]:
-    """The statistics of the configuration, without the prefix."""
+def _stored(dataset: Any) -> dict[str, str]:
+    """The statistics in the configuration, without their prefix."""
     return {n.removeprefix(PREFIX): str(v) for n, v in dataset.config().items() if n.startswith(PREFIX)}
 
 
 def _same_rows(one: Any, other: Any) -> bool:
-    """True if two versions have the same schema and the same rows: fragments with their deletions."""
+    """True if two versions have equal schemas, fragments and deletions."""
     if one.schema != other.schema:
         return False
     fragments, others = ([str(fragment.metadata) for fragment in dataset.get_fragments()] for dataset in (one, other))

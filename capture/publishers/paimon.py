@@ -1,8 +1,7 @@
-"""`paimon`: a statistics file with a sidecar of theta sketches, named by an ANALYZE snapshot.
+"""Home `paimon`: a statistics file with a sidecar of theta sketches, referenced by an ANALYZE snapshot.
 
-The snapshot changes no rows: its base manifest list names all data files of the snapshot before, its delta is empty.
-The snapshot file is created exclusively, so that a commit that came first is never replaced; files of a lost race are
-deleted.
+The snapshot changes no rows: its base manifest list has all data files of the previous snapshot, and its delta is
+empty. The snapshot file is created exclusively, so it never replaces another commit; files of a lost race are deleted.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from capture.connectors.storage.places import Place, open_place, unknown_snapsho
 from capture.publishers.external_values import average_width, greatest_width, java_double, paimon_bound
 from capture.publishers.files import create_file, delete_file, read_file, replace_file, sweep, unique_name, write_file
 from capture.publishers.publishing import ORPHAN_SECONDS
-from capture.publishers.spi import ColumnStatistics, Draft, Held, LostRace, Publisher, moved_on
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher, moved_on
 from store import sketches
 from store.errors import UpstreamError
 
 SKETCH_TYPE: Final = "paimon-ndv-theta-sketch-v1"
-_ROWS_STAY: Final = ("ANALYZE", "COMPACT")  # kinds of commits after which the rows are the same
+_ROWS_STAY: Final = ("ANALYZE", "COMPACT")  # kinds of commits that do not change rows
 _FOOTER: Final = struct.Struct("<ii")  # length of the footer, magic
 _MAGIC: Final = 0x53544331
 _BATCH_COMMIT: Final = 2**63 - 1
 
 
 class PaimonPublisher(Publisher):
-    """A statistics file, named by a snapshot of its own."""
+    """A statistics file, referenced by a new snapshot."""
 
     home: ClassVar[str] = "paimon"
     formats: ClassVar[frozenset[str]] = frozenset({"paimon"})
@@ -59,12 +58,12 @@ class PaimonPublisher(Publisher):
             }  # fmt: skip
             content = {name: value for name, value in content.items() if value is not None}
             document = self._document(latest.statistics)
-            is_held = document is not None and {n: v for n, v in document.items() if n != "blobMetadata"} == content
+            is_current = document is not None and {n: v for n, v in document.items() if n != "blobMetadata"} == content
             location = f"{self._place.name}/statistics"
             return Draft(
                 statistics.snapshot_id, location, {column.name: column.distinct for column in columns}, left_out,
-                (latest, content, [(ids[c.name], c.theta) for c in columns if c.theta is not None]), is_held,
-                made_snapshot_id=latest.id if is_held else None,
+                (latest, content, [(ids[c.name], c.theta) for c in columns if c.theta is not None]), is_current,
+                made_snapshot_id=latest.id if is_current else None,
             )  # fmt: skip
 
     def write(self, draft: Draft) -> int | None:
@@ -90,29 +89,29 @@ class PaimonPublisher(Publisher):
                     time_millis=int(time.time() * 1000), statistics=document,
                 )  # fmt: skip
                 if not self._commit(table, latest, new):
-                    raise LostRace(f"paimon: snapshot {new.id} was made by another writer")
+                    raise LostRace(f"paimon: snapshot {new.id} was created by another writer")
             except Exception as trouble:
                 for place in written:
                     delete_file(place)
-                if isinstance(trouble, RuntimeError):  # the library's word for any failure
+                if isinstance(trouble, RuntimeError):  # raised by the library for any failure
                     raise UpstreamError("paimon: the manifest list cannot be written") from None
                 raise
         return int(new.id)
 
-    def read(self) -> Held | None:
+    def read(self) -> HomeStatistics | None:
         with quiet():
             latest = self._table().snapshot_manager().get_latest_snapshot()
             document = None if latest is None else self._document(latest.statistics)
         if document is None:
             return None
         columns = document.get("colStats") or {}
-        return Held(
+        return HomeStatistics(
             document.get("snapshotId"), f"{self._place.name}/statistics/{latest.statistics}",
             {name: column.get("distinctCount") for name, column in columns.items()},
         )  # fmt: skip
 
     def withdraw(self) -> bool:
-        """Makes an ANALYZE snapshot that names no statistics."""
+        """Creates an ANALYZE snapshot without statistics."""
         from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
         with quiet():
@@ -132,11 +131,11 @@ class PaimonPublisher(Publisher):
             if not self._commit(table, latest, new):
                 for name in (base, delta):
                     delete_file(self._place.below(f"manifest/{name}"))
-                raise LostRace(f"paimon: snapshot {new.id} was made by another writer")
+                raise LostRace(f"paimon: snapshot {new.id} was created by another writer")
         return True
 
     def _check(self, table: Any, latest: Any) -> None:
-        """Refuses when the rows are no longer those of the statistics' snapshot."""
+        """Raises Conflict if the rows changed since the snapshot of the statistics."""
         statistics = self.statistics
         if latest is None:
             raise unknown_snapshot(statistics.namespace, statistics.name, statistics.snapshot_id)
@@ -159,7 +158,7 @@ class PaimonPublisher(Publisher):
     def _write_statistics(
         self, content: Mapping[str, Any], thetas: list[tuple[int, bytes]], written: list[Place]
     ) -> str:
-        """Writes the sidecar and the statistics file; the name of the latter."""
+        """Writes the sidecar and the statistics file; returns the name of the latter."""
         document = dict(content)
         folder = self._place.below("statistics")
         if thetas:
@@ -174,11 +173,11 @@ class PaimonPublisher(Publisher):
         return name
 
     def _commit(self, table: Any, latest: Any, new: Any) -> bool:
-        """Makes the snapshot, unless there is one of that id."""
+        """Creates the snapshot; False if the id is taken."""
         if not self._place.is_local:
             with contextlib.closing(table.new_snapshot_commit()) as commit:
                 return bool(commit.commit(latest.uuid, new, []))
-        # The library looks first and renames then, which between processes may replace another writer's snapshot.
+        # The library checks and then renames, which may replace the snapshot of another process.
         from pypaimon.common.json_util import JSON
 
         folder = self._place.below("snapshot")
@@ -188,9 +187,9 @@ class PaimonPublisher(Publisher):
         return True
 
     def _sweep(self, table: Any) -> None:
-        """Deletes files of publications that were killed before their snapshot was there."""
+        """Deletes files of publications that were killed before they created their snapshot."""
 
-        def named() -> set[str]:
+        def referenced() -> set[str]:
             snapshots = [table.snapshot_manager().get_snapshot_by_id(i) for i in snapshot_ids(table)]
             names: set[str] = set()
             for snapshot in filter(None, snapshots):
@@ -200,7 +199,7 @@ class PaimonPublisher(Publisher):
             return names
 
         for folder in ("statistics", "manifest", "snapshot"):
-            sweep(self._place.below(folder), named, older_than=self.orphan_seconds)
+            sweep(self._place.below(folder), referenced, older_than=self.orphan_seconds)
 
     def _document(self, name: str | None) -> dict[str, Any] | None:
         if not name:
@@ -230,7 +229,7 @@ def _column(column: ColumnStatistics, field_id: int) -> dict[str, Any]:
 
 
 def _sidecar(name: str, snapshot_id: int, thetas: list[tuple[int, bytes]]) -> tuple[bytes, list[dict[str, Any]]]:
-    """Bytes of a sidecar: blobs, footer JSON, its length and the magic; and the metadata of its blobs."""
+    """Content of a sidecar (blobs, footer JSON, footer length, magic), and the metadata of its blobs."""
     body = bytearray()
     blobs = []
     for field_id, data in thetas:

@@ -1,4 +1,4 @@
-"""Publishes and withdraws statistics; both start again when another writer came first."""
+"""Publishes and withdraws statistics, with retries after last_race races against other writers."""
 
 from __future__ import annotations
 
@@ -17,80 +17,80 @@ ATTEMPTS: Final = 8
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
 ORPHAN_SECONDS: Final = 600.0
-"""Age from which a file of ours that nothing names counts as left behind by a writer that was killed."""
+"""Age from which an unreferenced file of ours counts as an orphan of a killed writer."""
 
 
 def publish(
     publisher: Publisher, *, dry_run: bool = False, attempts: int = ATTEMPTS,
     pause: Callable[[float], None] = time.sleep,
 ) -> Publication:  # fmt: skip
-    """Publishes the statistics that a publisher was made for.
+    """Publishes the statistics of a publisher.
 
     Args:
-        publisher: Of one home and one table.
-        dry_run: Only says what would be written.
-        attempts: How often a race may be run, at least once.
-        pause: Waits for so many seconds between two attempts.
+        publisher: Publisher for one home and one table.
+        dry_run: Returns the outcome without writing.
+        attempts: Maximum number of attempts, at least 1.
+        pause: Sleeps for a number of seconds between attempts.
 
     Raises:
-        Conflict: The table moved on from the snapshot of the statistics.
-        InvalidArgument: The home cannot hold the table, or none of its columns.
-        LostRace: Other writers came first each time.
+        Conflict: The table has a newer snapshot than the statistics.
+        InvalidArgument: The home cannot store the table, or none of its columns.
+        LostRace: Other writers won every attempt.
         UpstreamError: The home cannot be read or written.
     """
 
-    def once() -> Publication:
+    def attempt_once() -> Publication:
         draft = publisher.prepare()
         if not draft.distinct:
             raise InvalidArgument(
-                f'{publisher.home} can hold none of the columns of "{publisher.statistics.full_name}"'
+                f'{publisher.home} can store none of the columns of "{publisher.statistics.full_name}"'
                 + (f": {_reasons(draft.left_out)}" if draft.left_out else ""),
             )
-        if dry_run or draft.is_held:
+        if dry_run or draft.is_current:
             return _publication(publisher, draft, draft.made_snapshot_id, "DRY_RUN" if dry_run else "CURRENT")
         made_snapshot_id = _writing(publisher, lambda: publisher.write(draft))
         location = publisher.verify(draft)
         return replace(_publication(publisher, draft, made_snapshot_id, "CURRENT"), location=location)
 
-    return _until_won(once, attempts, pause)
+    return _with_retries(attempt_once, attempts, pause)
 
 
 def withdraw(publisher: Publisher, *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep) -> bool:
     """Removes published statistics from a home.
 
     Args:
-        publisher: Of one home and one table.
-        attempts: Maximum number of attempts against other writers.
-        pause: Sleeps for a number of seconds between two attempts.
+        publisher: Publisher for one home and one table.
+        attempts: Maximum number of attempts, at least 1.
+        pause: Sleeps for a number of seconds between attempts.
 
     Returns:
         False if the home had none.
 
     Raises:
         InvalidArgument: The home may not be written.
-        LostRace: Other writers came first each time.
+        LostRace: Other writers won every attempt.
         UpstreamError: The home cannot be read or written.
     """
-    return _until_won(lambda: _writing(publisher, publisher.withdraw), attempts, pause)
+    return _with_retries(lambda: _writing(publisher, publisher.withdraw), attempts, pause)
 
 
-def _until_won(once: Callable[[], T], attempts: int, pause: Callable[[float], None]) -> T:
-    """Runs an attempt again after each lost race, with growing random pauses."""
-    lost: LostRace | None = None
+def _with_retries(attempt_once: Callable[[], T], attempts: int, pause: Callable[[float], None]) -> T:
+    """Repeats an attempt after each last_race race, with growing random pauses."""
+    last_race: LostRace | None = None
     for attempt in range(max(attempts, 1)):
-        if lost is not None:
+        if last_race is not None:
             longest = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
             pause(random.uniform(longest / 2, longest))  # noqa: S311  spreads writers, no secret
         try:
-            return once()
+            return attempt_once()
         except LostRace as race:
-            lost = race
-    assert lost is not None
-    raise LostRace(f"{lost}; gave up after {attempts} attempts", hint="try again")
+            last_race = race
+    assert last_race is not None
+    raise LostRace(f"{last_race}; gave up after {attempts} attempts", hint="try again")
 
 
 def _writing(publisher: Publisher, change: Callable[[], T]) -> T:
-    """Runs a change of a home; an operating system's error becomes one of ours."""
+    """Runs a change of a home and translates errors of the operating system."""
     try:
         return change()
     except StatflightError:
@@ -107,17 +107,17 @@ def _writing(publisher: Publisher, change: Callable[[], T]) -> T:
 
 
 def read_only(publisher: Publisher) -> InvalidArgument:
-    """The refusal of a home that this process may not write to."""
+    """The error for a home that this process may not write."""
     return InvalidArgument(
         f'{publisher.home}: table "{publisher.statistics.full_name}" may not be written: permission denied',
-        code="READ_ONLY", hint="give the worker's user or credentials the right to write there",
+        code="READ_ONLY", hint="give the worker's user or credentials the permission to write there",
     )  # fmt: skip
 
 
 def _publication(publisher: Publisher, draft: Draft, made_snapshot_id: int | None, state: str) -> Publication:
     detail = [draft.detail] if draft.detail else []
-    if draft.is_held and state == "CURRENT":
-        detail.append("held already")
+    if draft.is_current and state == "CURRENT":
+        detail.append("already published")
     detail += dict.fromkeys(publisher.remarks)
     if draft.left_out:
         detail.append(f"left out: {_reasons(draft.left_out)}")
@@ -128,6 +128,6 @@ def _publication(publisher: Publisher, draft: Draft, made_snapshot_id: int | Non
 
 
 def _reasons(left_out: Mapping[str, str], most: int = 8) -> str:
-    """Columns with their reasons, the first few of them."""
+    """The first columns with their reasons."""
     shown = [f"{column} ({why})" for column, why in list(left_out.items())[:most]]
     return ", ".join(shown) + (f" and {len(left_out) - most} more" if len(left_out) > most else "")

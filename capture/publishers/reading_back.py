@@ -1,8 +1,8 @@
-"""Statistics that other engines left in a catalog, taken over by captures of the tables registered there.
+"""Reads statistics that other engines stored in a catalog, so that captures of the registered tables include them.
 
-A catalog does not name the snapshot that was analysed. Its numbers count as those of the current snapshot when nothing
-speaks against it and enough for it (`doubts`), else they are not taken and the capture says why. Only numbers of
-distinct values are: null counts and bounds the files' own metadata proves, and of widths engines mean different things.
+A catalog does not record the analysed snapshot. Its statistics are attributed to the current snapshot if `doubts` finds
+no objection; otherwise they are ignored and the capture's detail has the reason. Only ndv is taken over: file metadata
+provides null counts and bounds, and engines define widths differently.
 """
 
 from __future__ import annotations
@@ -16,24 +16,27 @@ import pyarrow as pa
 
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds, Connector, ConnectorConfig, NativeStats, Snapshot
 from capture.publishers import OPTION, READ_OPTION, catalogs_of, options_of, publisher_class
-from capture.publishers.spi import ColumnStatistics, Destination, Held, TableStatistics
+from capture.publishers.spi import ColumnStatistics, Destination, HomeStatistics, TableStatistics
 from store.errors import StatflightError
 
-_SECOND: Final = timedelta(seconds=1)  # catalogs tell whole seconds
-_LISTED: Final = "parquet"  # its snapshots are listings, in which nothing is left of a file that was deleted
+_SECOND: Final = timedelta(seconds=1)  # resolution of times in catalogs
+_LISTED: Final = "parquet"  # its snapshots are directory listings, which have no trace of deleted files
 
 
 def with_catalogs(connector: Connector, config: ConnectorConfig, spark: Callable[[], Any] | None = None) -> Connector:
-    """The connector, reading statistics from the catalogs too that its option `statistics_from` names.
+    """Wraps a connector so that it also reads statistics from the catalogs in its option `statistics_from`.
 
     Args:
-        connector: Opened with `config`.
-        config: Its options hold resolved secrets; `statistics_from.HOME.OPTION` are options of a catalog, as are those
-            of publications to it.
-        spark: Gives a Spark session, for the session catalog.
+        connector: Connector opened with `config`.
+        config: Configuration with resolved secrets. Options of a catalog are `statistics_from.HOME.OPTION`, else
+            `publish.HOME.OPTION`.
+        spark: Returns a Spark session, for its session catalog.
+
+    Returns:
+        The wrapped connector, or the connector itself without that option.
 
     Raises:
-        InvalidArgument: The option names what is not a catalog.
+        InvalidArgument: The option names something that is not a catalog.
     """
     homes = catalogs_of(config.options)
     return cast(Connector, _WithCatalogs(connector, config, homes, spark)) if homes else connector
@@ -55,7 +58,7 @@ class _WithCatalogs:
         listing = self._connector.enumerate_snapshots(namespace, name, target_snapshot_ids=frozenset({snapshot_id}))
         snapshot = next((listed for listed in listing.snapshots if listed.snapshot_id == snapshot_id), None)
         if snapshot is None or listing.current_snapshot_id != snapshot_id:
-            return native  # a catalog's statistics are of the table as it is now, or as it was at a time unknown
+            return native  # catalog statistics can only be attributed to the current snapshot
         rows = [] if native.columns is None else native.columns.to_pylist()
         with_ndv = {row["column_id"] or ids.get(row["column_name"]) for row in rows if row["ndv"] is not None}
         wanted = {
@@ -83,21 +86,21 @@ class _WithCatalogs:
         self, home: str, namespace: str, name: str, snapshot: Snapshot, native: NativeStats,
         wanted: Mapping[int, Column],
     ) -> tuple[dict[int, dict[str, Any]], str]:  # fmt: skip
-        """Rows of COLUMN_SCHEMA by column id from one catalog, and why there are none."""
+        """Column id → row of COLUMN_SCHEMA from one catalog, and the reason if there are none."""
         asked = tuple(ColumnStatistics(i, column.name, column.logical_type) for i, column in wanted.items())
         about = TableStatistics(namespace, name, snapshot.snapshot_id, asked)
         options = options_of(self._config.options, home, OPTION, READ_OPTION)
         publisher = publisher_class(home)(Destination(self._connector, self._config, options, self._spark), about)
         ids = {column.name: column_id for column_id, column in wanted.items()}
         records: dict[int, dict[str, Any]] = {}
-        why = "it holds none" if wanted else ""
-        for held in publisher.held_of_all():
-            for column, distinct in held.distinct.items():
+        why = "it has none" if wanted else ""
+        for found in publisher.read_all():
+            for column, distinct in found.distinct.items():
                 column_id = ids.get(column)
                 if column_id is None or distinct is None:
                     continue
-                if doubt := doubts(held, column, snapshot, native, self._connector.format == _LISTED):
-                    why = f"{held.location} {doubt}"
+                if doubt := doubts(found, column, snapshot, native, self._connector.format == _LISTED):
+                    why = f"{found.location} {doubt}"
                     continue
                 records.setdefault(column_id, {
                     "column_id": column_id, "column_name": column, "logical_type": wanted[column_id].logical_type,
@@ -106,31 +109,31 @@ class _WithCatalogs:
         return records, "" if records else why
 
 
-def doubts(held: Held, column: str, snapshot: Snapshot, native: NativeStats, is_listing: bool) -> str:
-    """Why a catalog's statistics of a column may be of other rows than a snapshot's; empty when they are of these.
+def doubts(found: HomeStatistics, column: str, snapshot: Snapshot, native: NativeStats, is_listing: bool) -> str:
+    """The reason why a catalog's statistics of a column may not apply to a snapshot; empty if they do.
 
-    The row count and the size in bytes must be the snapshot's where the catalog tells them, and it must have been
-    analysed after the snapshot was committed. A catalog that tells no row count is believed by the time alone, but not
-    about a listing of files, from which one may have been deleted since.
+    Row count and size in bytes must equal the snapshot's, if the catalog has them, and the table must have been
+    analysed after the snapshot was committed. Without a row count the time is sufficient, except for a listing of
+    files, because a file may have been deleted since.
 
     Args:
-        held: What the catalog holds.
-        column: One of its columns.
+        found: Statistics in the catalog.
+        column: Name of the column.
         snapshot: The current snapshot.
-        native: Its own numbers.
-        is_listing: True if the snapshot is a listing of files.
+        native: Native statistics of the snapshot.
+        is_listing: Whether the snapshot is a listing of files.
     """
-    counted = ((held.row_count, native.row_count, "rows"), (held.total_size_bytes, native.total_size_bytes, "bytes"))
+    counted = ((found.row_count, native.row_count, "rows"), (found.total_size_bytes, native.total_size_bytes, "bytes"))
     for theirs, ours, unit in counted:
         if theirs is not None and ours is not None and theirs != ours:
             return f"was analysed at {theirs} {unit}, the table has {ours}"
-    if held.row_count is None and is_listing:
-        return "does not tell of how many rows they are"
-    analyzed, committed = held.analyzed_at.get(column), snapshot.committed_at
+    if found.row_count is None and is_listing:
+        return "has no row count"
+    analyzed, committed = found.analyzed_at.get(column), snapshot.committed_at
     if analyzed is None or committed is None:
-        return "does not tell when they were written"
-    # Files of the same second may have come before or after: then the size has to tell.
-    known = analyzed + (_SECOND if None not in (held.row_count, held.total_size_bytes) else timedelta())
+        return "has no time of analysis"
+    # Files may have been added in the same second; allowed if row count and size are equal.
+    known = analyzed + (_SECOND if None not in (found.row_count, found.total_size_bytes) else timedelta())
     if known < (committed if committed.tzinfo else committed.replace(tzinfo=UTC)):
         return f"was analysed at {_text(analyzed)}, before the table's last change at {_text(committed)}"
     return ""

@@ -1,8 +1,8 @@
-"""`spark`: table and column statistics of Spark's session catalog, where its cost-based optimizer looks for them.
+"""Home `spark`: statistics in Spark's session catalog, where its cost-based optimizer looks for them.
 
-Spark's own ANALYZE TABLE ends in `SessionCatalog.alterTableStats`, and so does this: one call for the table's size, row
-count and all columns. The catalog is reached through the JVM of a classic session (py4j), so not over Spark Connect. A
-table is the one registered at the location of ours, or the one that the option `table` names.
+Like Spark's ANALYZE TABLE, this calls `SessionCatalog.alterTableStats`, once for the table's size, row count and all
+columns. It needs the JVM of a classic session (py4j) and does not work with Spark Connect. The table is the one
+registered at the same location, or the one in the option `table`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from capture.publishers.spark_session import (
     row_count_of,
     statistics_of,
 )  # fmt: skip
-from capture.publishers.spi import ColumnStatistics, Draft, Held, Publisher, moved_on
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher, moved_on
 from store.errors import InvalidArgument, NotFound
 from store.logical_types import Kind, parse
 
-_ROW_OVERHEAD_BYTES: Final = 8  # of a row in Spark's size estimate, and of a text
-_TEXT_OVERHEAD_BYTES: Final = 12
+_ROW_OVERHEAD_BYTES: Final = 8  # per row, in Spark's size estimate
+_TEXT_OVERHEAD_BYTES: Final = 12  # per string or binary value, in Spark's size estimate
 _DISCRETE: Final = frozenset({"tinyint", "smallint", "int", "bigint", "date"})
-# Not timestamp_ntz: Spark fails to plan a filter on such a column once it has any statistics.
+# Without timestamp_ntz: Spark cannot plan a filter on such a column if it has statistics.
 _FITTING: Final = {
     Kind.BOOLEAN: {"boolean"}, Kind.INT: {"tinyint", "smallint", "int", "bigint"}, Kind.FLOAT: {"float"},
     Kind.DOUBLE: {"double"}, Kind.DECIMAL: {"decimal"}, Kind.DATE: {"date"}, Kind.TIMESTAMPTZ: {"timestamp"},
@@ -40,7 +40,7 @@ _WITH_HISTOGRAM: Final = frozenset({"tinyint", "smallint", "int", "bigint", "flo
 
 
 class SparkCatalogPublisher(Publisher):
-    """Statistics in the session catalog of Spark, for its cost-based optimizer."""
+    """Statistics in Spark's session catalog."""
 
     home: ClassVar[str] = "spark"
     sketches: ClassVar[frozenset[str]] = frozenset({"QUANTILES"})
@@ -60,7 +60,7 @@ class SparkCatalogPublisher(Publisher):
             if name is None:
                 left_out[column.name] = "is not a top-level column of the registered table"
             elif not isinstance(type, str) or _base(type) not in _FITTING.get(kind, ()):
-                left_out[column.name] = f"Spark has no statistics of {_said(type)} from {column.logical_type}"
+                left_out[column.name] = f"{_type_name(type)} in Spark cannot have statistics of {column.logical_type}"
             else:
                 columns.append((name, _base(type), column))
         return Draft(
@@ -84,7 +84,7 @@ class SparkCatalogPublisher(Publisher):
             raise
         return None
 
-    def read(self) -> Held | None:
+    def read(self) -> HomeStatistics | None:
         table = self._catalog.fresh(self._table)
         statistics = statistics_of(table)
         distinct = self._catalog.distinct(statistics) if statistics is not None else {}
@@ -93,7 +93,7 @@ class SparkCatalogPublisher(Publisher):
         ours = {column.name.lower(): column.name for column in self.statistics.columns}
         by_name = {ours.get(name.lower(), name): count for name, count in distinct.items()}
         changed = changed_at(table)
-        return Held(
+        return HomeStatistics(
             None, name_of(table), by_name, row_count_of(statistics), int(str(statistics.sizeInBytes())),
             dict.fromkeys(by_name, changed) if changed else {},
         )  # fmt: skip
@@ -105,7 +105,7 @@ class SparkCatalogPublisher(Publisher):
         return True
 
     def _entries(self, type: str, column: ColumnStatistics) -> dict[str, object]:
-        """Entries of Spark's `CatalogColumnStat` of one column; None is unknown."""
+        """Entries of Spark's `CatalogColumnStat` for one column; None means unknown."""
         entries: dict[str, object] = {
             "distinctCount": column.distinct, "nullCount": column.null_count,
             "avgLen": average_width(column), "maxLen": greatest_width(column),
@@ -118,7 +118,7 @@ class SparkCatalogPublisher(Publisher):
         return entries
 
     def _warning(self, columns: Sequence[ColumnStatistics]) -> str:
-        """Spark's estimate of the whole table, where it now exceeds the size up to which it is broadcast."""
+        """A warning if the statistics raise Spark's size estimate above the broadcast threshold; else empty."""
         of = self.statistics
         size, limit = estimated_bytes(of.row_count, columns), self._catalog.broadcast_bytes
         if size is None or of.total_size_bytes is None or not of.total_size_bytes <= limit < size:
@@ -136,7 +136,7 @@ class SparkCatalogPublisher(Publisher):
 
     @cached_property
     def _table(self) -> Any:
-        """Spark's `CatalogTable`: the one named, or the one registered at the location of ours."""
+        """Spark's `CatalogTable`: the one in the option `table`, or the one registered at the same location."""
         if named := self.destination.options.get("table"):
             return self._catalog.by_name(named)
         described = self.destination.connector.describe(self.statistics.namespace, self.statistics.name)
@@ -151,11 +151,11 @@ class SparkCatalogPublisher(Publisher):
 
 
 def estimated_bytes(rows: int | None, columns: Sequence[ColumnStatistics]) -> int | None:
-    """Spark's size estimate of a table: rows times the widths of its columns.
+    """Spark's size estimate of a table in bytes: rows times the widths of its columns; None if `rows` is unknown.
 
     Args:
-        rows: Its row count; None is unknown, and so is the size then.
-        columns: All of its columns.
+        rows: Row count of the table.
+        columns: All columns of the table.
     """
     if rows is None:
         return None
@@ -170,10 +170,10 @@ _SHORT: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long
 
 
 def _base(type: str) -> str:
-    """Spark's SQL name of a JSON type, without parameters."""
+    """SQL name, without parameters, of a type in Spark's JSON schema."""
     plain = type.partition("(")[0].strip()
     return _SHORT.get(plain, "string" if plain in ("char", "varchar") else plain)
 
 
-def _said(type: Any) -> str:
+def _type_name(type: Any) -> str:
     return type if isinstance(type, str) else str((type or {}).get("type", "this type"))

@@ -1,4 +1,4 @@
-"""Equi-height histograms as Spark's optimizer reads them, made of a column's quantiles."""
+"""Equi-height histograms for Spark's optimizer, built from a column's quantiles."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from capture.publishers.spi import ColumnStatistics
 from store import sketches
 from store.logical_types import Kind, parse
 
-BINS: Final = 254  # Spark's own default, spark.sql.statistics.histogram.numBins
-EVEN_WITHIN: Final = 0.05  # share of the range by which a quantile of evenly spread values may be off
-FREQUENT_ABOVE: Final = 4.0  # times the rows of an average value
+BINS: Final = 254  # default of spark.sql.statistics.histogram.numBins
+EVEN_WITHIN: Final = 0.05  # deviation of quantiles, as a share of the range, up to which values are evenly spread
+FREQUENT_ABOVE: Final = 4.0  # multiple of the average rows per value above which a value is frequent
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _END: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One bin of an equi-height histogram: bounds, and distinct values in it."""
+    """One bin of an equi-height histogram: bounds and number of distinct values."""
 
     low: float
     high: float
@@ -33,11 +33,11 @@ class Bin:
 
 
 def serialized(histogram: Sequence[Bin], rows: int) -> bytes:
-    """Bytes of a histogram as Spark's `HistogramSerializer` writes them, before it compresses them.
+    """Encodes a histogram like Spark's `HistogramSerializer`, before compression.
 
     Args:
         histogram: The bins, ascending.
-        rows: Rows that are not null.
+        rows: Number of non-null rows.
     """
     lows, highs, counts = ([getattr(item, name) for item in histogram] for name in ("low", "high", "ndv"))
     shape = f">di{len(histogram)}d{len(histogram)}d{len(histogram)}qi"
@@ -45,16 +45,16 @@ def serialized(histogram: Sequence[Bin], rows: int) -> bytes:
 
 
 def bins(column: ColumnStatistics, discrete: bool) -> list[Bin]:
-    """Equi-height bins from the column's quantiles; empty where none are known, or values are spread evenly.
+    """Builds equi-height bins; empty if quantiles are unknown or values are spread evenly.
 
-    Of evenly spread values bounds and distinct count say as much, and a histogram does harm: Spark estimates a join of
-    two columns that have histograms from these alone, without the filters that came before.
-    They span just the column's bounds: Spark refuses to plan a query over a histogram that does not. Distinct values
-    are spread over the bins by their widths; a bin of one value has one.
+    For evenly spread values, bounds and ndv are as informative, and a histogram does harm: Spark estimates a join of
+    two columns with histograms from the histograms only and ignores preceding filters. The bins span exactly the
+    column's bounds, or Spark cannot plan queries. ndv is distributed over the bins in proportion to their widths; a bin
+    with a single value has ndv 1.
 
     Args:
-        column: With a KLL sketch, bounds and a number of distinct values.
-        discrete: Values are whole numbers or days.
+        column: Column with a KLL sketch, bounds and ndv.
+        discrete: Whether values are integers or days.
     """
     low, high = (_number(bound, column.logical_type) for bound in (column.min, column.max))
     if column.quantiles is None or not column.distinct or low is None or high is None:
@@ -76,10 +76,10 @@ def bins(column: ColumnStatistics, discrete: bool) -> list[Bin]:
 
 
 def _is_skewed(edges: Sequence[float], distinct: int) -> bool:
-    """True if values are spread unevenly between the bounds, or a few of them are in most rows.
+    """True if values are spread unevenly between the bounds, or one of them is frequent.
 
     Args:
-        edges: Quantiles at even ranks, ascending, the bounds included.
+        edges: Quantiles at equidistant ranks, ascending, bounds included.
         distinct: Number of distinct values.
     """
     low, high, count = edges[0], edges[-1], len(edges) - 1
@@ -91,7 +91,7 @@ def _is_skewed(edges: Sequence[float], distinct: int) -> bool:
 
 
 def _number(bound: str | None, logical_type: str) -> float | None:
-    """A bound as the double that Spark's histograms compare: days of a date, microseconds of an instant."""
+    """Converts a bound to the double used in Spark's histograms (days, microseconds); None if not possible."""
     if bound is None:
         return None
     match parse(logical_type).kind:

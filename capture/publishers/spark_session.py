@@ -1,7 +1,7 @@
-"""Spark's session catalog through the JVM of a classic session: registered tables, and their statistics.
+"""Access to Spark's session catalog through the JVM of a classic session: registered tables and their statistics.
 
-Each call over py4j is a round trip of a fraction of a millisecond, and so is each part of a Java name. Classes are
-therefore looked up once for a session, and all numbers of a table's columns travel as one text.
+Each py4j call, and each part of a Java name, costs a round trip of a fraction of a millisecond. So classes are looked
+up once per session, and all statistics of a table are sent as one string.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
-VERSION: Final = "2"  # of Spark's CatalogColumnStat
-_SIZE, _ROWS = " size", " rows"  # no column is named so: it holds a number that only the JVM can make
+VERSION: Final = "2"  # version of Spark's CatalogColumnStat
+_SIZE, _ROWS = " size", " rows"  # pseudo-columns, used to create Scala numbers in the JVM
 _CHANGED_AT: Final = "transient_lastDdlTime"  # seconds, in a Hive metastore
 _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _CATALYST: Final = "org.apache.spark.sql.catalyst.catalog"
@@ -31,23 +31,23 @@ class SessionCatalog:
         session: A classic session.
 
     Raises:
-        InvalidArgument: It is one of Spark Connect.
+        InvalidArgument: The session is a Spark Connect session.
     """
 
     def __init__(self, session: Any) -> None:
         if not hasattr(session, "_jsparkSession"):
             raise InvalidArgument(
-                "spark: a session of Spark Connect cannot reach the catalog's statistics",
+                "spark: a Spark Connect session cannot access the catalog's statistics",
                 hint="run a worker with a classic session: --spark-master local[*], or that of a cluster",
             )
         self.session = session
         self._state = session._jsparkSession.sessionState()
         self._catalog = self._state.catalog()
-        self._known: dict[str, Any] = {}  # location → identifier of the table registered there
+        self._known: dict[str, Any] = {}  # location → identifier of a registered table
 
     @classmethod
     def of(cls, session: Any) -> SessionCatalog:
-        """The one of a session, which keeps it: what was looked up once is not looked up again."""
+        """The catalog of a session, cached in the session."""
         catalog = getattr(session, "_statflight_catalog", None)
         if catalog is None:
             catalog = cls(session)
@@ -57,26 +57,26 @@ class SessionCatalog:
     # Tables.
 
     def by_name(self, name: str) -> Any:
-        """Spark's `CatalogTable` of a name.
+        """Spark's `CatalogTable` with a name.
 
         Raises:
-            NotFound: There is none.
+            NotFound: The table does not exist.
         """
         try:
             return self._catalog.getTableMetadata(self._state.sqlParser().parseTableIdentifier(name))
-        except Exception:  # py4j wraps whatever Spark says
+        except Exception:  # py4j wraps Spark's errors
             raise NotFound(
                 f'options.table: Spark\'s session catalog has no table "{name}"', code="UNKNOWN_TABLE",
                 hint="name it as db.table; a name with a dot is quoted by `", params={"field": "options.table"},
             ) from None  # fmt: skip
 
     def by_location(self, location: str) -> Any | None:
-        """Spark's `CatalogTable` registered at a location; None where there is none."""
+        """Spark's `CatalogTable` registered at a location; None if there is none."""
         wanted = plain_location(location)
         if (identifier := self._known.get(wanted)) is not None:
             try:
                 table = self._catalog.getTableMetadata(identifier)
-            except Exception:  # it was dropped since
+            except Exception:  # dropped meanwhile
                 table = None
             if table is not None and location_of(table) == wanted:
                 return table
@@ -93,16 +93,16 @@ class SessionCatalog:
             for identifier in self.as_java(self._catalog.listTables(database)):
                 try:
                     yield self._catalog.getTableMetadata(identifier)
-                except Exception:  # noqa: S112  a temporary view, or a table dropped just now
+                except Exception:  # noqa: S112  a temporary view, or a table dropped meanwhile
                     continue
 
     # Statistics.
 
     def fresh(self, table: Any) -> Any:
-        """A registered table as the catalog has it now.
+        """Reads a registered table again.
 
         Raises:
-            UpstreamError: The catalog does not answer.
+            UpstreamError: The catalog cannot be read.
         """
         try:
             return self._catalog.getTableMetadata(table.identifier())
@@ -110,7 +110,7 @@ class SessionCatalog:
             raise failure(trouble) from None
 
     def distinct(self, statistics: Any) -> dict[str, int | None]:
-        """Column → number of distinct values, None where it has none."""
+        """Column → number of distinct values; None if unknown."""
         distinct: dict[str, int | None] = {}
         columns = self.as_java(statistics.colStats())
         for name in columns:
@@ -119,22 +119,24 @@ class SessionCatalog:
         return distinct
 
     def put(self, identifier: Any, statistics: Any | None) -> None:
-        """Replaces a table's statistics in one call of the catalog.
+        """Replaces a table's statistics in one catalog call.
 
         Args:
             identifier: Spark's `TableIdentifier`.
-            statistics: As `new_statistics` gives them; None removes those there are.
+            statistics: Output of `new_statistics`; None removes the statistics.
         """
         self._catalog.alterTableStats(identifier, self._option(statistics))
 
     def new_statistics(
         self, table: str, size_bytes: int, row_count: int | None, columns: Mapping[str, Mapping[str, object]]
     ) -> Any:  # fmt: skip
-        """Spark's `CatalogStatistics`.
+        """Creates Spark's `CatalogStatistics`.
 
         Args:
-            table: Its name, for messages.
-            columns: Column → entries of Spark's `CatalogColumnStat`, of which None ones are left out.
+            table: Name of the table, for messages.
+            size_bytes: Size of the table.
+            row_count: Row count; None if unknown.
+            columns: Column → entries of Spark's `CatalogColumnStat`; None values are left out.
         """
         statistics = dict(columns) | {_SIZE: {"distinctCount": size_bytes}}
         if row_count is not None:
@@ -150,7 +152,7 @@ class SessionCatalog:
         stats = self._class("java.util.HashMap")()
         for name in columns:
             stats.put(name, parse(table, name, entries_of).get())
-        # Made by reflection: py4j would turn a BigInt into a number of Python's, which the constructor does not take.
+        # By reflection, because py4j converts a BigInt to a Python int, which the constructor rejects.
         arguments = self._class("java.util.ArrayList")()
         arguments.addAll(self.as_java(parse(table, _SIZE, entries_of).get().distinctCount().toList()))
         whole = parse(table, _ROWS, entries_of).get().distinctCount() if row_count is not None else self._option(None)
@@ -159,7 +161,7 @@ class SessionCatalog:
         return self._constructor.newInstance(arguments.toArray())
 
     def histogram(self, content: bytes) -> str:
-        """The text that Spark keeps of a histogram, from its bytes (`spark_histograms.serialized`)."""
+        """Compresses and encodes a histogram from `spark_histograms.serialized` in Spark's text form."""
         buffer = self._class("java.io.ByteArrayOutputStream")()
         out = self._class("net.jpountz.lz4.LZ4BlockOutputStream")(buffer)
         out.write(content)
@@ -167,10 +169,10 @@ class SessionCatalog:
         return base64.b64encode(buffer.toByteArray()).decode()
 
     def check_planning(self, table: str) -> None:
-        """Has Spark plan a scan of a table.
+        """Checks that Spark can plan a scan of a table with its current statistics.
 
         Raises:
-            UpstreamError: It cannot, with the statistics that the table has now.
+            UpstreamError: Spark cannot plan the scan.
         """
         try:
             self.session.table(table)._jdf.queryExecution().optimizedPlan().stats()
@@ -179,14 +181,14 @@ class SessionCatalog:
 
     @property
     def broadcast_bytes(self) -> int:
-        """The estimated size up to which Spark broadcasts a table of a join."""
+        """Estimated size in bytes up to which Spark broadcasts a table of a join."""
         text = self.session.conf.get("spark.sql.autoBroadcastJoinThreshold")
         return int(self._class("org.apache.spark.network.util.JavaUtils").byteStringAsBytes(str(text)))
 
     # The JVM.
 
     def as_java(self, collection: Any) -> Any:
-        """A Scala collection as one that Python can walk through."""
+        """Converts a Scala collection to one that Python can iterate."""
         return self._class("scala.jdk.javaapi.CollectionConverters").asJava(collection)
 
     def _option(self, value: Any) -> Any:
@@ -214,7 +216,7 @@ class SessionCatalog:
 
 
 def fields_of(table: Any) -> list[dict[str, Any]]:
-    """The top-level fields of a registered table, as Spark's JSON of its schema has them."""
+    """The top-level fields of a registered table, in Spark's JSON form."""
     fields: list[dict[str, Any]] = json.loads(table.schema().json())["fields"]
     return fields
 
@@ -225,20 +227,20 @@ def name_of(table: Any) -> str:
 
 
 def statistics_of(table: Any) -> Any | None:
-    """Spark's `CatalogStatistics` of a registered table; None when it has none."""
+    """Spark's `CatalogStatistics` of a registered table; None if it has none."""
     statistics = table.stats()
     return statistics.get() if statistics.isDefined() else None
 
 
 def row_count_of(statistics: Any) -> int | None:
-    """The row count of Spark's `CatalogStatistics`."""
+    """The row count of Spark's `CatalogStatistics`; None if unknown."""
     count = statistics.rowCount()
     return int(str(count.get())) if count.isDefined() else None
 
 
 def changed_at(table: Any) -> datetime | None:
-    """The time of the last change of a registered table's entry; of its creation where the catalog has no more. An
-    entry in memory has no older statistics."""
+    """Time of the last change of a registered table's entry, or of its creation if the catalog records only that (an
+    in-memory catalog has no older statistics); None if unknown."""
     changed = table.properties().get(_CHANGED_AT)
     if changed.isDefined() and str(changed.get()).isdecimal():
         return datetime.fromtimestamp(int(changed.get()), UTC)
@@ -247,13 +249,13 @@ def changed_at(table: Any) -> datetime | None:
 
 
 def location_of(table: Any) -> str:
-    """The plain location of a registered table; empty where it has none."""
+    """The normalized location of a registered table; empty if it has none."""
     where = table.storage().locationUri()
     return plain_location(where.get().toString()) if where.isDefined() else ""
 
 
 def plain_location(uri: str) -> str:
-    """A location in the form that two spellings of it share: no `file:`, no trailing slash, nothing encoded."""
+    """Normalizes a location: without `file:` and trailing slash, percent-decoded, `s3a:` and `s3n:` as `s3:`."""
     parts = urlsplit(uri)
     if parts.scheme in ("", "file"):
         return unquote(parts.path).rstrip("/")
@@ -262,7 +264,7 @@ def plain_location(uri: str) -> str:
 
 
 def failure(trouble: Exception) -> Exception:
-    """Translates an error of the JVM: PermissionError where it may not write, else one of this project."""
+    """Translates an error of the JVM: to PermissionError if writing is denied, else to UpstreamError."""
     text = str(trouble)
     if type(trouble).__module__.partition(".")[0] not in ("py4j", "pyspark"):
         return trouble
@@ -273,5 +275,5 @@ def failure(trouble: Exception) -> Exception:
 
 
 def _escaped(text: str) -> str:
-    """A key or value of `java.util.Properties`."""
+    """Escapes a key or value for `java.util.Properties`."""
     return re.sub(r"[^\w]", lambda match: _ESCAPES.get(match[0], "\\" + match[0]), text)

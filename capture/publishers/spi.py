@@ -1,8 +1,8 @@
-"""The interface of a publisher: one home of statistics, and how they are written there.
+"""The interface of a publisher, which writes statistics to one home.
 
-A publisher lives for one table and one call. `prepare` checks that the numbers still hold for the table and builds
-everything that can be built without writing; `write` puts it in place in one step; `verify` reads it back. `publish`
-in `capture.publishers.publishing` runs the three, and runs them again with fresh state when another writer came first.
+A publisher serves one table and one call. `prepare` checks that the statistics still apply to the table and builds the
+draft without writing; `write` puts it in place atomically; `verify` reads it back. `publish` in
+`capture.publishers.publishing` runs the three, and runs them again with fresh state after a lost race.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SKETCHES = ("theta", "quantiles")
 
 
 class LostRace(UpstreamError):
-    """Another writer changed the home between `prepare` and `write`; another try starts from fresh state."""
+    """Another writer changed the home between `prepare` and `write`; retrying starts from fresh state."""
 
     code = "LOST_RACE"
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """Statistics of one column; None is unknown. Bounds are canonical text (see `store.bounds`).
+    """Statistics of one column; None means unknown. Bounds are canonical text (see `store.bounds`).
 
     Attributes:
         theta: Compact theta sketch of the values.
@@ -53,7 +53,7 @@ class ColumnStatistics:
 
     @property
     def distinct(self) -> int | None:
-        """Number of distinct values, as a count that rows without nulls can hold."""
+        """ndv as an integer, limited to the non-null rows; None if unknown."""
         if self.ndv is None:
             return None
         count = max(round(self.ndv), 0)
@@ -64,10 +64,10 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """Statistics of a table at one snapshot, as they are published: complete, unsampled, of that snapshot.
+    """Publishable statistics of a table at one snapshot: complete, not sampled, of exactly that snapshot.
 
     Attributes:
-        left_out: Column → reason, for columns that have statistics which may not be published.
+        left_out: Column → reason, for columns whose statistics may not be published.
     """
 
     namespace: str
@@ -85,7 +85,7 @@ class TableStatistics:
         return f"{self.namespace}.{self.name}"
 
     def to_json(self) -> dict[str, Any]:
-        """The form that travels from the server to a worker; sketches as base64."""
+        """JSON form, sent from the server to a worker; sketches are base64."""
         body = asdict(self)
         for column in body["columns"]:
             for name in _SKETCHES:
@@ -95,7 +95,7 @@ class TableStatistics:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TableStatistics:
-        """The statistics that `to_json` gave; keys of columns that are not known here are passed over."""
+        """Reads the form of `to_json`; ignores unknown fields of columns."""
         known = {item.name for item in fields(ColumnStatistics)}
         columns = []
         for column in body["columns"]:
@@ -107,13 +107,13 @@ class TableStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The table a publisher writes to, and what it needs to get there.
+    """The table a publisher writes to, with connector and options.
 
     Attributes:
         connector: The opened connector of the table's lake.
-        config: How that lake is reached; its options hold resolved secrets.
-        options: Options of this publication, by the home's own names.
-        spark: Gives the worker's Spark session; raises where there is none.
+        config: Address and options of that lake, with resolved secrets.
+        options: Options of this publication.
+        spark: Returns the worker's Spark session; raises if there is none.
     """
 
     connector: Connector
@@ -123,15 +123,16 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Statistics that a home holds now.
+class HomeStatistics:
+    """Statistics that are in a home.
 
     Attributes:
-        snapshot_id: Snapshot they are for; None where the home does not say.
-        distinct: Column → number of distinct values, None where the home keeps none that can be read.
-        row_count: Rows that the home says the table had then.
-        total_size_bytes: Bytes of the files that it had then.
-        analyzed_at: Column → when its statistics were written, of the homes that say.
+        snapshot_id: Snapshot of the statistics; None if the home does not record it.
+        location: File or catalog entry that contains them.
+        distinct: Column → number of distinct values; None if the home has no readable number.
+        row_count: Row count of the table, recorded with the statistics.
+        total_size_bytes: Bytes of the table's files, recorded with the statistics.
+        analyzed_at: Column → time its statistics were written, if the home records it.
     """
 
     snapshot_id: int | None
@@ -144,14 +145,17 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Everything that a write is going to put in place.
+    """Prepared content of a write.
 
     Attributes:
-        distinct: Column → number of distinct values, for the columns that are published.
-        left_out: Column → why the home cannot hold it, or why it may not be published.
-        content: What `write` needs, of the publisher's own kind.
-        is_held: The home holds exactly this already: there is nothing to write.
-        made_snapshot_id: Snapshot by which the home came to hold it, where it made one.
+        snapshot_id: Snapshot of the statistics.
+        location: Place that will contain them.
+        distinct: Column → number of distinct values, for the published columns.
+        left_out: Column → reason why it is not published.
+        content: Data for `write`, in a form private to the publisher.
+        is_current: Whether the home already contains exactly this, so that nothing has to be written.
+        detail: Remark for the publication.
+        made_snapshot_id: Snapshot created by the publication that is current, if any.
     """
 
     snapshot_id: int
@@ -159,7 +163,7 @@ class Draft:
     distinct: Mapping[str, int | None]
     left_out: Mapping[str, str] = field(default_factory=dict)
     content: Any = field(default=None, repr=False)
-    is_held: bool = False
+    is_current: bool = False
     detail: str = ""
     made_snapshot_id: int | None = None
 
@@ -169,8 +173,13 @@ class Publication:
     """Outcome of a publication.
 
     Attributes:
-        made_snapshot_id: Snapshot of the table that the publication itself made, None where it made none.
-        state: CURRENT, or DRY_RUN when nothing was written.
+        snapshot_id: Snapshot of the statistics.
+        to: Name of the home.
+        state: CURRENT, or DRY_RUN if nothing was written.
+        location: Place that contains the statistics.
+        columns: Published columns.
+        made_snapshot_id: Snapshot that the publication created in the table; None if it created none.
+        left_out: Column → reason why it was not published.
     """
 
     snapshot_id: int
@@ -183,18 +192,18 @@ class Publication:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The form that travels from a worker to the server."""
+        """JSON form, sent from a worker to the server."""
         return asdict(self) | {"columns": list(self.columns)}
 
 
 class Publisher(ABC):
-    """One home of statistics. Registered by its `home` in the entry points of `statflight.publishers`.
+    """Base class of publishers, registered by `home` in the entry points of group `statflight.publishers`.
 
     Attributes:
-        home: Its name, as callers say it.
-        formats: Table formats that it takes; empty for all.
-        sketches: Sketch roles that it needs of each column, of NDV and QUANTILES.
-        options: Names of the options it takes.
+        home: Name of the home.
+        formats: Supported table formats; empty for all.
+        sketches: Required sketch roles of each column: NDV, QUANTILES.
+        options: Names of supported options.
     """
 
     home: ClassVar[str]
@@ -204,7 +213,7 @@ class Publisher(ABC):
 
     def __init__(self, destination: Destination, statistics: TableStatistics) -> None:
         self.destination, self.statistics = destination, statistics
-        self.remarks: list[str] = []  # that a write adds to the publication's detail
+        self.remarks: list[str] = []  # added to the publication's detail
         if unknown := sorted(destination.options.keys() - self.options):
             known = ", ".join(sorted(self.options)) or "none"
             raise InvalidArgument(
@@ -214,63 +223,63 @@ class Publisher(ABC):
 
     @abstractmethod
     def prepare(self) -> Draft:
-        """Checks the precondition and builds what is to be written; writes nothing.
+        """Checks the preconditions and builds the draft; writes nothing.
 
         Raises:
-            Conflict: The table moved on: the statistics are of another snapshot's rows.
-            InvalidArgument: The home cannot hold this table.
+            Conflict: The table has a newer snapshot with other rows.
+            InvalidArgument: The home cannot store this table.
             NotFound: The table or the snapshot does not exist.
         """
 
     @abstractmethod
     def write(self, draft: Draft) -> int | None:
-        """Puts a draft in place in one step.
+        """Puts a draft in place atomically.
 
         Returns:
-            The id of the snapshot that this made, None where it made none.
+            Id of the snapshot that this created; None if it created none.
 
         Raises:
-            LostRace: Another writer came first; nothing of the draft is left behind.
-            UpstreamError: The home cannot be written; nothing of the draft is left behind.
+            LostRace: Another writer came first; nothing of the draft remains.
+            UpstreamError: The home cannot be written; nothing of the draft remains.
         """
 
     @abstractmethod
-    def read(self) -> Held | None:
-        """Statistics that the home holds now; None when it holds none."""
+    def read(self) -> HomeStatistics | None:
+        """Reads the statistics in the home that `write` would replace; None if there are none."""
 
-    def held_of_all(self) -> Sequence[Held]:
-        """Statistics that the home holds now, whoever wrote them: of each engine its own.
+    def read_all(self) -> Sequence[HomeStatistics]:
+        """Reads all statistics in the home, one item for each engine that wrote some.
 
         Raises:
-            NotFound: The home has no such table.
+            NotFound: The table does not exist in the home.
             UpstreamError: The home cannot be read.
         """
-        held = self.read()
-        return [] if held is None else [held]
+        stored = self.read()
+        return [] if stored is None else [stored]
 
     @abstractmethod
     def withdraw(self) -> bool:
-        """Removes the statistics of this project from the home; whether there were any."""
+        """Removes the statistics of this project from the home; returns whether there were any."""
 
     def verify(self, draft: Draft) -> str:
-        """Reads back what was written.
+        """Reads the written statistics and compares them with the draft.
 
         Returns:
-            Where it lies.
+            Their location.
 
         Raises:
-            LostRace: Another writer has replaced it, or moved the table on, meanwhile.
+            LostRace: Another writer replaced them, or changed the table, meanwhile.
         """
-        held = self.read()
-        if held is None or held.snapshot_id not in (None, draft.snapshot_id):
+        stored = self.read()
+        if stored is None or stored.snapshot_id not in (None, draft.snapshot_id):
             raise LostRace(f"{self.home}: other statistics were written at the same time")
         for column, distinct in draft.distinct.items():
-            if column not in held.distinct or held.distinct[column] not in (None, distinct):
+            if column not in stored.distinct or stored.distinct[column] not in (None, distinct):
                 raise LostRace(f'{self.home}: the statistics of column "{column}" read back differ from those written')
-        return held.location
+        return stored.location
 
     def newest_snapshot(self) -> int | None:
-        """The table's current snapshot, as its lake has it now."""
+        """The id of the table's current snapshot, read from the lake."""
         of = self.statistics
         listing = self.destination.connector.enumerate_snapshots(
             of.namespace, of.name, target_snapshot_ids=frozenset({of.snapshot_id})
@@ -278,23 +287,23 @@ class Publisher(ABC):
         return listing.current_snapshot_id
 
     def stale_since(self) -> int | None:
-        """The snapshot that the home's statistics were for, when the table has moved on from it; None when current."""
-        held = self.read()
-        if held is None:
+        """The snapshot of the home's statistics if they are stale; None if they are current or missing."""
+        stored = self.read()
+        if stored is None:
             return None
         try:
             self.prepare()
         except Conflict:
-            return held.snapshot_id if held.snapshot_id is not None else self.statistics.snapshot_id
+            return stored.snapshot_id if stored.snapshot_id is not None else self.statistics.snapshot_id
         return None
 
 
 def moved_on(statistics: TableStatistics, newest: object) -> Conflict:
-    """The refusal of statistics that are not of the rows a table has now.
+    """The error for statistics of rows that the table no longer has.
 
     Args:
-        statistics: Of an earlier snapshot.
-        newest: What the table is at, in words.
+        statistics: Statistics of an earlier snapshot.
+        newest: The table's current snapshot, in words.
     """
     return Conflict(
         f'table "{statistics.full_name}" moved on: the statistics are of snapshot {statistics.snapshot_id}, the table '

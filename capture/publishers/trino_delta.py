@@ -1,9 +1,9 @@
-"""`trino`: the extended statistics that Trino's Delta connector reads beside the log.
+"""Home `trino`: the extended statistics that Trino's Delta connector reads from a file next to the log.
 
-One JSON file, `_delta_log/_trino_meta/extended_stats.json`, replaced as a whole: per physical column a HyperLogLog and,
-for texts, the size of the data. Row counts, nulls and bounds Trino takes from the log itself, and it uses none of this
-when a data file has no statistics there. Our theta sketches hash otherwise, so the HyperLogLogs come from a pass over
-the published columns at publish time.
+The JSON file `_delta_log/_trino_meta/extended_stats.json`, replaced atomically, has a HyperLogLog per physical column
+and the data size of string columns. Trino takes row counts, nulls and bounds from the log, and ignores the file if a
+data file has no statistics there. Theta sketches cannot be converted, since they use another hash, so publishing reads
+the columns to build the HyperLogLogs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import Place, open_place
 from capture.publishers.data_pass import scan
 from capture.publishers.files import delete_file, read_file, replace_file, sweep
-from capture.publishers.spi import ColumnStatistics, Draft, Held, LostRace, Publisher, moved_on
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher, moved_on
 from store.errors import InvalidArgument
 from store.logical_types import Kind, parse
 from store.sketches.airlift_hll import HyperLogLog, hash_values, supports
@@ -33,7 +33,7 @@ _VARIABLE: Final = (Kind.STRING, Kind.BINARY)
 
 
 class TrinoDeltaPublisher(Publisher):
-    """The extended statistics that Trino keeps beside a Delta log."""
+    """Trino's extended statistics of a Delta table."""
 
     home: ClassVar[str] = "trino"
     formats: ClassVar[frozenset[str]] = frozenset({"delta"})
@@ -74,18 +74,20 @@ class TrinoDeltaPublisher(Publisher):
         return None
 
     def verify(self, draft: Draft) -> str:
-        """Reads the whole file back: two writers may be at it at once."""
+        """Also compares the whole file, because two writers may have written it concurrently."""
         location = super().verify(draft)
         if self._document() != self._written:
             raise LostRace("trino: other statistics were written at the same time")
         return location
 
-    def read(self) -> Held | None:
+    def read(self) -> HomeStatistics | None:
         document = self._document()
         if document is None:
             return None
         names = {leaf.physical[0]: leaf.column.name for leaf in self._schema(self._table()).columns}
-        return Held(None, self._place.name, {names.get(n, n): None for n in document.get("columnStatistics", {})})
+        return HomeStatistics(
+            None, self._place.name, {names.get(n, n): None for n in document.get("columnStatistics", {})}
+        )
 
     def withdraw(self) -> bool:
         if self._document() is None:
@@ -94,7 +96,7 @@ class TrinoDeltaPublisher(Publisher):
         return True
 
     def _chosen(self, table: Any) -> tuple[list[ColumnStatistics], dict[str, str]]:
-        """The columns the home can hold, and why it cannot hold the others."""
+        """The columns that Trino can use, and column → reason for the others."""
         partitions, schema = set(table.metadata().partition_columns or ()), self._schema(table)
         columns, left_out = [], dict(self.statistics.left_out)
         for column in self.statistics.columns:
@@ -110,7 +112,7 @@ class TrinoDeltaPublisher(Publisher):
         return columns, left_out
 
     def _analyze(self, columns: list[ColumnStatistics]) -> dict[str, tuple[HyperLogLog, int]]:
-        """Per column a sketch of its values and the bytes of its texts, from a pass over the data."""
+        """Column → HyperLogLog of its values and total bytes of its strings, from a pass over the data."""
         types = {column.name: column.logical_type for column in columns}
         analyzed = {name: (HyperLogLog(), 0) for name in types}
 
@@ -128,7 +130,7 @@ class TrinoDeltaPublisher(Publisher):
         return analyzed
 
     def _document(self) -> dict[str, Any] | None:
-        """The file as it is; None when there is none that can be read."""
+        """The content of the file; None if it is missing or malformed."""
         try:
             document = json.loads(read_file(self._place) or b"null")
         except ValueError:
@@ -182,7 +184,7 @@ def _actions(table: Any) -> pa.Table:
 
 
 def _files(table: Any) -> list[str]:
-    """The live files with their deletion vectors: what the rows of a version are."""
+    """The live files with their deletion vectors, which determine the rows of a version."""
     actions = _actions(table)
     names = [name for name in ("path", "deletion_vector") if name in actions.column_names]
     return sorted(map(str, actions.select(names).to_pylist()))
@@ -194,7 +196,7 @@ def _files_without_statistics(table: Any) -> int:
 
 
 def _modified_ms(table: Any) -> int:
-    """The newest modification time of a live file: Trino's next ANALYZE reads files after it only."""
+    """Newest modification time of a live file in milliseconds; Trino's next ANALYZE reads only newer files."""
     times = _actions(table)["modification_time"]
     newest = pc.max(times.cast(pa.int64()) if not pa.types.is_timestamp(times.type) else times.cast(
         pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())).as_py()  # fmt: skip

@@ -90,7 +90,7 @@ def test_a_rest_catalog_that_answers_409_is_asked_again(rest_table, times):
 def test_a_rest_catalog_that_always_answers_500(rest_table):
     server, table = rest_table
     server.fault(status=500, times=99, method="POST", about=table.name)
-    with pytest.raises(UpstreamError, match="did not say whether it took the commit"):
+    with pytest.raises(UpstreamError, match="it is unknown whether it applied the commit"):
         publish(table.publisher(), pause=lambda _: None)
     assert not statistics_files(server, table)[1]
 

@@ -262,7 +262,7 @@ def captured(spark, table: Table, database: Path) -> tuple[dict[str, float | Non
 
 def test_statistics_of_sparks_analyze_are_read_back(spark, tmp_path):
     table = built(spark, tmp_path, rows(0, 150))
-    assert "it holds none" in captured(spark, table, tmp_path / "1.duckdb")[1]
+    assert "it has none" in captured(spark, table, tmp_path / "1.duckdb")[1]
     spark().sql(f"ANALYZE TABLE {table.name} COMPUTE STATISTICS FOR ALL COLUMNS")
     ndv, detail = captured(spark, table, tmp_path / "2.duckdb")
     assert ndv["id"] == pytest.approx(150, rel=0.05) and ndv["label"] and detail == ""

@@ -19,7 +19,7 @@ from capture.connectors.spi import ConnectorConfig, NativeStats, Schema, Snapsho
 from capture.engines.native.engine import NativeEngine
 from capture.publishers import check_home_options
 from capture.publishers.reading_back import doubts, with_catalogs
-from capture.publishers.spi import Held
+from capture.publishers.spi import HomeStatistics
 from capture.store_sink import LocalStore
 from store.errors import InvalidArgument
 from tests.capture.publishers.test_glue import glue, options
@@ -109,7 +109,7 @@ def test_statistics_in_glue(lake, tmp_path, glue):
         "StatisticsData": {"Type": "LONG", "LongColumnStatisticsData": counts},
     }  # fmt: skip
     _, detail, _ = captured(lake, tmp_path, statistics_from="glue", **home)
-    assert detail == "no statistics of glue: default.t does not tell of how many rows they are"
+    assert detail == "no statistics of glue: default.t has no row count"
     handler.entry["Parameters"] = {"numRows": "150"} | analyzed_by_spark(lake)
     assert captured(lake, tmp_path, statistics_from="glue", **home)[:2] == ({"id": 77.0, "label": 5.0}, "")
 
@@ -120,13 +120,13 @@ def test_a_catalog_that_does_not_answer_does_not_stop_a_capture(lake, tmp_path, 
     assert (ndv["id"], row["row_count"]) == (None, 150)
     options = hive_options(metastore[1]) | {"statistics_from.hive.table": "u"}
     assert "default.u does not exist" in captured(lake, tmp_path, **options)[1]
-    assert captured(lake, tmp_path, **hive_options(metastore[1]))[1] == "no statistics of hive: it holds none"
+    assert captured(lake, tmp_path, **hive_options(metastore[1]))[1] == "no statistics of hive: it has none"
     assert "no Spark session" in captured(lake, tmp_path, statistics_from="spark")[1]
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("iceberg", "lie in the table and are read without it; expected some of glue, hive, spark"),
+    [("iceberg", "are in the table and are always read; expected some of glue, hive, spark"),
      ("hove", '"hove" is not a home')],
 )  # fmt: skip
 def test_only_catalogs_are_read(lake, tmp_path, name, expected):
@@ -146,7 +146,7 @@ def test_options_of_homes_are_checked_before_they_are_needed(option, expected):
     check_home_options({"publish": "hive", "publish.hive.uri": "x", "publish.trino.x": "y", "timeout": "3"})
 
 
-ROWS_AND_SIZE = Held(None, "t", {"a": 5}, 10, 100, {"a": AT})
+ROWS_AND_SIZE = HomeStatistics(None, "t", {"a": 5}, 10, 100, {"a": AT})
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ ROWS_AND_SIZE = Held(None, "t", {"a": 5}, 10, 100, {"a": AT})
         (ROWS_AND_SIZE, True, ""),
         (replace(ROWS_AND_SIZE, row_count=9), True, "9 rows, the table has 10"),
         (replace(ROWS_AND_SIZE, total_size_bytes=99), True, "99 bytes, the table has 100"),
-        (replace(ROWS_AND_SIZE, analyzed_at={}), True, "does not tell when"),
+        (replace(ROWS_AND_SIZE, analyzed_at={}), True, "has no time of analysis"),
         (replace(ROWS_AND_SIZE, analyzed_at={"a": AT - timedelta(seconds=1)}), True, ""),
         (replace(ROWS_AND_SIZE, analyzed_at={"a": AT - timedelta(seconds=2)}), True, "before the table's last"),
         (replace(ROWS_AND_SIZE, total_size_bytes=None), True, ""),
         (replace(ROWS_AND_SIZE, total_size_bytes=None, analyzed_at={"a": AT - timedelta(seconds=1)}), True, "before"),
-        (replace(ROWS_AND_SIZE, row_count=None), True, "does not tell of how many rows"),
+        (replace(ROWS_AND_SIZE, row_count=None), True, "has no row count"),
         (replace(ROWS_AND_SIZE, row_count=None), False, ""),
     ],
 )
