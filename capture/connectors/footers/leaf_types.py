@@ -1,7 +1,7 @@
-"""The columns of a Parquet file: their types, and how to read the raw bytes of their statistics.
+"""Columns of a Parquet file: their types, and decoders for their raw statistics.
 
-pyarrow gives the schema. Nanoseconds become microseconds outwards, inexact where something was cut; INT96 has no order
-and so no bounds.
+The schema comes from pyarrow. Nanoseconds are rounded outwards to microseconds and flagged inexact if that changed
+them; INT96 has no order and therefore no bounds.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ _NUMBERS: Final = {
     "FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d"),
 }  # fmt: skip
 
-Bound = tuple[Any, Any, bool]  # rounded down, rounded up, whether that changed it
+Bound = tuple[Any, Any, bool]  # value rounded down, value rounded up, whether rounding changed it
 
 
 @dataclass(frozen=True, slots=True)
 class FooterLeaf:
-    """A column of a file: `index` is its leaf in the footer, None for a container. `kind` None = a null column."""
+    """A column of a file. `index` is its position among the footer's leaves; None for a container."""
 
     parts: tuple[str, ...]
     logical_type: LogicalType
     nullable: bool
     index: int | None
-    read: Callable[[Any], Any] | None = None  # raw statistic → (value downwards, value upwards, cut), None = no bounds
+    read: Callable[[Any], Any] | None = None  # decodes a raw statistic to a Bound; None: no bounds
     physical: str = ""
     required: bool = False
-    old_bounds: bool = False  # `min`/`max` of old writers mean something
+    old_bounds: bool = False  # the deprecated `min`/`max` are usable
     is_bytes: bool = False  # values that a writer may truncate
     is_float: bool = False
-    untyped: bool = False  # Arrow's null type: any other type of the name wins
+    untyped: bool = False  # Arrow's null type; another file's type of the column takes precedence
     field_id: int | None = None
-    width_bytes: int | None = None  # of an integer, as readers see it
+    width_bytes: int | None = None  # width of an integer in the Arrow type
 
     @property
     def is_leaf(self) -> bool:
-        """True when the column has values of its own; structs, lists and maps have none."""
+        """True if the column has scalar values; structs, lists and maps do not."""
         return self.index is not None
 
     @property
     def name(self) -> str:
-        """Its dotted path, which another column may share."""
+        """Dotted path, not necessarily unique."""
         return ".".join(self.parts)
 
     @property
     def key(self) -> str:
-        """Its identity within the file."""
+        """Unique key within the file."""
         return column_key(self.parts)
 
 
 def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[FooterLeaf, ...]:
-    """The columns of a file, structs before their leaves. Arrow's tree and the footer's leaves come in one order."""
+    """The columns of a file, structs before their leaves, in the order of the Arrow schema and the footer."""
     columns = metadata.schema
     leaves: list[FooterLeaf] = []
     position = 0
@@ -95,7 +95,7 @@ def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[FooterLeaf,
 
 
 def _width(type: pa.DataType) -> int:
-    """The number of leaves that an Arrow type takes in a footer."""
+    """Number of footer leaves of an Arrow type."""
     if isinstance(type, pa.BaseExtensionType):
         return _width(type.storage_type)
     if pa.types.is_dictionary(type):
@@ -120,7 +120,7 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
     read = None
     untyped = pa.types.is_null(type) or annotation in ("UNDEFINED", "NULL")
     if kind.orderable and not untyped and physical != "INT96":
-        read = _reading(kind, str(logical), unsigned, column, type)
+        read = _decoder(kind, str(logical), unsigned, column, type)
     return FooterLeaf(
         parts,
         kind,
@@ -141,10 +141,10 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
 _US_PER: Final = {"milliseconds": 1000, "microseconds": 1, "s": 1_000_000, "ms": 1000, "us": 1}
 
 
-def _reading(
+def _decoder(
     kind: LogicalType, logical: str, unsigned: bool, column: pq.ColumnSchema, type: pa.DataType
 ) -> Callable[[Any], Any] | None:
-    """The reader of a statistic, giving (lower, upper, cut): both the value, unless something was cut from it."""
+    """Creates the decoder of a statistic; None if the type has no usable bounds."""
     physical = column.physical_type
     match kind.kind:
         case Kind.BOOLEAN:
@@ -191,7 +191,7 @@ def _text(raw: bytes) -> tuple[bytes, bytes, bool] | None:
     try:
         raw.decode()
     except UnicodeDecodeError:
-        return None  # cut within a character, or no text at all
+        return None  # truncated within a character, or not UTF-8
     return raw, raw, False
 
 
@@ -200,21 +200,21 @@ def _nanoseconds(raw: int) -> tuple[int, int, bool]:
 
 
 def bound(leaf: FooterLeaf, data: bytes) -> Bound | None:
-    """A bound of a footer, decoded.
+    """Decodes a bound of a footer.
 
     Args:
-        leaf: The column; it has a reader (`read`).
-        data: The bytes of the statistic, as the footer has them.
+        leaf: The column; `read` is not None.
+        data: Bytes of the statistic in the footer.
 
     Returns:
-        The value as text or number, or None where the bytes do not fit the type or are NaN.
+        The bound; None if the bytes do not fit the type or are NaN.
     """
     assert leaf.read is not None
     number = _NUMBERS.get(leaf.physical)
     try:
         value: Bound | None = leaf.read(data if number is None else number.unpack(data)[0])
     except (ValueError, struct.error, ArithmeticError):
-        return None  # not as long as its type is
+        return None  # wrong length for the type
     return None if value is None or value[0] != value[0] else value  # NaN
 
 
@@ -222,7 +222,7 @@ def bound(leaf: FooterLeaf, data: bytes) -> Bound | None:
 
 
 def typed(values: list[Any], kind: LogicalType, of: LogicalType) -> pa.Array:
-    """Bounds of one file type as an array of another that they were promoted to; what does not fit is unknown."""
+    """Converts bounds from a file's type to the table's promoted type; values that do not fit become null."""
     from store.logical_types import to_arrow
 
     target = to_arrow(of)
@@ -252,7 +252,7 @@ def typed(values: list[Any], kind: LogicalType, of: LogicalType) -> pa.Array:
 
 
 def promoted(one: LogicalType, other: LogicalType) -> LogicalType | None:
-    """The type that holds the values of both, None when there is none."""
+    """The common type of two types; None if there is none."""
     if one == other:
         return one
     kinds = {one.kind, other.kind}

@@ -1,14 +1,13 @@
-"""Parquet footers: statistics of each leaf column, and how far they can be trusted.
+"""Reads Parquet footers: statistics of each leaf column and their reliability.
 
-`footer_leaves` knows the columns and what raw values mean. The statistics are read from the thrift by
-`thrift.read_chunks`: pyarrow shows neither exactness nor NaN counts, and ends the process at some damaged footers.
-Rules:
+`leaf_types` has the columns and decodes values. Statistics are parsed from the Thrift bytes by `thrift.read_chunks`,
+because pyarrow exposes neither exactness nor NaN counts, and crashes the process on some damaged footers. Rules:
 
-* what counts is `min_value`/`max_value` under a declared column order; the older `min`/`max` only of signed numbers
-  (writers compared everything else as they liked: parquet-mr 1.8 told 2.00 as the minimum of decimals from 1.00 on);
-* numbers, dates, times, booleans: exact bounds. Floats: bounds skip NaN (store/SEMANTICS.md §4), exact as the least
-  and greatest number; a NaN bound is not a bound, and nan_count is known only where the footer has it;
-* byte arrays: as flagged; where there is no flag, exact if the writer never truncates, else not known (null).
+* `min_value`/`max_value` are used if the column order is declared; the deprecated `min`/`max` only for signed numbers,
+  because writers compared other types inconsistently (parquet-mr 1.8 wrote 2.00 as minimum of decimals from 1.00);
+* numbers, dates, times, booleans have exact bounds. Bounds of floats skip NaN (store/SEMANTICS.md §4) and are exact as
+  least and greatest number; a NaN bound is ignored, and nan_count is known only if the footer has it;
+* byte arrays: exactness as flagged; without a flag, exact if the writer never truncates, else unknown (null).
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from capture.connectors.footers.thrift import Chunk, Chunks, read_chunks
 from capture.connectors.storage.places import Place, Unreadable, first_line
 from store.errors import UpstreamError
 
-READERS: Final = 8  # footers asked for at once from an object store; locally threads are slower than one
-_TAIL: Final = 65_536  # what is read from the end of a file to find most footers whole
+READERS: Final = 8  # footers read concurrently from an object store; locally, threads are slower
+_TAIL: Final = 65_536  # bytes read from the end of a file, enough for most footers
 
 
 @dataclass(slots=True)
 class LeafStats:
-    """Statistics of one leaf over all row groups; None is unknown."""
+    """Statistics of one leaf over all row groups; None means unknown."""
 
     null_count: int | None = 0
     nan_count: int | None = None
@@ -54,19 +53,19 @@ class Footer:
     size: int
     whole_bytes: bool | None
     groups: list[list[Chunk]] = field(repr=False)
-    positions: Mapping[str, int] = field(repr=False)  # of leaves, by key
+    positions: Mapping[str, int] = field(repr=False)  # key → index in `leaves`
 
     def leaf(self, key: str) -> FooterLeaf | None:
-        """The column with this key (names joined by dots); None where the file lacks it."""
+        """The column with a key; None if the file does not have it."""
         position = self.positions.get(key)
         return None if position is None else self.leaves[position]
 
     def stats(self, leaf: FooterLeaf) -> LeafStats:
-        """The statistics of a leaf, row groups rolled up."""
+        """Statistics of a leaf, rolled up over the row groups."""
         return _rolled_up(self, leaf)
 
     def rolled_up(self) -> tuple[LeafStats | None, ...]:
-        """The statistics of all leaves in their order, None for containers."""
+        """Statistics of all leaves in order; None for containers."""
         return tuple(_rolled_up(self, leaf) if leaf.is_leaf else None for leaf in self.leaves)
 
 
@@ -74,10 +73,10 @@ class Footer:
 
 
 def read_footer(place: Place) -> Footer:
-    """The footer of one file.
+    """Reads the footer of one file.
 
     Raises:
-        Unreadable: The file is not Parquet, or its footer is corrupt; names the file by its last part and the reason.
+        Unreadable: The file is not Parquet, or its footer is corrupt; has the file name and the reason.
         UpstreamError: The file cannot be reached.
     """
     name = place.stem
@@ -85,27 +84,29 @@ def read_footer(place: Place) -> Footer:
         with place.file_system.open_input_file(place.path) as file:
             data = _footer_bytes(file)
             chunks = None if data is None else read_chunks(data)
-            alike = None if chunks is None else _alike.get(chunks.kind)
-            if data is None or chunks is None or alike is None:
-                alike = _look(pq.read_metadata(file))
-        if data is None or chunks is None:  # pyarrow knows what is wrong with most files
+            shared = None if chunks is None else _file_kinds.get(chunks.kind)
+            if data is None or chunks is None or shared is None:
+                shared = _file_kind(pq.read_metadata(file))
+        if data is None or chunks is None:  # usually pyarrow raised a more specific error above
             raise ValueError("its footer is not where it should be")
-        _check(chunks, alike.physical)
+        _check(chunks, shared.physical)
     except FileNotFoundError:
         raise Unreadable(f'file "{name}" is gone', hint="discover the table again") from None
     except PermissionError:
         raise Unreadable(f'file "{name}" may not be read') from None
     except (pa.ArrowException, OSError, ValueError, IndexError, RecursionError, MemoryError) as error:
         raise _refused(place, name, error) from None
-    if len(_alike) >= _KINDS:
-        _alike.clear()
-    _alike[chunks.kind] = alike
-    return Footer(place, chunks.row_count, alike.leaves, len(data), alike.whole_bytes, chunks.groups, alike.positions)
+    if len(_file_kinds) >= _MAX_KINDS:
+        _file_kinds.clear()
+    _file_kinds[chunks.kind] = shared
+    return Footer(
+        place, chunks.row_count, shared.leaves, len(data), shared.whole_bytes, chunks.groups, shared.positions
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Alike:
-    """Properties shared by files of one schema and writer: pyarrow is asked about the first of them only."""
+class _FileKind:
+    """Properties shared by all files with the same schema and writer; derived with pyarrow from the first one only."""
 
     leaves: tuple[FooterLeaf, ...]
     physical: list[str]
@@ -113,22 +114,22 @@ class _Alike:
     positions: Mapping[str, int]
 
 
-_KINDS: Final = 64
-_alike: dict[tuple[bytes, bytes, bytes], _Alike] = {}
+_MAX_KINDS: Final = 64
+_file_kinds: dict[tuple[bytes, bytes, bytes], _FileKind] = {}
 
 
-def _look(metadata: pq.FileMetaData) -> _Alike:
+def _file_kind(metadata: pq.FileMetaData) -> _FileKind:
     try:
         whole_bytes = _whole_bytes(metadata.created_by)
     except UnicodeDecodeError:
         whole_bytes = None
     leaves = leaves_of(metadata, metadata.schema.to_arrow_schema())
     physical = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
-    return _Alike(leaves, physical, whole_bytes, {leaf.key: position for position, leaf in enumerate(leaves)})
+    return _FileKind(leaves, physical, whole_bytes, {leaf.key: position for position, leaf in enumerate(leaves)})
 
 
 def _footer_bytes(file: pa.NativeFile) -> bytes | None:
-    """The thrift of a footer, None where the file does not end as a plain Parquet file does."""
+    """The Thrift bytes of a footer; None if the file does not end like an unencrypted Parquet file."""
     size = file.size()
     start = max(0, size - _TAIL)
     tail: bytes = file.read_at(size - start, start)
@@ -139,7 +140,7 @@ def _footer_bytes(file: pa.NativeFile) -> bytes | None:
 
 
 def _check(chunks: Chunks, physical: list[str]) -> None:
-    """Refuses a footer that contradicts its own schema; readers built on pyarrow end the process at such a one."""
+    """Rejects a footer that contradicts its schema, which could crash readers built on pyarrow."""
     row_count = chunks.row_count
     if row_count < 0 or sum(chunks.rows) != row_count or any(rows < 0 for rows in chunks.rows):
         raise ValueError(f"its footer says {row_count} rows, its row groups {sum(chunks.rows)}")
@@ -157,7 +158,7 @@ def _refused(place: Place, name: str, error: Exception) -> UpstreamError:
 
 
 def read_footers(places: Sequence[Place]) -> Iterator[Footer]:
-    """The footers of many files, in order; several at once where a file is far away."""
+    """Reads the footers of files in order, concurrently if remote."""
     if not places or places[0].is_local or len(places) == 1:
         yield from map(read_footer, places)
         return
@@ -167,7 +168,7 @@ def read_footers(places: Sequence[Place]) -> Iterator[Footer]:
 
 
 def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` items in a row, the last one shorter."""
+    """Splits items into lists of `size`; the last one may be shorter."""
     iterator = iter(items)
     while group := list(islice(iterator, size)):
         yield group
@@ -177,11 +178,11 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _whole_bytes(created_by: str | None) -> bool | None:
-    """True for a writer that does not flag its bounds and leaves byte arrays whole; None where that is not known."""
+    """True for a writer that never truncates bounds of byte arrays (though it does not flag them); None if unknown."""
     match = re.match(r"(?P<name>parquet-cpp(?:-arrow)?|parquet-mr) version (?P<version>\d+\.\d+)", created_by or "")
     if match is None:
         return None
-    # parquet-cpp leaves out what is longer than its limit; parquet-mr may be told to truncate from 1.11 on, silently.
+    # parquet-cpp omits bounds above its limit; parquet-mr can be configured to truncate since 1.11, without a flag.
     return True if match["name"] != "parquet-mr" or match["version"] == "1.10" else None
 
 
@@ -239,7 +240,7 @@ def _exact(leaf: FooterLeaf, footer: Footer, flag: bool | None, cut: bool) -> bo
 
 
 def _merged(sofar: bool | None, this: bool | None, bound: Any, other: Any) -> bool | None:
-    """Exactness of the outermost bound: of two equal ones, one that is exact is enough."""
+    """Exactness of the outer of two bounds; of equal bounds, one exact is enough."""
     if bound is None or bound != other:
         return this
     return True if sofar or this else (False if sofar is False and this is False else None)

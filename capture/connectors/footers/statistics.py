@@ -1,4 +1,4 @@
-"""Statistics of columns from the footers of many files, kept for the next look."""
+"""Column statistics from the footers of many files, cached."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from capture.connectors.storage.immutable_cache import COLUMNS, FILES
 from capture.connectors.storage.places import Place
 from store.logical_types import Kind, LogicalType, to_arrow
 
-_STATS_BYTES: Final = 300  # of one leaf's statistics in memory, about
-_GROUP: Final = 256  # files whose footers are read at once
+_STATS_BYTES: Final = 300  # estimated memory of one leaf's statistics
+_GROUP: Final = 256  # files per batch of footers
 _FLOATS: Final = (Kind.FLOAT, Kind.DOUBLE)
 
 FileStats: TypeAlias = tuple[LeafStats | None, ...]
-"""Statistics of each leaf of a footer, None for containers."""
+"""Statistics of each leaf of a footer; None for containers."""
 
 Key: TypeAlias = tuple[str, int, int]
 
 
 class DataFile(Protocol):
-    """A file whose footer is read: its place, and a key that changes with its content."""
+    """A file with a footer: its place, and a key that changes with its content."""
 
     @property
     def place(self) -> Place:
@@ -33,12 +33,12 @@ class DataFile(Protocol):
 
     @property
     def key(self) -> Key:
-        """The identity of the content: equal keys have equal footers."""
+        """Cache key; files with equal keys have equal footers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A data file as a log or manifest lists it; `mark` is its time, or 0."""
+    """A data file from a log or manifest; `mark` is its modification time, or 0."""
 
     place: Place
     size_bytes: int
@@ -51,10 +51,10 @@ class ListedFile:
 
 
 class FooterCache:
-    """Footers of files that never change, read once for all looks of a worker.
+    """Reads footers through the worker's cache of immutable files.
 
     Args:
-        scope: What separates one connector's cached reads from another's.
+        scope: Prefix of cache keys, see `immutable_cache.scope`.
     """
 
     def __init__(self, scope: str):
@@ -73,7 +73,7 @@ class FooterCache:
             yield from (cached[file.key] for file in group)
 
     def statistics(self, files: Sequence[DataFile]) -> list[tuple[Footer, FileStats]]:
-        """Footers with the statistics of their leaves, row groups rolled up.
+        """Footers with the statistics of their leaves, rolled up over row groups.
 
         Raises:
             UpstreamError: A file cannot be read; names it.
@@ -90,7 +90,7 @@ class FooterCache:
     def _read(self, files: Sequence[DataFile]) -> Iterator[tuple[Key, Footer, FileStats]]:
         for file, footer in zip(files, read_footers([file.place for file in files]), strict=True):
             stats = footer.rolled_up()
-            footer.groups = []  # large, and rolled up by now
+            footer.groups = []  # not needed any more, and large
             key = ("footer", self._scope, file.key)
             FILES.put(key, footer, 300 + 2 * len(file.place.path))
             COLUMNS.put(key, stats, _STATS_BYTES * len(stats))
@@ -100,12 +100,12 @@ class FooterCache:
 def footer_facts(
     footers: Sequence[tuple[Footer, FileStats] | None], find: Callable[[Footer], int | None], kind: LogicalType
 ) -> dict[str, Any]:
-    """Counts and bounds of one column in many files, as `file_columns.column_rows` takes them.
+    """Counts and bounds of one column in many files, as arguments of `file_columns.column_rows`.
 
     Args:
-        footers: The files; None for one that is not known.
-        find: The position of the column among the leaves of a footer; None where the file lacks it, and reads as null.
-        kind: The column's type, which the types of the files were promoted to.
+        footers: Footer and statistics of each file; None if unknown.
+        find: Returns the column's index among the leaves of a footer; None if the file lacks it, which means all null.
+        kind: Type of the table's column, to which the types of the files are promoted.
     """
     nulls: list[int | None] = []
     nans: list[int | None] = []

@@ -1,7 +1,7 @@
-"""Statistics of column chunks, read from the compact thrift of a Parquet footer.
+"""Parses statistics of column chunks from the compact Thrift encoding of a Parquet footer.
 
-Only what statistics need; the rest is stepped over. Works on plain bytes and a position, which is what makes it fast
-enough in Python: about ten microseconds a chunk.
+Fields that statistics do not need are skipped. Functions take the bytes and a position and return the new position,
+which is fast enough in Python: about ten microseconds per chunk.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _ST
 
 @dataclass(slots=True)
 class Chunk:
-    """One column chunk: its statistics as they stand, None where absent.
+    """Undecoded statistics of one column chunk; None if absent.
 
-    `ordered` tells that the file declares the order under which `min_value` and `max_value` are meant; `old_min` and
-    `old_max` are the fields of older writers, meant under signed order if at all.
+    `ordered` is True if the file declares the order of `min_value` and `max_value`. `old_min` and `old_max` are the
+    deprecated fields of older writers, defined for signed order only.
     """
 
     physical: str = ""
@@ -37,9 +37,9 @@ class Chunk:
 
 @dataclass(slots=True)
 class Chunks:
-    """The chunks of each row group in the order of the schema's leaves, and the rows of each group.
+    """The chunks of each row group, in the order of the schema's leaves, and the row count of each group.
 
-    `schema` is the list of schema elements as it stands, `arrow_schema` the metadata that Arrow adds to it.
+    `schema` is the encoded list of schema elements, `arrow_schema` the metadata added by Arrow.
     """
 
     groups: list[list[Chunk]]
@@ -51,12 +51,12 @@ class Chunks:
 
     @property
     def kind(self) -> tuple[bytes, bytes, bytes]:
-        """A key of the schema and writer: files with equal kinds have equal columns."""
+        """Key of schema and writer; files with equal kinds have equal columns."""
         return self.schema, self.arrow_schema, self.created_by
 
 
 def read_chunks(data: bytes) -> Chunks:
-    """The chunks of a footer (`FileMetaData`).
+    """Parses the chunks of a footer (`FileMetaData`).
 
     Raises:
         ValueError: The bytes are not Thrift, or are truncated.
@@ -101,7 +101,7 @@ def _file(data: bytes) -> Chunks:
             at = _skip(data, at, type)
     for group in file.groups:
         for chunk, order in zip(group, orders, strict=False):
-            chunk.ordered = order in (1, 2)  # by type, or IEEE 754 total order
+            chunk.ordered = order in (1, 2)  # TYPE_ORDER, or IEEE_754_TOTAL_ORDER
     return file
 
 
@@ -135,7 +135,7 @@ def _column_chunk(data: bytes, at: int, chunk: Chunk) -> int:
 def _column_metadata(data: bytes, at: int, chunk: Chunk) -> int:
     number = 0
     while header := data[at]:
-        if header > 15:  # as `_field`, without the call: this is where the time goes
+        if header > 15:  # `_field` inlined, because this is the hottest loop
             number, type, at = number + (header >> 4), header & 15, at + 1
         else:
             number, type, at = _field(data, at, header, number)
@@ -190,7 +190,7 @@ def _statistics(data: bytes, at: int, chunk: Chunk) -> int:
 
 
 def _pair(data: bytes, at: int) -> tuple[bytes, bytes, int]:
-    """Key and value of a piece of metadata."""
+    """Key and value of a metadata entry."""
     values = {1: b"", 2: b""}
     number = 0
     while header := data[at]:
@@ -210,7 +210,7 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _union(data: bytes, at: int) -> tuple[int, int]:
-    """The number of the field that a union has."""
+    """Number of the field that is set in a union."""
     variant = number = 0
     while header := data[at]:
         number, type, at = _field(data, at, header, number)
@@ -223,7 +223,7 @@ def _union(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _field(data: bytes, at: int, header: int, number: int) -> tuple[int, int, int]:
-    """Number and type of a field whose header byte is at `at`, and where its value begins."""
+    """Number and type of the field whose header byte is at `at`, and the position of its value."""
     if header > 15:
         return number + (header >> 4), header & 15, at + 1
     number, at = _integer(data, at + 1)
@@ -291,7 +291,7 @@ def _skip(data: bytes, at: int, type: int) -> int:
         number = 0
         while header := data[at]:
             inner = header & 15
-            if inner in (_I32, _I64, _I16) and header > 15:  # nearly all that is skipped, at no call
+            if inner in (_I32, _I64, _I16) and header > 15:  # inlined, because nearly all skipped fields are integers
                 at += 1
                 while data[at] > 127:
                     at += 1
@@ -319,7 +319,7 @@ def _skip(data: bytes, at: int, type: int) -> int:
 
 
 def _skip_element(data: bytes, at: int, type: int) -> int:
-    """As `_skip`, where a boolean is a byte of its own; an element of no length may not go on for ever."""
+    """As `_skip`, for elements of containers, in which a boolean is one byte; checks the end of the data."""
     if at >= len(data):
         raise IndexError("it ends too soon")
     return at + 1 if type in (_TRUE, _FALSE) else _skip(data, at, type)

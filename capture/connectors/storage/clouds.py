@@ -1,4 +1,4 @@
-"""The file systems of object stores, from options under any of the names that libraries have for one thing."""
+"""Creates the file systems of object stores from options, under the names of any library."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from capture.connectors.storage.google_tokens import access_token, parse_key
 
 
 class StorageOptions:
-    """Storage options looked up by any of the names that libraries have for one thing."""
+    """Storage options, looked up by the names that different libraries use for an option."""
 
     def __init__(self, options: Mapping[str, str]):
-        self._held = {name.lower().replace("-", "_"): value for name, value in options.items()}
+        self._options = {name.lower().replace("-", "_"): value for name, value in options.items()}
         self.timeout = timeout_of(options)
 
     def text(self, *names: str) -> str | None:
-        """The first of these options that is given and not empty."""
-        return next((self._held[name] for name in names if self._held.get(name)), None)
+        """The first of these options that is not empty; None if all are."""
+        return next((self._options[name] for name in names if self._options.get(name)), None)
 
     def flag(self, *names: str) -> bool | None:
-        """The same as a boolean: true, 1, yes and on are true, other words false."""
+        """The same as a boolean: true, 1, yes and on are true, anything else is false."""
         value = self.text(*names)
         return None if value is None else value.strip().lower() in ("true", "1", "yes", "on")
 
 
 def s3(options: StorageOptions) -> pafs.FileSystem:
-    """Amazon's store, or one that speaks its protocol."""
+    """The file system of S3 or a compatible store."""
 
     def of(*names: str) -> str | None:
         return options.text(*(p + n for n in names for p in ("aws_", "", "s3.", "s3_", "client.")))
 
     endpoint = of("endpoint_url", "endpoint", "endpoint_override")
-    # The library tries three times before it gives up.
+    # The library makes three attempts.
     settings: dict[str, Any] = {"connect_timeout": min(5.0, options.timeout), "request_timeout": options.timeout / 3}
     if endpoint:
         scheme, separator, host = endpoint.rpartition("://")
@@ -64,7 +64,7 @@ def s3(options: StorageOptions) -> pafs.FileSystem:
 
 
 def gcs(options: StorageOptions) -> pafs.FileSystem:
-    """Google's store."""
+    """The file system of Google Cloud Storage."""
 
     def of(*names: str) -> str | None:
         return options.text(*(p + n for n in names for p in ("google_", "")))
@@ -89,7 +89,7 @@ def gcs(options: StorageOptions) -> pafs.FileSystem:
 
 
 def azure(options: StorageOptions, account: str) -> pafs.FileSystem:
-    """Azure's store; `account` is the storage account that the uri names."""
+    """The file system of Azure's Data Lake Storage; `account` is the storage account in the URI."""
 
     def of(*names: str) -> str | None:
         return options.text(*(p + n for n in names for p in ("azure_storage_", "azure_", "", "adls.")))
@@ -109,9 +109,10 @@ def azure(options: StorageOptions, account: str) -> pafs.FileSystem:
 
 
 def _azure_hosts(endpoint: str, account: str) -> dict[str, str]:
-    """Hosts of the services of an account: its name leads the host, or is the first part of an emulator's path.
+    """Settings for the blob and dfs hosts of an account, without the account's name.
 
-    The file system puts it in its place itself: before an authority with a leading dot, after any other.
+    The file system inserts the name itself: before an authority with a leading dot, else as first part of the path, as
+    emulators expect it.
     """
     scheme, separator, host = endpoint.rstrip("/").rpartition("://")
     host = host.removesuffix(f"/{account}")

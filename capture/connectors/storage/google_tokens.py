@@ -1,7 +1,7 @@
-"""Access tokens for the key of a Google service account: pyarrow takes a token, and finds keys only in the environment.
+"""Access tokens for Google service account keys, because pyarrow accepts tokens only, except from the environment.
 
-A key is JSON, given as option `google_service_account_key` or as the file that `google_service_account` names. One with
-`disable_oauth`, as for emulators, needs no token; its `gcs_base_url` is where the store is.
+A key is JSON, in option `google_service_account_key` or in the file named by `google_service_account`. A key with
+`disable_oauth`, for emulators, needs no token; its `gcs_base_url` is the address of the store.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from store.errors import InvalidArgument, UpstreamError
 
 SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-_LIFE: Final = 3600  # seconds that Google gives a token at most
-_SPARE: Final = 600  # seconds before its end when a token is renewed
+_LIFE: Final = 3600  # seconds; maximum lifetime of a token
+_SPARE: Final = 600  # seconds before expiry at which a token is renewed
 
 Token = tuple[str, datetime]
-"""A token and when it ends."""
+"""A token and its expiry time."""
 
-_held: dict[str, Token] = {}
+_tokens: dict[str, Token] = {}
 _lock = threading.Lock()
 
 
 def parse_key(text: str) -> Mapping[str, Any]:
-    """The key in a text, or in the file that it names.
+    """Parses a key, given as JSON or as the path of a file.
 
     Raises:
-        InvalidArgument: It is neither; never repeats it.
+        InvalidArgument: The key cannot be read or is not a service account key; never shows the key.
     """
     try:
         key = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
@@ -53,24 +53,24 @@ def parse_key(text: str) -> Mapping[str, Any]:
 
 
 def access_token(key: Mapping[str, Any], timeout: float) -> Token:
-    """A token for the key, got once and used until shortly before it ends.
+    """An access token for a key, cached until shortly before its expiry.
 
     Args:
-        key: Of a service account.
-        timeout: Seconds to wait for an answer.
+        key: Key of a service account.
+        timeout: Seconds to wait for a response.
 
     Raises:
-        InvalidArgument: The key cannot sign.
-        UpstreamError: Google refuses it, or does not answer.
+        InvalidArgument: The key cannot sign, or Google rejects it.
+        UpstreamError: Google does not answer, or reports a temporary error.
     """
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     with _lock:
-        token = _held.get(name)
+        token = _tokens.get(name)
         if token is None or (token[1] - datetime.now(UTC)).total_seconds() < _SPARE:
             if not str(key.get("token_uri") or "https://").startswith(("https://", "http://")):
                 raise InvalidArgument("options: the key's token_uri must be a web address", params={"field": "options"})
             try:
-                token = _held[name] = retried(lambda: _asked(key, timeout), _may_recover)
+                token = _tokens[name] = retried(lambda: _requested(key, timeout), _may_recover)
             except (HttpError, ValueError, KeyError, TypeError) as error:
                 raise _refused(error) from None
         return token
@@ -80,7 +80,7 @@ def _may_recover(error: Exception) -> bool:
     return isinstance(error, Refused) and error.may_pass
 
 
-def _asked(key: Mapping[str, Any], timeout: float) -> Token:
+def _requested(key: Mapping[str, Any], timeout: float) -> Token:
     home = str(key.get("token_uri") or "https://oauth2.googleapis.com/token")
     body = urlencode({"grant_type": _GRANT, "assertion": _assertion(key, home)}).encode()
     headers = {"Content-Type": "application/x-www-form-urlencoded"}

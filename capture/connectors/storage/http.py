@@ -1,4 +1,4 @@
-"""JSON over HTTP: one request to a catalog or token service, and what may go wrong with it."""
+"""JSON over HTTP: requests to catalogs and token services, and their errors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_ANSWER_BYTES: Final = 64 << 20
 
 
 class HttpError(Exception):
-    """A request without a usable answer."""
+    """Base class of errors of a request."""
 
 
 class Refused(HttpError):
-    """The service answered with an error.
+    """The service returned an error status.
 
     Attributes:
         status: The HTTP status.
@@ -28,15 +28,15 @@ class Refused(HttpError):
 
     @property
     def may_pass(self) -> bool:
-        """True where another try may help: the service is busy or unwell."""
+        """True if a retry may help, because the service is overloaded or failed."""
         return self.status == 429 or self.status >= 500
 
 
 class Unanswered(HttpError):
-    """The service was not reached, or did not answer in time.
+    """The service could not be reached, or did not answer in time.
 
     Attributes:
-        timed_out: Whether it was waited for in vain.
+        timed_out: Whether the request timed out.
     """
 
     def __init__(self, reason: str, *, timed_out: bool = False):
@@ -45,11 +45,11 @@ class Unanswered(HttpError):
 
 
 class NotJson(HttpError):
-    """The answer is not a JSON object."""
+    """The response is not a JSON object."""
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """A redirect would hand the credentials to another host."""
+    """Rejects redirects, which would send the credentials to another host."""
 
     def redirect_request(self, *args: Any, **named: Any) -> None:  # noqa: ARG002  the signature of the base
         return None
@@ -61,18 +61,18 @@ _OPENER: Final = build_opener(_NoRedirect)
 def ask_json(
     url: str, *, timeout_seconds: float, headers: Mapping[str, str] | None = None, data: bytes | None = None
 ) -> Mapping[str, Any]:
-    """The JSON object that a service answers.
+    """Sends a request and returns the JSON object in the response.
 
     Args:
         url: An http or https address.
-        timeout_seconds: How long to wait for the connection, and for each part of the answer.
-        headers: Sent beside `User-Agent`.
-        data: The body of a POST; None for a GET.
+        timeout_seconds: Timeout of the connection and of each read.
+        headers: Headers in addition to `User-Agent`.
+        data: Body of a POST; None for a GET.
 
     Raises:
-        Refused: The service answers with an error, a redirect among them.
-        Unanswered: It cannot be reached or does not answer in time.
-        NotJson: It answers something else.
+        Refused: The service returns an error status or a redirect.
+        Unanswered: The service cannot be reached or does not answer in time.
+        NotJson: The response is not a JSON object.
         ValueError: The address is neither http nor https.
     """
     if not url.startswith(("https://", "http://")):

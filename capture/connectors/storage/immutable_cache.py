@@ -1,7 +1,7 @@
-"""Caches of what was read of files that never change, in the worker's process and bounded by bytes.
+"""LRU caches of data from immutable files, per worker process, limited by bytes.
 
-Manifests, commits and footers are immutable by path and size, so they are decoded once and shared by all jobs. A key
-begins with `scope(config)`: a read of one connector is never handed to another.
+Manifests, commits and footers are immutable for a given path and size, so they are decoded once and shared by all jobs.
+Keys begin with `scope(config)`, so connectors with different options share nothing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, Final
 from capture.connectors.spi import ConnectorConfig
 from store.lru import LruCache
 
-OVERHEAD_BYTES: Final = 200  # of an entry besides its value
+OVERHEAD_BYTES: Final = 200  # memory of an entry besides its value
 
 
 FILES: Final[LruCache[Hashable, Any]] = LruCache(128 << 20, OVERHEAD_BYTES)
-"""Listings: what is known of data files as wholes, and small things about them."""
+"""Cache of file listings, footers and other small data about files."""
 
 COLUMNS: Final[LruCache[Hashable, Any]] = LruCache(256 << 20, OVERHEAD_BYTES)
-"""Statistics of columns in files, which take far more room."""
+"""Cache of per-file column statistics, which are larger."""
 
 
 def scope(config: ConnectorConfig) -> str:
-    """A digest of a connector's view of its lake: same catalog, place and options, same view."""
+    """Digest of a connector's catalog, format, URI and options; equal for connectors that read the same data."""
     settings = json.dumps([config.catalog, config.format, config.uri, sorted(config.options.items())], default=str)
     return hashlib.sha256(settings.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,7 +1,7 @@
-"""The tables below a directory: a directory of tables becomes namespaces and names.
+"""Directory lakes: maps the tables below a directory to namespaces and names.
 
-A table's own directory is one table in schema `default`; a directory of tables gives each sub-directory that holds one,
-by its name, in schema `default`; nested directories give a dotted schema.
+If the directory is itself a table, it is one table in schema `default`. Otherwise each subdirectory that is a table is
+named after the directory, in schema `default`; tables in nested directories have a dotted schema.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ from capture.connectors.storage.places import Place, Unreadable, open_place, rea
 from store.errors import NotFound, StatflightError, UpstreamError
 
 DEFAULT_SCHEMA: Final = "default"
-LOOKS: Final = 16  # directories or tables of a lake far away that are looked at at once
-MAX_DEPTH: Final = 8  # nested namespaces; also ends a loop of links
+LOOKS: Final = 16  # directories or tables of a remote lake that are read concurrently
+MAX_DEPTH: Final = 8  # maximum nesting of namespaces; also ends a loop of symbolic links
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The content of a directory, by plain name. A table is recognised from this alone."""
+    """Names of the files and subdirectories of a directory, from which tables are recognized."""
 
     files: AbstractSet[str]
     folders: AbstractSet[str]
 
 
 class _GcsFolders(AbstractSet[str]):
-    """The directories below a place in Google's store.
+    """The subdirectories of a directory in Google Cloud Storage.
 
-    Its pyarrow file system lists a directory only where there is an object of just that name, which few writers leave.
-    Whether one is there takes a look at one name; to go through all means to list every object below, which is done
-    once.
+    pyarrow lists a subdirectory only if there is an object with exactly its name, which few writers create. So
+    membership is checked by name, and iteration lists all objects below the directory, once.
     """
 
     def __init__(self, place: Place):
@@ -68,7 +67,7 @@ class _GcsFolders(AbstractSet[str]):
 
 
 def folder_at(place: Place) -> tuple[list[pafs.FileInfo], AbstractSet[str]]:
-    """The files of a directory, and the names of the directories in it."""
+    """The files of a directory, and the names of its subdirectories."""
     system = place.file_system
     at_google = system.type_name == "gcs"
     entries = system.get_file_info(pafs.FileSelector(place.path, allow_not_found=at_google, recursive=False))
@@ -76,7 +75,7 @@ def folder_at(place: Place) -> tuple[list[pafs.FileInfo], AbstractSet[str]]:
     if not at_google:
         return files, frozenset(entry.base_name for entry in entries if entry.type == pafs.FileType.Directory)
     if not entries and system.get_file_info(place.path).type != pafs.FileType.Directory:
-        raise FileNotFoundError(place.name)  # which it says in words alone
+        raise FileNotFoundError(place.name)  # pyarrow raises a plain OSError here
     return files, _GcsFolders(place)
 
 
@@ -84,7 +83,15 @@ TableName = tuple[str, str]
 
 
 class Lake:
-    """The tables below a uri: `holds_table` tells a table's directory from others, which are looked into."""
+    """The tables below a URI.
+
+    Args:
+        format: Table format, for messages.
+        uri: Root directory.
+        options: Connector options.
+        holds_table: Recognizes the directory of a table; other directories are searched.
+        schema_suffix: Suffix of directories that stand for schemas, removed from their names.
+    """
 
     def __init__(
         self,
@@ -95,37 +102,37 @@ class Lake:
         schema_suffix: str = "",
     ):
         self.format = format
-        self._suffix = schema_suffix  # of the directories that stand for schemas, no part of their names
+        self._suffix = schema_suffix
         self.uri = mask_uri(uri)
         self.options = options
         self.storage = storage_options(options)
         self.root = open_place(uri, options)
         self._holds_table = holds_table
         self._found: dict[TableName, Place] | None = None
-        self._ancestors: dict[str, Folder] = {}  # directories that are not tables, by path
+        self._ancestors: dict[str, Folder] = {}  # path → content of directories that are not tables
 
     @property
     def tables_at_once(self) -> int:
-        """The number of tables that are worth a look at once."""
+        """Number of tables to describe concurrently."""
         return 1 if self.root.is_local else LOOKS
 
     def namespaces(self) -> list[str]:
-        """Schemas that hold a table, looked up anew.
+        """Schemas with tables; walks the directory again.
 
         Raises:
-            NotFound: The uri does not exist, or holds no table.
+            NotFound: The URI does not exist, or contains no table.
         """
         self._found = self._walked()
         return sorted({namespace for namespace, _ in self._found})
 
     def names(self, namespace: str) -> list[str]:
-        """Tables of a namespace, sorted; the directory is walked once."""
+        """Tables of a namespace, sorted; walks the directory only once."""
         if self._found is None:
             self._found = self._walked()
         return sorted(name for schema, name in self._found if schema == namespace)
 
     def find(self, namespace: str, name: str) -> Place:
-        """The directory of a table: where its name says it is, else looked up anew."""
+        """The directory of a table, derived from its name if possible, else by walking the directory again."""
         with self.reading():
             if (place := self._direct(namespace, name)) is not None:
                 return place
@@ -135,7 +142,7 @@ class Lake:
         return known_place
 
     def _direct(self, namespace: str, name: str) -> Place | None:
-        """A table without a look at all others: a large lake far away takes long to list."""
+        """The directory of a table, found by its name since walking a large remote lake is slow; None if not found."""
         parts = [*([] if namespace == DEFAULT_SCHEMA else namespace.split(".")), name]
         if any(not part or part.startswith((".", "_")) or "/" in part for part in parts):
             return None
@@ -151,14 +158,14 @@ class Lake:
         return place if place is self.root and folder and (namespace, name) == (DEFAULT_SCHEMA, place.stem) else None
 
     def _ancestor(self, place: Place) -> Folder | None:
-        """A directory of directories, as it was at the last walk: a large one takes long to list for each table."""
+        """The content of a parent directory, cached since the last walk, because large ones are slow to list."""
         folder = self._ancestors.get(place.path)
         if folder is None and (folder := self._look(place)) is not None and not self._holds_table(folder):
             self._ancestors[place.path] = folder
         return folder
 
     def _look(self, place: Place) -> Folder | None:
-        """The content of a directory; None for what is not one."""
+        """The content of a directory; None if it is not a directory."""
         try:
             with self.reading():
                 files, folders = folder_at(place)
@@ -167,12 +174,12 @@ class Lake:
         return Folder(frozenset(file.base_name for file in files), folders)
 
     def _looks(self, places: Sequence[Place]) -> Iterator[Folder | None]:
-        """The content of directories, in their order; several at once where they are far away."""
+        """The contents of directories in order, read concurrently if remote."""
         if self.root.is_local or len(places) < 2:
             yield from map(self._look, places)
             return
         with ThreadPoolExecutor(LOOKS, "lake") as pool:
-            for start in range(0, len(places), LOOKS * 8):  # so that whoever stops the walk need not wait for its end
+            for start in range(0, len(places), LOOKS * 8):  # in blocks, so that the walk can be cancelled
                 yield from pool.map(self._look, places[start : start + LOOKS * 8])
 
     def _walked(self) -> dict[TableName, Place]:
@@ -188,7 +195,7 @@ class Lake:
             return {(DEFAULT_SCHEMA, self.root.stem): self.root}
         tables: dict[TableName, Place] = {}
         pending: list[tuple[Place, tuple[str, ...], Folder]] = [(self.root, (), top)]
-        looked = 0  # directories
+        looked = 0  # directories read so far
         while pending:
             place, parents, folder = pending.pop()
             names = [name for name in sorted(folder.folders) if not name.startswith((".", "_"))]
@@ -210,17 +217,17 @@ class Lake:
             )
         return tables
 
-    def storage_of(self, place: Place) -> dict[str, str]:  # noqa: ARG002  a catalog may tell them apart
-        """The storage options that a table is read with."""
+    def storage_of(self, place: Place) -> dict[str, str]:  # noqa: ARG002  catalogs have options per table
+        """The storage options of a table."""
         return self.storage
 
     def not_there(self) -> NotFound:
-        """The error of a lake whose directory does not exist."""
+        """The error for a lake whose directory does not exist."""
         return NotFound(f'uri "{self.uri}" does not exist, or is not a directory', params={"field": "uri"})
 
     @contextmanager
     def reading(self, what: str = "") -> Iterator[None]:
-        """Turns a file system's trouble into ours; `what` names the table or file when it is not the uri itself."""
+        """Translates errors of the file system; `what` names the table or file, by default the URI."""
         subject = what or f'uri "{self.uri}"'
         try:
             yield
@@ -231,11 +238,11 @@ class Lake:
         except PermissionError as error:
             raise Unreadable(f"{subject} may not be read ({self.reason(error)})") from None
         except (OSError, pa.ArrowException) as error:
-            if isinstance(error, OSError) and error.errno in (20, 40, 36):  # no directory, link loop, name too long
+            if isinstance(error, OSError) and error.errno in (20, 40, 36):  # ENOTDIR, ELOOP, ENAMETOOLONG
                 raise NotFound(f"{subject} does not exist", params={"field": "uri"}) from None
             raise UpstreamError(f"{subject} cannot be reached ({self.reason(error)})") from None
 
     def reason(self, error: BaseException, place: Place | None = None) -> str:
-        """A library's message without secrets and without this machine's paths."""
+        """A library's message without secrets and paths of this machine."""
         paths = [self.root.path, self.root.name] + ([place.path, place.name] if place else [])
         return reason(error, self.options, *(path for path in paths if len(path) > 1))

@@ -1,7 +1,7 @@
-"""Places: a uri becomes a file system and a path.
+"""Places: file system and path of a URI.
 
-Paths are local, `file://`, `s3://`, `gs://` or `abfss://`. Messages name a place as the caller sent it, never another
-path of this machine.
+URIs are local paths, `file://`, `s3://`, `gs://` or `abfss://`. Messages show a place as the caller sent it, never
+other paths of this machine.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ALIASES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": 
 
 
 class Unreadable(UpstreamError):
-    """The lake answers, but what it holds cannot be read; another try will not help."""
+    """The lake is reachable, but its content cannot be read; a retry does not help."""
 
     retryable = False
 
 
 def unknown_table(namespace: str, name: str, known: list[str]) -> NotFound:
-    """NotFound for a table that does not exist, with the nearest name that does."""
+    """The error for a table that does not exist, with the most similar name as hint."""
     return NotFound(
         f'no table "{namespace}.{name}"',
         code="UNKNOWN_TABLE",
@@ -41,7 +41,7 @@ def unknown_table(namespace: str, name: str, known: list[str]) -> NotFound:
 
 
 def unknown_snapshot(namespace: str, name: str, snapshot_id: int) -> NotFound:
-    """The error of a snapshot that a table lacks."""
+    """The error for a snapshot that does not exist."""
     return NotFound(
         f'table "{namespace}.{name}" has no snapshot {snapshot_id}',
         code="UNKNOWN_SNAPSHOT",
@@ -51,7 +51,7 @@ def unknown_snapshot(namespace: str, name: str, snapshot_id: int) -> NotFound:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory or file: `path` is its name on `file_system`, `name` its public one (absolute path or full URI)."""
+    """A directory or file: `path` within `file_system`, and `name`, its absolute path or full URI."""
 
     file_system: pafs.FileSystem = field(repr=False, compare=False)
     path: str
@@ -72,15 +72,15 @@ class Place:
         return Place(self.file_system, f"{self.path.rstrip('/')}/{relative}", f"{self.name.rstrip('/')}/{relative}")
 
     def relative(self, path: str) -> str:
-        """A path of the same file system as seen from here."""
+        """A path of the same file system, relative to this directory."""
         return path[len(self.path.rstrip("/")) :].lstrip("/")
 
 
 def open_place(uri: str, options: Mapping[str, str]) -> Place:
-    """The file system and path of a uri. Opens nothing.
+    """The file system and path of a URI; opens nothing.
 
     Raises:
-        InvalidArgument: The uri has an unknown scheme, or an option is wrong.
+        InvalidArgument: The URI has an unknown scheme, or an option is invalid.
     """
     if not isinstance(uri, str) or not uri.strip():
         raise InvalidArgument("uri: is empty", hint="expected a path or a URI", params={"field": "uri"})
@@ -118,17 +118,17 @@ def open_place(uri: str, options: Mapping[str, str]) -> Place:
 
 
 def _absolute(path: str) -> str:
-    return os.path.abspath(path)  # noqa: PTH100  links stay: a path is told as it was sent
+    return os.path.abspath(path)  # noqa: PTH100  keeps symbolic links, so that messages show the path as sent
 
 
 def first_line(error: BaseException, limit: int = 300) -> str:
-    """A library's message in one line of reasonable length."""
+    """The first line of an error's message, shortened to `limit` characters."""
     line = next((part.strip() for part in str(error).splitlines() if part.strip()), type(error).__name__)
     return line if len(line) <= limit else f"{line[:limit]}…"
 
 
 def reason(error: BaseException, options: Mapping[str, str], *paths: str) -> str:
-    """A library's message fit for strangers: one line, no secret, and none of these paths."""
+    """A library's message for clients: one line, without secrets and without these paths."""
     text = redact(first_line(error), options)
     for path in sorted(filter(None, paths), key=len, reverse=True):
         for shown in (f"file://{path.rstrip('/')}", path.rstrip("/")):
@@ -137,5 +137,5 @@ def reason(error: BaseException, options: Mapping[str, str], *paths: str) -> str
 
 
 def plain_path(path: str) -> str:
-    """A path or URI as it is written in a file listing: no `file://`, nothing percent-encoded."""
+    """Normalizes a path or URI for file listings: without `file://`, percent-decoded."""
     return unquote(re.sub(r"^file:(//(localhost)?(?=/))?", "", path))
