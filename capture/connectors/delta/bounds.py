@@ -1,9 +1,11 @@
-"""Bounds and null counts out of the statistics of a Delta log, column by column.
+"""Bounds and null counts of a column from the statistics of a Delta log.
 
-Timestamps are cut to milliseconds, so an upper bound is moved up by one and neither is exact; decimals of more than 15
-digits went through a double and are widened, of more than 18 they are dropped; strings of 32 characters or 61 bytes and
-more may be cut; a column widened from float to double has the text of a float in the log and that float in older files;
-everything is inexact in a file with deleted rows. There are no NaN counts, and bounds of floats skip NaN.
+* Timestamps are truncated to milliseconds: upper bounds are moved up by one, and no bound is exact.
+* Decimals of more than 15 digits were written through a double: bounds are widened. Beyond 18 digits they are dropped.
+* Strings of at least 32 characters or 61 bytes may be truncated.
+* If a column was widened from float to double, the log may have the text of a float, and the file that float.
+* In files with deleted rows no bound is exact.
+* There are no NaN counts, and bounds of floats skip NaN.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ import pyarrow.compute as pc
 
 from store.logical_types import Kind, LogicalType, to_arrow
 
-CUT_STRING: Final = 32  # characters; the log's strings are cut there
-CUT_BYTES: Final = 61  # the Rust writers cut before a character that would end beyond 64 bytes
+CUT_STRING: Final = 32  # characters at which strings are truncated
+CUT_BYTES: Final = 61  # Rust writers truncate before a character that would end beyond 64 bytes
 _DOUBTFUL: Final = "[" + "".join(f"\\x{{{plane:X}0000}}-\\x{{{plane:X}FFFF}}" for plane in range(1, 16, 2)) + "]"
-"""Characters that may be misread: deltalake puts escaped surrogates of an even plane into the plane below."""
-EXACT_DIGITS: Final = 15  # decimals that survive a double
-WIDENED_DIGITS: Final = 18  # beyond, what deltalake makes of the double may be anything
-_TICK: Final = 1000  # µs: the log's timestamps are cut to milliseconds
+"""Characters that may be wrong: deltalake decodes escaped surrogates of an even plane into the plane below."""
+EXACT_DIGITS: Final = 15  # digits up to which a double represents a decimal exactly
+WIDENED_DIGITS: Final = 18  # digits beyond which deltalake's bounds are unusable
+_TICK: Final = 1000  # µs; resolution of the log's timestamps
 _WIDE: Final = Context(prec=60)
 
 
-def of_partition(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
-    """A partition column has one value per file, or is all null there."""
+def partition_facts(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
+    """Counts and bounds of a partition column, which has one value per file, or only nulls."""
     nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))
     columns = {"null_count": nulls, "lower_exact": True, "upper_exact": True}
     if pa.types.is_floating(values.type):
@@ -38,7 +40,7 @@ def of_partition(values: pa.Array, rows: pa.Array | None) -> dict[str, Any]:
     return columns | {"lower": values, "upper": values}
 
 
-def of_log(
+def log_facts(
     kind: LogicalType,
     nulls: pa.Array | None,
     lower: pa.Array | None,
@@ -50,23 +52,26 @@ def of_log(
     exact: bool = True,
     was_float: bool = False,
 ) -> dict[str, Any]:
-    """Null counts and bounds of the log, in the sense that rows deleted since leave them.
+    """Counts and bounds of a column from the log, adjusted for deleted rows.
 
     Args:
         kind: The column's type.
-        nulls: Null counts of each file, from the log.
-        lower: Least values, from the log.
-        upper: Greatest values, from the log.
-        rows: Live rows of each file.
-        records: Rows of each file, deleted ones included.
-        tight: Which files lost no row and have statistics that the log does not call wide.
-        exact: Whether any bound may be exact.
-        was_float: Whether some files hold a DOUBLE column as 32-bit floats.
+        nulls: Null counts in the log, one per file.
+        lower: Least values in the log, one per file.
+        upper: Greatest values in the log, one per file.
+        rows: Live rows, one per file.
+        records: Rows including deleted ones, one per file.
+        tight: True for files without deleted rows whose statistics are not marked as wide.
+        exact: False if no bound can be exact.
+        was_float: Whether some files store a DOUBLE column as 32-bit floats.
+
+    Returns:
+        Arguments of `file_columns.column_rows`.
     """
     columns: dict[str, Any] = {}
     all_tight = pc.all(tight).as_py()
     if nulls is not None:
-        columns["null_count"] = nulls if all_tight else of_live_rows(nulls, rows, records, tight)
+        columns["null_count"] = nulls if all_tight else live_null_counts(nulls, rows, records, tight)
     if not kind.orderable:
         return columns
     for side, values, outwards in (("lower", lower, _down), ("upper", upper, _up)):
@@ -79,8 +84,8 @@ def of_log(
     return columns
 
 
-def of_live_rows(nulls: pa.Array, rows: pa.Array | None, records: pa.Array | None, tight: pa.Array) -> pa.Array:
-    """Null counts of the live rows: how many of the deleted ones were null is known where none or all are."""
+def live_null_counts(nulls: pa.Array, rows: pa.Array | None, records: pa.Array | None, tight: pa.Array) -> pa.Array:
+    """Null counts of the live rows; in files with deleted rows known only if no row or every row is null."""
     nothing = pa.scalar(None, pa.int64())
     none_or_all = pc.if_else(pc.equal(nulls, 0), nulls, nothing)
     if records is not None:
@@ -98,7 +103,7 @@ def _up(values: pa.Array, kind: LogicalType) -> tuple[pa.Array, pa.Array]:
 
 
 def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
-    """The log's bounds moved outwards as far as they may be off, and where they are exact."""
+    """Bounds moved outwards by their possible error, and a mask of exact ones."""
     sure = pa.repeat(True, len(values))
     match kind.kind:
         case Kind.STRING:
@@ -129,14 +134,15 @@ def _bounds(values: pa.Array, kind: LogicalType, *, upwards: bool) -> tuple[pa.A
 
 
 def _of_floats(values: pa.Array, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
-    """Doubles of which some are the decimal text of a 32-bit float: such a file holds the float next to the text.
+    """Adjusts doubles that may be the decimal text of a 32-bit float, since the file then has that float.
 
-    Returns the values moved outwards as far as that float, and where nothing was moved.
+    Returns:
+        The values, moved outwards to the float if necessary, and a mask of unchanged ones.
     """
     logged = np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         floats = logged.astype(np.float32).astype(np.float64)
-    # a float has at most nine digits as text, and a limit; whatever has more is a double
+    # a float's text has at most nine digits; a number with more digits is a double
     texts = [
         bool(np.isfinite(there)) and float(f"{here:.9g}") == here for here, there in zip(logged, floats, strict=True)
     ]
@@ -146,19 +152,19 @@ def _of_floats(values: pa.Array, *, upwards: bool) -> tuple[pa.Array, pa.Array]:
 
 
 def _next_plane(value: str | None) -> str | None:
-    """A text with each doubtful character moved to the plane it may come from, which is above."""
+    """The string with each doubtful character moved one plane up, to which it may belong."""
     if value is None:
         return None
     return "".join(chr(ord(c) + 0x10000) if ord(c) >> 16 & 1 else c for c in value)
 
 
 def _numbers(values: pa.Array) -> pa.Array:
-    """Without NaN: bounds are about numbers."""
+    """The values with NaN as null, because bounds skip NaN."""
     return pc.if_else(pc.fill_null(pc.is_nan(values), False), pa.scalar(None, values.type), values)
 
 
 def _widened(values: pa.Array, kind: LogicalType, upwards: bool) -> pa.Array:
-    """Decimals that went through a double: four units in its last place, and one in their own."""
+    """Widens bounds that were written through a double, by four units in its last place and one in their own."""
     step = Decimal(1).scaleb(-(kind.scale or 0))
     limit = Decimal(10) ** ((kind.precision or 0) - (kind.scale or 0)) - step
     sign, rounding = (1, ROUND_CEILING) if upwards else (-1, ROUND_FLOOR)

@@ -1,4 +1,4 @@
-"""Delta Lake, read with deltalake: versions, file statistics of the log, deletion vectors, column mapping."""
+"""The Delta connector: reads versions, file statistics, deletion vectors and column mapping with deltalake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from capture.connectors.delta.log import (
     log_files,
     read_commits,
 )
-from capture.connectors.delta.log_files import NotSliced
+from capture.connectors.delta.log_files import NotReplayable
 from capture.connectors.delta.snapshot_view import SnapshotView
 from capture.connectors.delta.unity import UnityCatalog
 from capture.connectors.options import PathRewrite, check_options
@@ -42,7 +42,7 @@ from capture.connectors.storage.places import Unreadable
 
 
 class DeltaConnector(SnapshotLister):
-    """Delta tables below a directory or object store prefix, or of a Unity Catalog (`uc://host/catalog`)."""
+    """Delta tables below a directory or object store prefix, or in a Unity Catalog (`uc://host/catalog`)."""
 
     format: ClassVar[str] = "delta"
 
@@ -56,7 +56,7 @@ class DeltaConnector(SnapshotLister):
         else:
             self._lake = Lake(self.format, config.uri, config.options, self._holds_table)
         self._schemas = Schemas()
-        self._last: SnapshotView | None = None  # a capture asks for statistics, and then for the same files to scan
+        self._last: SnapshotView | None = None  # a capture reads statistics and then plans files
 
     @property
     def tables_at_once(self) -> int:
@@ -99,7 +99,7 @@ class DeltaConnector(SnapshotLister):
             log = list_log(table.place)
         live = log.live()
         if not live:
-            raise Unreadable(f'table "{namespace}.{name}": its log holds no version that can be read')
+            raise Unreadable(f'table "{namespace}.{name}": its log has no readable version')
         current = live[-1]
         snapshots, unreadable = [], set()
         listed = [version for version in live if version in wanted]
@@ -127,8 +127,9 @@ class DeltaConnector(SnapshotLister):
     def _schemas_of(
         self, table: LakeTable, versions: list[int], checkpoints: Container[int]
     ) -> Iterator[tuple[int, Commit, DeltaSchema | Unreadable]]:
-        """Each version with its commit and its schema, or why it has none; a table is loaded only where no commit has
-        the schema. A checkpoint may have another than the commits before it, and is what readers go by."""
+        """Yields each version with its commit and its schema, or the error of an unreadable one. The table is opened
+        only if the commits do not have the schema. At a checkpoint the schema is read from it, since it may differ from
+        that of earlier commits and readers use it."""
         last: tuple[int, DeltaSchema] | None = None
         for version, commit in read_commits(table.place, versions):
             try:
@@ -171,7 +172,7 @@ class DeltaConnector(SnapshotLister):
         return LakeTable(self._lake, self._rewrite, self._lake.find(namespace, name), namespace, name)
 
     def _outline(self, table: LakeTable, version: int | None = None) -> Outline:
-        """Metadata and schema of a version or the newest; the same again as long as the log has the same files."""
+        """Metadata and schema of a version or the newest, cached while the log has the same files."""
         with table.reading(version):
             entries = log_entries(table.place)
             key = ("delta outline", self._scope, table.place.path, version, listing_digest(entries))
@@ -182,17 +183,17 @@ class DeltaConnector(SnapshotLister):
         return outline
 
     def _opened(self, table: LakeTable, version: int | None, entries: list[FileInfo]) -> DeltaTable:
-        """The table, without its files where there are very many."""
+        """Opens the table, without loading its files if the log is large."""
         live = log_files(entries).live() if version is None else [version]
         log = None
-        with suppress(NotSliced):
+        with suppress(NotReplayable):
             log = LargeLog.of(table.place, entries, live[-1], self._scope) if live else None
             if log is not None and log.is_large:
                 return log.outline()
         try:
             return table.open(version)
-        except Unreadable as refused:  # by what later commits replaced, perhaps
-            with suppress(NotSliced, Unreadable), table.reading(version):
+        except Unreadable as refused:  # perhaps because of actions that later commits replaced
+            with suppress(NotReplayable, Unreadable), table.reading(version):
                 if log is not None:
                     return log.outline()
             raise refused from None

@@ -1,4 +1,4 @@
-"""Reads the deletion vector of one file, as the log describes it."""
+"""Reads deletion vectors, each described by a descriptor in the log."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _UUID_LETTERS: Final = 20
 
 
 def deleted_rows(vector: Mapping[str, Any], table: Place, place_of: Callable[[str], Place]) -> pa.Array:
-    """Ascending positions (int64) of the rows that a vector takes away.
+    """Ascending positions (int64) of the rows that a vector deletes.
 
     Args:
-        vector: The descriptor of an add.
-        table: Where the table is.
-        place_of: The place of an absolute path.
+        vector: Descriptor from an add action.
+        table: Directory of the table.
+        place_of: Opens an absolute path.
 
     Raises:
-        ValueError: The descriptor or what it points at is damaged.
-        OSError: Its file cannot be read.
+        ValueError: The descriptor or the vector is damaged.
+        OSError: The file of the vector cannot be read.
     """
     kind, where, size = vector["storageType"], vector["pathOrInlineDv"], int(vector["sizeInBytes"])
     if kind == "i":
@@ -41,7 +41,7 @@ def deleted_rows(vector: Mapping[str, Any], table: Place, place_of: Callable[[st
         file = table.below(relative_path(where)) if kind == "u" else place_of(where)
         data = _stored(file, int(vector.get("offset") or 0), size)
     else:
-        raise ValueError(f"a deletion vector is stored as {kind!r}, which no table does")
+        raise ValueError(f"a deletion vector has the unknown storage type {kind!r}")
     rows = _positions(data)
     if len(rows) != vector["cardinality"]:
         raise ValueError(f"a deletion vector has {len(rows)} rows, the log says {vector['cardinality']}")
@@ -49,15 +49,15 @@ def deleted_rows(vector: Mapping[str, Any], table: Place, place_of: Callable[[st
 
 
 def delete_files(vectors: pa.Array, table: Place, place_of: Callable[[str], Place]) -> pa.Array:
-    """The vector that applies to each file as a list of DELETE_FILE, empty where none does.
+    """The deletion vector of each file, as a list of DELETE_FILE.
 
     Args:
-        vectors: Descriptors, one for each file, null where it has none.
-        table: The table's directory.
-        place_of: The place of an absolute path.
+        vectors: Descriptors, one per file; null for files without a vector.
+        table: Directory of the table.
+        place_of: Opens an absolute path.
 
     Returns:
-        Lists of one. An inline vector has no path; its size is that of its bytes.
+        Lists with one item, or empty. An inline vector has no path, and its size is that of its bytes.
     """
     if vectors.null_count == len(vectors):
         return pa.ListArray.from_arrays(pa.array([0] * (len(vectors) + 1), pa.int32()), _NONE)
@@ -76,30 +76,30 @@ def delete_files(vectors: pa.Array, table: Place, place_of: Callable[[str], Plac
 
 
 def identity(vector: Mapping[str, Any] | None) -> str:
-    """A text that differs for the same file with another vector."""
+    """Text that identifies a vector, empty for None; part of a file's fingerprint."""
     if vector is None:
         return ""
     return f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"
 
 
 def relative_path(where: str) -> str:
-    """The path of a vector's file within its table: a prefix if any, and an encoded UUID."""
+    """Path of a vector's file within the table, from an optional prefix and an encoded UUID."""
     prefix, coded = where[:-_UUID_LETTERS], where[-_UUID_LETTERS:]
     name = f"deletion_vector_{UUID(bytes=z85(coded))}.bin"
     return f"{prefix}/{name}" if prefix else name
 
 
 def z85(text: str) -> bytes:
-    """Bytes of a text in Z85, five letters for four bytes.
+    """Decodes Z85, five letters for four bytes.
 
-    Bytes that are not a multiple of four have zeros behind them (Spark), or a last block with as many `#` in front as
-    bytes are missing (Rust), which no whole block can begin with.
+    If the length is not a multiple of four, Spark appends zeros, and Rust prefixes the last block with one `#` per
+    missing byte, with which a full block cannot begin.
 
     Raises:
-        ValueError: It is not such a text.
+        ValueError: The text is not valid Z85.
     """
     if len(text) % 5 or any(letter not in _VALUES for letter in text):
-        raise ValueError("a deletion vector is not encoded as it should be")
+        raise ValueError("a deletion vector is not valid Z85")
     decoded = bytearray()
     for start in range(0, len(text), 5):
         block = text[start : start + 5]
@@ -108,7 +108,7 @@ def z85(text: str) -> bytes:
         for letter in block[missing:]:
             number = number * 85 + _VALUES[letter]
         if missing > 3 or number >= 1 << 8 * (4 - missing):
-            raise ValueError("a deletion vector is not encoded as it should be")
+            raise ValueError("a deletion vector is not valid Z85")
         decoded += number.to_bytes(4 - missing, "big")
     return bytes(decoded)
 
@@ -130,6 +130,6 @@ def _positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
         raise ValueError("a deletion vector with the wrong magic number")
     try:
         bitmap = BitMap64.deserialize(data[4:])
-    except Exception as error:  # pyroaring raises what it likes
+    except Exception as error:  # pyroaring documents no error types
         raise ValueError("a deletion vector whose bitmap cannot be read") from error
     return np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)

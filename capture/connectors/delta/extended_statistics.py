@@ -1,8 +1,7 @@
-"""Numbers of distinct values that Trino's ANALYZE left beside a Delta log.
+"""ndv from the statistics file of Trino's ANALYZE, which is stored next to a Delta log.
 
-`_delta_log/_trino_meta/extended_stats.json` has a HyperLogLog per physical column and does not name the version it was
-computed at. It counts as that of the version that was the newest when it was written, provided that it covers the
-newest of that version's files; for any other version nothing is known.
+`_delta_log/_trino_meta/extended_stats.json` has a HyperLogLog per physical column, but no version. It is attributed to
+the version that was the newest when the file was written, if it covers that version's newest data file.
 """
 
 from __future__ import annotations
@@ -29,17 +28,19 @@ def extended_columns(
     table: Place, version: int, newest_file_ms: int | None, schema: DeltaSchema, ids: ColumnIds,
     column_names: frozenset[str] | None, row_count: int | None,
 ) -> pa.Table | None:  # fmt: skip
-    """Distinct values of top-level columns at a version.
+    """ndv of top-level columns at a version.
 
     Args:
-        table: The table's directory.
-        newest_file_ms: Greatest modification time of the version's live files, milliseconds since 1970.
+        table: Directory of the table.
+        version: The version.
+        newest_file_ms: Newest modification time of the version's live files, in milliseconds since 1970.
+        schema: Schema of that version.
         ids: Column ids.
-        column_names: Only these columns; None for all.
+        column_names: Names or keys of columns; None for all.
         row_count: Live rows.
 
     Returns:
-        Rows of COLUMN_SCHEMA with `ndv` alone; None where there is no such file, or none of this version.
+        Rows of COLUMN_SCHEMA with ndv only; None if there is no statistics file for this version.
 
     Raises:
         OSError: The file or the log cannot be read.
@@ -65,7 +66,7 @@ def extended_columns(
 
 
 def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping[str, Any] | None:
-    """Entries by physical column, if the file is of this version."""
+    """Physical column → entry; None if the file does not belong to this version or is malformed."""
     place = table.below(FILE)
     info = place.file_system.get_file_info(place.path)
     if info.type != pafs.FileType.File or info.mtime is None or newest_file_ms is None:
@@ -88,7 +89,7 @@ def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping
 
 
 def _distinct(entry: Any) -> float | None:
-    """The estimate of a column's HyperLogLog; None where it has none that can be read."""
+    """The estimate of a column's HyperLogLog; None if it is missing or malformed."""
     try:
         return estimate(base64.b64decode(entry["ndvSummary"], validate=True))
     except (ValueError, KeyError, TypeError):

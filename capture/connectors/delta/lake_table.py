@@ -1,4 +1,4 @@
-"""One Delta table of a lake: opens it with deltalake, finds its files, and turns what goes wrong into our errors."""
+"""One Delta table of a lake: opens it with deltalake, locates its files, and translates errors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from capture.connectors.storage.lake_directories import Lake
 from capture.connectors.storage.places import Place, Unreadable, open_place, plain_path, unknown_snapshot
 from store.errors import StatflightError, UpstreamError
 
-_ADAPTIVE: Final = "adaptiveMetadata"  # a table feature: the log refers to metadata in the form of Iceberg's v4
+_ADAPTIVE: Final = "adaptiveMetadata"  # table feature: metadata in Iceberg v4 format, referenced by the log
 
 
 class Schemas:
-    """The schemas parsed so far, by their text: most versions of a table have the same one."""
+    """Cache of parsed schemas, since most versions of a table have the same one."""
 
     def __init__(self) -> None:
         self._parsed: dict[tuple[str, bool], DeltaSchema] = {}
@@ -34,7 +34,7 @@ class Schemas:
         return self.parse(table.schema().to_json(), table.metadata().configuration)
 
     def parse(self, text: Any, configuration: Any) -> DeltaSchema:
-        """The columns of a `schemaString`.
+        """Parses a `schemaString`, with the table's configuration.
 
         Raises:
             ValueError: The text is not a schema.
@@ -49,13 +49,13 @@ class Schemas:
         return self._parsed[key]
 
     def clear(self) -> None:
-        """Forgets all schemas."""
+        """Empties the cache."""
         self._parsed.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A version of a table without its files."""
+    """Metadata and schema of a table version, without files."""
 
     table_id: str
     schema: DeltaSchema
@@ -64,20 +64,20 @@ class Outline:
 
     @classmethod
     def of(cls, table: DeltaTable, schemas: Schemas) -> Outline:
-        """The outline of an opened table; its schema is parsed once per distinct text."""
+        """The outline of an opened table."""
         metadata = table.metadata()
         configuration = {str(k): str(v) for k, v in (metadata.configuration or {}).items()}
         return cls(str(metadata.id), schemas.of(table), tuple(metadata.partition_columns or ()), configuration)
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Estimated memory."""
         return 500 + 400 * len(self.schema.columns) + 100 * len(self.configuration)
 
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A table by its name and place."""
+    """A table with its name and directory."""
 
     lake: Lake | UnityCatalog
     rewrite: PathRewrite
@@ -87,11 +87,11 @@ class LakeTable:
 
     @property
     def storage(self) -> dict[str, str]:
-        """The storage options that its files are read with."""
+        """Storage options for the table's files."""
         return self.lake.storage_of(self.place)
 
     def open(self, version: int | None = None) -> DeltaTable:
-        """The table as deltalake has it, at a version or the newest."""
+        """Opens the table with deltalake, at a version or the newest."""
         with self.reading(version):
             storage = self.storage
             if not self.place.is_local:
@@ -100,7 +100,7 @@ class LakeTable:
 
     @contextmanager
     def reading(self, version: int | None = None) -> Iterator[None]:
-        """Turns what deltalake raises into our errors, with the table's name and the reason in one line."""
+        """Translates deltalake's errors; messages have the table's name and the reason in one line."""
         try:
             yield
         except StatflightError:
@@ -117,7 +117,7 @@ class LakeTable:
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise Unreadable(self._message(error)) from None
         except BaseException as error:
-            # A panic of deltalake's Rust derives from BaseException.
+            # A Rust panic in deltalake derives from BaseException.
             if type(error).__name__ != "PanicException":
                 raise
             raise Unreadable(self._message(error)) from None
@@ -142,13 +142,13 @@ class LakeTable:
     # Files.
 
     def paths(self, logged: pa.Array) -> pa.Array:
-        """Paths of data files as others know them, from what the log has."""
-        if not pc.any(pc.match_substring_regex(logged, "[%:]|^/")).as_py():  # nothing to decode, all within the table
+        """Full paths of data files, from the paths in the log."""
+        if not pc.any(pc.match_substring_regex(logged, "[%:]|^/")).as_py():  # plain relative paths
             return pc.binary_join_element_wise(f"{self.place.name.rstrip('/')}/", logged, "")
         return pa.array([self.file(path).name for path in logged.to_pylist()], pa.string())
 
     def file(self, path: str) -> Place:
-        """The place of a data file: the log has it percent-encoded, relative to the table or as a full URI."""
+        """The place of a data file, from its path in the log: percent-encoded, relative to the table or a full URI."""
         path = plain_path(path)
         if path.startswith("/") or "://" in path:
             path = self.rewrite(path)
@@ -158,14 +158,14 @@ class LakeTable:
         return self.place.below(path)
 
     def listed(self, actions: pa.Table, positions: Sequence[int]) -> list[ListedFile]:
-        """Some data files as the log lists them, out of what `get_add_actions` gives."""
+        """Data files at some positions of the output of `get_add_actions`."""
         some = actions.select(["path", "size_bytes", "modification_time"]).take(pa.array(positions, pa.int64()))
         columns = (column.to_pylist() for column in some.columns)
         return [ListedFile(self.file(path), size, time) for path, size, time in zip(*columns, strict=True)]
 
     @contextmanager
     def reading_files(self) -> Iterator[None]:
-        """Puts the table's name before what went wrong with a data file."""
+        """Prefixes errors of data files with the table's name."""
         try:
             yield
         except UpstreamError as error:

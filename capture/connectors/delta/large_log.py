@@ -1,13 +1,13 @@
-"""A Delta log, a slice at a time: of a large one deltalake itself would hold all, ten kilobytes for every file.
+"""Replays a large Delta log in slices, because deltalake would hold all of it in memory, ten kilobytes per file.
 
-Logs with deletion vectors or wide bounds are read so too, whatever their size: deltalake shows neither the descriptors
-of the vectors nor whether bounds are tight.
+Logs with deletion vectors or wide bounds are also read this way, because deltalake exposes neither the descriptors of
+vectors nor whether bounds are tight.
 
-The log is replayed here as far as names go: which adds are live. What an add says is then read by deltalake, from a log
-of a few thousand adds that is written to a temporary directory. So values are the same, and memory is bounded.
+This module determines which add actions are live. Their content is then parsed by deltalake, from temporary logs of
+some thousand adds each. So values are the same as deltalake's, and memory is limited.
 
-Commits and checkpoints never change. What they say of files as wholes is kept, so the next version of a table costs
-its own commit; a checkpoint that is known is preferred to a newer one, as long as the commits since are there.
+Commits and checkpoints are immutable. Their file listings are cached, so a new version of a table costs only its own
+commit. A cached checkpoint is preferred to a newer one as long as all commits since exist.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from capture.connectors.delta.log_files import (
     TIGHT,
     VECTOR,
     LogFile,
-    NotSliced,
+    NotReplayable,
     adds_of,
     checkpoint_heads,
     line_heads,
+    may_have_wide_bounds,
     sidecars,
-    speaks_of_wide_bounds,
     with_field,
 )
 from capture.connectors.delta.table_version import one_array
@@ -49,16 +49,16 @@ from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Place
 
 LARGE: Final = 16 << 20
-"""From so many bytes of log on it is read in slices."""
+"""Size of a log in bytes from which it is read in slices."""
 
-MAX_COMMITS: Final = 500  # read upon a known checkpoint, instead of a newer one
-_READ_AT_ONCE: Final = 8  # small files of a log
+MAX_COMMITS: Final = 500  # commits replayed on a cached checkpoint in place of a newer one
+_READ_AT_ONCE: Final = 8  # log files read concurrently
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
 _STATISTICS: Final = ("null_count", "min", "max", TIGHT)
 _WIDE: Final = r'(^|[^\\])"tightBounds"\s*:\s*false'
-_OWN_FEATURES: Final = ("deletionVectors", "v2Checkpoint", "v2Checkpoint-preview")  # seen to here
+_OWN_FEATURES: Final = ("deletionVectors", "v2Checkpoint", "v2Checkpoint-preview")  # handled here
 _PROTOCOL = pa.struct([
     ("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32()), ("readerFeatures", pa.list_(pa.string())),
     ("writerFeatures", pa.list_(pa.string())),
@@ -72,7 +72,7 @@ _METADATA = pa.struct([
 
 @dataclass(frozen=True, slots=True)
 class _Brief:
-    """Adds of one source as wholes: `files` as deltalake has them without statistics, and their vectors."""
+    """File listing of a slice of one source: `files` without column statistics, and deletion vectors."""
 
     files: pa.Table
     vectors: pa.Array
@@ -84,7 +84,7 @@ class _Brief:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A source that was read: its adds in slices, and all the paths it speaks of."""
+    """File listing of a source: its adds in slices, and all paths that it adds or removes."""
 
     briefs: tuple[_Brief, ...]
     paths: pa.Array
@@ -92,9 +92,12 @@ class _Read:
 
 @dataclass(frozen=True)
 class LogSlice:
-    """Some live files. `files` is what `get_add_actions(flatten=False)` gives, without statistics but row counts.
+    """Some live files of a log.
 
-    `vectors` are the descriptors of their deletion vectors; equal keys mean equal rows and statistics.
+    Attributes:
+        key: Digest; slices with equal keys have equal files and statistics.
+        files: Output of `get_add_actions(flatten=False)` without statistics, except row counts.
+        vectors: Descriptors of the deletion vectors, one per file.
     """
 
     key: str
@@ -104,43 +107,43 @@ class LogSlice:
     _position: int
 
     def statistics(self) -> pa.Table:
-        """`files` with the statistics of all columns, and TIGHT."""
+        """`files` with the statistics of all columns and the column TIGHT."""
         try:
             statistics = self._log.statistics(self._position)
-        except NotSliced as error:
-            raise ValueError(f"its log changed while it was read: {error}") from None
+        except NotReplayable as error:
+            raise ValueError(f"its log changed while it was being read: {error}") from None
         if statistics["path"].to_pylist() != self.files["path"].to_pylist():
-            raise ValueError("its log changed while it was read")
+            raise ValueError("its log changed while it was being read")
         return statistics
 
 
 _Where: TypeAlias = tuple[LogFile, int, pa.Array | None]
-"""A slice: a source, the number of its slice, and which adds of that are live (None: all)."""
+"""Position of a slice: the source, the index of the slice in it, and a mask of live adds (None: all)."""
 
 
 class LargeLog:
-    """The log of one version of a table."""
+    """The log of one version of a table; `sources` are its commits and checkpoint files, newest first."""
 
     def __init__(self, sources: Sequence[LogFile], scope: str):
-        self._sources, self._scope = sources, scope  # newest first
+        self._sources, self._scope = sources, scope
         self._reading: tuple[LogFile, int, Iterator[pa.StructArray]] | None = None
-        self._order: list[_Where] = []  # of the slices
-        self._asked = -2  # the slice whose statistics were asked for last
-        self._ahead: tuple[int, Future[pa.Table]] | None = None  # what is read before it is asked for
+        self._order: list[_Where] = []  # positions of the slices
+        self._last_read = -2  # index of the slice whose statistics were read last
+        self._ahead: tuple[int, Future[pa.Table]] | None = None  # index and statistics of a prefetched slice
         self._reader = ThreadPoolExecutor(1, "delta-log")
 
     @property
     def is_large(self) -> bool:
-        """True when the log is large enough (`LARGE` bytes) to be replayed in slices."""
+        """True if the log has at least `LARGE` bytes."""
         return sum(source.size for source in self._sources) >= LARGE
 
     @property
-    def speaks_of_wide_bounds(self) -> bool:
-        """True if statistics may say `tightBounds: false`. Writers leave that behind, whatever the protocol says."""
+    def has_wide_bounds(self) -> bool:
+        """True if statistics may have `tightBounds: false`, which writers set independent of the protocol."""
         unknown = [source for source in self._sources if FILES.get(self._wide_key(source)) is None]
         if unknown:
             with ThreadPoolExecutor(min(_READ_AT_ONCE, len(unknown)), "delta-log") as pool:
-                for source, is_wide in zip(unknown, pool.map(speaks_of_wide_bounds, unknown), strict=True):
+                for source, is_wide in zip(unknown, pool.map(may_have_wide_bounds, unknown), strict=True):
                     FILES.put(self._wide_key(source), is_wide, 0)
         return any(FILES.get(self._wide_key(source)) is not False for source in self._sources)
 
@@ -149,16 +152,16 @@ class LargeLog:
 
     @classmethod
     def of(cls, table: Place, entries: Sequence[pafs.FileInfo], version: int, scope: str) -> LargeLog | None:
-        """The log of a version, None where it has a gap.
+        """The log of a version; None if files are missing.
 
         Args:
-            table: The table's directory.
-            entries: What `log_entries` lists of it.
+            table: Directory of the table.
+            entries: Output of `log_entries`.
             version: The version.
-            scope: What separates one connector's cached reads from another's.
+            scope: Prefix of cache keys, see `immutable_cache.scope`.
 
         Raises:
-            NotSliced: Only deltalake can replay it.
+            NotReplayable: Only deltalake can replay the log.
         """
         log = table.below("_delta_log")
         commits: dict[int, LogFile] = {}
@@ -185,19 +188,19 @@ class LargeLog:
         return cls(sources, scope)
 
     def outline(self) -> DeltaTable:
-        """The table without a file: its metadata, schema and protocol.
+        """The table with metadata, schema and protocol, but without files.
 
         Raises:
-            NotSliced: The log does not have them.
+            NotReplayable: The log has no protocol or no metadata.
         """
         with TemporaryDirectory(prefix="statflight-") as folder:
             return self._table(folder, None)
 
     def slices(self) -> Iterator[LogSlice]:
-        """The live files.
+        """Yields the live files in slices.
 
         Raises:
-            NotSliced: The log holds what only deltalake can replay.
+            NotReplayable: Only deltalake can replay the log.
         """
         self._order = []
         seen: list[pa.Array] = []
@@ -216,7 +219,7 @@ class LargeLog:
                 if len(files):
                     self._order.append((source, number, live))
                     yield LogSlice(key.hexdigest(), files, vectors, self, len(self._order) - 1)
-            if source.is_commit:  # newer than what follows
+            if source.is_commit:  # overrides older sources
                 seen.append(read.paths)
 
     # Reading.
@@ -232,7 +235,7 @@ class LargeLog:
         briefs = []
         for adds in adds_of(source, paths, brief=True):
             statistics = self.statistics_of(adds)
-            # columns of nothing but nulls are large too
+            # drop statistics, because even all-null columns take memory
             statistics = statistics.select([name for name in statistics.column_names if name not in _STATISTICS])
             briefs.append(_Brief(statistics, adds.field("deletionVector")))
         listed = pa.concat_arrays(paths) if paths else pa.array([], pa.string())
@@ -243,17 +246,17 @@ class LargeLog:
         return read
 
     def statistics(self, position: int) -> pa.Table:
-        """The statistics of one slice. Once slices are asked for one after the other, the next is read meanwhile."""
+        """The statistics of one slice. If slices are read in sequence, the next one is prefetched."""
         ahead, self._ahead = self._ahead, None
         statistics = None
-        if ahead is not None:  # two do not read at once
+        if ahead is not None:  # never read two slices concurrently
             wait([ahead[1]])
             statistics = ahead[1].result() if ahead[0] == position else None
         if statistics is None:
             statistics = self._statistics(position)
-        if self._asked == position - 1 and position + 1 < len(self._order):
+        if self._last_read == position - 1 and position + 1 < len(self._order):
             self._ahead = position + 1, self._reader.submit(self._statistics, position + 1)
-        self._asked = position
+        self._last_read = position
         return statistics
 
     def _statistics(self, position: int) -> pa.Table:
@@ -262,7 +265,7 @@ class LargeLog:
         return self.statistics_of(adds if live is None else adds.filter(live))
 
     def _adds(self, source: LogFile, number: int) -> pa.StructArray:
-        """One slice of a source as it stands there. Slices that are asked for in order are read at one go."""
+        """The adds of one slice of a source; slices in sequence are read in one pass."""
         at = self._reading
         if at is None or at[0] != source or at[1] > number:
             at = source, 0, adds_of(source, [])
@@ -272,25 +275,25 @@ class LargeLog:
             if position > number:
                 self._reading = source, position, slices
                 return adds
-        raise ValueError("its log changed while it was read")
+        raise ValueError("its log changed while it was being read")
 
     def statistics_of(self, adds: pa.StructArray) -> pa.Table:
-        """Some adds as deltalake gives them, in their order."""
-        # by number: whatever order it has them in, and however it writes paths
+        """Parses adds with deltalake; keeps their order."""
+        # numbers as paths, because deltalake may reorder files and rewrite paths
         numbers = pa.array(np.arange(len(adds))).cast(pa.string())
         with TemporaryDirectory(prefix="statflight-") as folder:
             statistics = pa.table(self._table(folder, with_field(adds, "path", numbers)).get_add_actions(flatten=False))
         statistics = statistics.combine_chunks()
         order = pc.index_in(numbers, value_set=one_array(statistics["path"]))
         if len(statistics) != len(adds) or order.null_count:
-            raise NotSliced("deltalake counts other files")
+            raise NotReplayable("deltalake lists other files")
         if not one_array(statistics["path"]).equals(numbers):
             statistics = statistics.take(order)
         statistics = statistics.set_column(statistics.schema.get_field_index("path"), "path", adds.field("path"))
         return statistics.append_column(TIGHT, _tight(adds.field("stats")))
 
     def _table(self, folder: str, adds: pa.StructArray | None) -> DeltaTable:
-        """A table whose log is a checkpoint of these adds: much faster to read than a commit."""
+        """A temporary table whose log is a checkpoint with these adds, which is read faster than a commit."""
         protocol, metadata, _ = self._heads
         log = Path(folder) / "_delta_log"
         log.mkdir()
@@ -315,7 +318,7 @@ class LargeLog:
 
     @cached_property
     def _heads(self) -> tuple[Mapping[str, Any], Mapping[str, Any], list[str]]:
-        """The newest protocol, without features that are seen to here, and metadata; and the reader features."""
+        """The newest protocol without the features handled here, the newest metadata, and all reader features."""
         heads: dict[str, Mapping[str, Any]] = {}
         for source in self._sources:
             for action in line_heads(source) if source.is_lines else checkpoint_heads(source):
@@ -325,9 +328,9 @@ class LargeLog:
             if len(heads) == 2:
                 break
         else:
-            raise NotSliced("the log has no protocol or no metadata")
+            raise NotReplayable("the log has no protocol or no metadata")
         if '"numRecords"' in str(heads["metaData"].get("schemaString")):
-            raise NotSliced("a column is called as the count of rows is")
+            raise NotReplayable("a column has the name of the row count")
         protocol = dict(heads["protocol"])
         for name in ("readerFeatures", "writerFeatures"):
             if protocol.get(name):
@@ -340,10 +343,10 @@ class LargeLog:
 
 
 def _tight(statistics: pa.Array) -> pa.Array:
-    """True for statistics that do not call themselves wide; null for none."""
-    spoken = pc.match_substring(statistics, "tightBounds")  # much faster than the expression, and mostly enough
-    if not pc.any(spoken).as_py():
-        return pc.invert(spoken)
+    """True for statistics without `tightBounds: false`; null if there are none."""
+    mentioned = pc.match_substring(statistics, "tightBounds")  # much faster than the regular expression
+    if not pc.any(mentioned).as_py():
+        return pc.invert(mentioned)
     return pc.invert(pc.match_substring_regex(statistics, _WIDE))
 
 
@@ -356,7 +359,7 @@ def _known(source: LogFile, scope: str) -> bool:
 
 
 def _of(action: Mapping[str, Any], type: pa.StructType) -> pa.Array:
-    """An action of a commit as a checkpoint has it."""
+    """Converts an action of a commit to its form in a checkpoint."""
     fields = {type.field(i).name: action.get(type.field(i).name) for i in range(type.num_fields)}
     if "configuration" in fields:
         fields["configuration"] = list((fields["configuration"] or {}).items())

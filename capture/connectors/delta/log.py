@@ -1,7 +1,7 @@
-"""The Delta log as far as the connector reads it itself: which versions live, what each commit did, schemas.
+"""Reads versions, commits and schemas from a Delta log, without deltalake.
 
-deltalake has the history only of commits with a `commitInfo`, and only while it can load them; the listing of
-`_delta_log` shows which versions can be rebuilt at all (log cleanup drops old commits once a checkpoint holds them).
+deltalake's history lacks commits without `commitInfo`. The listing of `_delta_log` shows which versions can be read at
+all, since log cleanup removes commits before a checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHECKPOINT = re.compile(
 )
 _ACTION = re.compile(rb'\s*\{\s*"(?:commitInfo|metaData|protocol)"')
 _OBJECT = re.compile(rb'\s*(?:\{\s*"|\Z)')
-READERS: Final = 8  # commits asked for at once from an object store
+READERS: Final = 8  # commits read concurrently from an object store
 
 
 # Versions.
@@ -36,13 +36,13 @@ READERS: Final = 8  # commits asked for at once from an object store
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """The content of `_delta_log`: commits and complete checkpoints by version, with the time they were written."""
+    """The content of `_delta_log`: version → modification time, for commits and complete checkpoints."""
 
     commits: Mapping[int, datetime | None]
     checkpoints: Mapping[int, datetime | None]
 
     def live(self) -> list[int]:
-        """Versions that can be rebuilt: from the first commit or a checkpoint, without a gap. Ascending."""
+        """Readable versions, ascending: those with all commits since version 0 or a checkpoint."""
         versions: list[int] = []
         for version in sorted({*self.commits, *self.checkpoints}):
             follows = version in self.commits and (version == 0 or (versions and versions[-1] == version - 1))
@@ -52,7 +52,7 @@ class LogFiles:
 
 
 def log_entries(table: Place) -> list[pafs.FileInfo]:
-    """The files of a table's log that are not empty.
+    """The non-empty files of a table's log.
 
     Raises:
         OSError: The log cannot be listed.
@@ -63,20 +63,17 @@ def log_entries(table: Place) -> list[pafs.FileInfo]:
 
 
 def listing_digest(entries: Iterable[pafs.FileInfo]) -> str:
-    """A digest of the files of a log: the same as long as none comes, goes or changes.
+    """Digest of names, sizes and modification times of the files of a log: SHA-256 in hex.
 
     Args:
-        entries: As `log_entries` gives them, in any order.
-
-    Returns:
-        SHA-256 in hex.
+        entries: Output of `log_entries`, in any order.
     """
     states = sorted((entry.base_name, entry.size, entry.mtime_ns) for entry in entries)
     return hashlib.sha256(repr(states).encode()).hexdigest()
 
 
 def list_log(table: Place) -> LogFiles:
-    """The commits and checkpoints of a table.
+    """Lists the commits and complete checkpoints of a table.
 
     Raises:
         OSError: The log cannot be listed.
@@ -112,7 +109,7 @@ def _utc(time: datetime | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit's own data: its operation and time, and the table's metadata where it changes that."""
+    """Operation and time of a commit, and the table's metadata if the commit changes it."""
 
     operation: str | None = None
     committed_at: datetime | None = None
@@ -121,7 +118,7 @@ class Commit:
 
 
 def read_commits(table: Place, versions: Iterable[int]) -> Iterator[tuple[int, Commit]]:
-    """The commits of these versions, in order. One that is gone has no metadata."""
+    """Reads the commits of some versions, in order; a missing one is an empty `Commit`."""
     ordered = list(versions)
     if table.is_local or len(ordered) < 2:
         for version in ordered:
@@ -132,10 +129,10 @@ def read_commits(table: Place, versions: Iterable[int]) -> Iterator[tuple[int, C
 
 
 def read_commit(table: Place, version: int) -> Commit:
-    """The actions of one commit file that are not about files.
+    """Reads the actions of one commit file, except adds and removes.
 
     Returns:
-        An empty commit where the file cannot be read, and one that is malformed where a line is not a JSON object.
+        An empty commit if the file cannot be read; one with `is_malformed` if a line is not a JSON object.
     """
     file = table.below(f"_delta_log/{version:020d}.json")
     try:
@@ -145,7 +142,7 @@ def read_commit(table: Place, version: int) -> Commit:
         return Commit()
     actions: dict[str, Any] = {}
     for line in data.splitlines():
-        if _ACTION.match(line):  # most lines of a large commit are files
+        if _ACTION.match(line):  # most lines of a large commit are adds
             try:
                 actions |= json.loads(line)
             except ValueError:
@@ -187,12 +184,12 @@ class DeltaColumn:
     """A column of a Delta schema.
 
     Attributes:
-        physical: Its path in files and in the log's statistics.
-        logical: Its path in the table's schema.
-        invariant: The expression of a column invariant.
-        widened_from: The types it had before, which older files still hold.
-        width_bytes: Bytes of an integer of its declared type; None of other types.
-        is_void: Whether it has no type yet, and so is in no file.
+        physical: Path in files and in the log's statistics.
+        logical: Path in the table's schema.
+        invariant: Expression of a column invariant.
+        widened_from: Former types, which older files still have.
+        width_bytes: Width of the declared integer type; None for other types.
+        is_void: Whether the column has the void type, and therefore is in no file.
     """
 
     column: Column
@@ -206,19 +203,19 @@ class DeltaColumn:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSchema:
-    """The columns of a Delta table, containers included, with their logical and physical names."""
+    """The columns of a Delta table, containers included, with logical and physical names."""
 
     columns: tuple[DeltaColumn, ...]
     schema: Schema = field(compare=False)
 
     def leaf(self, name: str) -> DeltaColumn | None:
-        """The column with this key, or written so where no key is the same."""
+        """The column with this key, else the one with this dotted name."""
         of_key = (column for column in self.columns if column.column.key == name)
         return next(of_key, None) or next((column for column in self.columns if column.column.name == name), None)
 
 
 def parse_schema(text: str, mapped: bool) -> DeltaSchema:
-    """The columns of a `schemaString`; `mapped`: whether column mapping is on.
+    """Parses a `schemaString`; `mapped`: column mapping is enabled.
 
     Raises:
         ValueError: The text is not a schema.
@@ -263,7 +260,7 @@ def _type(type: Any) -> LogicalType:
 
 
 def _invariant(details: Mapping[str, Any]) -> str | None:
-    """The expression of a column invariant, an older form of a CHECK."""
+    """The expression of a column invariant, the predecessor of CHECK constraints."""
     try:
         invariant = json.loads(details["delta.invariants"])
         return str(invariant["expression"]["expression"])
@@ -272,17 +269,17 @@ def _invariant(details: Mapping[str, Any]) -> str | None:
 
 
 def _widened_from(details: Mapping[str, Any]) -> frozenset[str]:
-    """The types that a field had before its type changes."""
+    """Former types of a field, before type changes."""
     changes = details.get("delta.typeChanges")
     if not isinstance(changes, list):
         return frozenset()
-    # a `fieldPath` leads to an element of a list or map, which is not this column
+    # a `fieldPath` refers to an element of a list or map, not to this column
     plain = (change for change in changes if isinstance(change, Mapping) and not change.get("fieldPath"))
     return frozenset(str(change.get("fromType")) for change in plain)
 
 
 def constraints(schema: DeltaSchema, configuration: Mapping[str, str]) -> tuple[Constraint, ...]:
-    """NOT NULL columns, invariants and `delta.constraints.*`, all CHECKs."""
+    """NOT NULL columns, invariants and `delta.constraints.*` as CHECK constraints."""
     names = [column.column.name for column in schema.columns]
     constraints = []
     for column in schema.columns:

@@ -1,4 +1,4 @@
-"""Commit and checkpoint files of a large Delta log, read in slices of add actions."""
+"""Reads commit and checkpoint files of a large Delta log in slices of add actions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from capture.connectors.footers.reader import batched
 from capture.connectors.storage.places import Place, plain_path
 
-SLICE: Final = 10_000  # adds
-SLICE_BYTES: Final = 96 << 20  # of their statistics
-_ROWS: Final = 2_000  # of a checkpoint read at once
+SLICE: Final = 10_000  # adds per slice
+SLICE_BYTES: Final = 96 << 20  # bytes of statistics per slice
+_ROWS: Final = 2_000  # actions read at once
 TEXTS = pa.map_(pa.string(), pa.string())
 VECTOR = pa.struct([
     ("storageType", pa.string()), ("pathOrInlineDv", pa.string()), ("offset", pa.int32()), ("sizeInBytes", pa.int32()),
@@ -29,13 +29,13 @@ FIELDS: Final = {
 }  # fmt: skip
 ADD = pa.struct(list(FIELDS.items()))
 TIGHT: Final = "tight_bounds"
-"""The column beside the statistics that says whether a file's bounds are attained and its null counts true."""
-_WIDE_TEXT: Final = re.compile(rb'tightBounds\\*"\s*:\s*false')  # within the text of an action, quotes escaped
+"""Name of the column with `tightBounds`: False if bounds may be wide and null counts wrong."""
+_WIDE_TEXT: Final = re.compile(rb'tightBounds\\*"\s*:\s*false')  # in an action, with escaped quotes
 _NUMBER = r'"numRecords"\s*:\s*(?P<rows>-?\d+)'
 
 
-class NotSliced(Exception):
-    """The log holds what only deltalake can replay."""
+class NotReplayable(Exception):
+    """Only deltalake can replay the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +48,25 @@ class LogFile:
 
     @property
     def is_lines(self) -> bool:
-        """True for commit files: JSON, one action a line."""
+        """True for JSON files with one action per line."""
         return self.place.path.endswith(".json")
 
 
 def with_field(adds: pa.StructArray, field: str, values: pa.Array) -> pa.StructArray:
-    """The adds with another field."""
+    """The adds with one field replaced."""
     columns = [values if name == field else adds.field(name) for name in FIELDS]
     return pa.StructArray.from_arrays(columns, fields=list(ADD))
 
 
 def adds_of(source: LogFile, paths: list[pa.Array], *, brief: bool = False) -> Iterator[pa.StructArray]:
-    """The adds of a source, so many at a time; `paths` takes the paths of all it adds or removes.
+    """Yields the adds of a source in slices; appends all paths that a commit adds or removes to `paths`.
 
-    `brief` leaves of the statistics but the row count.
+    With `brief`, statistics contain only the row count.
     """
     parts: list[pa.StructArray] = []
     count = size = 0
     for adds in _line_adds(source, paths) if source.is_lines else _checkpoint_adds(source):
-        parts.append(_briefly(adds) if brief else adds)
+        parts.append(_with_row_counts_only(adds) if brief else adds)
         count, size = count + len(adds), size + adds.field("stats").nbytes
         if count >= SLICE or size >= SLICE_BYTES:
             yield pa.concat_arrays(parts)
@@ -75,7 +75,7 @@ def adds_of(source: LogFile, paths: list[pa.Array], *, brief: bool = False) -> I
         yield pa.concat_arrays(parts)
 
 
-def _briefly(adds: pa.StructArray) -> pa.StructArray:
+def _with_row_counts_only(adds: pa.StructArray) -> pa.StructArray:
     rows = pc.struct_field(pc.extract_regex(adds.field("stats"), _NUMBER), [0])
     return with_field(adds, "stats", pc.binary_join_element_wise('{"numRecords":', rows, "}", ""))
 
@@ -106,7 +106,7 @@ def _lines(source: LogFile) -> Iterator[bytes]:
 
 
 def line_heads(source: LogFile) -> Iterator[Mapping[str, Any]]:
-    """The `protocol` and `metaData` actions of a commit file, in its order."""
+    """The `protocol` and `metaData` actions of a commit file, in order."""
     for line in _lines(source):
         if b'"protocol"' in line[:64] or b'"metaData"' in line[:64]:
             yield json.loads(line)
@@ -123,7 +123,7 @@ def checkpoint_heads(source: LogFile) -> Iterator[Mapping[str, Any]]:
 
 
 def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
-    """An action of a checkpoint as a commit has it: no nulls, maps as objects."""
+    """Converts an action of a checkpoint to its form in a commit: without nulls, maps as objects."""
     plain: dict[str, Any] = {}
     for name, value in action.items():
         if value is None:
@@ -136,8 +136,8 @@ def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def speaks_of_wide_bounds(source: LogFile) -> bool:
-    """True if a file's statistics may say `tightBounds: false`; a column of that name may be taken for it."""
+def may_have_wide_bounds(source: LogFile) -> bool:
+    """True if statistics in a log file may have `tightBounds: false`; also true for a column of that name."""
     if source.is_lines:
         with source.place.file_system.open_input_stream(source.place.path) as stream:
             return _WIDE_TEXT.search(stream.read()) is not None
@@ -156,7 +156,7 @@ def speaks_of_wide_bounds(source: LogFile) -> bool:
 
 
 def sidecars(source: LogFile, log: Place) -> list[LogFile]:
-    """The files that a checkpoint of the second version keeps its adds in."""
+    """The sidecar files of a V2 checkpoint, which contain its adds."""
     if source.is_lines:
         entries = [action["sidecar"] for action in map(json.loads, _lines(source)) if action.get("sidecar")]
     else:
@@ -168,8 +168,8 @@ def sidecars(source: LogFile, log: Place) -> list[LogFile]:
     files = []
     for sidecar in entries:
         path = plain_path(str(sidecar["path"]))
-        if "/" in path:  # none that we know of is not beside the others
-            raise NotSliced("a sidecar is somewhere else")
+        if "/" in path:  # not produced by any known writer
+            raise NotReplayable("a sidecar is in another directory")
         files.append(LogFile(log.below(f"_sidecars/{path}"), int(sidecar["sizeInBytes"]), False))
     return files
 
@@ -182,18 +182,18 @@ def _checkpoint_adds(source: LogFile) -> Iterator[pa.StructArray]:
         add = schema.field("add").type
         have = {add.field(i).name for i in range(add.num_fields)}
         if not set(FIELDS) - {"dataChange", "deletionVector", "stats"} <= have:
-            raise NotSliced("adds are in another form")
+            raise NotReplayable("adds have an unknown form")
         if "stats" not in have and "stats_parsed" in have:
-            raise NotSliced("statistics are in another form")
+            raise NotReplayable("statistics have an unknown form")
         paths = [f"add.{name}" for name in FIELDS if name in have]
         for batch in parquet.iter_batches(_ROWS, columns=paths, use_threads=False):
             adds = batch.column("add")
-            if adds.null_count:  # a copy of all there is
+            if adds.null_count:  # avoids a copy
                 adds = adds.filter(pc.is_valid(adds))
             if not len(adds):
                 continue
             if "stats_parsed" in have and adds.field("stats").null_count == len(adds):
-                raise NotSliced("statistics are in another form")
+                raise NotReplayable("statistics have an unknown form")
             columns = [_field(adds, name, type) if name in have else _blank(name, type, len(adds))
                        for name, type in FIELDS.items()]  # fmt: skip
             yield pa.StructArray.from_arrays(columns, fields=list(ADD))
@@ -204,12 +204,12 @@ def _field(adds: pa.StructArray, name: str, type: pa.DataType) -> pa.Array:
 
 
 def _blank(name: str, type: pa.DataType, count: int) -> pa.Array:
-    """A field that a checkpoint leaves out."""
+    """Values of a field that is missing in a checkpoint."""
     return pa.repeat(pa.scalar(False if name == "dataChange" else None, type), count)
 
 
 def _vectors(column: pa.StructArray) -> pa.Array:
-    """Descriptors in the order of ours, whatever order the writer had."""
+    """Descriptors with fields in the order of VECTOR; missing fields are null."""
     fields = {column.type.field(i).name for i in range(column.type.num_fields)}
     names = [VECTOR.field(i).name for i in range(VECTOR.num_fields)]
     types = [VECTOR.field(name).type for name in names]

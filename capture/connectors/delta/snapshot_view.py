@@ -1,4 +1,4 @@
-"""A Delta table at one version: its statistics from the log, and the tasks that read its files."""
+"""A Delta table at one version: native statistics and scan tasks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from capture.connectors.delta.extended_statistics import extended_columns
 from capture.connectors.delta.lake_table import LakeTable, Schemas
 from capture.connectors.delta.large_log import LargeLog, LogSlice
 from capture.connectors.delta.log import DeltaColumn, listing_digest, log_entries, log_files
-from capture.connectors.delta.log_files import NotSliced
+from capture.connectors.delta.log_files import NotReplayable
 from capture.connectors.delta.statistics import MAX_FOOTERS, ColumnStatistics
 from capture.connectors.delta.table_version import (
     DELETES,
     TableVersion,
     file_rows,
-    named_in_statistics,
+    has_statistics,
     one_array,
     path_in_file,
     wanted_columns,
@@ -41,17 +41,17 @@ from store.logical_types import LogicalType, parse, to_arrow
 
 _RECENT_SECONDS: Final = 10.0
 _KEPT_FILES: Final = 10_000
-_VECTORS: Final = "deletionVectors"  # the table feature
+_VECTORS: Final = "deletionVectors"  # table feature
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some live files: a slice of the log, or all that deltalake knows.
+    """Some live files: a slice of the log, or all files if deltalake replayed it.
 
     Attributes:
-        version: The files, of a slice without statistics.
-        with_statistics: Gives the same with statistics.
-        part: The slice, None where deltalake replayed the log.
+        version: The files; without statistics in a slice.
+        with_statistics: Loads the files with statistics.
+        part: The slice; None if deltalake replayed the log.
     """
 
     version: TableVersion
@@ -64,33 +64,30 @@ class SnapshotView:
 
     Args:
         table: The table.
-        schemas: The schemas parsed so far.
-        scope: What separates one connector's cached reads from another's.
+        schemas: Cache of parsed schemas.
+        scope: Prefix of cache keys, see `immutable_cache.scope`.
         snapshot_id: The version.
     """
 
     def __init__(self, table: LakeTable, schemas: Schemas, scope: str, snapshot_id: int):
         self._table, self._schemas, self._scope, self._version = table, schemas, scope, snapshot_id
         self._footers = FooterCache(scope)
-        self._made = time.monotonic()
-        self._kept: tuple[str, list[_Piece]] | None = None  # with the digest of the log's listing
+        self._created = time.monotonic()
+        self._kept: tuple[str, list[_Piece]] | None = None  # digest of the log's listing, pieces
 
     def is_recent_of(self, namespace: str, name: str, snapshot_id: int) -> bool:
-        """True if the view is of this version, and a moment old.
+        """True if the view is of this version and at most some seconds old, since credentials may be renewed.
 
         Args:
-            namespace: Of the table.
-            name: The table.
+            namespace: Namespace of the table.
+            name: Name of the table.
             snapshot_id: The version.
-
-        Returns:
-            False also where credentials may have been renewed since.
         """
         of = (self._table.namespace, self._table.name, self._version)
-        return of == (namespace, name, snapshot_id) and time.monotonic() - self._made < _RECENT_SECONDS
+        return of == (namespace, name, snapshot_id) and time.monotonic() - self._created < _RECENT_SECONDS
 
     def statistics(self, ids: ColumnIds, column_names: frozenset[str] | None) -> NativeStats:
-        """Statistics of the files and of some of their columns (None: all)."""
+        """Native statistics, for columns with these names or keys (None: all)."""
         pieces = self._pieces()
         tables = [file_rows(piece.version) for piece in pieces]
         files = pa.concat_tables(tables)
@@ -98,10 +95,10 @@ class SnapshotView:
         columns = [partial(of_columns.rows, piece.with_statistics) for piece in pieces]
         parts: list[FilePart] = []
         if column_names is None:
-            shape = repr((self._scope, self._table.place.name, sorted(ids.items())))
+            table_key = repr((self._scope, self._table.place.name, sorted(ids.items())))
             for piece, rows, file_columns in zip(pieces, tables, columns, strict=True):
                 if piece.part is not None:
-                    key = hashlib.sha256(f"{shape}\0{piece.part.key}".encode("utf-8", "surrogatepass")).hexdigest()
+                    key = hashlib.sha256(f"{table_key}\0{piece.part.key}".encode("utf-8", "surrogatepass")).hexdigest()
                     parts.append(FilePart(key, rows, file_columns, _marks(piece.part)))
         return NativeStats(
             row_count=_total(files["row_count"]),
@@ -117,7 +114,7 @@ class SnapshotView:
     def _extended_columns(
         self, pieces: list[_Piece], ids: ColumnIds, column_names: frozenset[str] | None, row_count: int | None
     ) -> pa.Table | None:
-        """Statistics that Trino keeps of this version; none where its file cannot be read: they are a help only."""
+        """ndv from Trino's statistics file; None if it cannot be read, since it is optional."""
         times = [pc.max(one_array(piece.version.actions["modification_time"])) for piece in pieces]
         milliseconds = [time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64()).as_py()
                  if pa.types.is_timestamp(time.type) else time.as_py() for time in times]  # fmt: skip
@@ -129,14 +126,14 @@ class SnapshotView:
         return None
 
     def tasks(self, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:
-        """One task per live file."""
+        """Yields one task per live file."""
         for piece in self._pieces():
             yield from self._tasks(piece.with_statistics(), ids, column_names)
 
     # Files.
 
     def _pieces(self) -> list[_Piece]:
-        """The live files, in slices where the log is large, or has deletion vectors or wide bounds."""
+        """The live files; in slices if the log is large or has deletion vectors or wide bounds."""
         with self._table.reading(self._version):
             entries = log_entries(self._table.place)
             listed = listing_digest(entries)
@@ -145,17 +142,17 @@ class SnapshotView:
             if self._version not in log_files(entries).live():
                 raise unknown_snapshot(self._table.namespace, self._table.name, self._version)
             log = None
-            with suppress(NotSliced):
+            with suppress(NotReplayable):
                 log = LargeLog.of(self._table.place, entries, self._version, self._scope)
-            is_wide = log is None or (not log.is_large and log.speaks_of_wide_bounds)
+            is_wide = log is None or (not log.is_large and log.has_wide_bounds)
         opened = None
         if log is None or not log.is_large:
-            with suppress(Unreadable):  # what deltalake refuses, later commits may have replaced
+            with suppress(Unreadable):  # perhaps because of actions that later commits replaced
                 opened = self._table.open(self._version)
                 if not is_wide and _VECTORS not in (opened.protocol().reader_features or ()):
                     log = None
         if log is not None:
-            unreadable = (NotSliced,) if opened is not None else (NotSliced, Unreadable)
+            unreadable = (NotReplayable,) if opened is not None else (NotReplayable, Unreadable)
             with suppress(*unreadable), self._table.reading(self._version):
                 if pieces := list(self._slices(log)):
                     return pieces
@@ -186,12 +183,12 @@ class SnapshotView:
             yield _Piece(version, with_statistics, part)
 
     def _refuse_negative(self, counts: pa.Array, files: pa.Table) -> None:
-        """Raises Unreadable where the log counts less than no rows in a file."""
+        """Raises Unreadable if the log has a negative row count."""
         least = pc.min(counts).as_py()
         if least is not None and least < 0:
             path = one_array(files["path"])[pc.index(counts, least).as_py()].as_py()
             raise Unreadable(
-                f'table "{self._table.namespace}.{self._table.name}": the log says "numRecords": {least} of the file'
+                f'table "{self._table.namespace}.{self._table.name}": the log has "numRecords": {least} for file'
                 f' "{path}"; must be at least 0'
             )
 
@@ -205,7 +202,7 @@ class SnapshotView:
         return pc.max_element_wise(pc.subtract(counts, lost), 0, skip_nulls=False)
 
     def _whole(self, table: DeltaTable, is_wide: bool) -> TableVersion:
-        """All files as deltalake has them; `is_wide`: nobody knows which of them have tight bounds."""
+        """All files, listed by deltalake; `is_wide`: it is unknown which of them have tight bounds."""
         has_vectors = _VECTORS in (table.protocol().reader_features or ())
         with self._table.reading(self._version):
             actions = pa.table(table.get_add_actions(flatten=False))
@@ -239,22 +236,22 @@ class SnapshotView:
         return replace(version, rows=rows, delete_files=pa.array(groups_of, DELETES))
 
     def _read_vectors(self, version: TableVersion, table: DeltaTable) -> None:
-        """Puts the rows that deletion vectors take away into `version.deleted`, as deltalake reads them."""
-        numbers = {_real(path): i for i, path in enumerate(version.paths.to_pylist())}
+        """Reads the rows deleted by deletion vectors with deltalake into `version.deleted`."""
+        numbers = {_real_path(path): i for i, path in enumerate(version.paths.to_pylist())}
         for batch in table.deletion_vectors():
             batch = pa.record_batch(batch)
             for path, keep in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-                number = numbers.get(_real(self._table.file(path).name))
+                number = numbers.get(_real_path(self._table.file(path).name))
                 if number is None:
                     raise ValueError("a deletion vector belongs to no live file")
                 kept = keep.values.to_numpy(zero_copy_only=False).astype(bool)
-                # A vector may be shorter than the file: what it does not reach is live.
+                # Rows beyond the end of a vector are live.
                 gone = pa.array(np.flatnonzero(~kept), pa.int64())
                 if len(gone):
                     version.deleted[number] = gone
 
     def _count_rows(self, actions: pa.Table, counts: list[int | None]) -> pa.Array:
-        """Rows of each file: what the log says, or the footer where it does not."""
+        """Row count of each file from the log, else from its footer."""
         missing = [i for i, count in enumerate(counts) if count is None]
         with self._table.reading_files():
             for i, footer in zip(missing, self._footers.outlines(self._table.listed(actions, missing)), strict=True):
@@ -272,13 +269,13 @@ class SnapshotView:
         }
         scanned = [leaf for leaf in leaves if leaf.column.key not in constants]
         widths = repr([(leaf.column.key, leaf.width_bytes) for leaf in leaves if leaf.widened_from])
-        is_named = named_in_statistics(version, scanned)
+        is_complete = has_statistics(version, scanned)
         columns_of = ("size_bytes", "modification_time")
         sizes, times = (version.actions[column].to_pylist() for column in columns_of)
         paths, rows = version.paths.to_pylist(), version.rows.to_pylist()
         vectors = [None] * len(version) if version.vectors is None else version.vectors.to_pylist()
         for group in batched(range(len(version)), 256):
-            unsure = [i for i in group if not is_named[i]]
+            unsure = [i for i in group if not is_complete[i]]
             with self._table.reading_files():
                 outlines = self._footers.outlines(self._table.listed(version.actions, unsure))
                 footers = dict(zip(unsure, outlines, strict=True))
@@ -289,7 +286,7 @@ class SnapshotView:
                 mark = hashlib.sha256(f"{paths[i]}\0{sizes[i]}\0{times[i]}\0".encode("utf-8", "surrogatepass"))
                 if gone is not None:
                     mark.update(gone.to_numpy().tobytes())
-                if widths != "[]":  # what was computed before the change of type is not of this width
+                if widths != "[]":  # results from before a type change have another width
                     mark.update(widths.encode())
                 columns = []
                 for leaf in leaves:
@@ -315,7 +312,7 @@ class SnapshotView:
 
 
 def _scan_column(leaf: DeltaColumn, ids: ColumnIds, path: str | None, constant: pa.Array | None) -> ScanColumn:
-    """The source of a column's values: a path in the file, the partition, or nulls where the file lacks the column."""
+    """The source of a column's values: a path in the file, a partition value, or null if the file lacks it."""
     column = leaf.column
     if path is None and constant is None:
         constant = absent(column.logical_type)
@@ -324,13 +321,13 @@ def _scan_column(leaf: DeltaColumn, ids: ColumnIds, path: str | None, constant: 
     return ScanColumn(column_id, column.name, column.logical_type, path, constant, leaf.width_bytes)
 
 
-def _real(path: str) -> str:
-    """A local path without symbolic links: deltalake names deletion vectors' files by it, whatever the table's uri."""
+def _real_path(path: str) -> str:
+    """A local path without symbolic links, by which deltalake identifies files with deletion vectors."""
     return os.path.realpath(path) if path.startswith("/") else path
 
 
 def _marks(part: LogSlice) -> pa.Array:
-    """A text for each file of a slice that changes with its content."""
+    """One string per file of a slice that changes with the file's content."""
     times = one_array(part.files["modification_time"]).cast(pa.string())
     if part.vectors.null_count == len(part.vectors):
         return times
@@ -339,7 +336,7 @@ def _marks(part: LogSlice) -> pa.Array:
 
 
 def _total(counts: pa.ChunkedArray) -> int | None:
-    """The sum, None where one is not known."""
+    """The sum; None if a value is unknown."""
     return None if counts.null_count else pc.sum(counts).as_py() or 0
 
 

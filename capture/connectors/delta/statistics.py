@@ -1,4 +1,4 @@
-"""Statistics of columns in the files of a Delta table: from the log, and from footers where the log has none."""
+"""Per-file column statistics of a Delta table, from the log, or from Parquet footers if the log has none."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.delta.bounds import of_live_rows, of_log, of_partition
+from capture.connectors.delta.bounds import live_null_counts, log_facts, partition_facts
 from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn
-from capture.connectors.delta.table_version import TableVersion, named_in_statistics, position_in, wanted_columns
+from capture.connectors.delta.table_version import TableVersion, has_statistics, position_in, wanted_columns
 from capture.connectors.file_columns import ROWS_PER_TABLE, column_rows
 from capture.connectors.footers.reader import Footer, batched
 from capture.connectors.footers.statistics import FileStats, FooterCache, ListedFile, footer_facts
@@ -23,8 +23,8 @@ from capture.connectors.storage.places import Unreadable
 from store.errors import UpstreamError
 from store.logical_types import parse
 
-MAX_FOOTERS: Final = 10_000  # read for what the log lacks; beyond, it is unknown
-_FOOTERS: Final = 256  # read at once
+MAX_FOOTERS: Final = 10_000  # files without statistics up to which footers are read; beyond, they stay unknown
+_FOOTERS: Final = 256  # footers read at once
 
 
 class ColumnStatistics:
@@ -32,8 +32,8 @@ class ColumnStatistics:
 
     Args:
         table: The table.
-        footers: The footers read so far.
-        ids: Column keys and their ids.
+        footers: Cache of footers.
+        ids: Column key → id.
         names: Names or keys of the columns; None for all.
     """
 
@@ -41,7 +41,7 @@ class ColumnStatistics:
         self._table, self._footers, self._ids, self._names = table, footers, ids, names
 
     def rows(self, load: Callable[[], TableVersion]) -> Iterator[pa.Table]:
-        """Tables of FILE_COLUMN_SCHEMA of the files that `load` gives, with their statistics."""
+        """Yields tables of FILE_COLUMN_SCHEMA for the files that `load` returns."""
         version = load()
         leaves = wanted_columns(version.schema, self._names)
         if not len(version) or not leaves:
@@ -53,15 +53,15 @@ class ColumnStatistics:
             yield from self._of_footers(version, leaves, positions)
 
     def _lacking(self, version: TableVersion, leaves: Sequence[DeltaColumn]) -> list[int]:
-        """Files whose footers have what the log lacks; none where they are too many to be read."""
+        """Indexes of files without complete statistics in the log; empty if there are too many to read footers."""
         logged = [leaf for leaf in leaves if not version.is_partition(leaf)]
-        lacking = [i for i, is_named in enumerate(named_in_statistics(version, logged)) if not is_named]
+        lacking = [i for i, is_complete in enumerate(has_statistics(version, logged)) if not is_complete]
         return lacking if len(lacking) <= MAX_FOOTERS else []
 
     def _logged(
         self, version: TableVersion, leaves: Sequence[DeltaColumn], lacking: frozenset[int]
     ) -> Iterator[pa.Table]:
-        """Rows from the log, without those that the footers of the files `lacking` complete."""
+        """Rows from the log, except those of files in `lacking` that come from footers."""
         files = len(version)
         tight, step = version.has_tight_statistics, min(files, ROWS_PER_TABLE)
         whole: npt.NDArray[np.bool_] = np.ones(files, bool)
@@ -72,17 +72,17 @@ class ColumnStatistics:
                 return None if values is None else values.slice(start, step)
 
             paths, rows, sound, sure = cut(version.paths), cut(version.rows), cut(tight), cut(pa.array(whole))
-            # few columns of many files, not the other way round: it is the calls that cost
+            # few columns of many files per table, because each call has a fixed cost
             for some in batched(leaves, max(1, ROWS_PER_TABLE // step)):
                 tables = []
                 for leaf in some:
                     if version.is_partition(leaf):
                         values = cut(version.partition(leaf))
-                        columns = of_partition(values, rows) if values is not None else {}
+                        columns = partition_facts(values, rows) if values is not None else {}
                         tables.append(column_rows(paths, leaf.column, self._ids, rows, **columns))
                         continue
                     nulls = cut(version.statistic("null_count", leaf.physical))
-                    columns = of_log(
+                    columns = log_facts(
                         parse(leaf.column.logical_type),
                         nulls,
                         cut(version.statistic("min", leaf.physical)),
@@ -102,7 +102,7 @@ class ColumnStatistics:
     def _of_footers(
         self, version: TableVersion, leaves: Sequence[DeltaColumn], positions: Sequence[int]
     ) -> Iterator[pa.Table]:
-        """Rows from the footers of some files, of the columns that the log lacks there."""
+        """Rows from the footers of some files, for the columns that are missing in the log."""
         at = pa.array(positions, pa.int64())
         footers = self._footers_of(self._table.listed(version.actions, positions))
         paths, rows, tight = version.paths.take(at), version.rows.take(at), version.has_tight_statistics.take(at)
@@ -114,7 +114,7 @@ class ColumnStatistics:
             nulls = version.statistic("null_count", leaf.physical)
             kind, known_here = parse(leaf.column.logical_type), nulls is not None and nulls.take(at)
             columns = footer_facts(footers, partial(position_in, leaf), kind)
-            columns["null_count"] = of_live_rows(columns["null_count"], rows, records, tight)
+            columns["null_count"] = live_null_counts(columns["null_count"], rows, records, tight)
             columns["nan_count"] = pc.if_else(tight, columns["nan_count"], pa.scalar(None, pa.int64()))
             for side in ("lower_exact", "upper_exact"):
                 columns[side] = pc.and_(columns[side], tight)
@@ -124,7 +124,7 @@ class ColumnStatistics:
             yield pa.concat_tables(tables)
 
     def _footers_of(self, files: Sequence[ListedFile]) -> list[tuple[Footer, FileStats] | None]:
-        """Footers with statistics, None for a file that is damaged or gone: a scan will say so."""
+        """Footers with statistics; None for a damaged or missing file, which a scan will report."""
         try:
             return list(self._footers.statistics(files))
         except Unreadable:

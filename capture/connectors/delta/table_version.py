@@ -1,4 +1,4 @@
-"""A Delta table at one version: its live files side by side, and what the log says of them and their columns."""
+"""Live files of a Delta table at one version, with their statistics in the log."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ DELETES: Final = FILE_SCHEMA.field("delete_files").type
 
 @dataclass(slots=True)
 class TableVersion:
-    """Live data files of a table at one version, side by side: arrays of one value per file.
+    """Live data files of a table at one version, as arrays with one value per file.
 
     Attributes:
         schema: The table's columns.
-        storage: Options that the files are read with.
+        storage: Storage options for the files.
         partitions: Names of the partition columns.
-        actions: What deltalake gives of the files (`get_add_actions(flatten=False)`).
-        paths: Paths of the files, as they are named to others.
-        rows: Live rows, as far as they are known.
-        deleted: File → positions of rows that are gone, where deltalake read the deletion vectors.
-        vectors: Descriptors of the deletion vectors, where the log is read in slices.
-        delete_files: The deletion vector of each file (lists of DELETE_FILE), null where it is not known.
-        may_be_wide: Whether the log may call statistics wide where nobody looked.
+        actions: Output of `get_add_actions(flatten=False)`.
+        paths: Full paths of the files.
+        rows: Live rows; null if unknown.
+        deleted: File index → positions of deleted rows, if deltalake read the deletion vectors.
+        vectors: Descriptors of the deletion vectors, if the log is read in slices.
+        delete_files: The deletion vector of each file (lists of DELETE_FILE); null if unknown.
+        may_be_wide: Whether statistics may be marked as wide without being checked for it.
     """
 
     schema: DeltaSchema
@@ -53,27 +53,27 @@ class TableVersion:
         return len(self.paths)
 
     def column(self, name: str) -> pa.Array | None:
-        """A column of the add actions, one value per file; None where no action has it."""
+        """A column of the add actions, one value per file; None if there is no such column."""
         if name not in self.actions.column_names:
             return None
         return one_array(self.actions[name])
 
     @property
     def has_deletes(self) -> pa.Array:
-        """True for files that lost rows."""
+        """True for files with deleted rows."""
         if self.vectors is not None:
             return pc.is_valid(self.vectors)
         return pa.array([i in self.deleted for i in range(len(self))], pa.bool_())
 
     @property
     def has_tight_statistics(self) -> pa.Array:
-        """True for files whose null counts hold and whose bounds may be attained: no row was deleted, and the log does
-        not call them wide."""
+        """True for files with reliable null counts and possibly exact bounds: no row was deleted, and statistics are
+        not marked as wide."""
         tight, intact = self.column(TIGHT), pc.invert(self.has_deletes)
         return intact if tight is None else pc.and_(intact, pc.fill_null(tight, True))
 
     def statistic(self, name: str, path: tuple[str, ...]) -> pa.Array | None:
-        """`null_count`, `min` or `max` of a column by its physical path; None where the log has none."""
+        """`null_count`, `min` or `max` of a column by its physical path; None if the log does not have it."""
         values = self.column(name)
         for part in path:
             if values is None or not pa.types.is_struct(values.type) or values.type.get_field_index(part) < 0:
@@ -82,7 +82,7 @@ class TableVersion:
         return None if values is None or pa.types.is_struct(values.type) else values
 
     def is_partition(self, leaf: DeltaColumn) -> bool:
-        """True for a column whose value in each file is in the log."""
+        """True for a partition column, whose values are in the log."""
         return len(leaf.logical) == 1 and leaf.logical[0] in self.partitions
 
     def partition(self, leaf: DeltaColumn) -> pa.Array | None:
@@ -109,19 +109,19 @@ def file_rows(version: TableVersion) -> pa.Table:
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The column in one piece; it is copied only where it has several."""
+    """The column as one array; copied only if it has several chunks."""
     if not isinstance(column, pa.ChunkedArray):
         return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which would copy it
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # combine_chunks always copies
 
 
 def wanted_columns(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:
-    """The leaves with these names, or all of them where `names` is None."""
+    """The leaf columns with these names or keys; all if None."""
     return [k for k in schema.columns if k.column.is_leaf and (names is None or k.column.is_among(names))]
 
 
-def named_in_statistics(version: TableVersion, columns: list[DeltaColumn]) -> list[bool]:
-    """Files whose statistics name every column: only of the others one must look whether a column is there."""
+def has_statistics(version: TableVersion, columns: list[DeltaColumn]) -> list[bool]:
+    """True for files whose statistics have every column; the footers of others show whether a column exists."""
     sure: Any = np.ones(len(version), dtype=bool)
     for leaf in columns:
         nulls = version.statistic("null_count", leaf.physical)
@@ -133,7 +133,7 @@ def named_in_statistics(version: TableVersion, columns: list[DeltaColumn]) -> li
 
 
 def path_in_file(leaf: DeltaColumn, footer: Footer | None) -> str | None:
-    """The key of the column's path in a file; None when the file does not have it."""
+    """The key of the column's path in a file; None if the file does not have the column."""
     if footer is None:
         return column_key(leaf.physical)
     position = position_in(leaf, footer)
@@ -141,7 +141,7 @@ def path_in_file(leaf: DeltaColumn, footer: Footer | None) -> str | None:
 
 
 def position_in(column: DeltaColumn, footer: Footer) -> int | None:
-    """The place of the column among the leaves of a file, by its path or its field id; None when it does not exist."""
+    """Index of the column among the leaves of a footer, by path or field id; None if it does not exist."""
     position = footer.positions.get(column_key(column.physical))
     if position is not None and footer.leaves[position].is_leaf:
         return position

@@ -1,8 +1,8 @@
-"""Unity Catalog as a source of Delta tables: `uc://host[:port]/catalog`.
+"""Delta tables of a Unity Catalog: `uc://host[:port]/catalog`.
 
-We ask the catalog where a table is and for short-lived credentials, and open the place ourselves: deltalake's own `uc://`
-hangs without an error on some locations. Options: `token` (or `unity_access_token`), `unity_allow_http_url=true` for
-plain HTTP. Schemas of the catalog are namespaces.
+This module requests a table's location and temporary credentials from the catalog and opens the location itself,
+because deltalake's `uc://` hangs on some locations. Options: `token` (or `unity_access_token`),
+`unity_allow_http_url=true` for plain HTTP. Schemas of the catalog are namespaces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from capture.connectors.storage.places import Place, Unreadable, first_line, ope
 from store.errors import InvalidArgument, NotFound, UpstreamError
 
 API: Final = "/api/2.1/unity-catalog"
-_LEASE: Final = 600  # seconds for which credentials are used again at most; catalogs give them for an hour
+_LEASE: Final = 600  # seconds; maximum time for which credentials are cached, usually valid for an hour
 
 
 class UnityCatalog:
@@ -56,23 +56,23 @@ class UnityCatalog:
 
     @property
     def tables_at_once(self) -> int:
-        """The number of tables that are worth a look at once."""
+        """Number of tables to describe concurrently."""
         return LOOKS
 
     def namespaces(self) -> list[str]:
         """Schemas that have at least one Delta table, sorted.
 
         Raises:
-            StatflightError: The catalog cannot be reached or refuses the request.
+            StatflightError: The catalog cannot be reached or rejects the request.
         """
         names = [str(item["name"]) for item in self._pages("schemas", catalog_name=self.catalog)]
         return sorted(name for name in names if name != "information_schema" and self.names(name))
 
     def names(self, namespace: str) -> list[str]:
-        """Delta tables of a schema, sorted; none where there is no such schema.
+        """Delta tables of a schema, sorted; empty if the schema does not exist.
 
         Raises:
-            StatflightError: The catalog cannot be reached or refuses the request.
+            StatflightError: The catalog cannot be reached or rejects the request.
         """
         try:
             tables = list(self._pages("tables", catalog_name=self.catalog, schema_name=namespace))
@@ -81,7 +81,7 @@ class UnityCatalog:
         return sorted(str(item["name"]) for item in tables if _is_delta(item))
 
     def find(self, namespace: str, name: str) -> Place:
-        """The place of a table, with credentials for it."""
+        """The location of a table, opened with credentials from the catalog."""
         table = self._table(namespace, name)
         location = table.get("storage_location")
         if not isinstance(location, str) or not location:
@@ -94,16 +94,16 @@ class UnityCatalog:
         return place
 
     def storage_of(self, place: Place) -> dict[str, str]:
-        """Storage options of a table: the credentials that the catalog gave for it, or the connector's own."""
+        """Storage options of a table: credentials from the catalog, else the connector's own."""
         return self._storage_of.get(place.name, self._storage)
 
     def reason(self, error: BaseException, place: Place | None = None) -> str:
-        """The message of an error without the catalog's secrets, and without those it gave for the table."""
+        """The message of an error without secrets of the options and of the table's credentials."""
         secrets = {**self.options, **(self.storage_of(place) if place else {})}
         return reason(error, secrets, *([place.path, place.name] if place else []))
 
     def declared(self, namespace: str, name: str) -> tuple[Constraint, ...]:
-        """Primary and foreign keys, which the catalog keeps and the Delta log does not."""
+        """Primary and foreign keys, which are in the catalog but not in the Delta log."""
         tables = []
         for item in self._table(namespace, name).get("table_constraints") or ():
             for kind, word in (("primary_key_constraint", "PRIMARY KEY"), ("foreign_key_constraint", "FOREIGN KEY")):
@@ -148,10 +148,10 @@ class UnityCatalog:
             token = str(following)
 
     def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """The answer, tried again where that may help."""
-        return retried(lambda: self._asked(path, body), _may_recover)
+        """Sends a request, with retries after temporary errors."""
+        return retried(lambda: self._requested(path, body), _may_recover)
 
-    def _asked(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def _requested(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -180,7 +180,7 @@ class UnityCatalog:
 
 
 class _TimedOut(UpstreamError):
-    """A timeout: the caller may retry, we do not."""
+    """A timeout, which the caller may retry but `retried` must not."""
 
 
 def _may_recover(error: Exception) -> bool:
@@ -188,7 +188,7 @@ def _may_recover(error: Exception) -> bool:
 
 
 def _lease(answer: Mapping[str, Any]) -> float:
-    """Seconds for which lent credentials are used: at most ours, and not in the last minute before they end."""
+    """Seconds for which credentials are cached: at most `_LEASE`, and until a minute before they expire."""
     ends = answer.get("expiration_time")  # milliseconds since 1970
     left = ends / 1000 - time.time() - 60 if isinstance(ends, int | float) and ends > 0 else _LEASE
     return min(_LEASE, left)
@@ -199,7 +199,7 @@ def _is_delta(table: Mapping[str, Any]) -> bool:
 
 
 def _storage_credentials(answer: Mapping[str, Any]) -> dict[str, str]:
-    """The credentials a catalog vends, under the names that storage libraries know."""
+    """Credentials from the catalog, under the names of storage libraries."""
     credentials: dict[str, Any] = {}
     if isinstance(aws := answer.get("aws_temp_credentials"), Mapping):
         credentials = {f"aws_{name}": aws.get(name) for name in ("access_key_id", "secret_access_key", "session_token")}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from capture.compute.file_scan import Work, scan
 from capture.compute.readers import tasks
-from capture.connectors.delta.bounds import of_log, of_partition
+from capture.connectors.delta.bounds import log_facts, partition_facts
 from capture.connectors.storage.places import Unreadable
 from store.logical_types import parse
 from tests.capture.connectors.delta.test_connector import captured, connector, ids_of
@@ -28,7 +28,7 @@ TIGHT = pa.array([True])
 def bounds_of(value: float, **options):
     values = pa.array([value], pa.float64())
     counts = pa.array([1]), pa.array([1])
-    facts = of_log(parse("DOUBLE"), pa.array([0]), values, values, *counts, TIGHT, **options)
+    facts = log_facts(parse("DOUBLE"), pa.array([0]), values, values, *counts, TIGHT, **options)
     return [facts[name][0].as_py() for name in ("lower", "upper", "lower_exact", "upper_exact")]
 
 
@@ -54,7 +54,7 @@ def test_what_no_float_prints_is_exact():
 
 
 def test_a_partition_of_nan_counts_it():
-    facts = of_partition(pa.array([1.5, float("nan"), None]), pa.array([2, 3, 4]))
+    facts = partition_facts(pa.array([1.5, float("nan"), None]), pa.array([2, 3, 4]))
     assert facts["nan_count"].to_pylist() == [0, 3, 0]
     assert facts["null_count"].to_pylist() == [0, 0, 4]
     assert facts["upper"].to_pylist() == [1.5, None, None]
@@ -152,7 +152,7 @@ def test_a_negative_count_of_rows_is_told_with_its_file(tmp_path, features):
     written(tmp_path / "t", protocol(*features), metadata(a="long"), sound, broken)
     with pytest.raises(Unreadable) as told:
         captured(connector(tmp_path), "t")
-    message = 'table "default.t": the log says "numRecords": -5 of the file "c.parquet"; must be at least 0'
+    message = 'table "default.t": the log has "numRecords": -5 for file "c.parquet"; must be at least 0'
     assert told.value.message == message
 
 

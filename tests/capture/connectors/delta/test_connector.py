@@ -574,7 +574,7 @@ def test_a_vector_is_read_as_delta_describes_it():
     assert identity(vector) != identity(vector | {"offset": 8}) != identity(None) == ""
     assert z85("0rr91##093") == b"\x01\0\0\0\x03\0"
     for wrong in ("abcd", "~~~~~", "#####", "##0930rr91"):
-        with pytest.raises(ValueError, match="not encoded"):
+        with pytest.raises(ValueError, match="not valid Z85"):
             z85(wrong)
 
 
