@@ -1,4 +1,4 @@
-"""Bounds of columns as Iceberg's manifests have them: bytes in, values out, and whether each is exact."""
+"""Decodes bounds of columns from Iceberg manifests to values, with their exactness."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from capture.connectors.iceberg.schema import IcebergLeaf
 from store.logical_types import to_arrow
 
 TRUNCATED = 16
-"""Iceberg's default `truncate(16)`: code points of a string, bytes of a binary."""
+"""Iceberg's default `truncate(16)`, in code points of a string and bytes of a binary value."""
 
 _DAY_US = 86_400_000_000
-# Types whose bounds are numbers as they stand, NaN apart.
+# Types whose bounds are plain numbers.
 _STORED: Mapping[type, np.dtype[Any]] = {
     IntegerType: np.dtype("<i4"), DateType: np.dtype("<i4"), LongType: np.dtype("<i8"),
     TimestampType: np.dtype("<i8"), TimestamptzType: np.dtype("<i8"), FloatType: np.dtype("<f4"),
@@ -44,12 +44,12 @@ Decoder = Callable[[bytes | None], tuple[Any, bool]]
 
 
 def decoder(leaf: IcebergLeaf, cut: int, *, upper: bool) -> Decoder:
-    """Makes a decoder of bounds: from bytes to a value as pyiceberg has it, and whether it is exact.
+    """Creates a decoder of bounds, from bytes to a value in pyiceberg's form and its exactness.
 
     Args:
-        leaf: The column. A bound is of its type or of the one it was promoted from.
-        cut: From this length on a string or binary bound may have been cut.
-        upper: Whether these are upper bounds.
+        leaf: The column. Bounds have its type or the one it was promoted from.
+        cut: Length from which a string or binary bound may have been truncated.
+        upper: True for upper bounds.
     """
     whole = {IntegerType: _INT, DateType: _INT, LongType: _LONG}.get(type(leaf.type))
 
@@ -70,7 +70,7 @@ def _decoded(raw: bytes, leaf: IcebergLeaf, cut: int, upper: bool) -> tuple[Any,
             text = raw.decode()
             return text, len(text) < cut
         if isinstance(type, BinaryType | FixedType):
-            # A cut upper bound loses its trailing 0xFF when it is incremented, so its length tells nothing.
+            # A truncated upper bound loses trailing 0xFF bytes when it is incremented, so any length may be truncated.
             whole = len(raw) == len(type) <= cut if isinstance(type, FixedType) else False
             return raw, whole or (len(raw) < cut and not upper)
         if (
@@ -83,14 +83,14 @@ def _decoded(raw: bytes, leaf: IcebergLeaf, cut: int, upper: bool) -> tuple[Any,
             micros, rest = divmod(value, 1000)
             return micros + (1 if upper and rest else 0), not rest
         if isinstance(type, FloatType | DoubleType) and value != value:
-            return None, False  # NaN does not count as a bound: old writers let it in
+            return None, False  # old writers wrote NaN, which is not a bound
         return value, True
     except (ValueError, TypeError, ArithmeticError, struct.error):
         return None, False
 
 
 def decode_all(raw: pa.Array, leaf: IcebergLeaf, cut: int) -> tuple[pa.Array, pa.Array] | None:
-    """Bounds of one column in many files, and which are exact; None for types and values that need a closer look."""
+    """Decodes bounds of one column in many files at once, with a mask of exact ones; None if `decoder` is needed."""
     if isinstance(leaf.type, StringType):
         try:
             texts = raw.cast(pa.string())
@@ -106,7 +106,7 @@ def decode_all(raw: pa.Array, leaf: IcebergLeaf, cut: int) -> tuple[pa.Array, pa
         return None
     numbers = np.frombuffer(b"" if not len(whole) else whole.buffers()[2], stored)[whole.offset :][: len(whole)]
     if stored.kind == "f":
-        missing = missing | np.isnan(numbers)  # NaN does not count as a bound: old writers let it in
+        missing = missing | np.isnan(numbers)  # old writers wrote NaN, which is not a bound
     values = pa.array(numbers, mask=missing)
     if isinstance(leaf.type, DateType | TimestampType | TimestamptzType):
         values = values.cast(to_arrow(leaf.logical))
@@ -114,7 +114,7 @@ def decode_all(raw: pa.Array, leaf: IcebergLeaf, cut: int) -> tuple[pa.Array, pa
 
 
 def cut_length(properties: dict[str, str], name: str) -> int:
-    """From which length on a bound of the column may be a cut one: the least any known setting says."""
+    """Length from which a bound of the column may be truncated, the minimum of all relevant table properties."""
     modes = (properties.get(f"write.metadata.metrics.column.{name}"), properties.get("write.metadata.metrics.default"))
     lengths = [int(mode[9:-1]) for mode in modes if mode and mode.startswith("truncate(") and mode[9:-1].isdigit()]
     return min([TRUNCATED, *lengths])

@@ -1,4 +1,4 @@
-"""Sources of Iceberg tables: a directory, one metadata file, or a catalog that pyiceberg opens."""
+"""Sources of Iceberg tables: a directory, a single metadata file, or a catalog opened with pyiceberg."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from store.errors import InvalidArgument, NotFound, StatflightError, UpstreamErr
 from store.lru import LruCache
 
 OWN_OPTIONS = ("type", "name", "warehouse", *COMMON)
-# Properties of pyiceberg: exact names, and first words of dotted ones.
+# Properties of pyiceberg: full names, and first parts of dotted names.
 _PROPERTIES = frozenset({
     "token", "credential", "scope", "audience", "resource", "oauth2-server-uri", "prefix", "snapshot-loading-mode",
     "echo", "pool_pre_ping", "init_catalog_tables", "schema_version", "py-io-impl", "cert", "ugi",
@@ -56,15 +56,22 @@ _METADATA = re.compile(r"v?(?P<number>\d+).*\.metadata\.json(?:\.gz)?")
 _VERSION = re.compile(r"v(?P<number>\d+)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _MAX_DEPTH = 8
 PARSED = 8
-"""Tables whose metadata stays parsed."""
+"""Number of tables whose parsed metadata is cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """A table's metadata as it is now.
+    """A table with its current metadata.
 
-    `handle` is pyiceberg's own table where a catalog keeps it. `server_commits` says that a commit changes just what
-    it names, where others write the whole metadata anew.
+    Attributes:
+        namespace: Namespace of the table.
+        name: Name of the table.
+        metadata: The current metadata.
+        io: Opens the table's files.
+        location: Location of the metadata file.
+        handle: pyiceberg's table; None without a catalog.
+        server_commits: Whether the catalog's server writes the metadata at commits, so that parts unknown to pyiceberg
+            are preserved.
     """
 
     namespace: str
@@ -80,7 +87,7 @@ class LoadedTable:
 
 
 class Tables(Protocol):
-    """The tables a uri leads to."""
+    """The tables of a URI."""
 
     def namespaces(self) -> list[str]:
         """Namespaces with at least one table, sorted, levels joined by dots."""
@@ -89,18 +96,18 @@ class Tables(Protocol):
         """Tables of a namespace, sorted."""
 
     def load(self, namespace: str, name: str) -> LoadedTable:
-        """A table with its current metadata.
+        """Loads a table with its current metadata.
 
         Raises:
-            NotFound: There is no such table.
+            NotFound: The table does not exist.
         """
 
     def close(self) -> None:
-        """Frees connections and parsed metadata."""
+        """Releases connections and parsed metadata."""
 
 
 def open_tables(config: ConnectorConfig) -> Tables:
-    """Chosen by the option `type`, else by the uri; opens nothing yet."""
+    """The source for a configuration, chosen by the option `type`, else by the URI; opens nothing yet."""
     options = _checked(config.options)
     rewrite = options.get("path_rewrite", "")
     if not config.uri:
@@ -112,7 +119,7 @@ def open_tables(config: ConnectorConfig) -> Tables:
         kind = _BY_SCHEME.get(scheme, "sql")
     if kind:
         return CatalogTables(config.catalog, kind, config.uri, options, rewrite)
-    io = LakeIO(io_properties(_of_pyiceberg(options), rewrite))
+    io = LakeIO(io_properties(_pyiceberg_options(options), rewrite))
     if config.uri.endswith((".metadata.json", ".metadata.json.gz")):
         return OneFile(open_place(config.uri, options).name, io)
     return Directory(config, io)
@@ -135,9 +142,9 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
     return dict(options)
 
 
-def _of_pyiceberg(options: Mapping[str, str]) -> dict[str, str]:
+def _pyiceberg_options(options: Mapping[str, str]) -> dict[str, str]:
     ours = ("type", "name", "path_rewrite", "secret")
-    apart = ("policy", "publish", "auth", "ssl")  # those of REST catalogs have a form of their own
+    apart = ("policy", "publish", "auth", "ssl")  # `auth` and `ssl` become objects, see `structured_options`
     return {n: v for n, v in options.items() if n not in ours and n.partition(".")[0] not in apart}
 
 
@@ -145,7 +152,7 @@ def _of_pyiceberg(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class Directory(Tables):
-    """A table's own directory, or one that holds tables at any depth."""
+    """The directory of a table, or a directory with tables at any depth."""
 
     def __init__(self, config: ConnectorConfig, io: LakeIO):
         self._lake = Lake(config.format, config.uri, config.options, lambda folder: "metadata" in folder.folders)
@@ -161,7 +168,7 @@ class Directory(Tables):
     def load(self, namespace: str, name: str) -> LoadedTable:
         location = self._latest(self._lake.find(namespace, name).below("metadata"))
         metadata = self._parsed.get(location)
-        if metadata is None:  # a metadata file never changes
+        if metadata is None:  # cached by location, because metadata files are immutable
             metadata = read_metadata(self._io, location)
             self._parsed.put(location, metadata)
         return LoadedTable(namespace, name, metadata, self._io, location)
@@ -170,7 +177,7 @@ class Directory(Tables):
         self._parsed.clear()
 
     def _latest(self, folder: Place) -> str:
-        """The metadata file that `version-hint.text` names, else the one of the greatest number."""
+        """The newest metadata file, by `version-hint.text`, else by its number."""
         names = {info.base_name for info in folder.file_system.get_file_info(FileSelector(folder.path))}
         if _HINT in names:
             with folder.file_system.open_input_stream(folder.below(_HINT).path) as stream:
@@ -185,7 +192,7 @@ class Directory(Tables):
 
 
 def _newest(name: str, names: Container[str]) -> str:
-    """The last of the files `v<n>` that follow one another: a writer adds the next one, then moves the hint on."""
+    """The last of the consecutive files `v<n>`, since writers update the hint only after creating the next file."""
     while (match := _VERSION.fullmatch(name)) is not None:
         following = (f"v{int(match['number']) + 1}{ending}" for ending in _ENDINGS)
         newest = next((other for other in following if other in names), None)
@@ -196,7 +203,7 @@ def _newest(name: str, names: Container[str]) -> str:
 
 
 class OneFile(Tables):
-    """One metadata file; the table is named after the directory above `metadata/`."""
+    """A single metadata file; the table is named after the parent directory of `metadata/`."""
 
     def __init__(self, location: str, io: LakeIO):
         self._location, self._io = location, io
@@ -223,7 +230,7 @@ class OneFile(Tables):
 
 
 class CatalogTables(Tables):
-    """A catalog that pyiceberg opens: SQL, REST, Glue, Hive and so on."""
+    """A catalog opened with pyiceberg: SQL, REST, Glue, Hive and so on."""
 
     def __init__(self, own_name: str, kind: str, uri: str, options: dict[str, str], rewrite: str):
         self._own_name, self._kind, self._uri = own_name, kind, uri
@@ -282,13 +289,13 @@ class CatalogTables(Tables):
         return self._catalog
 
     def _open(self) -> Catalog:
-        properties = io_properties(_of_pyiceberg(self._options), self._rewrite) | {"type": self._kind}
+        properties = io_properties(_pyiceberg_options(self._options), self._rewrite) | {"type": self._kind}
         if self._kind != "glue" or not self._uri.startswith("glue:"):
             properties["uri"] = self._uri
         name = self._options.get("name", "")
         if self._kind == "sql":
             _check_sqlite(self._uri)
-            # A reader makes no tables in somebody's database.
+            # do not create catalog tables in a database that is only read
             properties.setdefault("init_catalog_tables", "false")
             name = name or _only_catalog(self._uri)
         name = name or self._own_name
@@ -302,7 +309,7 @@ class CatalogTables(Tables):
 
 
 def _glue(name: str, properties: Mapping[str, str], seconds: float) -> Catalog:
-    """pyiceberg's Glue catalog, whose client would wait a minute and try ten times."""
+    """pyiceberg's Glue catalog, with timeouts and fewer retries than its defaults of a minute and ten attempts."""
     from botocore.config import Config
     from botocore.session import get_session
 
@@ -314,7 +321,7 @@ def _glue(name: str, properties: Mapping[str, str], seconds: float) -> Catalog:
 
 
 def _check_aws_credentials(properties: Mapping[str, str]) -> None:
-    """Signing looks for credentials where botocore does, and fails without a reason when there are none."""
+    """Checks that botocore finds credentials, because signing without any fails with a useless message."""
     from botocore.session import Session
 
     given = all(properties.get(f"client.{name}") for name in ("access-key-id", "secret-access-key"))
@@ -333,7 +340,7 @@ def _check_sqlite(uri: str) -> None:
 
 
 def _only_catalog(uri: str) -> str:
-    """The name under which a SQL database holds its tables, when it is the only one: pyiceberg filters by it."""
+    """The name of the only catalog in a SQL database, since pyiceberg filters by name; empty if there are several."""
     from pyiceberg.catalog.sql import IcebergTables
     from sqlalchemy import create_engine, select
     from sqlalchemy.orm import Session
@@ -347,7 +354,7 @@ def _only_catalog(uri: str) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-# Trouble upstream.
+# Errors.
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:
@@ -358,7 +365,7 @@ def _connection_errors() -> tuple[type[Exception], ...]:
 
 
 def retried(call: Callable[..., Any], *args: Any) -> Any:
-    """Calls a catalog, again when the connection fails or the catalog says that it is not well."""
+    """Calls a catalog, with retries after connection failures and temporary server errors."""
     return again(lambda: call(*args), _may_recover)
 
 
@@ -372,7 +379,7 @@ def _may_recover(error: Exception) -> bool:
 
 @contextmanager
 def upstream(what: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Turns whatever goes wrong below into an error of ours that names the table and the reason, and no secret."""
+    """Translates all errors; messages have the table's name and the reason, but no secrets."""
     try:
         yield
     except StatflightError as error:
@@ -382,7 +389,7 @@ def upstream(what: str, options: Mapping[str, str]) -> Iterator[None]:
     except _connection_errors() as error:
         raise UpstreamError(f"{what} cannot be reached: {reason(error, options)}") from error
     except CommitFailedException as error:
-        raise UpstreamError(f"{what} was changed by somebody else meanwhile; try again") from error
+        raise UpstreamError(f"{what} was changed by another writer meanwhile; try again") from error
     except FileNotFoundError as error:
         raise Unreadable(
             f"{what} cannot be read: a file that its metadata names is missing",
@@ -395,7 +402,7 @@ def upstream(what: str, options: Mapping[str, str]) -> Iterator[None]:
         raise Unreadable(
             f"{what} cannot be read: {module} is not installed", hint="install it where the capture workers run"
         ) from error
-    except Exception as error:  # libraries raise anything; one table's trouble must not stop the next
+    except Exception as error:  # libraries raise undocumented types
         raise Unreadable(f"{what} cannot be read: {reason(error, options)}") from error
 
 
@@ -403,7 +410,7 @@ _PATHS = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/{1,3}[^\s'\"\],)]+")
 
 
 def reason(error: BaseException, options: Mapping[str, str]) -> str:
-    """Type and first line of an error, without paths and without secrets."""
+    """Type and first line of an error, without paths and secrets."""
     lines = str(error).strip().splitlines()
     text = redact(_PATHS.sub("…", redact(lines[0] if lines else "", options)), options)
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

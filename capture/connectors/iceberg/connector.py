@@ -1,4 +1,4 @@
-"""The Iceberg connector: metadata, manifests and delete files of tables in a directory or a catalog, without a JVM."""
+"""The Iceberg connector: tables in a directory or a catalog, read from metadata, manifests and delete files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class IcebergConnector(SnapshotLister):
-    """See `spi.Connector`. A namespace is a schema; in directories it is `default` or the dotted directories above."""
+    """Iceberg tables. A directory lake has namespace `default`, or the dotted names of parent directories."""
 
     format: ClassVar[str] = "iceberg"
 
@@ -68,7 +68,7 @@ class IcebergConnector(SnapshotLister):
             schemas: dict[int | None, Schema] = {}
             snapshots, ordinal = [], 0
             for snapshot in sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0):
-                # A clock may step back, history does not.
+                # ordinals must increase even if the writers' clock went back
                 ordinal = max(snapshot.timestamp_ms * 1000, ordinal + 1)
                 if snapshot.snapshot_id not in wanted:
                     continue
@@ -102,14 +102,14 @@ class IcebergConnector(SnapshotLister):
             yield from SnapshotView(self.load(namespace, name), snapshot_id, column_names, self._scope).tasks()
 
     def load(self, namespace: str, name: str) -> LoadedTable:
-        """The table as pyiceberg sees it, for publishing."""
+        """The table as loaded by pyiceberg; also used for publishing."""
         return self._tables.load(namespace, name)
 
     def close(self) -> None:
         self._tables.close()
 
     def reading(self, namespace: str, name: str) -> AbstractContextManager[None]:
-        """Translates whatever is raised within into errors that name the table."""
+        """Translates errors within the block; messages have the table's name."""
         return upstream(f'table "{namespace}.{name}"', self._config.options)
 
 

@@ -1,9 +1,8 @@
-"""Row-level deletes of an Iceberg snapshot: which apply to a data file, and which of its rows they take away.
+"""Row-level deletes of an Iceberg snapshot: finds those that apply to a data file, and the rows they delete.
 
-Position deletes and deletion vectors apply from their own sequence number back (`delete.seq >= data.seq`), equality
-deletes strictly before it (`delete.seq > data.seq`); both within the same partition of the same spec, except that an
-equality delete of an unpartitioned spec applies everywhere. A deletion vector replaces the position deletes of its
-file.
+Position deletes and deletion vectors apply to data files with `data.seq <= delete.seq`, equality deletes to those with
+`data.seq < delete.seq`, both only within the same partition and spec, except that equality deletes of an unpartitioned
+spec apply everywhere. A deletion vector replaces the position deletes of its file.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from store.logical_types import parse, to_arrow
 from store.lru import LruCache
 from store.names import column_parts, dotted_name
 
-CACHED_POSITIONS = 4_000_000  # 32 MB of positions of delete files that many data files share
-CACHED_KEYS = 4  # sets of deleted keys: files of one age share one
+CACHED_POSITIONS = 4_000_000  # cached positions of delete files that apply to many data files, 32 MB
+CACHED_KEYS = 4  # cached sets of deleted keys, shared by files of the same age
 BATCH_ROWS = 65_536
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -41,7 +40,7 @@ _VECTOR_FRAME = 12  # length, magic, checksum
 
 
 class DeleteIndex:
-    """The live delete files of a snapshot, findable by data file."""
+    """Index of the live delete files of a snapshot by data file."""
 
     def __init__(self, io: LakeIO, metadata: TableMetadata, deletes: Iterable[Entry]):
         self._io, self._metadata = io, metadata
@@ -72,13 +71,13 @@ class DeleteIndex:
             self._by_scope[entry.scope].append(entry)
 
     def positional(self, data: Entry) -> list[Entry]:
-        """The position delete files, or the one deletion vector, that may apply to a data file."""
+        """The position delete files or the deletion vector that may apply to a data file."""
         vectors = [v for v in self._vectors.get(data.location, ()) if v.sequence >= data.sequence]
         if vectors:
             return [max(vectors, key=lambda vector: vector.sequence)]
         deletes = [d for d in self._by_path.get(data.location, ()) if d.sequence >= data.sequence]
         scoped = self._by_scope.get(data.scope, ())
-        return deletes + [d for d in scoped if d.sequence >= data.sequence and _may_name(d, data.path)]
+        return deletes + [d for d in scoped if d.sequence >= data.sequence and _may_contain(d, data.path)]
 
     def equality(self, data: Entry) -> list[Entry]:
         """The equality delete files that apply to a data file."""
@@ -86,7 +85,7 @@ class DeleteIndex:
         return [d for d in candidates if d.sequence > data.sequence]
 
     def deleted_rows(self, data: Entry) -> pa.Array | None:
-        """Ascending positions of the rows that position deletes or a deletion vector take away; None for none."""
+        """Ascending positions of rows deleted by position deletes or a deletion vector; None if there are none."""
         parts = [self._positions_for(delete, data) for delete in self.positional(data)]
         parts = [part for part in parts if len(part)]
         if not parts:
@@ -101,12 +100,12 @@ class DeleteIndex:
         by_path = self._positions.get(delete.location)
         if by_path is None:
             by_path = self._read_positions(delete)
-            size = min(sum(map(len, by_path.values())), CACHED_POSITIONS)  # the last one read is kept in any case
+            size = min(sum(map(len, by_path.values())), CACHED_POSITIONS)  # always cache the last one
             self._positions.put(delete.location, by_path, size)
         return by_path.get(data.location, np.empty(0, np.int64))
 
     def _read_positions(self, delete: Entry) -> dict[str, Rows]:
-        """Data file → positions, of one position delete file."""
+        """Data file → positions, from one position delete file."""
         with open_parquet(self._io, delete) as file:
             paths = FileLayout.of(file.schema_arrow, self._metadata).paths
             names = [paths.get(PATH_ID, "file_path"), paths.get(POSITION_ID, "pos")]
@@ -128,7 +127,7 @@ class DeleteIndex:
 
 
 class EqualityCounter:
-    """Counts the rows of a data file that equality deletes take away, reading just the key columns."""
+    """Counts the rows deleted by equality deletes; reads only the key columns of the data file."""
 
     def __init__(self, io: LakeIO, index: DeleteIndex, leaf_of: Callable[[int], IcebergLeaf]):
         self._io, self._index, self._leaf_of = io, index, leaf_of
@@ -137,7 +136,7 @@ class EqualityCounter:
     def count(
         self, data: Entry, columns_of: Callable[[Sequence[IcebergLeaf]], tuple[ScanColumn, ...]], gone: pa.Array | None
     ) -> int:
-        """Rows taken away besides those at the positions `gone`."""
+        """Number of rows deleted by equality, except those at the positions `gone`."""
         groups: dict[tuple[int, ...], list[Entry]] = defaultdict(list)
         for delete in self._index.equality(data):
             groups[tuple(sorted(delete.equality_ids))].append(delete)
@@ -151,7 +150,7 @@ class EqualityCounter:
         positions = np.empty(0, np.int64) if gone is None else gone.to_numpy()
         removed, start = 0, 0
         with open_parquet(self._io, data) as file:
-            # Where the file has none of the key columns, every row has the same key.
+            # If the file has none of the key columns, all rows have the same key.
             batches = file.iter_batches(BATCH_ROWS, columns=list(map(dotted_name, paths))) if paths else [None]
             for batch in batches:
                 length = batch.num_rows if batch is not None else data.rows
@@ -165,7 +164,7 @@ class EqualityCounter:
         return removed
 
     def _key_values(self, keys: list[IcebergLeaf], deletes: list[Entry]) -> list[pa.Array]:
-        """The deleted keys, one array per key column."""
+        """Deleted keys, one array per key column."""
         name = tuple(sorted(delete.location for delete in deletes))
         values = self._keys.get(name)
         if values is None:
@@ -185,7 +184,7 @@ class EqualityCounter:
 
 
 def matching(keys: Sequence[pa.Array], deleted: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Mask of the rows of `keys` that are among the rows of `deleted`; a null equals a null, as a NaN does a NaN."""
+    """Mask of the rows of `keys` that are among the rows of `deleted`; null equals null, and NaN equals NaN."""
     rows: Rows = np.zeros(len(keys[0]), np.int64)
     matches: npt.NDArray[np.bool_] = np.ones(len(keys[0]), np.bool_)
     gone: Rows = np.zeros(len(deleted[0]), np.int64)
@@ -194,7 +193,7 @@ def matching(keys: Sequence[pa.Array], deleted: Sequence[pa.Array]) -> npt.NDArr
         code = pc.index_in(key, value_set=distinct).fill_null(-1).to_numpy(zero_copy_only=False)
         gone_code = pc.index_in(values, value_set=distinct).to_numpy(zero_copy_only=False)
         matches &= code >= 0
-        # Pairs of codes become codes again, so that no number of columns overflows.
+        # Combine with the codes of earlier columns and make dense again, so that codes do not overflow.
         distinct_gone, gone = np.unique(gone * len(distinct) + gone_code, return_inverse=True)
         pair = rows * len(distinct) + code
         rows = np.minimum(np.searchsorted(distinct_gone, pair), max(len(distinct_gone) - 1, 0)).astype(np.int64)
@@ -211,11 +210,11 @@ def _values(column: ScanColumn, batch: pa.RecordBatch | None, length: int) -> pa
 
 
 def _column(table: pa.Table, path: str) -> pa.Array:
-    """A column by the key of its path, null where a struct above it is."""
+    """A column by the key of its path; null where an enclosing struct is null."""
     name, *below = column_parts(path)
     array = table[name]
-    for step in below:
-        array = pc.struct_field(array, [array.type.get_field_index(step)])
+    for name_below in below:
+        array = pc.struct_field(array, [array.type.get_field_index(name_below)])
     return _whole(array)
 
 
@@ -234,7 +233,7 @@ def open_parquet(io: LakeIO, entry: Entry) -> pq.ParquetFile:
     """Opens a data or delete file.
 
     Raises:
-        Unreadable: It is not a Parquet file.
+        Unreadable: The file is not a Parquet file.
     """
     if entry.format != "PARQUET":
         raise Unreadable(f"{entry.format} files cannot be read, only Parquet")
@@ -242,12 +241,12 @@ def open_parquet(io: LakeIO, entry: Entry) -> pq.ParquetFile:
 
 
 def _only_path(delete: Entry) -> str | None:
-    """The data file that a position delete file is about, when its bounds show that it is only one."""
+    """The data file of a position delete file, if its bounds show that it is only one; else None."""
     lower, upper = delete.path_bounds
     return lower.decode() if lower and lower == upper else None
 
 
-def _may_name(delete: Entry, path: str) -> bool:
+def _may_contain(delete: Entry, path: str) -> bool:
     lower, upper = delete.path_bounds
     name = path.encode()
     return (lower is None or lower <= name) and (upper is None or upper >= name)
@@ -282,7 +281,7 @@ def parse_vector(blob: bytes) -> Rows:
         raise Unreadable("a deletion vector with the wrong checksum")
     try:
         bitmap = BitMap64.deserialize(blob[8:-4])
-    except Exception as error:  # pyroaring raises what it likes
+    except Exception as error:  # pyroaring documents no error types
         raise Unreadable("a deletion vector whose bitmap cannot be read") from error
     rows: Rows = np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
     return rows

@@ -1,8 +1,8 @@
-"""Reading Iceberg's files: paths of a moved table rewritten, and what pyiceberg's model refuses kept from it.
+"""File access for pyiceberg: rewrites paths of moved tables and removes metadata that pyiceberg cannot load.
 
-pyiceberg makes a `FileIO` for every table it loads, by the class that the property `py-io-impl` names. `LakeIO` is that
-class for all our catalogs, so every path passes it, the metadata file of a SQL or Glue catalog included. A REST catalog
-sends metadata in its answers instead, which `rest` treats.
+pyiceberg creates a `FileIO` of the class in property `py-io-impl` for every table. `LakeIO` is that class in all our
+catalogs, so it handles all paths, including the metadata files of SQL and Glue catalogs. REST catalogs return metadata
+in responses, which `rest` handles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REWRITE = "statflight.path-rewrite"
 INNER_IO = "statflight.py-io-impl"
 
 _SUFFIXES = (".metadata.json", ".metadata.json.gz")
-# Names of the other formats' libraries for what pyiceberg calls otherwise.
+# Option names of other formats' libraries → pyiceberg's names.
 _S3_NAMES = {
     "aws_access_key_id": "s3.access-key-id",
     "aws_secret_access_key": "s3.secret-access-key",
@@ -40,24 +40,24 @@ _GZIP = b"\x1f\x8b"
 _VARIANT = b'"variant"'
 _STRUCT_DEFAULT = re.compile(rb'"(?:initial|write)-default"\s*:\s*\{')
 STRUCT_DEFAULT = "statflight: initial-default {}"
-"""The doc of a struct whose default is a struct of its fields' defaults: pyiceberg loads no table that has one."""
-# What pyiceberg's model lets a blob be; a table that lists any other would not load at all.
+"""Marker, in the doc of a struct, of a default that consists of its fields' defaults; pyiceberg cannot load those."""
+# Blob types in pyiceberg's model; it cannot load a table that lists another type.
 _KNOWN_BLOBS = frozenset(get_args(BlobMetadata.model_fields["type"].annotation))
 
 
 def io_properties(options: Mapping[str, str], rewrite: str) -> dict[str, str]:
-    """Catalog or table properties under which pyiceberg opens files through `LakeIO`."""
+    """Catalog or table properties with which pyiceberg opens files through `LakeIO`."""
     properties = {_S3_NAMES.get(name.lower(), name): value for name, value in options.items() if name != PY_IO_IMPL}
     if own := options.get(PY_IO_IMPL):
         properties[INNER_IO] = own
     seconds = timeout_of(options)
-    properties.setdefault("s3.request-timeout", f"{seconds / 3:g}")  # it tries three times
+    properties.setdefault("s3.request-timeout", f"{seconds / 3:g}")  # three attempts
     properties.setdefault("s3.connect-timeout", f"{min(5.0, seconds):g}")
     return properties | {PY_IO_IMPL: f"{LakeIO.__module__}.{LakeIO.__qualname__}", REWRITE: rewrite}
 
 
 class LakeIO(FileIO):
-    """A `FileIO` that opens every path where it is now."""
+    """A `FileIO` with path rewriting and tolerant reading of metadata files."""
 
     def __init__(self, properties: dict[str, str] | None = None):
         super().__init__(properties or {})
@@ -65,30 +65,30 @@ class LakeIO(FileIO):
         self._inner: dict[str, FileIO] = {}
 
     def resolve(self, location: str) -> str:
-        """The present place of a path of the metadata: a plain path when it is local."""
+        """The current location of a path in the metadata; a plain path if local."""
         return plain_path(self._rewrite(location))
 
     def new_input(self, location: str) -> InputFile:
         return self.new_input_here(self.resolve(location))
 
     def new_input_here(self, location: str) -> InputFile:
-        """An input whose location is taken as it is, for what was found by listing."""
+        """An input for a location that needs no rewriting, because it was found by listing."""
         file = self._file_io(location).new_input(location)
         return _MetadataInput(file) if location.endswith(_SUFFIXES) else file
 
     def lost_on_commit(self, location: str) -> list[str]:
-        """Contents of a metadata file that pyiceberg's model leaves out, so that a commit by it would lose them."""
+        """Descriptions of metadata content that pyiceberg's model lacks and its commits would lose."""
         content = self._read(location)
         document = json.loads(content)
         blobs = [
             blob for statistics in document.get("statistics") or () for blob in statistics.get("blob-metadata") or ()
         ]
-        lost = {f"statistics of type {blob.get('type')}" for blob in blobs if blob.get("type") not in _KNOWN_BLOBS}
-        lost |= {"columns of type variant"} if _VARIANT in content else set()
-        return sorted(lost | ({"defaults of structs"} if _STRUCT_DEFAULT.search(content) else set()))
+        unknown = {f"statistics of type {blob.get('type')}" for blob in blobs if blob.get("type") not in _KNOWN_BLOBS}
+        unknown |= {"columns of type variant"} if _VARIANT in content else set()
+        return sorted(unknown | ({"defaults of structs"} if _STRUCT_DEFAULT.search(content) else set()))
 
     def read_document(self, location: str) -> dict[str, Any]:
-        """A metadata file as it is, with what pyiceberg's model does not know."""
+        """The complete JSON of a metadata file."""
         document: dict[str, Any] = json.loads(self._read(location))
         return document
 
@@ -106,14 +106,14 @@ class LakeIO(FileIO):
         self._file_io(resolved).delete(resolved)
 
     def storage(self, location: str) -> dict[str, str]:
-        """The storage options an executor needs to open `location`; none for a local path."""
+        """The storage options an executor needs to open `location`; empty for a local path."""
         if not urlsplit(location).scheme:
             return {}
-        # Not what stands under a bare name: `token` is the catalog's.
+        # only dotted and underscored names: a plain `token` belongs to the catalog
         return {n: v for n, v in self.properties.items() if ("." in n or "_" in n) and is_storage_option(n)}
 
     def place(self, location: str) -> Place:
-        """The place of a file, on the file system that an executor opens it on."""
+        """The place of a file, opened with the options of `storage`."""
         return open_place(location, self.storage(location))
 
     def _file_io(self, location: str) -> FileIO:
@@ -128,7 +128,7 @@ class LakeIO(FileIO):
 
 
 class PlaceIO(PyArrowFileIO):
-    """Files on the file systems of `layout`: pyiceberg needs one more library for Azure, and knows fewer options."""
+    """Files on the file systems of `places`; pyiceberg needs another library for Azure and supports fewer options."""
 
     def new_input(self, location: str) -> PyArrowFile:
         place = open_place(location, self.properties)
@@ -143,7 +143,7 @@ class PlaceIO(PyArrowFileIO):
 
 
 def plain_path(location: str) -> str:
-    """`file://` dropped from a local path, anything else unchanged."""
+    """A location without `file://`."""
     if location.startswith("file:"):
         path = location[len("file:") :]
         return path if not path.startswith("//") else path[2:].removeprefix("localhost")
@@ -151,7 +151,7 @@ def plain_path(location: str) -> str:
 
 
 def read_metadata(file_io: LakeIO, location: str) -> TableMetadata:
-    """The table metadata at a location found by listing."""
+    """Reads table metadata at a location found by listing."""
     with file_io.new_input_here(location).open() as stream:
         content = stream.read()
     return TableMetadataUtil.parse_raw(_unzipped(content).decode())
@@ -173,7 +173,7 @@ class _MetadataInput(InputFile):
             content: bytes = stream.read()
         if not content.startswith(_GZIP):
             return io.BytesIO(tolerable(content))
-        # pyiceberg unzips by the name of the file, so it stays as it was.
+        # compress again, because pyiceberg decompresses by file name
         return io.BytesIO(gzip.compress(tolerable(gzip.decompress(content))))
 
 
@@ -182,14 +182,14 @@ def _unzipped(content: bytes) -> bytes:
 
 
 def tolerable(content: bytes) -> bytes:
-    """A metadata document, or a catalog's answer that holds one, without what pyiceberg refuses to load."""
+    """A metadata document, or a response with one, without the parts that pyiceberg cannot load."""
     if not any(word in content for word in (_VARIANT, b"blob-metadata", b"initial-default", b"write-default")):
         return content
     return json.dumps(json.loads(content, object_hook=_without_foreign)).encode()
 
 
 def _without_foreign(item: dict[str, Any]) -> dict[str, Any]:
-    """Drops blobs of types it does not know, and calls a variant, which it does not know either, unknown."""
+    """Drops blobs of unknown types and defaults of structs, and replaces the type variant by unknown."""
     if isinstance(blobs := item.get("blob-metadata"), list) and _KNOWN_BLOBS:
         item["blob-metadata"] = [blob for blob in blobs if blob.get("type") in _KNOWN_BLOBS]
     if isinstance(item.get("type"), dict):

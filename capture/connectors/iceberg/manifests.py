@@ -1,8 +1,8 @@
-"""Manifests: the live files of a snapshot and what Iceberg keeps of their columns, each manifest decoded once.
+"""Reads manifests: the live files of a snapshot and the metrics of their columns.
 
-pyiceberg's own planning refuses equality deletes and hides where a deletion vector lies, so the entries are read here
-with its Avro reader and the v3 schema. A manifest never changes, and every commit keeps most of those before it: what
-was decoded is kept for later captures, as arrays side by side, which take a twentieth of pyiceberg's objects.
+pyiceberg's planning rejects equality deletes and hides the position of deletion vectors, so entries are read here with
+its Avro reader and the v3 schema. Manifests are immutable, and most are shared by many snapshots, so decoded manifests
+are cached, as arrays, which take a twentieth of the memory of pyiceberg's objects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyiceberg.utils.lazydict import LazyDict
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
 
-BLOCK: Final = 5_000  # files
+BLOCK: Final = 5_000  # files per block
 PATH_ID, POSITION_ID = 2147483546, 2147483545  # columns of a position delete file
 
 _ENTRY: Final = MANIFEST_ENTRY_SCHEMAS[3].as_struct().fields
@@ -50,10 +50,10 @@ _CONTENTS: Final = {int(content): content.name for content in DataFileContent}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A live data or delete file. `path` is as the metadata has it, `location` where the file is now.
+    """A live data or delete file. `path` is the path in the metadata, `location` the current location.
 
-    `blob` is offset and size of a deletion vector within its file, `path_bounds` what a position delete file says of
-    the paths it names.
+    `blob` is offset and size of a deletion vector within its file; `path_bounds` are the bounds of the data file paths
+    in a position delete file.
     """
 
     content: str
@@ -73,13 +73,13 @@ class Entry:
 
     @property
     def scope(self) -> tuple[int, tuple[Any, ...]]:
-        """The partition that a partition-scoped delete is compared by: spec id and partition values."""
+        """Spec id and partition values, which a partition-scoped delete must match."""
         return self.spec_id, self.partition
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Some live data files of one manifest, side by side. `partition_of` are positions in `partitions`."""
+    """A block of live data files of one manifest, as arrays. `partition_of` has indexes into `partitions`."""
 
     paths: pa.Array
     locations: pa.Array
@@ -97,12 +97,12 @@ class Files:
 
     @property
     def size_bytes(self) -> int:
-        """Memory held, for the cache's budget."""
+        """Estimated memory, for the cache's budget."""
         arrays = (self.paths, self.locations, self.rows, self.sizes, self.sequences, self.formats, self.partition_of)
         return sum(array.nbytes for array in arrays) + 200 * len(self.partitions)
 
     def entries(self) -> Iterator[Entry]:
-        """The files one by one, in the order of the manifest."""
+        """Yields the files in the order of the manifest."""
         columns = (self.paths, self.locations, self.sequences, self.partition_of, self.formats, self.rows, self.sizes)
         for path, location, sequence, at, format, rows, size in zip(*(c.to_pylist() for c in columns), strict=True):
             yield Entry(
@@ -112,7 +112,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Metrics of one column in each of some files. `known`: where a file has any."""
+    """Metrics of one column in a block of files. `known` is True for files that have any."""
 
     known: pa.Array
     nulls: pa.Array
@@ -128,17 +128,17 @@ class Metrics:
 
     @property
     def size_bytes(self) -> int:
-        """Memory held, for the cache's budget."""
+        """Estimated memory, for the cache's budget."""
         return sum(array.nbytes for array in (self.known, self.nulls, self.nans, self.lower, self.upper))
 
 
 Columns = Mapping[int, Metrics]
-"""Field id → metrics. A field without an entry is unknown in all the files."""
+"""Field id → metrics. A field without an entry has no metrics in any of the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestKey:
-    """A manifest as it is: `path` is where it is now, `sequence` what its new entries inherit."""
+    """Identity of a manifest. `path` is its current location, `sequence` the number that new entries inherit."""
 
     scope: str
     path: str
@@ -148,18 +148,17 @@ class ManifestKey:
 
 
 class Manifests:
-    """The manifests of one snapshot, decoded at need.
+    """The manifests of one snapshot, decoded on demand.
 
-    Besides the caches of the process this holds what it decoded itself, up to `HELD_BYTES`, so that a capture of more
-    than they take decodes each manifest once too.
+    In addition to the caches of the process it holds up to `HELD_BYTES` of decoded metrics, so that a capture larger
+    than these caches also decodes each manifest only once.
     """
 
     HELD_BYTES: Final = 512 << 20
 
     def __init__(self, io: LakeIO, snapshot: Snapshot, scope: str):
         self._io = io
-        # Not through pyiceberg's process-wide cache, whose key is a path: the same path may be another table where
-        # tables were moved.
+        # without pyiceberg's cache, which is keyed by path only, and tables may have been moved
         listed = list(read_manifest_list(io.new_input(snapshot.manifest_list)))
         self.data = [manifest for manifest in listed if manifest.content == ManifestContent.DATA]
         self._deletes = [manifest for manifest in listed if manifest.content == ManifestContent.DELETES]
@@ -168,7 +167,7 @@ class Manifests:
         self._held_bytes = 0
 
     def key(self, manifest: ManifestFile) -> ManifestKey:
-        """The identity of a manifest's content. A path may be written again, so its length counts too."""
+        """The key of a manifest; includes its length, because a path may be overwritten."""
         return ManifestKey(
             self._scope,
             self._io.resolve(manifest.manifest_path),
@@ -183,7 +182,7 @@ class Manifests:
         return self._decode(manifest)[0] if files is None else files
 
     def columns(self, manifest: ManifestFile) -> tuple[Columns, ...]:
-        """Metrics of the columns of a data manifest, block by block as in `files`."""
+        """Metrics of the columns of a data manifest, for each block of `files`."""
         key = self.key(manifest)
         columns: tuple[Columns, ...] | None = self._columns.get(key) or COLUMNS.get(key)
         return self._decode(manifest)[1] if columns is None else columns
@@ -214,7 +213,7 @@ class Manifests:
 
 
 def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], int, frozenset[int]]]:
-    """The data file record of each live entry, its sequence number, and the field ids of the manifest's schema."""
+    """Yields the record of each live entry's file, its sequence number, and the field ids of the manifest's schema."""
     with AvroFile[Any](
         io.new_input(manifest.manifest_path), MANIFEST_ENTRY_SCHEMAS[3], read_types={-1: _record, 2: _record}
     ) as reader:
@@ -227,7 +226,7 @@ def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], in
 
 
 def _record(*values: Any) -> list[Any]:
-    """A record as a list: pyiceberg's own classes cost more than what is in them."""
+    """A record as a list, which is much cheaper than pyiceberg's classes."""
     return list(values)
 
 
@@ -274,7 +273,7 @@ def _blocks(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[Files, Columns
 
 @dataclass(slots=True)
 class _Block:
-    """Collects data files."""
+    """Collects the data files of one block."""
 
     paths: list[str] = field(default_factory=list)
     measures: list[tuple[int, int, int, str, int]] = field(default_factory=list)
@@ -327,7 +326,7 @@ class _Block:
 
 
 def _any(count: int, kinds: Sequence[Sequence[Any] | None]) -> Any:
-    """Mask of the rows in which any of some columns has a value."""
+    """Mask of the rows in which at least one of the columns has a value."""
     is_known: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
     for values in kinds:
         if values is None:
@@ -340,14 +339,14 @@ def _any(count: int, kinds: Sequence[Sequence[Any] | None]) -> Any:
 
 
 class _Maps:
-    """One map of each file, from field id to value, turned into columns. Files of a table have mostly the same keys."""
+    """Collects a map of field id → value per file, and converts them to columns; optimized for maps with equal keys."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[int, ...], tuple[list[int], list[Sequence[Any]]]] = {}
 
     def add(self, row: int, entries: Mapping[int, Any]) -> None:
         flat: Sequence[Any] = entries._contents if isinstance(entries, LazyDict) else ()
-        if len(flat) == 1:  # as it came from the file, keys and values in turn
+        if len(flat) == 1:  # not decoded yet: alternating keys and values
             keys, values = tuple(flat[0][::2]), flat[0][1::2]
         else:
             keys, values = tuple(entries), tuple(entries.values())
@@ -358,7 +357,7 @@ class _Maps:
         group[1].append(values)
 
     def arrays(self, count: int) -> dict[int, Sequence[Any]]:
-        """Field id → its value in each of `count` files, None where there is none."""
+        """Field id → values, one per file (`count` files), None if missing."""
         arrays: dict[int, Any] = {}
         for keys, (rows, values) in self._groups.items():
             for field_id, column in zip(keys, zip(*values, strict=True), strict=True):
@@ -373,7 +372,7 @@ class _Maps:
 
 @lru_cache(maxsize=64)
 def _field_ids(schema: str) -> frozenset[int]:
-    """Every field id of the schema a manifest was written under: a file of it cannot hold any other."""
+    """All field ids of the schema of a manifest; its files have no others."""
     ids: set[int] = set()
 
     def note(item: dict[str, Any]) -> dict[str, Any]:

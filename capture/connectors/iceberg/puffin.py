@@ -1,8 +1,8 @@
 """Puffin: Iceberg's file format for statistics blobs.
 
-A file is `PFA1`, the blobs, then the footer: `PFA1`, a JSON payload, its length (int32, little endian), four bytes of
-flags, `PFA1`. Only theta blobs are listed in the table's metadata: readers such as pyiceberg refuse a table that lists
-any type they do not know.
+A file consists of `PFA1`, the blobs, and the footer: `PFA1`, a JSON payload, its length (int32, little endian), four
+bytes of flags, `PFA1`. Only theta blobs are listed in the table's metadata, because readers such as pyiceberg reject
+tables that list an unknown type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMPRESSED_FOOTER: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One blob; `data` is uncompressed, `fields` are the ids of the columns it is about."""
+    """One blob; `data` is uncompressed, `fields` are the column ids it covers."""
 
     type: str
     fields: tuple[int, ...]
@@ -54,10 +54,10 @@ def write(blobs: Sequence[Blob]) -> tuple[bytes, int]:
 
 
 def read(stream: BinaryIO) -> list[Blob]:
-    """The blobs of a Puffin file; none where its footer is compressed, which hardly any writer does.
+    """Reads the blobs of a Puffin file; empty if its footer is compressed, which is not supported and rare.
 
     Raises:
-        ValueError: It is not a Puffin file.
+        ValueError: The file is not a Puffin file.
     """
     size = stream.seek(0, 2)
     if size is None:  # Arrow's streams report a position by tell() only
@@ -91,7 +91,7 @@ def _blob(stream: BinaryIO, item: Mapping[str, Any]) -> Blob:
 
 
 def read_if_any(io: Any, path: str) -> list[Blob]:
-    """The blobs of a statistics file; none where it is missing or damaged: statistics are never a reason to fail."""
+    """The blobs of a statistics file; empty if it is missing or damaged, since statistics are optional."""
     try:
         with io.new_input(path).open() as stream:
             return read(stream)

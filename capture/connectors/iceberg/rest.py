@@ -1,4 +1,4 @@
-"""REST catalogs: pyiceberg's client, with our time-outs, and with options that have parts of their own."""
+"""REST catalogs: pyiceberg's client with timeouts and structured options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STRUCTURED: Final[Mapping[str, str]] = {
 
 
 class TimedRestCatalog(RestCatalog):
-    """A REST catalog that gives up on a server that does not answer, and leaves retries to us."""
+    """A REST catalog with timeouts and without retries, which are done by `connectors.retry`."""
 
     def _create_session(self) -> Any:
         self.properties.setdefault("rest.sigv4.max-retries", "0")
@@ -46,20 +46,20 @@ class TimedRestCatalog(RestCatalog):
 
 
 def _tolerate(response: Any, *_: Any, **__: Any) -> Any:
-    """Has pyiceberg validate an answer without what it refuses to load."""
+    """Removes parts of a response that pyiceberg cannot load."""
     if response.content:
         response._content = tolerable(response.content)
     return response
 
 
 def structured_options(options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """The options `auth` and `ssl` as pyiceberg wants them: objects, given as JSON or by dotted names.
+    """Parses the options `auth` and `ssl`, given as JSON or by dotted names, to the objects that pyiceberg expects.
 
     Args:
-        options: Connector options, of which others are left alone.
+        options: Connector options; others are ignored.
 
     Raises:
-        InvalidArgument: One is not an object, or `auth` has parts that its type does not know.
+        InvalidArgument: An option is not an object, or `auth` has keys that are not valid for its type.
     """
     options_of = {}
     for name, example in _STRUCTURED.items():
@@ -93,7 +93,9 @@ def _put(into: dict[str, Any], path: list[str], value: str, option: str) -> None
     for part in parents:
         into = into.setdefault(part, {})
         if not isinstance(into, dict):
-            raise InvalidArgument(f"option {option}: {part} is a text elsewhere", params={"field": f"options.{option}"})
+            raise InvalidArgument(
+                f"option {option}: {part} is a string elsewhere", params={"field": f"options.{option}"}
+            )
     into[last] = value
 
 

@@ -1,4 +1,4 @@
-"""Iceberg's schemas in the words of the connector interface, and which field of a data file is which column."""
+"""Converts Iceberg schemas to the connector interface, and maps columns to fields of data files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A struct above a leaf. With `has_default` it is a struct of its fields' defaults in files older than it."""
+    """A struct that encloses a leaf. `has_default`: files older than it have a struct of its fields' defaults."""
 
     field_id: int
     required: bool
@@ -81,7 +81,7 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class IcebergLeaf:
-    """A column with values: what the schema says of it, and how to find it in a file."""
+    """A leaf column of an Iceberg schema."""
 
     field_id: int
     column: Column
@@ -92,23 +92,23 @@ class IcebergLeaf:
 
     @property
     def name(self) -> str:
-        """The full name, levels joined by dots."""
+        """Dotted name."""
         return self.column.name
 
     @property
     def width_bytes(self) -> int | None:
-        """Bytes of an integer of the table's type."""
+        """Width of the table's integer type in bytes; None for other types."""
         return {IntegerType: 4, LongType: 8}.get(builtins.type(self.type))
 
     def value_where_missing(self, field_ids: Container[int]) -> tuple[Any, int | None]:
-        """The value that a file without the leaf has in its place.
+        """The value of the leaf in a file that lacks it.
 
         Args:
-            field_ids: The fields that the file has, structs included.
+            field_ids: Ids of the fields in the file, structs included.
 
         Returns:
-            The value, and the field id of the struct in whose null rows the leaf is null all the same; None where the
-            value holds in every row.
+            The value, and the field id of a struct where the leaf is null instead if the struct is null; the id is None
+            if the value applies to all rows.
         """
         present = [parent for parent in self.parents if parent.field_id in field_ids]
         missing = self.parents[len(present) :]
@@ -119,7 +119,7 @@ class IcebergLeaf:
 
 
 def logical_text(type: IcebergType) -> str:
-    """The canonical logical type; VARIANT for what has no statistics: unknown, geometry and the like."""
+    """The canonical logical type; VARIANT for types without statistics, such as unknown and geometry."""
     if isinstance(type, DecimalType):
         return f"DECIMAL({type.precision},{type.scale})"
     return next((word for kind, word in _WORDS.items() if isinstance(type, kind)), "VARIANT")
@@ -131,7 +131,7 @@ def to_schema(schema: IcebergSchema) -> Schema:
 
 
 def leaves(schema: IcebergSchema, column_names: frozenset[str] | None = None) -> list[IcebergLeaf]:
-    """The leaf columns of a schema, of all or those named."""
+    """The leaf columns of a schema with these names or keys; all if None."""
     return [
         IcebergLeaf(
             nested.field_id, column, nested.field_type, parse(column.logical_type), nested.initial_default, parents
@@ -142,13 +142,13 @@ def leaves(schema: IcebergSchema, column_names: frozenset[str] | None = None) ->
 
 
 def schema_of(metadata: TableMetadata, snapshot: Snapshot) -> IcebergSchema:
-    """The schema at a snapshot; the current one where it names none, as in v1 tables."""
+    """The schema of a snapshot; the current one if the snapshot has none, as in v1 tables."""
     schema = None if snapshot.schema_id is None else metadata.schema_by_id(snapshot.schema_id)
     return schema or metadata.schema()
 
 
 def leaf_of(metadata: TableMetadata, schema: IcebergSchema, field_id: int) -> IcebergLeaf | None:
-    """A leaf by its field id, looked for in the schema and then in the table's other schemas, newest first."""
+    """A leaf by its field id, from the schema, else from the table's other schemas, newest first; None if not found."""
     for candidate in (schema, *sorted(metadata.schemas, key=lambda s: -s.schema_id)):
         for leaf in leaves(candidate):
             if leaf.field_id == field_id:
@@ -172,7 +172,7 @@ def _walk(
 
 
 def constraints(schema: IcebergSchema, table: str) -> tuple[Constraint, ...]:
-    """NOT NULL of every required column, and the primary key that the identifier fields are."""
+    """NOT NULL constraints of required columns, and a primary key of the identifier fields."""
     constraints = [
         Constraint("CHECK", f"{table}_{nested.name}_not_null", (nested.name,), f"{nested.name} IS NOT NULL")
         for nested in schema.fields
@@ -184,7 +184,7 @@ def constraints(schema: IcebergSchema, table: str) -> tuple[Constraint, ...]:
 
 
 def partition_keys(spec: PartitionSpec, schema: IcebergSchema) -> tuple[str, ...]:
-    """Partition fields as the source column, or as `transform(column)`."""
+    """Partition fields as column names or `transform(column)`."""
     keys = []
     for part in spec.fields:
         source = schema.find_column_name(part.source_id) or part.name
@@ -193,7 +193,7 @@ def partition_keys(spec: PartitionSpec, schema: IcebergSchema) -> tuple[str, ...
 
 
 def identity_values(spec: PartitionSpec, partition: tuple[Any, ...]) -> dict[int, Any]:
-    """Column id → value of the partition fields that are columns themselves."""
+    """Column id → value, for partition fields with identity transform."""
     return {
         part.source_id: value
         for part, value in zip(spec.fields, partition, strict=False)
@@ -202,7 +202,7 @@ def identity_values(spec: PartitionSpec, partition: tuple[Any, ...]) -> dict[int
 
 
 def partition_json(spec: PartitionSpec, schema: IcebergSchema, partition: tuple[Any, ...]) -> str | None:
-    """A partition as JSON: numbers of whole fields, other values as canonical text; None when there are no fields."""
+    """A partition as JSON: integers as numbers, other values as canonical text; None for an unpartitioned spec."""
     if not spec.fields:
         return None
     values: dict[str, str | int | None] = {}
@@ -223,18 +223,18 @@ def _partition_value(value: Any, logical: str) -> str | int:
 
 
 def canonical(values: pa.Array, kind: LogicalType) -> list[str | None]:
-    """Canonical bound texts of an Arrow array."""
+    """Canonical texts of an Arrow array."""
     texts: list[str | None] = bounds.encode_array(values, kind).to_pylist()
     return texts
 
 
 def constant(value: Any, kind: LogicalType) -> pa.Array:
-    """One value, as pyiceberg holds it, as an Arrow array of the logical type."""
+    """Converts one value in pyiceberg's form to an Arrow array of the logical type."""
     return typed_array([value], kind)
 
 
 def typed_array(values: list[Any], kind: LogicalType) -> pa.Array:
-    """Values as pyiceberg holds them, days and microseconds included, as an Arrow array of the logical type."""
+    """Converts values in pyiceberg's form, or as days and microseconds, to an Arrow array of the logical type."""
     type = to_arrow(kind)
     if pa.types.is_temporal(type):
         numbers = pa.array([_number(v) for v in values], pa.int32() if pa.types.is_date32(type) else pa.int64())
@@ -261,7 +261,7 @@ class FileLayout:
 
     @classmethod
     def of(cls, schema: pa.Schema, metadata: TableMetadata) -> FileLayout:
-        """By the file's own field ids, else by the table's name mapping, else by position as Java does."""
+        """The layout by the file's field ids, else by the table's name mapping, else by position as in Java."""
         paths = dict(_by_field_id(schema, ()))
         if paths:
             return cls(paths)

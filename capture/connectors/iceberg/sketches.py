@@ -1,4 +1,4 @@
-"""Statistics that a table's metadata registers for a snapshot: theta sketches in a Puffin file, with their NDV."""
+"""Reads the theta sketches and NDVs that a table's metadata references for a snapshot, from Puffin files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Sketch = tuple[int, str, str, bytes, Mapping[str, Any]]
 
 
 class SourceStatistics:
-    """Sketches and NDV of one snapshot, of columns one at a time.
+    """Sketches and NDVs of single columns at one snapshot.
 
-    A statistics file may contain blobs that were computed for an older snapshot and carried over: they describe other
-    rows and are left out.
+    Blobs that were computed for an older snapshot and copied to its statistics file describe other rows; they are
+    ignored.
     """
 
     def __init__(self, io: LakeIO, metadata: TableMetadata, snapshot_id: int, leaves: Sequence[IcebergLeaf]):
@@ -36,19 +36,19 @@ class SourceStatistics:
 
     @property
     def sketches(self) -> list[Sketch]:
-        """The readable theta sketches; none where the registered file is gone."""
+        """The readable theta sketches; empty if the registered file is missing."""
         return [
             (blob.fields[0], "NDV", THETA, blob.data, dict(blob.properties)) for blob, _ in self._estimated.values()
         ]
 
     def columns(self, row_count: int | None) -> pa.Table | None:
-        """NDV of each column that has one: with the sketch's own bounds, else the number that the metadata gives.
+        """NDVs: from the sketch, with its bounds, else from the metadata.
 
         Args:
             row_count: Live rows of the snapshot.
 
         Returns:
-            Rows of COLUMN_SCHEMA; None where no column has an NDV.
+            Rows of COLUMN_SCHEMA; None if no column has an NDV.
         """
         columns: dict[int, dict[str, Any]] = {}
         for file in self._files:
@@ -67,7 +67,7 @@ class SourceStatistics:
 
     @cached_property
     def _estimated(self) -> dict[int, tuple[Blob, Estimate]]:
-        """Column id → its sketch and what the sketch estimates. One of another seed, or damaged, is left out."""
+        """Column id → sketch and its estimate; damaged sketches and those with another seed are left out."""
         estimates = {}
         for file in self._files:
             if any(self._is_ours(blob) for blob in file.blob_metadata):
@@ -87,7 +87,7 @@ class SourceStatistics:
 
 
 def _number(properties: Mapping[str, str] | None) -> float | None:
-    """The `ndv` that the format asks writers of theta sketches for."""
+    """The property `ndv`, which the format requires of theta sketches; None if missing or invalid."""
     try:
         ndv = float((properties or {}).get("ndv", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""A snapshot of an Iceberg table, read for statistics or for scan tasks."""
+"""An Iceberg table at one snapshot: native statistics and scan tasks."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def _digest(*about: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The files of a block that deletes apply to, by their position in it: live rows where some are gone, deletes."""
+    """Files of a block with deletes: index in the block → live rows (if less than all), and → delete files."""
 
     live: Mapping[int, int] = field(default_factory=dict)
     deletes: Mapping[int, Sequence[Entry]] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
-        """Digest of live counts and deletes, for the mark of a listing."""
+        """Digest of live rows and deletes, part of a `FilePart.key`."""
         about = [(at, [(d.location, d.blob, d.size) for d in some]) for at, some in self.deletes.items()]
         return _digest(sorted(self.live.items()), about)
 
     def delete_files(self, files: int) -> pa.Array:
-        """`delete_files` of each file of the block."""
+        """`delete_files` for each of the block's `files` files."""
         if not self.deletes:
             return no_delete_files(files)
         rows = [[_delete_file(delete) for delete in self.deletes.get(at, ())] for at in range(files)]
@@ -74,7 +74,14 @@ def _delete_file(delete: Entry) -> dict[str, Any]:
 
 
 class SnapshotView:
-    """One snapshot of one table, read for statistics or for scan tasks."""
+    """One snapshot of a table.
+
+    Args:
+        table: The table.
+        snapshot_id: Id of the snapshot.
+        column_names: Names or keys of columns; None for all.
+        scope: Prefix of cache keys, see `immutable_cache.scope`.
+    """
 
     def __init__(self, table: LoadedTable, snapshot_id: int, column_names: frozenset[str] | None, scope: str):
         self._io, self._metadata, self._scope = table.io, table.metadata, scope
@@ -101,10 +108,10 @@ class SnapshotView:
     # Statistics.
 
     def native_stats(self, reading: Callable[[], Any]) -> NativeStats:
-        """Statistics of manifests and table metadata; rows of file columns are made as they are read.
+        """Statistics from manifests and table metadata; file columns are read lazily.
 
         Args:
-            reading: Opens a context that turns errors of a manifest into those of the connector.
+            reading: Creates a context that translates errors.
         """
         parts = [self._part(manifest, reading) for manifest in self._manifests.data]
         data = pa.concat_tables([part.files for part in parts] or [FILE_SCHEMA.empty_table()])
@@ -144,26 +151,26 @@ class SnapshotView:
 
         tables = [self._files_of(block, some) for block, some in zip(blocks, touched, strict=True)]
         return FilePart(
-            _digest(self._manifests.key(manifest), self._shape, [some.digest for some in touched]),
+            _digest(self._manifests.key(manifest), self._table_digest, [some.digest for some in touched]),
             pa.concat_tables(tables or [FILE_SCHEMA.empty_table()]),
             file_columns,
         )
 
     @cached_property
-    def _shape(self) -> str:
-        """Digest of what the rows of a file depend on besides its manifest."""
+    def _table_digest(self) -> str:
+        """Digest of schema, partition specs and metrics settings; part of the key of each `FilePart`."""
         properties = {k: v for k, v in self._metadata.properties.items() if k.startswith("write.metadata.metrics.")}
         specs = [spec.model_dump_json() for _, spec in sorted(self._specs.items())]
         return _digest(self._schema.model_dump_json(), specs, sorted(properties.items()))
 
     def _part_of_deletes(self) -> FilePart:
-        """One row for a delete file, however many deletion vectors are in it."""
+        """The delete files as a part, one row per file, even if it has several deletion vectors."""
         by_path: dict[str, list[Entry]] = {}
         for delete in self._deletes:
             by_path.setdefault(delete.location, []).append(delete)
         rows = [self._row_of_delete_file(path, entries) for path, entries in sorted(by_path.items())]
         files = pa.Table.from_pylist(rows, FILE_SCHEMA)
-        return FilePart(_digest(self._scope, self._shape, rows), files, lambda: iter(()))
+        return FilePart(_digest(self._scope, self._table_digest, rows), files, lambda: iter(()))
 
     def _row_of_delete_file(self, path: str, entries: Sequence[Entry]) -> dict[str, Any]:
         first = entries[0]
@@ -201,7 +208,7 @@ class SnapshotView:
         return partition_json(self._specs[spec_id], self._schema, partition)
 
     def _touched(self, block: Files) -> Touched:
-        """The files of a block that deletes apply to."""
+        """Finds the files of a block with deletes."""
         if not self._deletes:
             return Touched()
         deletes, live = {}, {}
@@ -213,7 +220,7 @@ class SnapshotView:
         return Touched(live, deletes)
 
     def _rows_of(self, entry: Entry, deletes: Sequence[Entry]) -> int:
-        """Live rows of a file; what deletes take away is counted once for a file and the deletes that apply to it."""
+        """Live rows of a file with deletes, cached."""
         about = tuple(sorted((delete.location, delete.size, delete.blob or ()) for delete in deletes))
         key = ("live", self._scope, entry.location, entry.size, about)
         cached: int | None = FILES.get(key)
@@ -238,7 +245,7 @@ class SnapshotView:
                 yield from block.entries()
 
     def tasks(self) -> Iterator[ScanTask]:
-        """One scan task per live data file, with the deletes that apply to it."""
+        """Yields one scan task per live data file, with the deletes that apply to it."""
         for entry in self._data():
             layout = self._layout(entry)
             gone = self._index.deleted_rows(entry)
@@ -267,7 +274,7 @@ class SnapshotView:
         )
 
     def _layout(self, entry: Entry) -> FileLayout:
-        """Paths of the columns in a data file. The schema of each file is read once, and equal ones are kept once."""
+        """Paths of the columns in a data file; schemas of files are cached, equal ones only once."""
         key = ("schema", self._scope, entry.location, entry.size)
         name: bytes | None = FILES.get(key)
         schema: pa.Schema | None = None if name is None else FILES.get(("schema", name))
@@ -284,7 +291,7 @@ class SnapshotView:
         return self._layouts[name]
 
     def _scan_columns(self, entry: Entry, layout: FileLayout, leaves: Sequence[IcebergLeaf]) -> tuple[ScanColumn, ...]:
-        """Sources of columns: the file, else its partition, else the default, else null."""
+        """Sources of columns: a path in the file, else the partition value, else the default, else null."""
         identity = identity_values(self._specs[entry.spec_id], entry.partition)
         columns = []
         for leaf in leaves:

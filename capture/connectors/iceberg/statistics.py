@@ -1,6 +1,6 @@
-"""Statistics of columns in the files of an Iceberg snapshot: from manifests, else from Parquet footers.
+"""Per-file column statistics of an Iceberg snapshot, from manifests, else from Parquet footers.
 
-Writers leave metrics out of manifests on request, and by default beyond the first hundred columns of a table.
+Manifests may lack metrics: by table property, and by default beyond the first hundred columns.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from capture.connectors.iceberg.schema import IcebergLeaf, identity_values, type
 from capture.connectors.storage.places import Place, Unreadable
 
 BATCH_ROWS: Final = 60_000
-"""About how many rows a table of `rows()` has."""
+"""Approximate number of rows in one table of `rows()`."""
 
 MAX_FOOTERS: Final = 10_000
-"""Footers read for what manifests lack; beyond, it is unknown."""
+"""Files without metrics up to which footers are read; beyond, statistics stay unknown."""
 
 OpenPlace = Callable[[str], Place]
-"""From the location of a file to its place."""
+"""Location of a file → its place."""
 
 
 class ColumnStatistics:
@@ -36,8 +36,8 @@ class ColumnStatistics:
     Args:
         metadata: The table's metadata.
         leaves: The columns.
-        footers: The footers read so far.
-        open_place: Finds a file whose footer is read.
+        footers: Cache of footers.
+        open_place: Opens the location of a file whose footer is read.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ColumnStatistics:
         self._footers_left = MAX_FOOTERS
 
     def rows(self, block: Files, metrics: Columns, live: Mapping[int, int]) -> Iterator[pa.Table]:
-        """Tables of FILE_COLUMN_SCHEMA of the files of a block; `live` are live rows of those that lost some."""
+        """Yields tables of FILE_COLUMN_SCHEMA for a block; `live`: index → live rows of files with deleted rows."""
         rows = rows_left(block, live)
         footers = self._footers_for(block, metrics)
         for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
@@ -63,7 +63,7 @@ class ColumnStatistics:
         live: Mapping[int, int],
         footers: _Footers,
     ) -> pa.Table:
-        """One column in each file of a block."""
+        """Rows of one column for a block."""
         of_column = metrics.get(leaf.field_id) or Metrics.unknown(len(block))
         cut = cut_length(self._properties, leaf.name)
         statistics = None if live else _vectorized(leaf, cut, of_column, rows)
@@ -71,13 +71,13 @@ class ColumnStatistics:
             statistics = self._per_file(leaf, cut, block, of_column, rows)
             lacking = self._lacking(leaf, block, metrics) if footers else None
             if lacking is not None:
-                statistics = _completed(statistics, _of_footers(leaf, block, rows, footers), lacking)
+                statistics = _completed(statistics, _footer_statistics(leaf, block, rows, footers), lacking)
         return column_rows(block.locations, leaf.column, {leaf.column.key: leaf.field_id}, rows, **statistics)
 
     def _per_file(
         self, leaf: IcebergLeaf, cut: int, block: Files, metrics: Metrics, rows: pa.Array
     ) -> dict[str, pa.Array]:
-        """The facts about a column, file by file."""
+        """Statistics of a column, computed file by file."""
         low_of, high_of = decoder(leaf, cut, upper=False), decoder(leaf, cut, upper=True)
         parts: list[tuple[int | None, int | None, Any, Any, bool, bool]] = []
         arrays = (metrics.known, metrics.nulls, metrics.nans, metrics.lower, metrics.upper, block.rows, rows)
@@ -109,7 +109,7 @@ class ColumnStatistics:
         }
 
     def _only_value(self, leaf: IcebergLeaf, block: Files, partition: tuple[Any, ...]) -> _OnlyValue | None:
-        """The one value of a column in files that cannot have the column, None where they may; without metrics."""
+        """The constant value of a column in files without metrics; None if the files may contain the column."""
         identity = identity_values(self._specs[block.spec_id], partition)
         if leaf.field_id in identity:
             return _OnlyValue(identity[leaf.field_id], True)
@@ -121,7 +121,7 @@ class ColumnStatistics:
     # Footers.
 
     def _lacking(self, leaf: IcebergLeaf, block: Files, metrics: Columns) -> pa.Array | None:
-        """Mask of the files where neither the manifest nor the schema says anything of a column; None for none."""
+        """Mask of the files without metrics or constant value of a column; None if there are none."""
         of_column = metrics.get(leaf.field_id)
         if of_column is not None and pc.all(of_column.known).as_py():
             return None
@@ -152,7 +152,7 @@ class ColumnStatistics:
         return [next(footers) if lacks else None for lacks in of_file]
 
     def _read(self, files: Sequence[ListedFile]) -> _Footers:
-        """Footers with statistics; None for a file that is damaged or gone: a scan will say so."""
+        """Footers with statistics; None for a damaged or missing file, which a scan will report."""
         try:
             return list(self._footers.statistics(files))
         except Unreadable:
@@ -162,7 +162,7 @@ class ColumnStatistics:
 
 
 _Footers = Sequence[tuple[Footer, FileStats] | None]
-"""The footer of each file of a block, None where it is not known."""
+"""The footer of each file of a block; None if not available."""
 
 
 def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
@@ -175,7 +175,7 @@ def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:
 
 
 def _vectorized(leaf: IcebergLeaf, cut: int, metrics: Metrics, rows: pa.Array) -> dict[str, pa.Array] | None:
-    """The facts about a column at no loop, where each file has its counts and no file lost a row; else None."""
+    """Statistics of a column without a loop; None if a file lacks counts, is empty, or needs `decoder`."""
     if metrics.nulls.null_count or not len(rows) or pc.min(rows).as_py() == 0:
         return None
     lower, upper = decode_all(metrics.lower, leaf, cut), decode_all(metrics.upper, leaf, cut)
@@ -195,9 +195,9 @@ def _is_parquet(block: Files) -> pa.Array:
     return pc.equal(block.formats, "PARQUET")
 
 
-def _of_footers(leaf: IcebergLeaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:
-    """The facts about a column from footers, whose leaves are found by field id."""
-    sure = [pair if pair is not None and _is_sure(pair[0], leaf) else None for pair in footers]
+def _footer_statistics(leaf: IcebergLeaf, block: Files, rows: pa.Array, footers: _Footers) -> dict[str, Any]:
+    """Statistics of a column from footers, by field id."""
+    sure = [pair if pair is not None and _is_reliable(pair[0], leaf) else None for pair in footers]
     statistics = footer_facts(sure, lambda footer: _position(footer, leaf.field_id), leaf.logical)
     whole = pc.equal(rows, block.rows)
     counts = zip(statistics["null_count"].to_pylist(), block.rows.to_pylist(), rows.to_pylist(), strict=True)
@@ -208,8 +208,8 @@ def _of_footers(leaf: IcebergLeaf, block: Files, rows: pa.Array, footers: _Foote
     return statistics
 
 
-def _is_sure(footer: Footer, leaf: IcebergLeaf) -> bool:
-    """True if a file has the column, or reads as null where it has not; without field ids nobody knows."""
+def _is_reliable(footer: Footer, leaf: IcebergLeaf) -> bool:
+    """True if the file has field ids, and has the column or its values are null."""
     if not any(other.field_id is not None for other in footer.leaves):
         return False
     return _position(footer, leaf.field_id) is not None or leaf.initial_default is None
@@ -220,7 +220,7 @@ def _position(footer: Footer, field_id: int) -> int | None:
 
 
 def _completed(statistics: dict[str, Any], others: dict[str, Any], lacking: pa.Array) -> dict[str, Any]:
-    """Facts with those of some files replaced."""
+    """Statistics with those of the files in `lacking` replaced."""
     return {
         name: values if values is None or others[name] is None else pc.if_else(lacking, others[name], values)
         for name, values in statistics.items()
@@ -228,14 +228,14 @@ def _completed(statistics: dict[str, Any], others: dict[str, Any], lacking: pa.A
 
 
 class _OnlyValue(NamedTuple):
-    """The value of a column in a file that lacks it; not `everywhere` where rows may be null all the same."""
+    """The constant value of a column in a file; `everywhere` is False if some rows may be null instead."""
 
     value: Any
     everywhere: bool
 
 
 def _after_deletes(count: int | None, rows: int, live: int) -> int | None:
-    """A count over all rows of a file, for its live rows: none stays none, and all stays all."""
+    """Converts a count over all rows of a file to its live rows; known only if the count is none or all."""
     if count is None or live == rows:
         return count
     if not live or not count:
