@@ -1,4 +1,4 @@
-"""Bounds out of zone maps: of many zones the outermost, in types that readers compare in, and whether each is exact."""
+"""Bounds from Lance zone maps: outermost bounds of groups of zones, converted to logical types."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pyarrow.compute as pc
 
 from store.logical_types import Kind, LogicalType, to_arrow
 
-# Kinds whose values a zone map is known to keep whole.
+# Kinds whose values are never truncated in a zone map.
 _WHOLE = frozenset({Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIME,
                     Kind.TIMESTAMP, Kind.TIMESTAMPTZ})  # fmt: skip
 
 
 def outermost(values: pa.Array, groups: Sequence[tuple[int, int]], filled: pa.Array, *, upper: bool) -> pa.Array:
-    """The least or the greatest bound of each group of zones.
+    """The least or greatest bound of each group of zones.
 
     Args:
-        values: One bound per zone, as the index has it.
-        groups: Start and end of each group's zones.
-        filled: Per zone whether it has a value that is neither null nor NaN; other zones have no bound.
-        upper: Whether these are upper bounds.
+        values: One bound per zone, from the index.
+        groups: Start and end index of each group's zones.
+        filled: True for zones with a value that is neither null nor NaN; other zones have no bound.
+        upper: True for upper bounds.
 
     Returns:
-        One value per group; null where a zone's bound is unknown, such as a maximum that is NaN: the greatest number
-        beside it is in no zone map.
+        One value per group; null if the bound of a zone is unknown, for example a maximum that is NaN, since the zone
+        map does not have the greatest number.
     """
     if pa.types.is_float16(values.type):
         values = values.cast(pa.float32())
@@ -41,9 +41,9 @@ def outermost(values: pa.Array, groups: Sequence[tuple[int, int]], filled: pa.Ar
 
 
 def enclosing(values: pa.Array, kind: LogicalType, *, upper: bool) -> tuple[pa.Array, pa.Array]:
-    """Bounds in the Arrow type of their logical type, and which of them are exact.
+    """Converts bounds to the Arrow type of a logical type, with a mask of exact ones.
 
-    Nanoseconds are rounded outwards to microseconds. A value that the type cannot hold is null: it is unknown.
+    Nanoseconds are rounded outwards to microseconds. Values that do not fit the type become null, which means unknown.
     """
     type = to_arrow(kind)
     exact = pa.repeat(kind.kind in _WHOLE, len(values))

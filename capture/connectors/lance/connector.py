@@ -1,4 +1,4 @@
-"""The Lance connector: versions, fragments, and the statistics of zone maps and of Spark's ANALYZE in the manifest."""
+"""The Lance connector: versions, fragments, and statistics from zone maps and Spark's ANALYZE."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SUFFIX = ".lance"
 
 
 class LanceConnector(SnapshotLister):
-    """See `spi.Connector`. A snapshot is a version; Lance has neither a table identity nor ids that columns keep."""
+    """Lance datasets. A snapshot is a version. Lance has no table ids and no stable column ids."""
 
     format: ClassVar[str] = "lance"
 
@@ -126,15 +126,15 @@ class LanceConnector(SnapshotLister):
             raise
         except Exception as error:  # Lance raises ValueError, OSError and its own panics
             reason = self._lake.reason(error)
-            if "/" in reason:  # names a file or a line of its own source
+            if "/" in reason:  # contains a path or a location in Lance's source
                 reason = type(error).__name__ + f": {first_line(error, 60).split('/')[0].rstrip()}"
             raise Unreadable(f"{what} cannot be read ({reason})") from error
 
 
 def _operation(dataset: Any, version: int) -> str | None:
-    """`append`, `delete`, `create_index` and so on; None where the transaction is gone."""
+    """Operation of a version, such as `append`, `delete` or `create_index`; None if the transaction is missing."""
     try:
         name = type(dataset.read_transaction(version).operation).__name__
-    except Exception:  # an old version without a transaction file raises what it likes
+    except Exception:  # for a missing transaction file, of undocumented type
         return None
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

@@ -1,4 +1,4 @@
-"""A version of a Lance dataset: its fragments, as statistics and as scan tasks."""
+"""A Lance dataset at one version: native statistics and scan tasks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from capture.connectors.spi import (
 
 
 class SnapshotView:
-    """One version of one dataset, read for statistics or for scan tasks.
+    """One version of a dataset.
 
     Args:
-        dataset: Opened at the version.
-        ids: Ids of the table's columns.
-        column_names: Limits the columns to these names or keys; None for all.
+        dataset: The dataset, opened at the version.
+        ids: Column key → id.
+        column_names: Names or keys of columns; None for all.
     """
 
     def __init__(self, dataset: Any, ids: ColumnIds, column_names: frozenset[str] | None):
@@ -36,10 +36,10 @@ class SnapshotView:
         self._leaves = to_schema(dataset.schema).leaves(column_names)
 
     def native_stats(self, reading: Callable[[], Any]) -> NativeStats:
-        """Statistics of the manifest: fragments, zone maps, and those of Spark's ANALYZE in the config.
+        """Statistics from fragments, zone maps and Spark's ANALYZE; file columns are read lazily.
 
         Args:
-            reading: Opens a context that turns errors of the library into those of the connector.
+            reading: Creates a context that translates errors.
         """
         dataset = self._dataset
         fragments = [_Fragment(dataset, fragment) for fragment in dataset.get_fragments()]
@@ -63,10 +63,10 @@ class SnapshotView:
         )
 
     def tasks(self, storage: Mapping[str, str]) -> Iterator[ScanTask]:
-        """One scan task per fragment.
+        """Yields one scan task per fragment.
 
         Args:
-            storage: Options of the file system, for whoever opens it.
+            storage: Storage options for the tasks.
         """
         columns = tuple(
             ScanColumn(column_id, column.name, column.logical_type, column.key)
@@ -89,7 +89,7 @@ class SnapshotView:
 
 
 class _Fragment:
-    """A fragment: its files by absolute name, its live rows, and a fingerprint of both."""
+    """A fragment: absolute paths of its files, live rows, deletes and fingerprint."""
 
     def __init__(self, dataset: Any, fragment: Any):
         self.id = int(fragment.fragment_id)
@@ -119,7 +119,7 @@ class _Fragment:
 
 
 def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds) -> EarlierColumns | None:
-    """The statistics in a version's config, labelled by the version they were computed at: a config lives on."""
+    """Statistics in a version's config, with the version they were computed at, since later versions inherit it."""
     config = dataset.config()
     version = analyzed_version(config)
     if version is None or version > dataset.version:
@@ -127,11 +127,11 @@ def _analyzed(dataset: Any, leaves: list[Column], ids: ColumnIds) -> EarlierColu
     try:
         at_version = dataset if version == dataset.version else dataset.checkout_version(version)
     except (ValueError, OSError):
-        return None  # it was cleaned up
+        return None  # the version was cleaned up
     columns = analyzed_columns(config, int(at_version.count_rows()), at_version.schema, leaves, ids)
     return columns and EarlierColumns(version, to_schema(at_version.schema).hash, columns)
 
 
 def _bases(dataset: Any) -> list[Any]:
-    """Other places that a shallow clone's files lie in."""
+    """Other locations of files, in a shallow clone."""
     return list(dataset.base_paths().values()) if hasattr(dataset, "base_paths") else []

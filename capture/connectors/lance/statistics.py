@@ -1,7 +1,7 @@
-"""Statistics that a Lance dataset keeps itself: zone maps per fragment, and Spark's ANALYZE in the manifest.
+"""Native statistics of a Lance dataset: zone maps per fragment, and results of Spark's ANALYZE in the config.
 
-A zone map is exact for a fragment that never lost a row; with deletes it still encloses. What ANALYZE stored counts
-only for the version it was computed at, and under the same schema (`lance.stats.*` in the dataset's config).
+Zone maps are exact for fragments without deleted rows; with deletes their bounds are still valid but inexact. Results
+of ANALYZE (`lance.stats.*` in the dataset's config) apply only to the version and schema they were computed at.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from store.logical_types import Kind, parse
 
 PREFIX = "lance.stats."
 ENVELOPE_VERSION = "1"
-COLUMN_VERSION = 2  # of Spark's CatalogColumnStat
+COLUMN_VERSION = 2  # version of Spark's CatalogColumnStat
 
 _ZONE_MAP = "ZoneMapIndexDetails"
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
@@ -33,7 +33,7 @@ _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 
 class Fragment(NamedTuple):
-    """A fragment: the path of its first file, its live rows, and how many are deleted."""
+    """A fragment: path of its first file, number of live and of deleted rows."""
 
     path: str
     live: int
@@ -46,21 +46,21 @@ _ZONE = ("fragment_id", "min", "max", "null_count", "nan_count", "zone_length")
 def zone_map_rows(
     dataset: Any, fragments: Mapping[int, Fragment], leaves: Sequence[Column], ids: ColumnIds
 ) -> Iterator[pa.Table]:
-    """Rows of `stats.file_columns`, one table per column that has a zone map.
+    """Yields rows of FILE_COLUMN_SCHEMA, one table per column with a zone map.
 
     Args:
-        dataset: The dataset, at the version asked for.
-        fragments: The live fragments by their id.
+        dataset: The dataset, opened at a version.
+        fragments: Fragment id → live fragment.
         leaves: The leaf columns.
-        ids: Column ids.
+        ids: Column key → id.
     """
     by_name = {column.name: column for column in leaves if column.id_in(ids) is not None}
-    describe = getattr(dataset, "describe_indices", list)  # older releases tell less
+    describe = getattr(dataset, "describe_indices", list)  # missing in older releases
     for index in describe():
         column = by_name.get(index.field_names[0]) if len(index.field_names) == 1 else None
         if column is None or not index.type_url.endswith(_ZONE_MAP) or not parse(column.logical_type).orderable:
             continue
-        del by_name[column.name]  # a second zone map of the column says nothing new
+        del by_name[column.name]  # ignore further zone maps of the column
         for segment in index.segments:
             covered = {i: fragments[i] for i in segment.fragment_ids if i in fragments}
             if segment.base_id is None and (zones := _read_zones(dataset, segment.uuid)) is not None:
@@ -68,7 +68,7 @@ def zone_map_rows(
 
 
 def _read_zones(dataset: Any, uuid: str) -> pa.Table | None:
-    """The zones of an index file in the order of fragments, None when there is no such file."""
+    """The zones of an index file, sorted by fragment; None if it cannot be read."""
     from lance.file import LanceFileReader
 
     uri = f"{str(dataset.uri).rstrip('/')}/_indices/{uuid}/zonemap.lance"
@@ -82,13 +82,13 @@ def _read_zones(dataset: Any, uuid: str) -> pa.Table | None:
 
 
 def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, ids: ColumnIds) -> pa.Table:
-    """Zones merged by fragment."""
+    """Merges zones by fragment."""
     zones = zones.filter(pc.is_in(zones["fragment_id"], pa.array(list(fragments), zones["fragment_id"].type)))
     kind = parse(column.logical_type)
-    whose = zones["fragment_id"].to_numpy()
-    starts = np.flatnonzero(np.diff(whose, prepend=-1)).tolist() if len(whose) else []
-    groups = list(zip(starts, [*starts[1:], len(whose)], strict=True))
-    fragments_of = [fragments[int(whose[start])] for start, _ in groups]
+    fragment_ids = zones["fragment_id"].to_numpy()
+    starts = np.flatnonzero(np.diff(fragment_ids, prepend=-1)).tolist() if len(fragment_ids) else []
+    groups = list(zip(starts, [*starts[1:], len(fragment_ids)], strict=True))
+    fragments_of = [fragments[int(fragment_ids[start])] for start, _ in groups]
     has_nan = kind.kind in _FLOATS
     nulls, nans, lengths = (zones[name].to_numpy() for name in ("null_count", "nan_count", "zone_length"))
     filled = pa.array(nulls + nans < lengths)
@@ -112,7 +112,7 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
 
 
 def _counts(fragments: Sequence[Fragment], counts: Sequence[int]) -> pa.Array:
-    """Counts over all rows of each fragment; where rows are gone only none is still known to be none."""
+    """Counts of live rows from counts of all rows: with deletes, only a count of 0 is still known."""
     exact = [count if not f.deleted or not count else None for f, count in zip(fragments, counts, strict=True)]
     return pa.array(exact, pa.int64())
 
@@ -121,7 +121,7 @@ def _counts(fragments: Sequence[Fragment], counts: Sequence[int]) -> pa.Array:
 
 
 def analyzed_version(config: Mapping[str, str]) -> int | None:
-    """The version that Spark's ANALYZE computed the statistics of a config at; None where there are none to trust."""
+    """The version at which Spark's ANALYZE computed the statistics in a config; None if there are no complete ones."""
     entries = _entries(config)
     if entries.get("version") != ENVELOPE_VERSION or entries.get("complete", "true").lower() != "true":
         return None
@@ -131,17 +131,17 @@ def analyzed_version(config: Mapping[str, str]) -> int | None:
 def analyzed_columns(
     config: Mapping[str, str], rows: int, schema: pa.Schema, leaves: Sequence[Column], ids: ColumnIds
 ) -> pa.Table | None:
-    """Column statistics that Spark's ANALYZE left, as records of the version it computed them at.
+    """Column statistics of Spark's ANALYZE, as records of the version they were computed at.
 
     Args:
-        config: The config of a version that is no older; `analyzed_version` finds statistics in it.
+        config: Config with statistics, see `analyzed_version`.
         rows: Live rows of the version they were computed at.
-        schema: Its schema.
+        schema: Schema of that version.
         leaves: The leaf columns.
-        ids: Column ids.
+        ids: Column key → id.
 
     Returns:
-        Rows of COLUMN_SCHEMA; None where the statistics contradict that version.
+        Rows of COLUMN_SCHEMA; None if row count or schema differ from that version.
     """
     entries = _entries(config)
     if entries.get("numRows", str(rows)) != str(rows) or entries["schemaHash"] != schema_hash(schema):
@@ -188,12 +188,12 @@ def _number(text: str | None) -> int | None:
 
 
 def _bound(text: str | None, logical_type: str) -> str | None:
-    """A value as Spark writes it, which for timestamps is UTC with a blank."""
+    """Converts a bound from Spark's form, in which timestamps are in UTC with a space, to canonical text."""
     if text is None:
         return None
     kind = parse(logical_type)
     if kind.kind is Kind.BINARY or text == "NaN":
-        return None  # of a binary no text form is agreed on, and beside NaN the greatest number is unknown
+        return None  # binary has no common text form; if the bound is NaN, the greatest number is unknown
     if kind.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
         text = text.replace(" ", "T") + ("Z" if kind.kind is Kind.TIMESTAMPTZ else "")
     try:
@@ -203,7 +203,7 @@ def _bound(text: str | None, logical_type: str) -> str | None:
 
 
 def schema_hash(schema: pa.Schema) -> str | None:
-    """The fingerprint lance-spark keeps: SHA-256 over name, Spark's type and nullability of each field."""
+    """lance-spark's schema hash: SHA-256 of names, Spark types and nullability; None if Spark lacks a type."""
     digest = hashlib.sha256()
     for field in schema:
         type = spark_type(field.type)
@@ -221,7 +221,7 @@ _SPARK: Mapping[str, str] = {
 
 
 def spark_type(type: pa.DataType) -> str | None:
-    """Spark's `catalogString` of an Arrow type, None where Spark would have another or none."""
+    """Spark's `catalogString` of an Arrow type; None if there is no equivalent type."""
     if pa.types.is_timestamp(type) and type.tz:
         return "timestamp"
     if pa.types.is_decimal128(type):

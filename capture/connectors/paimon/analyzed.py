@@ -1,8 +1,8 @@
-"""The statistics file that ANALYZE leaves in a Paimon table.
+"""Statistics files that ANALYZE writes to a Paimon table.
 
-It is JSON in two forms: of PIP-12 (`stats-…`, snapshotId as text) and of today's Java (`stat-…`, with
-schemaId and colId). Commits inherit the file of the snapshot before them while the schema stays, so the file alone says
-which snapshot it describes (`snapshotId`).
+They are JSON in two forms: that of PIP-12 (`stats-…`, snapshotId as text) and that of current Java (`stat-…`, with
+schemaId and colId). Later snapshots with the same schema inherit the file, so `snapshotId` in the file determines which
+snapshot it describes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from store.logical_types import Kind, parse
 
 @dataclass(frozen=True, slots=True)
 class Analyzed:
-    """A statistics file; `snapshot_id` is the snapshot it counted, and every number may be missing."""
+    """A statistics file; `snapshot_id` is the analyzed snapshot. Missing values are None."""
 
     snapshot_id: int | None
     schema_id: int | None
@@ -32,14 +32,14 @@ class Analyzed:
 
 
 def parse_analyzed(text: str) -> Analyzed:
-    """Reads a statistics file of either form; keys it does not know are passed over.
+    """Parses a statistics file of either form; ignores unknown keys.
 
     Raises:
-        ValueError: It is not a statistics file.
+        ValueError: The text is not a statistics file.
     """
     document = json.loads(text)
     if not isinstance(document, dict):
-        raise ValueError("a statistics file holds a JSON object")
+        raise ValueError("a statistics file must be a JSON object")
     columns = document.get("colStats")
     return Analyzed(
         _whole(document.get("snapshotId")),
@@ -51,16 +51,16 @@ def parse_analyzed(text: str) -> Analyzed:
 
 
 def analyzed_rows(analyzed: Analyzed, columns: Sequence[Column], ids: ColumnIds, rows: int | None) -> pa.Table | None:
-    """Table-level records of the columns that ANALYZE counted, of the snapshot that it was run on.
+    """Converts a statistics file to table-level records of the analyzed snapshot.
 
     Args:
-        analyzed: What it left.
-        columns: The columns asked for.
-        ids: Column ids.
-        rows: Live rows of the snapshot it was run on.
+        analyzed: The statistics file.
+        columns: The requested columns.
+        ids: Column key → id.
+        rows: Live rows of the analyzed snapshot.
 
     Returns:
-        Rows of COLUMN_SCHEMA; None where it says nothing.
+        Rows of COLUMN_SCHEMA; None if the file has none of the columns.
     """
     analyzed_columns = [row for c in columns if (row := _row(analyzed, c, ids, rows)) is not None]
     return pa.Table.from_pylist(analyzed_columns, COLUMN_SCHEMA) if analyzed_columns else None
@@ -80,14 +80,14 @@ def _row(analyzed: Analyzed, column: Column, ids: ColumnIds, rows: int | None) -
         "row_count": rows,
         "null_count": nulls if nulls is not None and (rows is None or nulls <= rows) else None,
         "ndv": None if distinct is None else float(distinct),
-        "ndv_exact": None if distinct is None else False,  # engines count with a sketch
+        "ndv_exact": None if distinct is None else False,  # engines estimate with a sketch
         "avg_width_bytes": None if width is None else float(width),
         "max_width_bytes": widest,
     } | _bounds(entry, column.logical_type)
 
 
 def _of_column(analyzed: Analyzed, column: Column) -> Mapping[str, Any] | None:
-    """By name, which must not be another column's: Java's form has the field id too. Leaves of structs have none."""
+    """The entry of a top-level column by name, checked by field id in Java's form; None if missing."""
     if len(column.path) > 1:
         return None
     entry = analyzed.columns.get(column.name)
@@ -110,16 +110,16 @@ def _bounds(entry: Mapping[str, Any], logical_type: str) -> dict[str, Any]:
 
 
 def canonical(text: Any, logical_type: str) -> str | None:
-    """A bound as Paimon's casts write it: a date by its epoch day, a timestamp with a blank.
+    """Converts a bound in the form of Paimon's casts (dates as epoch days, timestamps with a space) to canonical text.
 
-    A timestamp with local time zone is written in a zone nobody tells, so it is unknown.
+    Timestamps with local time zone are written in an unrecorded zone, so their bounds are unknown (None).
     """
     kind = parse(logical_type)
     if text is None or not kind.orderable or kind.kind is Kind.TIMESTAMPTZ:
         return None
     entry = str(text).lower() if isinstance(text, bool) else str(text)
     if kind.kind is Kind.BINARY or entry == "NaN":
-        return None  # of a binary no text form is agreed on, and beside NaN the greatest number is unknown
+        return None  # binary has no common text form; if the bound is NaN, the greatest number is unknown
     if kind.kind is Kind.TIMESTAMP:
         entry = entry.strip().replace(" ", "T")
     try:
@@ -129,7 +129,7 @@ def canonical(text: Any, logical_type: str) -> str | None:
 
 
 def _whole(value: Any) -> int | None:
-    """A number that may be written as text."""
+    """An integer, possibly given as text; None if it is not one."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Bounds of columns as Paimon's manifests have them: values in, typed arrays out, and whether each is exact."""
+"""Converts bounds from Paimon manifests to typed arrays, with their exactness."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 
 from store.logical_types import Kind, parse, to_arrow
 
-TRUNCATED_AT: Final = 16  # characters that Paimon keeps of a text unless told otherwise
+TRUNCATED_AT: Final = 16  # default length of truncated bounds, in characters
 
 _TEXTS: Final = frozenset({Kind.STRING, Kind.BINARY})
 _FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 
 def kept_characters(options: Mapping[str, str], name: str) -> int | None:
-    """Characters of a text that the writer keeps in bounds; None for all of them."""
+    """Length in characters at which the writer truncates bounds of a column; None if it does not."""
     mode = str(options.get(f"fields.{name}.stats-mode", options.get("metadata.stats-mode", ""))).strip().lower()
     if mode == "full":
         return None
@@ -28,13 +28,13 @@ def kept_characters(options: Mapping[str, str], name: str) -> int | None:
 
 
 def bound_array(values: Sequence[Any], logical_type: str, *, upper: bool, cut: bool) -> pa.Array | None:
-    """Typed bounds out of what the library decodes. NaN does not count; None where the type has no order.
+    """Converts bounds decoded by the library to a typed array; NaN becomes null. None if the type has no order.
 
     Args:
         values: One bound per file.
-        logical_type: Of the column.
-        upper: Whether these are upper bounds.
-        cut: Whether the values were cut to microseconds; an upper bound then moves up.
+        logical_type: Logical type of the column.
+        upper: True for upper bounds.
+        cut: Whether values were truncated to microseconds, so that upper bounds have to be moved up.
     """
     kind = parse(logical_type)
     if not kind.orderable or kind.kind is Kind.UUID:
@@ -49,7 +49,7 @@ def bound_array(values: Sequence[Any], logical_type: str, *, upper: bool, cut: b
 
 
 def exactness(values: Sequence[Any], logical_type: str, kept: Sequence[int | None], *, cut: bool) -> pa.Array:
-    """Per file whether a bound must be a value: a text as long as what the writer keeps may have been longer."""
+    """Mask of exact bounds; a string as long as the truncation limit may have been truncated."""
     if cut:
         return pa.array([False] * len(values), pa.bool_())
     if parse(logical_type).kind not in _TEXTS:

@@ -1,6 +1,6 @@
-"""Sources of Paimon tables: directories, or the rows of a JDBC catalog in SQLite.
+"""Sources of Paimon tables: a directory, or a JDBC catalog in SQLite.
 
-A catalog is read by SQL of ours and never opened by the library, which would make its tables where there are none.
+A JDBC catalog is read with SQL, not with the library, which would create missing catalog tables.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEFAULT_KEY: Final = "jdbc"
 
 
 class Catalog(Protocol):
-    """The interface that `storage.places.Lake` and the JDBC catalog share."""
+    """Common interface of `lake_directories.Lake` and the JDBC catalog."""
 
     def namespaces(self) -> list[str]:
         """Databases, sorted."""
@@ -37,27 +37,27 @@ class Catalog(Protocol):
         """The directory of a table.
 
         Raises:
-            NotFound: There is no such table.
+            NotFound: The table does not exist.
         """
 
     def reason(self, error: BaseException, place: Place | None = None) -> str:
-        """The message of an error without secrets and without the table's path."""
+        """The message of an error without secrets and the table's path."""
 
 
 def open_catalog(uri: str, options: Mapping[str, str]) -> Catalog:
-    """The JDBC catalog of a `jdbc:` URI, or the warehouse directory of any other."""
+    """The JDBC catalog of a `jdbc:` URI, else the warehouse directory."""
     if uri.startswith(JDBC):
         return JdbcCatalog(uri, options)
     return Lake("paimon", uri, options, holds_table, DATABASE_SUFFIX)
 
 
 def holds_table(folder: Folder) -> bool:
-    """A table has its schemas in `schema`, and snapshots unless nothing was ever written to it."""
+    """True for a table's directory: it has a subdirectory `schema`, and `snapshot` unless nothing was ever written."""
     return "schema" in folder.folders and ("snapshot" in folder.folders or folder.folders == {"schema"})
 
 
 class JdbcCatalog(Catalog):
-    """A catalog that pypaimon or Flink keeps in a SQLite file."""
+    """A catalog of pypaimon or Flink in a SQLite file."""
 
     def __init__(self, uri: str, options: Mapping[str, str]) -> None:
         if not uri.startswith(_SQLITE):

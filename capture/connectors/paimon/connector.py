@@ -1,7 +1,7 @@
-"""The Paimon connector: append and primary-key tables of a directory, a warehouse or a JDBC catalog in SQLite.
+"""The Paimon connector: append and primary-key tables in a directory, a warehouse or a JDBC catalog in SQLite.
 
-The unit of work is the split. Files of an append table are splits of their own; where the files of a primary-key
-bucket must be merged, rows are known only when they are, which the library's reader does from the keys alone.
+The unit of work is the split. Each file of an append table is a split. Files of a primary-key bucket that must be
+merged are one split, and their live rows are counted by merging, for which the library reads only the keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from capture.connectors.paimon.analyzed import analyzed_rows
 from capture.connectors.paimon.catalogs import open_catalog
 from capture.connectors.paimon.library import open_table, snapshot_ids
 from capture.connectors.paimon.schema import constraints, to_schema
-from capture.connectors.paimon.snapshot_view import Offer, SnapshotView, fingerprint
+from capture.connectors.paimon.snapshot_view import FoundStatistics, SnapshotView, fingerprint
 from capture.connectors.paimon.statistics import ColumnStatistics
 from capture.connectors.secrets import mask
 from capture.connectors.spi import (
@@ -48,7 +48,7 @@ _OWN: Final = ("warehouse", "catalog-key")
 
 
 class PaimonConnector(SnapshotLister):
-    """See `spi.Connector`. Paimon's field ids begin at 0, ours at 1: a column's id is its field id and one more."""
+    """Paimon tables. Paimon's field ids start at 0 and column ids at 1, so a column id is the field id plus one."""
 
     format: ClassVar[str] = "paimon"
 
@@ -89,7 +89,7 @@ class PaimonConnector(SnapshotLister):
             snapshots = []
             for snapshot_id, snapshot in sorted(table.snapshot_manager().get_snapshots_batch(new).items()):
                 snapshot = snapshot or (tagged[snapshot_id].snapshot if snapshot_id in tagged else None)
-                if snapshot is None:  # it expired just now
+                if snapshot is None:  # expired meanwhile
                     live -= {snapshot_id}
                     continue
                 if snapshot.schema_id not in schemas:
@@ -108,7 +108,7 @@ class PaimonConnector(SnapshotLister):
             if rows is None and current:
                 rows = current.rows
             elif current and current.rows not in (None, rows):
-                current = None  # it contradicts the table: what else it says is no better
+                current = None  # contradicts the table, so nothing in it is reliable
             if rows is None:
                 rows = view.merged_rows()
             schema = to_schema(view.table.fields)
@@ -165,7 +165,7 @@ class PaimonConnector(SnapshotLister):
 
     @staticmethod
     def _view(table: Any, place: Place, namespace: str, name: str, snapshot_id: int) -> SnapshotView:
-        """The table at a snapshot, or at the tag that keeps a snapshot which has expired."""
+        """The table at a snapshot, or at a tag that retains an expired snapshot."""
         if (snapshot := table.snapshot_manager().get_snapshot_by_id(snapshot_id)) is not None:
             return SnapshotView(table.copy({"scan.snapshot-id": str(snapshot_id)}), place, snapshot)
         if (tag := _tagged(table).get(snapshot_id)) is not None:
@@ -178,7 +178,7 @@ class PaimonConnector(SnapshotLister):
             yield
         except StatflightError:
             raise
-        except Exception as error:  # the library raises what it meets: of Avro, JSON, Arrow, and its own
+        except Exception as error:  # the library passes errors of Avro, JSON and Arrow on
             what = f'table "{namespace}.{name}" cannot be read ({self._reason(error, place)})'
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not place.is_local:
                 raise UpstreamError(what) from error
@@ -192,9 +192,9 @@ class PaimonConnector(SnapshotLister):
 
 
 def _earlier(
-    offer: Offer | None, view: SnapshotView, schema: Schema, leaves: Sequence[Column], ids: ColumnIds
+    offer: FoundStatistics | None, view: SnapshotView, schema: Schema, leaves: Sequence[Column], ids: ColumnIds
 ) -> list[EarlierColumns]:
-    """The statistics file as records of the snapshot it was gathered for, where that is an earlier one."""
+    """The statistics file as records of the analyzed snapshot, if that is an earlier one."""
     if offer is None or offer.snapshot is view.snapshot:
         return []
     columns = analyzed_rows(offer.analyzed, leaves, ids, offer.analyzed.rows)
@@ -207,7 +207,7 @@ class _Tag(NamedTuple):
 
 
 def _tagged(table: Any) -> dict[int, _Tag]:
-    """Snapshots that have a tag, by their id: a tag keeps its snapshot's files when it expires."""
+    """Snapshot id → tag; a tag retains the files of a snapshot after it expires."""
     manager = table.tag_manager()
     if not table.file_io.exists(manager.tag_directory()):
         return {}

@@ -1,4 +1,4 @@
-"""The library for Paimon, brought to read tables through our file systems and to keep quiet."""
+"""Adapters for pypaimon: our file systems, and suppressed warnings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logging.getLogger("pypaimon").setLevel(logging.ERROR)
 
 
 class _FileIO(PyArrowFileIO):
-    """Names an object as our file system does; of Azure's containers the library knows nothing."""
+    """Maps paths to those of our file system; pypaimon does not support containers of Azure."""
 
     def to_filesystem_path(self, path: str) -> str:
         if self.filesystem.type_name != "abfs" or "://" not in path:
@@ -30,10 +30,10 @@ class _FileIO(PyArrowFileIO):
 
 
 def open_table(place: Place) -> Any:
-    """The library's table on our file system, which has our time-outs and every option's spelling."""
+    """Opens a table with pypaimon on our file system, which has our timeouts and options."""
     if place.is_local:
         return FileStoreTable.from_path(place.path)
-    # Made for an S3 that is never asked: only then does it open nothing before ours takes its place.
+    # created for an unused S3 endpoint, since this opens no connection before its file system is replaced
     nowhere = {"fs.s3.endpoint": "localhost", "fs.s3.region": "none", "fs.s3.accessKeyId": "-"}
     file_io = _FileIO("s3://none/", Options(nowhere | {"fs.s3.accessKeySecret": "-"}))
     file_io.filesystem = place.file_system
@@ -47,7 +47,7 @@ def open_table(place: Place) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The library uses what newer pyarrow and polars warn about; nobody here can mend that."""
+    """Suppresses deprecation warnings of pyarrow and polars caused by pypaimon."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -55,7 +55,7 @@ def quiet() -> Iterator[None]:
 
 
 def snapshot_ids(table: Any) -> list[int]:
-    """Ids of the existing snapshots, by the names of their files."""
+    """Ids of the existing snapshots, from their file names."""
     manager = table.snapshot_manager()
     if not table.file_io.exists(manager.snapshot_dir):
         return []

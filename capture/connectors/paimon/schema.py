@@ -1,4 +1,4 @@
-"""The schema of a Paimon table, and what its types mean for values that older files hold."""
+"""Converts Paimon schemas, and compares types of older files with current ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from store.logical_types import from_arrow
 
 
 def beyond_micros(field: Any) -> bool:
-    """True if the type has digits beyond microseconds, which the library drops."""
+    """True if the type is finer than microseconds, to which the library truncates."""
     precision = re.match(r"TIMESTAMP(?:_LTZ)?\((\d+)\)", str(getattr(field.type, "type", "")).upper())
     return precision is not None and int(precision[1]) > 6
 
 
 def reads_as(was: Any, now: Any) -> bool:
-    """True if bounds of an older file's type are bounds of the type that the column has now."""
+    """True if bounds of an older file's type are valid for the column's current type."""
     if not isinstance(was, AtomicType) or not isinstance(now, AtomicType):
         return False
     before, after = was.type.upper(), now.type.upper()
@@ -48,7 +48,7 @@ def _walk(fields: Sequence[DataField], above: tuple[str, ...], optional: bool) -
 
 def _logical_type(type_: Any) -> str:
     if isinstance(type_, AtomicType) and type_.type.upper() == "VARIANT":
-        return "VARIANT"  # which the library calls a struct of bytes
+        return "VARIANT"  # which the library converts to a struct of bytes
     try:
         kind = from_arrow(PyarrowFieldParser.from_paimon_type(type_))
     except (ValueError, TypeError, NotImplementedError):
@@ -57,7 +57,7 @@ def _logical_type(type_: Any) -> str:
 
 
 def constraints(table: str, schema: Any) -> tuple[Constraint, ...]:
-    """The primary key of a table and its NOT NULL checks."""
+    """The primary key and the NOT NULL constraints of a table."""
     constraints = [
         Constraint("CHECK", f"{table}_{f.name}_not_null", (f.name,), f"{f.name} IS NOT NULL")
         for f in schema.fields

@@ -1,4 +1,4 @@
-"""A Paimon table at one snapshot: its files and how they are read, its rows, and what metadata tells of its columns."""
+"""A Paimon table at one snapshot: files, row counts and statistics file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from capture.connectors.spi import delete_file
 from capture.connectors.storage.places import Place, plain_path
 
 MERGE_BYTES: Final = 256 << 20
-"""Files that together are no larger are merged to count a primary-key table's rows; of larger ones they stay unknown
-until an engine scans."""
+"""Total size of files up to which they are merged to count the rows of a primary-key table; above, the row count stays
+unknown until an engine scans the table."""
 
-_LOOK_BACK: Final = 64  # snapshots read at once on the way to one with statistics
-_SAME_ROWS: Final = "ANALYZE"  # the commit that leaves every row as it is; a compaction may let rows expire
+_LOOK_BACK: Final = 64  # snapshots read at once in search of one with statistics
+_SAME_ROWS: Final = "ANALYZE"  # kind of commit that changes no rows; compactions may expire rows
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class FoundStatistics:
     """A statistics file and the snapshot whose rows it describes."""
 
     analyzed: Analyzed
@@ -33,7 +33,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A data file that a scan of the snapshot reads; `live` is None where it is merged with others."""
+    """A live data file; `live` is its row count, None if it is merged with others."""
 
     meta: Any
     path: str
@@ -49,7 +49,7 @@ class File:
 
     @property
     def content(self) -> str:
-        """Text that changes whenever the live rows of the file may."""
+        """Text that changes whenever the live rows of the file may change."""
         vector = self.deletion
         deletions = "" if vector is None else f"{vector.dv_index_path}\0{vector.offset}\0{vector.length}"
         return f"{self.path}\0{self.meta.file_size}\0{self.meta.level}\0{deletions}"
@@ -73,14 +73,14 @@ class File:
 
 
 class SnapshotView:
-    """A table that reads one snapshot."""
+    """One snapshot of a table; `table` is configured to read it."""
 
     def __init__(self, table: Any, place: Place, snapshot: Any):
         self.table, self.place, self.snapshot = table, place, snapshot
 
     @cached_property
     def units(self) -> list[list[File]]:
-        """Files that must be read together: one each, but for buckets that are merged."""
+        """Groups of files that must be read together: single files, and buckets that are merged."""
         units = []
         with quiet():
             splits = self.table.new_read_builder().new_scan().plan().splits()
@@ -98,7 +98,7 @@ class SnapshotView:
 
     @cached_property
     def files(self) -> list[File]:
-        """All live files, those that are merged when read beside each other."""
+        """All live files; those of a merged bucket are adjacent."""
         return [f for unit in self.units for f in unit]
 
     def _file(self, split: Any, meta: Any, deletion: Any, *, raw: bool = False) -> File:
@@ -111,7 +111,7 @@ class SnapshotView:
         return File(meta, path, split, live, split.partition.to_dict(), deletion)
 
     def known_rows(self) -> int | None:
-        """Live rows as far as metadata says; None when keys must be merged to know."""
+        """Live rows from metadata; None if keys must be merged to count them."""
         total = 0
         for unit in self.units:
             split = unit[0].split
@@ -124,7 +124,7 @@ class SnapshotView:
         return total
 
     def merged_rows(self) -> int | None:
-        """Live rows, the keys of buckets that must be merged read; None where that were too much."""
+        """Live rows, counted by merging keys where necessary; None if more than `MERGE_BYTES` would be read."""
         units = [unit for unit in self.units if len(unit) > 1 or unit[0].live is None]
         pending = [unit for unit in units if unit[0].split.merged_row_count() is None]
         if sum(f.meta.file_size for unit in pending for f in unit) > MERGE_BYTES:
@@ -138,18 +138,20 @@ class SnapshotView:
                 total += sum(batch.num_rows for batch in reader.to_arrow_batch_reader([unit[0].split]))
         return total
 
-    def analyzed(self) -> Offer | None:
-        """The statistics there are for this snapshot, labelled by the snapshot that they were gathered for.
+    def analyzed(self) -> FoundStatistics | None:
+        """The statistics file that applies to this snapshot, with the analyzed snapshot.
 
-        ANALYZE commits a snapshot of its own, right after the one whose rows it read. Later commits inherit its file,
-        so the file that a snapshot names is often about older rows. It is about these rows where it says so, or where
-        all that came since are ANALYZE commits, which change no row.
+        ANALYZE creates a snapshot right after the one it read. Later commits inherit its file, so the file that a
+        snapshot references often describes older rows. It describes the rows of this snapshot if its id says so, or if
+        only ANALYZE commits, which change no rows, followed the analyzed one.
         """
-        named = self._named()
-        return named if named is not None and named.snapshot is self.snapshot else self._analyzed_next() or named
+        referenced = self._referenced()
+        if referenced is not None and referenced.snapshot is self.snapshot:
+            return referenced
+        return self._analyzed_next() or referenced
 
-    def _named(self) -> Offer | None:
-        """The statistics that this snapshot, or the newest before it that has any, names."""
+    def _referenced(self) -> FoundStatistics | None:
+        """Statistics referenced by this snapshot, or by the newest earlier one that references any."""
         for snapshot in self._back():
             if snapshot.schema_id != self.snapshot.schema_id:
                 return None
@@ -160,8 +162,8 @@ class SnapshotView:
                 return self._labelled(analyzed)
         return None
 
-    def _analyzed_next(self) -> Offer | None:
-        """Statistics of the ANALYZE commits that follow this snapshot, where they are about it."""
+    def _analyzed_next(self) -> FoundStatistics | None:
+        """Statistics of this snapshot that are referenced by ANALYZE commits directly after it."""
         manager = self.table.snapshot_manager()
         for later in range(self.snapshot.id + 1, self.snapshot.id + _LOOK_BACK):
             snapshot = manager.get_snapshot_by_id(later)
@@ -169,29 +171,29 @@ class SnapshotView:
                 return None
             analyzed = self._read_analyzed(snapshot.statistics) if snapshot.statistics else None
             if analyzed is not None and analyzed.snapshot_id == self.snapshot.id:
-                return Offer(analyzed, self.snapshot)
+                return FoundStatistics(analyzed, self.snapshot)
         return None
 
-    def _labelled(self, analyzed: Analyzed) -> Offer | None:
+    def _labelled(self, analyzed: Analyzed) -> FoundStatistics | None:
         assert analyzed.snapshot_id is not None
         if analyzed.snapshot_id == self.snapshot.id:
-            return Offer(analyzed, self.snapshot)
+            return FoundStatistics(analyzed, self.snapshot)
         manager, since = self.table.snapshot_manager(), range(analyzed.snapshot_id, self.snapshot.id)
         between: dict[int, Any] = {}
         if len(since) <= _LOOK_BACK:
             between = manager.get_snapshots_batch(list(since))
         later = [*(between.get(i) for i in since[1:]), self.snapshot]
         if len(since) <= _LOOK_BACK and all(s is not None and s.commit_kind == _SAME_ROWS for s in later):
-            return Offer(analyzed, self.snapshot)
+            return FoundStatistics(analyzed, self.snapshot)
         gathered = between.get(analyzed.snapshot_id) or manager.get_snapshot_by_id(analyzed.snapshot_id)
         if gathered is None or gathered.schema_id != self.snapshot.schema_id:
             return None
         if analyzed.rows is not None and analyzed.rows > gathered.total_record_count:
-            return None  # it contradicts the snapshot
-        return Offer(analyzed, gathered)
+            return None  # contradicts the snapshot
+        return FoundStatistics(analyzed, gathered)
 
     def _back(self) -> Iterator[Any]:
-        """This snapshot and those before it, newest first, down to the oldest that is left."""
+        """Yields this snapshot and the existing earlier ones, newest first."""
         yield self.snapshot
         manager = self.table.snapshot_manager()
         older = sorted((i for i in snapshot_ids(self.table) if i < self.snapshot.id), reverse=True)
@@ -200,7 +202,7 @@ class SnapshotView:
             yield from (snapshots[i] for i in sorted(snapshots, reverse=True) if snapshots[i] is not None)
 
     def _read_analyzed(self, name: str) -> Analyzed | None:
-        """None where the file is gone or holds something else: statistics are an offer, never a reason to fail."""
+        """Reads a statistics file; None if it is missing or malformed, since statistics are optional."""
         try:
             text = self.table.file_io.read_file_utf8(f"{self.table.table_path.rstrip('/')}/statistics/{name}")
             analyzed = parse_analyzed(text)
@@ -218,5 +220,5 @@ def _partition_value(value: Any) -> Any:
 
 
 def fingerprint(unit: Sequence[File]) -> str:
-    """Digest of the files that are read as one unit; their order does not matter."""
+    """Digest of the files of a unit, independent of their order."""
     return hashlib.sha256("\0\0".join(sorted(f.content for f in unit)).encode()).hexdigest()

@@ -1,7 +1,6 @@
-"""Statistics of columns in the files of a Paimon snapshot: from manifests, else from Parquet footers.
+"""Per-file column statistics of a Paimon snapshot, from manifests, else from Parquet footers.
 
-Writers leave value statistics out of manifests unless asked for them (`metadata.stats-mode`), and never have any of the
-leaves of structs.
+Manifests have value statistics only if enabled (`metadata.stats-mode`), and never for leaves of structs.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from capture.connectors.storage.places import Unreadable
 from store.logical_types import parse
 from store.names import column_key
 
-MAX_FOOTERS: Final = 10_000  # read for what manifests lack; beyond, it is unknown
+MAX_FOOTERS: Final = 10_000  # files without statistics up to which footers are read; beyond, they stay unknown
 
 Fields = tuple[Any, ...]
-"""The Paimon fields of a column, from the table's own down to its leaf."""
+"""The Paimon fields of a column, from the top-level field down to the leaf."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Manifest statistics of one column of a file; `kept`: the characters of a text that a bound keeps."""
+    """Manifest statistics of one column in a file; `kept`: length at which bounds are truncated."""
 
     nulls: int | None = None
     low: Any = None
@@ -49,7 +48,7 @@ class _Known:
 
 
 class _InFile(NamedTuple):
-    """The place of a column in a file: the key of its path, and whether its bounds there are bounds of its type now."""
+    """A column in a file: the key of its path, and whether its bounds are valid for the current type."""
 
     key: str
     reads: bool
@@ -60,7 +59,7 @@ class ColumnStatistics:
 
     Args:
         view: The snapshot.
-        footers: The footers read so far.
+        footers: Cache of footers.
     """
 
     def __init__(self, view: SnapshotView, footers: FooterCache):
@@ -68,10 +67,10 @@ class ColumnStatistics:
         self._footers_left = MAX_FOOTERS
 
     def tables(self, leaves: Sequence[Column], ids: ColumnIds) -> Iterator[pa.Table]:
-        """Tables of FILE_COLUMN_SCHEMA. A column of which nothing is known in a file has no row there."""
+        """Yields tables of FILE_COLUMN_SCHEMA; without rows for columns that have no statistics in a file."""
         files = self._view.files
         if self._table.options.data_evolution_enabled() or not files:
-            return  # a file has some of the columns, and later files replace what it has
+            return  # with data evolution, later files replace columns of earlier ones
         of_columns = [(column, fields) for column in leaves if (fields := self._fields.get(column.key))]
         step = max(1, ROWS_PER_TABLE // max(len(leaves), 1))
         for start in range(0, len(files), step):
@@ -104,14 +103,14 @@ class ColumnStatistics:
 
     @cached_property
     def _in_manifests(self) -> dict[str, _FileStats]:
-        """File name → value statistics, with the fields they are of."""
+        """File name → value statistics."""
         with quiet():
             manifests = ManifestListManager(self._table).read_all(self._view.snapshot)
             entries = ManifestFileManager(self._table).read_entries_parallel(manifests, drop_stats=False, max_workers=2)
         return {entry.file.file_name: _FileStats(entry.file) for entry in entries}
 
     def _is_kept(self, fields: Fields, file: File) -> bool:
-        """True if values of the file are values of the table: merging may make values that are in no file."""
+        """True if the file's values are values of the table; an aggregating merge may produce others."""
         return file.live is not None or fields[0].name in self._table.primary_keys or not self._folds
 
     @cached_property
@@ -161,7 +160,7 @@ class ColumnStatistics:
     # Footers.
 
     def _read(self, files: Sequence[File]) -> dict[str, tuple[Footer, FileStats]]:
-        """Path → footer, of the files that are Parquet and can be read."""
+        """Path → footer, for files that can be read."""
         if not files or len(files) > self._footers_left:
             return {}
         self._footers_left -= len(files)
@@ -174,7 +173,7 @@ class ColumnStatistics:
     def _read_some(self, files: Sequence[File], listed: Sequence[ListedFile]) -> dict[str, tuple[Footer, FileStats]]:
         try:
             return {f.path: footer for f, footer in zip(files, self._footers.statistics(listed), strict=True)}
-        except Unreadable:  # one is damaged or gone, which a scan will say
+        except Unreadable:  # one is damaged or missing, which a scan will report
             if len(files) == 1:
                 return {}
             footers: dict[str, tuple[Footer, FileStats]] = {}
@@ -218,7 +217,7 @@ class ColumnStatistics:
         )
 
     def _place_in(self, schema_id: int, fields: Fields) -> _InFile | None:
-        """The place of a column in files of a schema; None where they lack it."""
+        """The column in files with a schema; None if they lack it."""
         names: list[str] = []
         type: Any = RowType(False, self._schema(schema_id).fields)
         for field in fields:
@@ -234,7 +233,7 @@ class ColumnStatistics:
 
     @cached_property
     def _fields(self) -> dict[str, Fields]:
-        """Column key → its fields."""
+        """Column key → fields."""
         return dict(_leaves(self._table.fields, ()))
 
     @cached_property
@@ -251,7 +250,7 @@ def _leaves(fields: Sequence[Any], above: Fields) -> Iterator[tuple[str, Fields]
 
 
 class _FileStats:
-    """The value statistics of one file, decoded as asked for."""
+    """The value statistics of one file, decoded on demand."""
 
     def __init__(self, meta: Any):
         self._stats = meta.value_stats
@@ -269,12 +268,12 @@ class _FileStats:
 def _decoded(row: Any, at: int) -> Any:
     try:
         return row.get_field(at)
-    except (ValueError, TypeError, IndexError, OverflowError, ArithmeticError):  # of a type it cannot read, or cut off
+    except (ValueError, TypeError, IndexError, OverflowError, ArithmeticError):  # unsupported type, or truncated
         return None
 
 
 def _nulls(count: int | None, file: File) -> int | None:
-    """A null count over all rows of a file, for its live rows: none stays none, and all stays all."""
+    """Converts a null count over all rows of a file to its live rows; known only if the count is none or all."""
     if count is None or file.is_whole or count == 0:
         return count
     return file.live if count == file.meta.row_count else None

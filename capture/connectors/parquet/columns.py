@@ -1,4 +1,4 @@
-"""The columns of a plain Parquet table: one schema over all files, statistics from footers and paths."""
+"""Columns of a plain Parquet table: unified schema of all files, and statistics from footers and paths."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from store.logical_types import LogicalType, parse
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The union of the schemas of a table's files: columns, and the types of those that come from paths."""
+    """The unified schema of a table's files, and the types of partition columns."""
 
     schema: Schema
     partitions: dict[str, LogicalType]
-    widths: dict[str, int]  # bytes of integers that files keep in different ones, by column key
+    widths: dict[str, int]  # column key → bytes, for integer columns whose width differs between files
 
     def is_partition(self, column: Column) -> bool:
-        """True for a column whose values come from the paths of the files."""
+        """True for a partition column, whose values come from paths."""
         return column.name in self.partitions and len(column.path) == 1
 
 
 class Merged:
-    """One column over the files: the first type, promoted by the others."""
+    """One column over all files; its type is promoted to fit all of them."""
 
     def __init__(self, leaf: FooterLeaf):
         self.leaf, self.type, self.nullable = leaf, leaf.logical_type, leaf.nullable
@@ -39,10 +39,10 @@ class Merged:
         self.widths = {leaf.width_bytes} if leaf.width_bytes else set()
 
     def add(self, leaf: FooterLeaf, footer: Footer, table: str) -> None:
-        """Takes in the column of one more file.
+        """Adds the column of one more file.
 
         Raises:
-            Unreadable: Its type and the type so far have no common one.
+            Unreadable: There is no common type.
         """
         self.files += 1
         self.nullable = self.nullable or leaf.nullable
@@ -62,7 +62,7 @@ class Merged:
 
 
 def same_columns(some: tuple[FooterLeaf, ...], others: tuple[FooterLeaf, ...]) -> bool:
-    """True when two footers have the same columns, statistics aside."""
+    """True if two footers have equal columns."""
     if some is others:
         return True
     return len(some) == len(others) and all(
@@ -73,7 +73,7 @@ def same_columns(some: tuple[FooterLeaf, ...], others: tuple[FooterLeaf, ...]) -
 
 
 def structs_first(columns: list[Column]) -> list[Column]:
-    """A leaf that a later file brought goes to the end of its struct."""
+    """Sorts columns so that leaves follow their struct; a leaf from a later file comes last in it."""
     if not any(column.logical_type == "STRUCT" for column in columns):
         return columns
     positions = {column.path: number for number, column in enumerate(columns)}
@@ -88,7 +88,7 @@ def structs_first(columns: list[Column]) -> list[Column]:
 def footer_rows(
     footers: list[tuple[Footer, FileStats]], paths: pa.Array, rows: pa.Array, column: Column, ids: ColumnIds
 ) -> pa.Table:
-    """Rows of FILE_COLUMN_SCHEMA of one column, from footers."""
+    """Rows of FILE_COLUMN_SCHEMA for one column, from footers."""
     statistics = footer_facts(footers, lambda footer: footer.positions.get(column.key), parse(column.logical_type))
     return column_rows(paths, column, ids, rows, **statistics)
 
@@ -96,15 +96,15 @@ def footer_rows(
 def partition_rows(
     files: list[DataFile], paths: pa.Array, rows: pa.Array, column: Column, kind: LogicalType, ids: ColumnIds
 ) -> pa.Table:
-    """Rows of `stats.file_columns` of a partition column: one value per file is both of its bounds.
+    """Rows of FILE_COLUMN_SCHEMA for a partition column, whose value in a file is both bounds.
 
     Args:
-        files: The files, N of them.
-        paths: Their paths, N strings.
-        rows: Their row counts, N integers.
+        files: N files.
+        paths: Paths of the files, N strings.
+        rows: Row counts of the files, N integers.
         column: The partition column.
-        kind: Its type, INT, DATE or STRING.
-        ids: Column ids of the table.
+        kind: Type of the column: INT, DATE or STRING.
+        ids: Column key → id.
     """
     values = partition_values([dict(file.partition).get(column.name) for file in files], kind)
     nulls = pc.if_else(pc.is_null(values), rows, pa.scalar(0, pa.int64()))

@@ -1,4 +1,4 @@
-"""Plain Parquet: directories of files, a file, or a glob. Its snapshot is the listing: only the current one lives."""
+"""The Parquet connector: directories of files, a single file, or a glob. The only snapshot is the current listing."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ from store.logical_types import Kind, LogicalType, parse
 from store.names import column_key
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
-_PART: Final = 256  # files, about
+_PART: Final = 256  # approximate number of files per `FilePart`
 
 _WILD = re.compile(r"[*?\[]")
 
 
 class ParquetConnector(SnapshotLister):
-    """Tables that are nothing but Parquet files. `hive_partitioning`: `k=v` directories are columns."""
+    """Tables of plain Parquet files. Option `hive_partitioning`: `k=v` directories are columns."""
 
     format: ClassVar[str] = "parquet"
 
@@ -86,7 +86,7 @@ class ParquetConnector(SnapshotLister):
         self._glob = pattern and pattern[len(top) :].lstrip("/")
         self._scope = scope(config)
         self._footers = FooterCache(self._scope)
-        self._layouts: dict[tuple[str, str], tuple[int, Layout]] = {}  # by table: of which snapshot
+        self._layouts: dict[tuple[str, str], tuple[int, Layout]] = {}  # table → snapshot id and layout
 
     @property
     def tables_at_once(self) -> int:
@@ -100,11 +100,11 @@ class ParquetConnector(SnapshotLister):
     @staticmethod
     def _holds_table(folder: Folder) -> bool:
         if "_delta_log" in folder.folders:
-            return False  # its files are not all live; format delta knows
+            return False  # a Delta table, in which not all files are live
         return any(map(is_data, folder.files)) or any(map(partition_of, folder.folders))
 
     def _only(self) -> str | None:
-        """The table's name where the uri is a glob or one file."""
+        """The table's name if the URI is a glob or a single file, else None."""
         root = self._lake.root
         if self._glob:
             return root.stem
@@ -179,17 +179,17 @@ class ParquetConnector(SnapshotLister):
     def _parts(
         self, namespace: str, name: str, listing: FileListing, layout: Layout, ids: ColumnIds, table: pa.Table
     ) -> list[FilePart]:
-        """The files by a hash of their names, so that one that comes or goes is a matter of one part."""
+        """Groups files by a hash of their names, so that an added or removed file changes only one part."""
         count = 1 << max(0, (len(listing.files) // _PART).bit_length() - 1)
         members: dict[int, list[int]] = {}
         for position, file in enumerate(listing.files):
             members.setdefault(crc32(file.relative.encode("utf-8", "surrogatepass")) % count, []).append(position)
-        shape = repr((self._scope, layout.schema.hash, sorted(layout.partitions), sorted(ids.items())))
+        table_key = repr((self._scope, layout.schema.hash, sorted(layout.partitions), sorted(ids.items())))
         parts = []
         for _, positions in sorted(members.items()):
             files = tuple(listing.files[position] for position in positions)
             listed = repr([(file.key, file.partition) for file in files])
-            key = hashlib.sha256(f"{shape}{listed}".encode("utf-8", "surrogatepass")).hexdigest()
+            key = hashlib.sha256(f"{table_key}{listed}".encode("utf-8", "surrogatepass")).hexdigest()
             columns = partial(self._file_columns, namespace, name, files, layout, ids, None)
             times = pa.array([str(file.modified_ns) for file in files], pa.string())
             parts.append(FilePart(key, table.take(pa.array(positions, pa.int64())), columns, times))
@@ -240,7 +240,7 @@ class ParquetConnector(SnapshotLister):
                 assert column_id is not None
                 width = layout.widths.get(column.key)
                 columns.append(ScanColumn(column_id, column.name, column.logical_type, path, constant, width))
-            # what was computed before a file with wider integers came is not of this width
+            # results from before a file with wider integers was added have another width
             widths = f"\0{sorted(layout.widths.items())}" if layout.widths else ""
             state = f"{file.relative}\0{file.size}\0{file.modified_ns}{widths}"
             digest = hashlib.sha256(state.encode("utf-8", "surrogatepass")).hexdigest()
@@ -311,7 +311,7 @@ class ParquetConnector(SnapshotLister):
         return tuple(pair for part in prefix.split("/") if (pair := partition_of(part)))
 
     def _read(self, namespace: str, name: str, files: Sequence[DataFile]) -> Iterator[Footer]:
-        """Footers without statistics, in the order of the files."""
+        """Reads footers without statistics, in the order of the files."""
         with _of_table(namespace, name):
             yield from self._footers.outlines(files)
 
@@ -376,7 +376,7 @@ class ParquetConnector(SnapshotLister):
 
 @contextmanager
 def _of_table(namespace: str, name: str) -> Iterator[None]:
-    """Puts the table's name before what went wrong with a file."""
+    """Prefixes errors of files with the table's name."""
     try:
         yield
     except UpstreamError as error:

@@ -1,4 +1,4 @@
-"""The data files of a plain Parquet table: which names they have, and what their directories say."""
+"""Data files of a plain Parquet table: names, listing, and partition values from directories."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class DataFile:
     """A data file of a listing.
 
     Attributes:
-        relative: The path within the table's directory.
-        size: In bytes.
-        modified_ns: Nanoseconds since the epoch.
-        partition: Keys and values of its directories (`key=value`), in order; a null value is None.
+        relative: Path within the table's directory.
+        size: Size in bytes.
+        modified_ns: Modification time in nanoseconds since the epoch.
+        partition: Keys and values of the `key=value` directories, in order; None for null.
     """
 
     place: Place
@@ -40,13 +40,13 @@ class DataFile:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """The identity of the content: path, size and time of change."""
+        """Path, size and modification time, which identify the content."""
         return self.place.path, self.size, self.modified_ns
 
 
 @dataclass(frozen=True, slots=True)
 class FileListing:
-    """The files of a table now, and the fingerprint of that."""
+    """The current files of a table; `snapshot_id` is a digest of the listing."""
 
     root: Place
     files: tuple[DataFile, ...]
@@ -54,18 +54,18 @@ class FileListing:
 
     @property
     def committed_at(self) -> datetime | None:
-        """The time of the newest file; None without files."""
+        """Modification time of the newest file; None without files."""
         newest = max((file.modified_ns for file in self.files), default=None)
         return None if newest is None else datetime.fromtimestamp(newest // 1000 / 1e6, UTC)
 
 
 def is_data(name: str) -> bool:
-    """True for names of data files; a leading dot or underscore hides a file."""
+    """True for names of data files; names with a leading dot or underscore are hidden."""
     return name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
 
 
 def partition_of(folder: str) -> tuple[str, str | None] | None:
-    """Key and value of a `key=value` directory; an empty or Hive's default value is null."""
+    """Key and value of a `key=value` directory; empty and Hive's default value mean null. None for other names."""
     match = _PARTITION.fullmatch(folder)
     if match is None or folder.startswith((".", "_")):
         return None
@@ -74,7 +74,7 @@ def partition_of(folder: str) -> tuple[str, str | None] | None:
 
 
 def partition_type(values: set[str]) -> LogicalType:
-    """The type that all values of a partition column have: INT, DATE, else STRING."""
+    """The common type of the values of a partition column: INT or DATE, else STRING."""
     if values and all(re.fullmatch(r"-?\d{1,18}", value) for value in values):
         return LogicalType(Kind.INT)
     if values and all(map(_as_date, values)):
@@ -90,7 +90,7 @@ def _as_date(value: str) -> date | None:
 
 
 def partition_values(values: list[str | None], kind: LogicalType) -> pa.Array:
-    """The values of directory names as an array of the column's type, nulls kept."""
+    """Converts partition values to an array of the column's type."""
     match kind.kind:
         case Kind.INT:
             return pa.array([None if value is None else int(value) for value in values], pa.int64())
@@ -100,7 +100,7 @@ def partition_values(values: list[str | None], kind: LogicalType) -> pa.Array:
 
 
 def partition_json(file: DataFile, types: Mapping[str, LogicalType]) -> str | None:
-    """The file's partition as `stats.files` shows it, a JSON object; None for a table without partitions."""
+    """The file's partition as JSON object for `stats.files`; None for a table without partitions."""
     partition: dict[str, Any] = {key: value for key, value in file.partition if key in types}
     if not partition:
         return None
@@ -111,7 +111,7 @@ def partition_json(file: DataFile, types: Mapping[str, LogicalType]) -> str | No
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:
-    """`*` and `?` stay within a directory, `**` goes through them, `[…]` is a set of characters."""
+    """Compiles a glob: `*` and `?` match within a directory, `**` across directories, `[…]` a set of characters."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", glob)
     table = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     text = ""
