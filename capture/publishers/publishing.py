@@ -75,7 +75,7 @@ def withdraw(publisher: Publisher, *, attempts: int = ATTEMPTS, pause: Callable[
 
 
 def _with_retries(attempt_once: Callable[[], T], attempts: int, pause: Callable[[float], None]) -> T:
-    """Repeats an attempt after each last_race race, with growing random pauses."""
+    """Repeats an attempt after each lost race, with growing random pauses."""
     last_race: LostRace | None = None
     for attempt in range(max(attempts, 1)):
         if last_race is not None:
