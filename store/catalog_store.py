@@ -19,12 +19,12 @@ from store.errors import InvalidArgument, NotFound, nearest
 from store.names import dotted_name, split_name, table_uuid
 from store.presence import Presence
 from store.publications import Publications
-from store.sightings import Sightings
+from store.snapshot_registry import SnapshotRegistry
 
 __all__ = ["EXTERNAL", "Catalog", "SnapshotEntry", "TableEntry", "table_uuid"]
 
 
-class Catalog(Publications, Sightings):
+class Catalog(Publications, SnapshotRegistry):
     """The catalog of one database. Reading methods are thread-safe; writing methods take the writer's connection.
 
     Args:
@@ -34,20 +34,20 @@ class Catalog(Publications, Sightings):
     def __init__(self, database: Database):
         super().__init__()
         self.database = database
-        self.drafted = Entries()  # the state inside the writer's transaction
+        self.uncommitted = Entries()  # the state inside the writer's transaction
         self._committed = Entries()  # the state that readers see
         self._changed = False
-        self.seen_as: dict[int, str] = {}  # table key → digest of the table at its last inspection
+        self.table_digests: dict[int, str] = {}  # table key → digest of the table at its last inspection
         self._next_key = 1
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog, read since the last change of any
         self._has_connector_changed = False
         self.presence = Presence(database.rows)
-        self.settling = CurrentRows(self.presence)
+        self.current_rows = CurrentRows(self.presence)
         with database.reading() as cursor:
             self.reload(cursor)
         database.on_rollback.append(self.reload)
-        database.on_rollback.append(self.settling.forget)
-        database.before_commit.insert(0, self.settling.settle)
+        database.on_rollback.append(self.current_rows.clear)
+        database.before_commit.insert(0, self.current_rows.update)
         database.on_commit.append(self._publish)
 
     # Reading, from memory.
@@ -59,26 +59,26 @@ class Catalog(Publications, Sightings):
             " current_snapshot_id, dropped FROM tables"
         ).fetchall()
         entries = [TableEntry(*row) for row in rows]
-        self.drafted = Entries(
+        self.uncommitted = Entries(
             {entry.name: entry for entry in entries if not entry.dropped}, {entry.table_key: entry for entry in entries}
         )
-        self._next_key = max(self.drafted.by_key, default=0) + 1
+        self._next_key = max(self.uncommitted.by_key, default=0) + 1
         self._changed = True
-        self.seen_as.clear()
-        self.sighted.clear()
+        self.table_digests.clear()
+        self.schema_hashes.clear()
         self._publish()
 
     def _publish(self) -> None:
         """Makes committed entries visible to readers, after the rows of their snapshots are visible."""
         if self._changed:
-            self._committed = Entries(dict(self.drafted.by_name), dict(self.drafted.by_key))
+            self._committed = Entries(dict(self.uncommitted.by_name), dict(self.uncommitted.by_key))
             self._changed = False
         if self._has_connector_changed:  # a new dict: a reader may be about to fill the old one
             self._connectors, self._has_connector_changed = {}, False
 
     @property
     def _seen(self) -> Entries:
-        return self.drafted if self.database.is_writing else self._committed
+        return self.uncommitted if self.database.is_writing else self._committed
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         """The table of (catalog, schema, name), None if it does not exist or is dropped."""
@@ -272,7 +272,7 @@ class Catalog(Publications, Sightings):
         entries: dict[tuple[str, str, str], TableEntry] = {}
         new = []
         for name, table_id in names.items():
-            if (entry := self.drafted.by_name.get(name)) is None:
+            if (entry := self.uncommitted.by_name.get(name)) is None:
                 current_id = (current or {}).get(name)
                 entry = TableEntry(
                     self._next_key, *name, table_id or table_uuid(*name), format, current_snapshot_id=current_id
@@ -294,24 +294,24 @@ class Catalog(Publications, Sightings):
             insert_rows(connection, "connectors (catalog, format, options, state)",
                         [[catalog, EXTERNAL, "{}", "ACTIVE"] for catalog in catalogs])  # fmt: skip
         for entry in new:
-            self.keep(entry)
+            self.set_entry(entry)
         return entries
 
     def change(self, connection: Connection, entry: TableEntry, **changes: Any) -> TableEntry:
         """Changes fields of an entry, on disk and in memory; returns the new entry."""
         sets = ", ".join(f"{name} = ?" for name in changes)
         connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes.values(), entry.table_key])
-        entry = replace(self.drafted.by_key[entry.table_key], **changes)
-        self.keep(entry)
+        entry = replace(self.uncommitted.by_key[entry.table_key], **changes)
+        self.set_entry(entry)
         if "current_snapshot_id" in changes:
-            self.settling.moved([entry.table_key])
+            self.current_rows.invalidate([entry.table_key])
         return entry
 
-    def keep(self, entry: TableEntry) -> None:
+    def set_entry(self, entry: TableEntry) -> None:
         """Makes an entry visible to the writer, and to readers once it is committed."""
         self.database.touch(entry.table_key)
-        self.seen_as.pop(entry.table_key, None)
-        draft, self._changed = self.drafted, True
+        self.table_digests.pop(entry.table_key, None)
+        draft, self._changed = self.uncommitted, True
         old = draft.by_key.get(entry.table_key)
         if old is not None and (old.name != entry.name or entry.dropped) and draft.by_name.get(old.name) == old:
             del draft.by_name[old.name]

@@ -33,32 +33,32 @@ class CurrentRows:
 
     def __init__(self, presence: Presence) -> None:
         self._presence = presence
-        self._moved: set[int] = set()
-        self._aged: dict[int, tuple[int, str | None]] = {}
-        self._listed: set[int] = set()
+        self._unranked: set[int] = set()
+        self._unlabelled: dict[int, tuple[int, str | None]] = {}
+        self._unlisted: set[int] = set()
 
-    def moved(self, table_keys: Collection[int]) -> None:
+    def invalidate(self, table_keys: Collection[int]) -> None:
         """Registers tables whose rows must be re-ranked."""
-        self._moved.update(table_keys)
+        self._unranked.update(table_keys)
 
-    def aged(self, current: Mapping[int, tuple[int, str | None]]) -> None:
+    def invalidate_labels(self, current: Mapping[int, tuple[int, str | None]]) -> None:
         """Registers tables (key → current snapshot id, schema hash) with a newer current snapshot of the same schema
         and no rows of snapshots in between: the same rows stay current, but the EXACT ones get another label."""
-        self._aged.update(current)
+        self._unlabelled.update(current)
 
-    def listed(self, table_keys: Collection[int]) -> None:
+    def invalidate_listings(self, table_keys: Collection[int]) -> None:
         """Registers tables whose file listings changed."""
-        self._listed.update(table_keys)
+        self._unlisted.update(table_keys)
 
-    def forget(self, _: Connection | None = None) -> None:
+    def clear(self, _: Connection | None = None) -> None:
         """Clears the registered tables; called after a rollback."""
-        self._moved, self._aged, self._listed = set(), {}, set()
+        self._unranked, self._unlabelled, self._unlisted = set(), {}, set()
 
-    def settle(self, connection: Connection, _: AbstractSet[int] | None = None) -> None:
+    def update(self, connection: Connection, _: AbstractSet[int] | None = None) -> None:
         """Updates the current rows of the registered tables; called before the commit."""
-        moved, listed = self._moved, self._moved | self._listed
-        aged = {key: snapshot for key, snapshot in self._aged.items() if key not in moved}
-        self.forget()
+        moved, listed = self._unranked, self._unranked | self._unlisted
+        aged = {key: snapshot for key, snapshot in self._unlabelled.items() if key not in moved}
+        self.clear()
         if moved:
             refresh(connection, sorted(moved))
         if aged:

@@ -101,7 +101,7 @@ class Discovery:
             found: The tables as a worker describes them.
             present: (schema, name) of all tables of the lake; empty if not all were listed.
         """
-        entries = self._catalog.drafted.by_key.values()
+        entries = self._catalog.uncommitted.by_key.values()
         ids = {entry.table_id for entry in entries if entry.table_catalog == catalog}
         names = {entry.name for entry in entries}
         new = [
@@ -139,8 +139,8 @@ class Discovery:
             rows["snapshots"] += _snapshot_rows(key, item)
             entry = replace(entry, location=item.get("location"), current_snapshot_id=item["current_snapshot_id"])
             updates.append([key, entry.location, entry.current_snapshot_id, *_partitioning(item)])
-            self._catalog.keep(entry)
-            self._catalog.seen_as[key] = _digest(item)
+            self._catalog.set_entry(entry)
+            self._catalog.table_digests[key] = _digest(item)
             entries[entry.name] = entry
         for table, new_rows in rows.items():
             insert_rows(connection, table, new_rows)
@@ -165,7 +165,7 @@ class Discovery:
         if entry is None or found["snapshots"] or found["table_id"] not in (entry.table_id, None):
             return False
         same = all(getattr(entry, field) == value for field, value in _fields(format, found).items())
-        return same and self._catalog.seen_as.get(entry.table_key) == _digest(found)
+        return same and self._catalog.table_digests.get(entry.table_key) == _digest(found)
 
     def store(
         self, connection: Connection, catalog: str, format: str, found: Mapping[str, Any], present: Collection[Any]
@@ -183,10 +183,10 @@ class Discovery:
             present: (schema, name) of all tables of the lake; empty if not all were listed.
         """
         name = (catalog, found["schema"], found["name"])
-        entry = self._catalog.drafted.by_name.get(name)
+        entry = self._catalog.uncommitted.by_name.get(name)
         if entry is None and found["table_id"] and present:
             renamed = (
-                e for e in self._catalog.drafted.by_key.values()
+                e for e in self._catalog.uncommitted.by_key.values()
                 if e.table_id == found["table_id"] and e.table_catalog == catalog
                 and (e.table_schema, e.table_name) not in present
             )  # fmt: skip
@@ -198,21 +198,21 @@ class Discovery:
             else:
                 entry = self._catalog.change(connection, entry, table_id=found["table_id"])
         if entry is None:
-            dropped = (e for e in self._catalog.drafted.by_key.values() if e.name == name and e.dropped)
+            dropped = (e for e in self._catalog.uncommitted.by_key.values() if e.name == name and e.dropped)
             entry = next((e for e in dropped if found["table_id"] in (None, e.table_id)), None)
         entry = entry or self._catalog.register(connection, name, found["table_id"], format)
         changes = _fields(format, found)
         if any(getattr(entry, field) != value for field, value in changes.items()):
             entry = self._catalog.change(connection, entry, **changes)
         digest = _digest(found)
-        if not found["snapshots"] and self._catalog.seen_as.get(entry.table_key) == digest:
+        if not found["snapshots"] and self._catalog.table_digests.get(entry.table_key) == digest:
             return entry  # unchanged since the last inspection
         connection.execute("UPDATE tables SET partition_keys = ?::VARCHAR[], properties = ? WHERE table_key = ?",
                            [*_partitioning(found), entry.table_key])  # fmt: skip
         self._catalog.database.touch(entry.table_key)
         self._store_schemas(connection, entry, found)
         self._store_snapshots(connection, entry, found)
-        self._catalog.seen_as[entry.table_key] = digest
+        self._catalog.table_digests[entry.table_key] = digest
         return entry
 
     def _store_schemas(self, connection: Connection, entry: TableEntry, found: Mapping[str, Any]) -> None:
@@ -268,7 +268,7 @@ class Discovery:
         self, connection: Connection, catalog: str, format: str, schema: str, name: str, reason: str
     ) -> TableEntry:
         """Records a table that exists but cannot be read; a new one is registered without snapshots."""
-        entry = self._catalog.drafted.by_name.get((catalog, schema, name))
+        entry = self._catalog.uncommitted.by_name.get((catalog, schema, name))
         entry = entry or self._catalog.register(connection, (catalog, schema, name), None, format)
         self.note_tables(connection, [entry.table_key], {entry.table_key: reason})
         return entry
@@ -289,7 +289,7 @@ class Discovery:
             )
             insert_rows(connection, "snapshots", new)
             self._catalog.note_hashes((row[0], row[1], row[7]) for row in new)
-            self._catalog.settling.moved([entry.table_key])
+            self._catalog.current_rows.invalidate([entry.table_key])
         if (live := found.get("live_snapshot_ids")) is not None:
             connection.execute(
                 "UPDATE snapshots SET is_live = (snapshot_id IN (SELECT unnest(?::BIGINT[]))) WHERE table_key = ?"

@@ -29,7 +29,7 @@ class SnapshotMerge:
         rows: Rows of the put, with `table_key` and `snapshot_id`.
         name_of: Table key → full name, for messages.
         current: Table key → current snapshot id, None if there is none.
-        settling: Tables of the transaction to be re-ranked.
+        current_rows: Tables of the transaction to be re-ranked.
         has_tables: False if the flight has no stored rows for any of the tables.
         has_snapshots: False if it has none for any of the put's snapshots.
         has_sketches: False if no sketches are stored for any of the tables.
@@ -37,9 +37,9 @@ class SnapshotMerge:
 
     def __init__(
         self, mode: PutMode, flight: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
-        settling: CurrentRows, *, has_tables: bool = True, has_snapshots: bool = True, has_sketches: bool = True,
+        current_rows: CurrentRows, *, has_tables: bool = True, has_snapshots: bool = True, has_sketches: bool = True,
     ):  # fmt: skip
-        self.mode, self.flight, self.current, self.settling = mode, flight, current, settling
+        self.mode, self.flight, self.current, self.current_rows = mode, flight, current, current_rows
         self._has_tables, self._has_snapshots = has_tables, has_tables and has_snapshots
         self._has_sketches = has_sketches and flight != "stats.sketches"
         self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
@@ -122,7 +122,7 @@ class SnapshotMerge:
         )  # fmt: skip
         self._delete(connection, absent)
         if self.is_parted:  # an older row may become current
-            self.settling.moved(absent.filter(pc.equal(absent["part"], 0))["table_key"].unique().to_pylist())
+            self.current_rows.invalidate(absent.filter(pc.equal(absent["part"], 0))["table_key"].unique().to_pylist())
 
     def _insert(self, connection: Connection, fresh: pa.Table, generation: int, *, in_place: bool) -> None:
         """Stores rows; `in_place` if each replaces a current row that was deleted."""
@@ -197,7 +197,7 @@ class SnapshotMerge:
             " JOIN tables x ON x.table_key = c.table_key AND x.current_snapshot_id = c.snapshot_id"
             f" WHERE c.{scope}) c ON {keys}", staged=then.select(self._target_columns()),
         )  # fmt: skip
-        self.settling.moved([key for (key,) in open_tables])
+        self.current_rows.invalidate([key for (key,) in open_tables])
 
     def _drop_orphaned_sketches(self, connection: Connection) -> None:
         """Deletes the sketches of targets that are not in the put, at its snapshots."""

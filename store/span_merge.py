@@ -44,18 +44,18 @@ class SpanMerge:
         rows: Rows of the put, with `table_key` and `snapshot_id`.
         name_of: Table key → full name, for messages.
         current: Table key → current snapshot id, None if there is none.
-        settling: Tables of the transaction whose listings changed.
+        current_rows: Tables of the transaction whose listings changed.
         has_tables: False if none of the tables has a listing of this family.
         has_sketches: False if none of them has a listing of sketches.
     """
 
     def __init__(
         self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf, current: Mapping[int, int | None],
-        settling: CurrentRows, *, has_tables: bool = True, has_sketches: bool = True,
+        current_rows: CurrentRows, *, has_tables: bool = True, has_sketches: bool = True,
     ):  # fmt: skip
         self._has_tables, self._has_sketches = has_tables, has_sketches
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
-        self.current, self.settling = current, settling
+        self.current, self.current_rows = current, current_rows
         self.staged = Staged(family, rows, name_of)
 
     def apply(self, connection: Connection, generation: int) -> Counts:
@@ -165,7 +165,7 @@ class SpanMerge:
             return
         keys, current = new["table_key"].to_pylist(), new["snapshot_id"].to_pylist()
         exact = [k for k, snapshot_id in zip(keys, current, strict=True) if self.current.get(k) == snapshot_id]
-        self.settling.listed(set(keys) - set(exact))
+        self.current_rows.invalidate_listings(set(keys) - set(exact))
         if exact and pc.any(pc.greater_equal(new["last"], 0)).as_py():
             execute(
                 connection, "UPDATE file_snapshots SET freshness = NULL WHERE freshness IS NOT NULL"

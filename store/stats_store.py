@@ -203,7 +203,7 @@ class DuckDBStatsStore(StatsStore):
         ]
         if keyed:  # together, because a schema hash that comes only with a later put would cause a re-ranking
             novel.snapshots.update(
-                self.catalog.sight_snapshots(connection, snapshots_of([put.rows for put in keyed]), novel.tables)
+                self.catalog.register_snapshots(connection, snapshots_of([put.rows for put in keyed]), novel.tables)
             )
         return keyed
 
@@ -228,7 +228,7 @@ class DuckDBStatsStore(StatsStore):
         for family, part in families.items():
             if part.num_rows and family in BY_SNAPSHOT:
                 merge = SnapshotMerge(
-                    put.mode, family, part, self._name_of, current, self.catalog.settling,
+                    put.mode, family, part, self._name_of, current, self.catalog.current_rows,
                     has_tables=presence.is_any(family, keys), has_snapshots=not novel.has_snapshots(family, part),
                     has_sketches=presence.is_any("stats.sketches", keys),
                 )  # fmt: skip
@@ -236,7 +236,7 @@ class DuckDBStatsStore(StatsStore):
             elif part.num_rows:
                 for wave in waves(part):
                     spans = SpanMerge(
-                        put.mode, family, wave, self._name_of, current, self.catalog.settling,
+                        put.mode, family, wave, self._name_of, current, self.catalog.current_rows,
                         has_tables=presence.is_any(family, keys), has_sketches=presence.is_any("file_sketches", keys),
                     )  # fmt: skip
                     counts += spans.apply(connection, generation)
@@ -359,7 +359,7 @@ class DuckDBStatsStore(StatsStore):
     ) -> int:
         """`delete` inside the writer's transaction."""
         self.database.touch(table.table_key)
-        self.catalog.settling.moved([table.table_key])
+        self.catalog.current_rows.invalidate([table.table_key])
         forget_mark(connection, table.table_key, snapshot_id)
         deleted = 0
         flights = [*FLIGHT_OF.values(), "stats.file_columns", "stats.sketches", "file_sketches"]
@@ -412,7 +412,7 @@ class DuckDBStatsStore(StatsStore):
     def _delete_snapshots(self, connection: Connection, doomed: Mapping[int, Ids]) -> None:
         """Deletes all records of snapshots (table key → ids), by sets but for the listings of files."""
         self.database.touch_all(doomed)
-        self.catalog.settling.moved(doomed)
+        self.catalog.current_rows.invalidate(doomed)
         pairs = [(key, snapshot_id) for key, ids in doomed.items() for snapshot_id in ids]
         columns = dict(zip(("table_key", "snapshot_id"), map(pa.array, zip(*pairs, strict=True)), strict=True))
         places = pa.table(columns)

@@ -51,7 +51,7 @@ class Draft:
         for listing in self._listings.values():
             if listing.base_snapshot_id is not None:
                 continue_listing(connection, table.table_key, listing)
-                store.catalog.settling.listed([table.table_key])
+                store.catalog.current_rows.invalidate_listings([table.table_key])
         store.put_in(connection, self.merged())
         mark_listings(connection, self.listings(table))
 

@@ -135,7 +135,7 @@ def sight(catalog, entry, snapshots):
     """The entry after a put with rows of these snapshots (id → schema hash)."""
     seen = {"table_key": [entry.table_key] * len(snapshots), "snapshot_id": list(snapshots),
             "schema_hash": pa.array(snapshots.values(), pa.string())}  # fmt: skip
-    write(catalog, catalog.sight_snapshots, pa.table(seen))
+    write(catalog, catalog.register_snapshots, pa.table(seen))
     return catalog.by_key(entry.table_key)
 
 

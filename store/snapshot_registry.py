@@ -16,25 +16,27 @@ from store.database import Database
 from store.layout import Connection, insert_rows
 from store.lru import LruCache
 
-SIGHTED: Final = 65_536  # cached snapshots, which are not looked up again
+CACHED_SNAPSHOTS: Final = 65_536  # cached snapshots, which are not looked up again
 
 
-class Sightings(ABC):
+class SnapshotRegistry(ABC):
     """The part of the catalog that registers the snapshots of puts, inside the writer's transaction."""
 
     database: Database
-    drafted: Entries
-    settling: CurrentRows
-    seen_as: dict[int, str]
+    uncommitted: Entries
+    current_rows: CurrentRows
+    table_digests: dict[int, str]
 
     def __init__(self) -> None:
-        self.sighted: LruCache[tuple[int, int], str] = LruCache(SIGHTED)  # table key, snapshot id → its schema hash
+        self.schema_hashes: LruCache[tuple[int, int], str] = LruCache(
+            CACHED_SNAPSHOTS
+        )  # table key, snapshot id → its schema hash
 
     @abstractmethod
-    def keep(self, entry: TableEntry) -> None:
+    def set_entry(self, entry: TableEntry) -> None:
         """Makes an entry visible to the writer, and to readers once it is committed."""
 
-    def sight_snapshots(
+    def register_snapshots(
         self, connection: Connection, seen: pa.Table, new_tables: Collection[int] = ()
     ) -> set[tuple[int, int]]:
         """Registers the snapshots of a put, and advances the current snapshot of external tables.
@@ -48,9 +50,9 @@ class Sightings(ABC):
             (table key, snapshot id) of the snapshots that were not registered before.
         """
         places = zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True)
-        unsure = pa.array([self.sighted.get(place) is None for place in places], pa.bool_())
+        unsure = pa.array([self.schema_hashes.get(place) is None for place in places], pa.bool_())
         new = seen.filter(unsure)
-        registered = self._sight(connection, new, new_tables) if new.num_rows else set()
+        registered = self._register(connection, new, new_tables) if new.num_rows else set()
         greatest: dict[int, int] = {}
         for key, snapshot_id in zip(seen["table_key"].to_pylist(), seen["snapshot_id"].to_pylist(), strict=True):
             greatest[key] = max(greatest.get(key, snapshot_id), snapshot_id)
@@ -63,17 +65,17 @@ class Sightings(ABC):
         """Keeps the schema hashes of registered snapshots in memory: (table key, snapshot id, hash) of each."""
         for key, snapshot_id, hash_ in hashes:
             if hash_ is None:
-                self.sighted.drop((key, snapshot_id))
+                self.schema_hashes.drop((key, snapshot_id))
             else:
-                self.sighted.put((key, snapshot_id), hash_)
+                self.schema_hashes.put((key, snapshot_id), hash_)
 
     def _is_later(self, table_key: int, snapshot_id: int) -> bool:
         """True if a snapshot of an external table is greater than any that was put."""
-        entry = self.drafted.by_key[table_key]
+        entry = self.uncommitted.by_key[table_key]
         current = entry.current_snapshot_id
         return entry.format == EXTERNAL and (current is None or snapshot_id > current)
 
-    def _sight(self, connection: Connection, seen: pa.Table, new_tables: Collection[int]) -> set[tuple[int, int]]:
+    def _register(self, connection: Connection, seen: pa.Table, new_tables: Collection[int]) -> set[tuple[int, int]]:
         places = list(zip(*(seen[name].to_pylist() for name in ("table_key", "snapshot_id")), strict=True))
         hashes = dict(zip(places, seen["schema_hash"].to_pylist(), strict=True))
         is_unsure = (key not in new_tables and not self._is_later(key, id_) for key, id_ in places)
@@ -81,7 +83,7 @@ class Sightings(ABC):
         stored = self._stored_hashes(connection, older) if older.num_rows else {}
         new = [place for place in places if place not in stored]
         # whether a snapshot of a lake's table is live is unknown (None) until the next inspection of the lake
-        external = {key for key, _ in new if self.drafted.by_key[key].format == EXTERNAL}
+        external = {key for key, _ in new if self.uncommitted.by_key[key].format == EXTERNAL}
         insert_rows(connection, "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live)", [
             [key, id_, id_ if key in external else -1, hashes[key, id_], True if key in external else None]
             for key, id_ in new
@@ -95,10 +97,10 @@ class Sightings(ABC):
                 f" snapshots.{within('table_key', rows['table_key'])} AND snapshots.table_key = k.table_key"
                 " AND snapshots.snapshot_id = k.snapshot_id", gained=rows,
             )  # fmt: skip
-            self.settling.moved(columns["table_key"])
+            self.current_rows.invalidate(columns["table_key"])
         self.note_hashes((*place, stored.get(place) or hashes[place]) for place in places)
         for key, _ in new:
-            self.seen_as.pop(key, None)  # so that the next inspection stores the table again
+            self.table_digests.pop(key, None)  # so that the next inspection stores the table again
         return set(new)
 
     def _stored_hashes(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], str | None]:
@@ -128,20 +130,22 @@ class Sightings(ABC):
                 f" WHERE tables.table_key = p.table_key AND tables.{within('table_key', pairs['table_key'])}",
                 pairs=pairs,
             )  # fmt: skip
-        self.settling.moved(changed)
-        earlier = [key for key in later if self.drafted.by_key[key].current_snapshot_id is not None]
-        self.settling.aged({k: (later[k], hashes.get((k, later[k]))) for k in earlier if k not in changed})
+        self.current_rows.invalidate(changed)
+        earlier = [key for key in later if self.uncommitted.by_key[key].current_snapshot_id is not None]
+        self.current_rows.invalidate_labels(
+            {k: (later[k], hashes.get((k, later[k]))) for k in earlier if k not in changed}
+        )
         for key, snapshot_id in later.items():
-            self.keep(replace(self.drafted.by_key[key], current_snapshot_id=snapshot_id))
+            self.set_entry(replace(self.uncommitted.by_key[key], current_snapshot_id=snapshot_id))
 
     def _hashes(self, connection: Connection, later: Mapping[int, int]) -> dict[tuple[int, int], str | None]:
         """(Table key, snapshot id) → schema hash, of new current snapshots (key → id) and of the previous ones; without
         tables that had none."""
         places = []
         for key, snapshot_id in later.items():
-            if (current := self.drafted.by_key[key].current_snapshot_id) is not None:
+            if (current := self.uncommitted.by_key[key].current_snapshot_id) is not None:
                 places += [(key, current), (key, snapshot_id)]
-        hashes: dict[tuple[int, int], str | None] = {place: self.sighted.get(place) for place in places}
+        hashes: dict[tuple[int, int], str | None] = {place: self.schema_hashes.get(place) for place in places}
         if unsure := [place for place, hash_ in hashes.items() if hash_ is None]:
             keys, ids = zip(*unsure, strict=True)
             seen = pa.table({"table_key": pa.array(keys, pa.int64()), "snapshot_id": pa.array(ids, pa.int64())})
@@ -153,7 +157,7 @@ class Sightings(ABC):
     ) -> set[int]:  # fmt: skip
         """The tables (key → new current snapshot) whose new current snapshot has another schema than the previous one.
         The current rows of the other tables stay and only get other labels."""
-        current = {key: self.drafted.by_key[key].current_snapshot_id for key in later}
+        current = {key: self.uncommitted.by_key[key].current_snapshot_id for key in later}
         return {
             key for key, before in current.items()
             if before is not None and hashes.get((key, before)) != hashes.get((key, later[key]))
