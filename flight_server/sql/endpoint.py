@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from flight_server.auth.principal import Principal
 from flight_server.reads.streams import Stream
-from flight_server.sql import metadata, parameters, plan, pushdown
+from flight_server.sql import metadata, parameters, plan, pushdown, shapes
 from flight_server.sql.flights import NAIVE, naive
 from flight_server.sql.kept_tables import KeptTable
 from flight_server.sql.plan import Plan, Source
@@ -29,7 +29,7 @@ from flight_server.sql.whole_columns import Kept, WholeColumns
 from flight_server.wire import flight_sql
 from flight_server.wire.flight_sql import Message
 from flight_server.wire.scan_request import ScanRequest
-from store.errors import InvalidArgument, NotFound, ResourceExhausted
+from store.errors import InvalidArgument, NotFound, ResourceExhausted, StatflightError
 from store.lru import LruCache
 from store.predicates import tree
 from store.predicates.arrow import to_mask
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 MAX_SOURCE_BYTES: Final = 256 << 20  # most bytes that a statement reads from flights
 SMALL_ROWS: Final = 16_384  # most rows of an answer computed from whole columns
 _PLANS_BYTES: Final = 16 << 20
+_SHARED_BYTES: Final = 1 << 20  # of statements that share plans: GetFlightInfo and DoGet ask for each
 _PREPARED_BYTES: Final = 32 << 20
 _PLAN_COST: Final = 8192  # estimated bytes of a plan besides its text
 _NAMES: Final = ("table_catalog", "table_schema", "table_name")
@@ -77,6 +78,7 @@ class SqlEndpoint:
         self._sandbox = Sandbox()
         self._whole = WholeColumns(lambda: app.versions.epoch, app.settings.cache_bytes)
         self._plans: LruCache[str, _Planned] = LruCache(_PLANS_BYTES)
+        self._shared: LruCache[str, tuple[_Planned, tuple[Any, ...]]] = LruCache(_SHARED_BYTES, 512)
         self._prepared: LruCache[bytes, _Prepared] = LruCache(_PREPARED_BYTES)
         self._running = RunningStatements()
 
@@ -194,6 +196,20 @@ class SqlEndpoint:
             self._plans.put(sql, planned, 4 * len(sql) + _PLAN_COST)
         return planned
 
+    def _shared_plan(self, sql: str) -> tuple[_Planned, tuple[Any, ...] | None]:
+        """A plan that answers a statement, and the values of its parameters: those are literals of the statement."""
+        if (known := self._shared.get(sql)) is not None:
+            return known
+        if (found := shapes.split(sql)) is not None:
+            shape, literals = found
+            with suppress(StatflightError):
+                shared = self._plan(shape)
+                values = shapes.values_for(shared.plan, literals)
+                if values is not None:
+                    self._shared.put(sql, (shared, values), 4 * len(sql))
+                    return shared, values
+        return self._plan(sql), None
+
     def _schema(self, parsed: Plan) -> pa.Schema:
         if parsed.direct is not None:
             (source,) = parsed.sources
@@ -206,7 +222,7 @@ class SqlEndpoint:
     def _statement(self, command: Message, caller: Principal) -> tuple[_Planned, tuple[Any, ...] | None]:
         match command.name:
             case "CommandStatementQuery":
-                return self._plan(command.text(1) or ""), None
+                return self._shared_plan(command.text(1) or "")
             case "CommandPreparedStatementQuery":
                 prepared = self._find(command.data(1), caller)
                 return prepared.planned, prepared.values
@@ -316,19 +332,18 @@ class SqlEndpoint:
     ) -> dict[str, Rows]:
         """The rows of the flights that a statement reads, by label; equal sources are read once."""
         tables: dict[str, Rows] = {}
-        read: list[tuple[Source, pa.Table | KeptTable]] = []
+        read: list[tuple[ScanRequest, pa.Table | KeptTable]] = []
         left = MAX_SOURCE_BYTES
         form = f"table {self._sandbox.restarts}"
         for source in sources:
-            same = (rows for other, rows in read if replace(other, label=source.label, keys=source.keys) == source)
-            rows = next(same, None)
+            request = self._narrowed(_request(source, values, None))
+            rows = next((rows for other, rows in read if other == request), None)
             if rows is None:
-                request = self._narrowed(_request(source, values, None))
                 rows = self._whole_columns(form, request, source, caller, is_cancelled, self._sandbox.keep)
                 if rows is None:
                     rows = self._rows(request, source, caller, is_cancelled, left)
                     left -= rows.nbytes
-                read.append((source, rows))
+                read.append((request, rows))
             tables[source.label] = View(rows, source.keys) if isinstance(rows, KeptTable) else rows
         return tables
 

@@ -113,6 +113,11 @@ _NO_CALLS: Final = _words("""
 """)
 
 
+def tokens(sql: str) -> list[Token]:
+    """Splits a statement into its tokens; raises `SqlglotError` where it cannot be split."""
+    return _DIALECT.tokenize(sql)
+
+
 def parse(sql: str) -> Query:
     """Parses a statement.
 
@@ -128,8 +133,7 @@ def parse(sql: str) -> Query:
     if len(sql) > MAX_BYTES or len(sql.encode("utf-8", "replace")) > MAX_BYTES:
         raise refusal(f"the statement is longer than {MAX_BYTES} bytes")
     try:
-        tokens = _DIALECT.tokenize(sql)
-        statement = _statement(sql, tokens)
+        statement = _statement(sql, tokens(sql))
         _check(statement)
         return statement
     except SqlglotError as error:
