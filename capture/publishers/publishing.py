@@ -1,4 +1,4 @@
-"""Publishes and withdraws statistics, with retries after last_race races against other writers."""
+"""Publishes and withdraws statistics, with retries after lost races against other writers."""
 
 from __future__ import annotations
 
