@@ -26,7 +26,7 @@ class CheckRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StateChange:
     """A change of a rule's state."""
 
     before: str | None  # None: the first result of the rule
@@ -39,7 +39,7 @@ class CheckStore:
     def __init__(self, database: Database):
         self._database = database
 
-    def put(self, table_key: int, snapshot_id: int, rows: Sequence[CheckRow], at: datetime) -> list[Turn]:
+    def put(self, table_key: int, snapshot_id: int, rows: Sequence[CheckRow], at: datetime) -> list[StateChange]:
         """Stores the results of a table at a snapshot; replaces earlier ones of that snapshot.
 
         Args:
@@ -56,7 +56,7 @@ class CheckStore:
 
 def _put(
     connection: Connection, table_key: int, snapshot_id: int, rows: Sequence[CheckRow], at: datetime
-) -> list[Turn]:
+) -> list[StateChange]:
     before = {
         (column, rule): (state, changed_at)
         for column, rule, state, changed_at in connection.execute(
@@ -65,11 +65,11 @@ def _put(
         ).fetchall()
     }  # fmt: skip
     stored: list[list[Any]] = []
-    turns = []
+    changes = []
     for row in rows:
         state, changed_at = before.get((row.column_name, row.rule), (None, None))
         if state != row.state:
-            turns.append(Turn(state, row))
+            changes.append(StateChange(state, row))
             changed_at = at
         stored.append([
             table_key, snapshot_id, row.column_name, row.rule, row.measure, row.level, row.state, row.value,
@@ -81,4 +81,4 @@ def _put(
         "DELETE FROM checks WHERE table_key = $1 AND snapshot_id NOT IN (SELECT snapshot_id FROM checks"
         f" WHERE table_key = $1 GROUP BY 1 ORDER BY max(checked_at) DESC LIMIT {SNAPSHOTS_KEPT})", [table_key],
     )  # fmt: skip
-    return turns
+    return changes

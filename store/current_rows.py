@@ -20,7 +20,7 @@ from store.layout import BY_SPAN, PARTED, Connection, parts, row_columns, stored
 from store.presence import Presence
 from store.puts import IDENTITY
 
-_ASKED = (  # the current snapshot of each table
+_REQUESTED = (  # the current snapshot of each table
     "(SELECT x.table_key, n.snapshot_id, n.ordinal, n.schema_hash FROM tables x JOIN snapshots n"
     " ON n.table_key = x.table_key AND n.snapshot_id = x.current_snapshot_id"
     " WHERE x.table_key IN (SELECT key FROM {moved}))"
@@ -114,7 +114,7 @@ def _choose(connection: Connection, flight: str, table_keys: Sequence[int], move
         f"SELECT 0 AS part, rowid AS rid, freshness AS label, {keys} FROM {current} WHERE {scope} UNION ALL"
         f" SELECT 1, rowid, NULL, {keys} FROM {history} WHERE {scope}) r"
         f" JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
-        f" LEFT JOIN {_ASKED} a ON a.table_key = r.table_key))"
+        f" LEFT JOIN {_REQUESTED} a ON a.table_key = r.table_key))"
         " WHERE CASE part WHEN 0 THEN was IS DISTINCT FROM label ELSE label IS NOT NULL END", moved=moved,
     )  # fmt: skip
     if not changes.num_rows:
@@ -212,7 +212,7 @@ def refresh_listings(connection: Connection, table_keys: Sequence[int]) -> None:
         f"PARTITION BY f.table_key, f.family ORDER BY ({label}) IS NULL,"
         f" {rank_sql('f', 'n.schema_hash', 'n.ordinal', 'a')}, f.snapshot_id DESC) = 1 AS best"
         f" FROM file_snapshots f JOIN snapshots n ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
-        f" LEFT JOIN {_ASKED} a ON a.table_key = f.table_key WHERE {scope}))"
+        f" LEFT JOIN {_REQUESTED} a ON a.table_key = f.table_key WHERE {scope}))"
         " WHERE label IS DISTINCT FROM was", moved=moved,
     )  # fmt: skip
     if changes.num_rows:

@@ -91,7 +91,7 @@ def positions(connection: Connection, table_key: int, family: str) -> dict[int, 
     return dict(rows.fetchall())
 
 
-def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scope: str, turn: pa.Table) -> None:
+def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scope: str, listings: pa.Table) -> None:
     """Removes rows from one listing of their table: their spans are shortened, or split around it.
 
     Args:
@@ -99,25 +99,25 @@ def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scop
         family: A flight of `BY_SPAN`.
         doomed: Row ids (int64).
         scope: A condition on `table_key` that is true for all the rows, by which DuckDB skips row groups.
-        turn: For each table, `table_key`, the position of the listing (`pos`) and of the newest one (`last`).
+        listings: For each table, `table_key`, the position of the listing (`pos`) and of the newest one (`last`).
     """
     if not len(doomed):
         return
     physical = BY_SPAN[family]
     columns = ", ".join(f'"{name}"' for name in ("table_key", *stored_columns(family), "generation", "created_at"))
-    tables = {"turn": turn, "doomed": pa.table({"rid": doomed})}
+    tables = {"listings": listings, "doomed": pa.table({"rid": doomed})}
     among = f"{physical}.{scope} AND {rowid_in(doomed, physical)}"
     own = ", ".join(f"t.{name}" for name in columns.split(", "))
-    if pc.any(pc.less(turn["pos"], turn["last"])).as_py():  # the rest of a span behind the listing
+    if pc.any(pc.less(listings["pos"], listings["last"])).as_py():  # the rest of a span behind the listing
         execute(
             connection, f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.pos + 1, t.to_pos, {own}"
-            f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN {{turn}} w ON w.table_key = t.table_key"
+            f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN {{listings}} w ON w.table_key = t.table_key"
             " WHERE w.pos < w.last AND t.to_pos > w.pos + 1", **tables,
         )  # fmt: skip
-    of_turn = f"{{turn}} w WHERE w.table_key = {physical}.table_key AND {among} AND {physical}.from_pos"
-    execute(connection, f"DELETE FROM {physical} USING {of_turn} = w.pos", **tables)
-    if pc.any(pc.greater(turn["pos"], 0)).as_py():  # the rest of a span before the listing
-        execute(connection, f"UPDATE {physical} SET to_pos = w.pos FROM {of_turn} < w.pos", **tables)
+    of_listing = f"{{listings}} w WHERE w.table_key = {physical}.table_key AND {among} AND {physical}.from_pos"
+    execute(connection, f"DELETE FROM {physical} USING {of_listing} = w.pos", **tables)
+    if pc.any(pc.greater(listings["pos"], 0)).as_py():  # the rest of a span before the listing
+        execute(connection, f"UPDATE {physical} SET to_pos = w.pos FROM {of_listing} < w.pos", **tables)
 
 
 def delete_by_snapshot(
@@ -175,8 +175,8 @@ def delete_by_span(
         doomed = connection.sql(f"SELECT rowid AS rid FROM {physical} t WHERE {in_listing}", params=parameters or None)
         rowids = doomed.to_arrow_table()["rid"]
         deleted += len(rowids)
-        turn = pa.table({"table_key": [key], "pos": [pos], "last": [last]})
-        remove_at(connection, family, rowids, f"table_key = {key}", turn)
+        position = pa.table({"table_key": [key], "pos": [pos], "last": [last]})
+        remove_at(connection, family, rowids, f"table_key = {key}", position)
     if target is None and doomed_listings:
         connection.execute(
             "DELETE FROM file_snapshots WHERE table_key = ? AND family = ? AND pos IN (SELECT unnest(?::BIGINT[]))",

@@ -33,49 +33,49 @@ class At:
     schema_hash: str | None = None
 
 
-def freshness(record: At, asked: At) -> str | None:
+def freshness(record: At, requested: At) -> str | None:
     """The freshness of a record for a requested snapshot; None if the record is newer and does not apply.
 
     Args:
         record: Snapshot at which the record was captured, with the record's own schema hash if it has one.
-        asked: The requested snapshot.
+        requested: The requested snapshot.
     """
-    if record.snapshot_id == asked.snapshot_id:
+    if record.snapshot_id == requested.snapshot_id:
         return EXACT
-    if record.ordinal >= asked.ordinal:
+    if record.ordinal >= requested.ordinal:
         return None
-    same = record.schema_hash is not None and record.schema_hash == asked.schema_hash
+    same = record.schema_hash is not None and record.schema_hash == requested.schema_hash
     return INHERITED if same else STALE
 
 
-def rank(record: At, asked: At) -> tuple[bool, bool, int]:
+def rank(record: At, requested: At) -> tuple[bool, bool, int]:
     """Sort key of the records of one target that apply to a requested snapshot; the greatest is used."""
-    label = freshness(record, asked)
-    same = record.schema_hash is not None and record.schema_hash == asked.schema_hash
+    label = freshness(record, requested)
+    same = record.schema_hash is not None and record.schema_hash == requested.schema_hash
     return label == EXACT, same, record.ordinal
 
 
-def freshness_sql(record: str, hash: str, ordinal: str, asked: str) -> str:
+def freshness_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
     """SQL of `freshness`: EXACT, INHERITED, STALE or NULL.
 
     Args:
         record: Alias of the record's row, which has `snapshot_id`.
         hash: SQL of the record's schema hash.
         ordinal: SQL of the ordinal of the record's snapshot.
-        asked: Alias of a row with `snapshot_id`, `ordinal` and `schema_hash` of the requested snapshot.
+        requested: Alias of a row with `snapshot_id`, `ordinal` and `schema_hash` of the requested snapshot.
     """
     return (
-        f"CASE WHEN {record}.snapshot_id = {asked}.snapshot_id THEN '{EXACT}'"
-        f" WHEN {ordinal} < {asked}.ordinal"
-        f" THEN CASE WHEN {hash} = {asked}.schema_hash THEN '{INHERITED}' ELSE '{STALE}' END END"
+        f"CASE WHEN {record}.snapshot_id = {requested}.snapshot_id THEN '{EXACT}'"
+        f" WHEN {ordinal} < {requested}.ordinal"
+        f" THEN CASE WHEN {hash} = {requested}.schema_hash THEN '{INHERITED}' ELSE '{STALE}' END END"
     )
 
 
-def rank_sql(record: str, hash: str, ordinal: str, asked: str) -> str:
+def rank_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
     """SQL of `rank`, for ORDER BY with the best record first."""
     return (
-        f"({record}.snapshot_id = {asked}.snapshot_id) DESC,"
-        f" coalesce({hash} = {asked}.schema_hash, false) DESC, {ordinal} DESC"
+        f"({record}.snapshot_id = {requested}.snapshot_id) DESC,"
+        f" coalesce({hash} = {requested}.schema_hash, false) DESC, {ordinal} DESC"
     )
 
 

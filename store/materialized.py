@@ -44,7 +44,7 @@ class MaterializedSlices:
         self._database = database
         # tables that may have values; a superset, since a false positive only costs a lookup
         self._keys = {key for (key,) in database.rows("SELECT DISTINCT table_key FROM packed")}
-        self._lost: set[int] = set()
+        self._changed: set[int] = set()
         self._lock = threading.Lock()
         self._idle: deque[Connection] = deque()
         database.before_commit.append(self._forget)
@@ -57,7 +57,7 @@ class MaterializedSlices:
             values = cursor.execute(f"EXECUTE find({int(table_key)})").fetchall()
         return next((data for name, snapshot, data in values if (name, snapshot) == (flight, snapshot_id)), None)
 
-    def having(self, table_keys: Collection[int]) -> Iterator[tuple[str, int, int, bytes]]:
+    def of_tables(self, table_keys: Collection[int]) -> Iterator[tuple[str, int, int, bytes]]:
         """Flight, table key, snapshot id and data of all values of some tables."""
         with self._database.reading() as cursor:
             yield from cursor.execute(
@@ -65,16 +65,16 @@ class MaterializedSlices:
                 " WHERE table_key IN (SELECT unnest(?::BIGINT[]))", [list(table_keys)],
             ).fetchall()  # fmt: skip
 
-    def keep(self, values: Sequence[Value]) -> None:
+    def put(self, values: Sequence[Value]) -> None:
         """Stores values, replacing earlier ones. Values of tables that changed since their generation are discarded,
-        and `lost` returns these tables again."""
+        and `take_changed` returns these tables again."""
         self._database.write(lambda connection: self._store(connection, values))
 
-    def lost(self) -> AbstractSet[int]:
+    def take_changed(self) -> AbstractSet[int]:
         """The tables that changed since the last call, and so have no values."""
         with self._lock:
-            lost, self._lost = self._lost, set()
-        return lost
+            changed, self._changed = self._changed, set()
+        return changed
 
     def close(self) -> None:
         """Closes the pooled cursors."""
@@ -85,7 +85,7 @@ class MaterializedSlices:
         fresh = [value for value in values if self._database.is_settled(value.table_key, value.generation)]
         keys = {value.table_key for value in fresh}
         with self._lock:
-            self._lost |= {value.table_key for value in values} - keys
+            self._changed |= {value.table_key for value in values} - keys
         for flight in {value.flight for value in fresh}:
             old = [value.table_key for value in fresh if value.flight == flight and value.table_key in self._keys]
             self._delete(connection, old, "AND flight = ?", flight)
@@ -101,7 +101,7 @@ class MaterializedSlices:
     def _forget(self, connection: Connection, touched: AbstractSet[int]) -> None:
         self._delete(connection, [*touched & self._keys])
         with self._lock:
-            self._lost |= touched
+            self._changed |= touched
 
     def _delete(self, connection: Connection, keys: Sequence[int], more: str = "", *parameters: str) -> None:
         if keys:

@@ -143,9 +143,9 @@ class _Batch:
         self._check_presence()
         self._check_numbers()
         for name, words in _WORDS.items():
-            if (column := self._known(name)) is not None:
+            if (column := self._given(name)) is not None:
                 known = pc.is_in(column, pa.array([*words, None], pa.string()))
-                self._hold(known, name, "unknown word", " | ".join(words))
+                self._require(known, name, "unknown word", " | ".join(words))
         self._map("file_path", trimmed, "the path of a file")
         self._map("engine_kind", lambda text: trimmed(text).lower(), "an engine such as spark")
         self._map("partition_data_json", json_object, "a JSON object")
@@ -161,7 +161,7 @@ class _Batch:
             raise self._refuse(bad.row, bad.field, bad.reason, bad.expected)
         return pa.RecordBatch.from_arrays(list(self.columns.values()), schema=self.schema)
 
-    def _known(self, name: str) -> pa.Array | None:
+    def _given(self, name: str) -> pa.Array | None:
         """The column; None if it was not given or is all null."""
         column = self.columns.get(name)
         return None if column is None or column.null_count == len(column) else column
@@ -170,7 +170,7 @@ class _Batch:
         actual = self.columns[name][index].as_py() if actual is None else actual
         return InvalidField(name, reason, expected=expected, actual=actual, where=f"row {self.first_row + index + 1}")
 
-    def _hold(self, holds: pa.BooleanArray, name: str, reason: str, expected: object) -> None:
+    def _require(self, holds: pa.BooleanArray, name: str, reason: str, expected: object) -> None:
         """Refuses the first row for which `holds` is false; null counts as true."""
         if not pc.all(holds, min_count=0).as_py():
             raise self._refuse(pc.index(holds, False).as_py(), name, reason, expected)
@@ -181,8 +181,8 @@ class _Batch:
                 index = pc.index(self.columns[name].is_null(), True).as_py()
                 raise self._refuse(index, name, "is missing", "a value", "null")
         for name in _NOT_EMPTY:
-            if (column := self._known(name)) is not None:
-                self._hold(pc.greater(pc.binary_length(column), 0), name, "is empty", "at least one character")
+            if (column := self._given(name)) is not None:
+                self._require(pc.greater(pc.binary_length(column), 0), name, "is empty", "at least one character")
         if either := _ALTERNATIVES.get(self.flight.name):
             given = [self.columns[name] for name in either if name in self.columns]
             if all(column.null_count for column in given):
@@ -194,19 +194,19 @@ class _Batch:
 
     def _check_numbers(self) -> None:
         for name in _COUNTS:
-            if (column := self._known(name)) is not None and pc.min(column).as_py() < 0:
-                self._hold(pc.greater_equal(column, 0), name, "is negative", "at least 0")
+            if (column := self._given(name)) is not None and pc.min(column).as_py() < 0:
+                self._require(pc.greater_equal(column, 0), name, "is negative", "at least 0")
         for name in _MEASURES:
-            if (column := self._known(name)) is not None:
+            if (column := self._given(name)) is not None:
                 fine = pc.and_(pc.is_finite(column), pc.greater_equal(column, 0.0))
-                self._hold(fine, name, "must not be negative or infinite", "a finite number of at least 0")
-        if (column := self._known("confidence_level")) is not None:
+                self._require(fine, name, "must not be negative or infinite", "a finite number of at least 0")
+        if (column := self._given("confidence_level")) is not None:
             fine = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, 1.0))
-            self._hold(fine, "confidence_level", "is out of range", "a number from 0 to 1")
-        if (column := self._known("column_id")) is not None and pc.min(column).as_py() <= 0:
-            self._hold(pc.greater(column, 0), "column_id", "is not positive", "a positive 63-bit integer")
+            self._require(fine, "confidence_level", "is out of range", "a number from 0 to 1")
+        if (column := self._given("column_id")) is not None and pc.min(column).as_py() <= 0:
+            self._require(pc.greater(column, 0), "column_id", "is not positive", "a positive 63-bit integer")
         for name, limit in _AT_MOST:
-            column, most = self._known(name), self._known(limit)
+            column, most = self._given(name), self._given(limit)
             if column is not None and most is not None:
                 fine = pc.less_equal(column, like(most, column))
                 if not pc.all(fine, min_count=0).as_py():
@@ -214,34 +214,34 @@ class _Batch:
                     raise self._refuse(index, name, f"is above {limit}", f"at most {limit} {most[index].as_py()}")
         self._check_possible()
         for name in ("mean", "stddev"):
-            if (column := self._known(name)) is not None:
-                self._hold(pc.invert(pc.is_nan(column)), name, "is NaN", "a number, or null where it is unknown")
-        if (column := self._known("stddev")) is not None:
-            self._hold(pc.greater_equal(column, 0.0), "stddev", "is negative", "at least 0")
+            if (column := self._given(name)) is not None:
+                self._require(pc.invert(pc.is_nan(column)), name, "is NaN", "a number, or null where it is unknown")
+        if (column := self._given("stddev")) is not None:
+            self._require(pc.greater_equal(column, 0.0), "stddev", "is negative", "at least 0")
 
     def _check_possible(self) -> None:
         """Checks counts of values and of distinct values against the number of rows."""
-        rows = self._known("row_count")
+        rows = self._given("row_count")
         if rows is None:
             return
         nulls = self.columns.get("null_count")
         values = rows if nulls is None else pc.subtract(rows, pc.fill_null(nulls, 0))
-        if (nans := self._known("nan_count")) is not None:
-            self._hold(pc.less_equal(nans, values), "nan_count", "is above row_count - null_count",
+        if (nans := self._given("nan_count")) is not None:
+            self._require(pc.less_equal(nans, values), "nan_count", "is above row_count - null_count",
                        "null_count and nan_count together at most row_count")  # fmt: skip
         for name in _DISTINCT:
-            if (column := self._known(name)) is None:
+            if (column := self._given(name)) is None:
                 continue
             most = like(values, column)
             if self.clamp:
                 self.columns[name] = pc.if_else(pc.greater(column, most).fill_null(False), most, column)
             else:
-                self._hold(pc.less_equal(column, most), name, "is above row_count - null_count",
+                self._require(pc.less_equal(column, most), name, "is above row_count - null_count",
                            "at most one for each row that is not null")  # fmt: skip
 
     def _map(self, name: str, how: Callable[[str], str], expected: str) -> None:
         """Normalizes each distinct text with `how`, whose ValueError refuses it."""
-        if (column := self._known(name)) is None:
+        if (column := self._given(name)) is None:
             return
         coded = column.dictionary_encode()
         before = coded.dictionary.to_pylist()
@@ -273,10 +273,10 @@ class _Batch:
         same = (values[1:] == values[:-1]) & (rows[1:] == rows[:-1])
         if same.any():
             raise self._refuse(int(rows[np.argmax(same)]), "column_ids", "a column twice", "distinct ids")
-        names = self._known("column_names")
+        names = self._given("column_names")
         if names is not None:
             fits = pc.equal(pc.list_value_length(names), pa.array(lengths, pa.int32()))
-            self._hold(fits, "column_names", "are not as many as column_ids", "a name for each id")
+            self._require(fits, "column_names", "are not as many as column_ids", "a name for each id")
         if np.array_equal(order, np.arange(len(order))):
             return
         self.columns["column_ids"] = lists(lengths, pa.array(values), ids.type)
@@ -290,23 +290,23 @@ class _Batch:
 
     def _check_deletes(self) -> None:
         """Checks the fields of equality deletes and the delete files of data files."""
-        if (ids := self._known("equality_field_ids")) is not None:
-            self._hold_each(ids, pc.greater(ids.flatten(), 0), "equality_field_ids", "is not positive", "field ids")
-        if (deletes := self._known("delete_files")) is None:
+        if (ids := self._given("equality_field_ids")) is not None:
+            self._require_each(ids, pc.greater(ids.flatten(), 0), "equality_field_ids", "is not positive", "field ids")
+        if (deletes := self._given("delete_files")) is None:
             return
         parts = dict(zip(schemas.DELETE_FILE.names, deletes.flatten().flatten(), strict=True))
         path = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(parts["file_path"])), 0)
         in_log = pc.and_(pc.is_null(path), pc.equal(parts["file_content"], "DELETION_VECTOR").fill_null(False))
-        self._hold_each(deletes, pc.or_(path.fill_null(False), in_log), "delete_files", "has no file_path",
+        self._require_each(deletes, pc.or_(path.fill_null(False), in_log), "delete_files", "has no file_path",
                         "the path of a delete file; null for a deletion vector within the table's log")  # fmt: skip
         known = pc.is_in(parts["file_content"], pa.array([*schemas.DELETE_CONTENTS, None], pa.string()))
-        self._hold_each(deletes, known, "delete_files", "has an unknown file_content",
+        self._require_each(deletes, known, "delete_files", "has an unknown file_content",
                         " | ".join(schemas.DELETE_CONTENTS))  # fmt: skip
         for name in ("content_offset", "content_size"):
             holds = pc.greater_equal(parts[name], 0).fill_null(True)
-            self._hold_each(deletes, holds, "delete_files", f"has a negative {name}", "at least 0")
+            self._require_each(deletes, holds, "delete_files", f"has a negative {name}", "at least 0")
 
-    def _hold_each(self, lists: pa.Array, holds: pa.BooleanArray, name: str, reason: str, expected: str) -> None:
+    def _require_each(self, lists: pa.Array, holds: pa.BooleanArray, name: str, reason: str, expected: str) -> None:
         """Refuses the first row with an element for which `holds` is false or null."""
         index = pc.index(holds.fill_null(False), False).as_py()
         if index >= 0:
@@ -334,20 +334,20 @@ class _Batch:
             pc.match_substring_regex(given, target_ids.PATTERN),
             pc.or_(pc.invert(pc.starts_with(given, "column-")), column_range),
         )
-        self._hold(fine, "storage_id", "is not a storage id", "table, column-…, file-…, expression-… or composite-…")
+        self._require(fine, "storage_id", "is not a storage id", "table, column-…, file-…, expression-… or composite-…")
         if "target_kind" in self.columns:
-            self._hold(
+            self._require(
                 pc.equal(kinds, target_ids.kinds_of(given)), "storage_id", "is of another kind", "one of target_kind"
             )
         if "column_id" in self.columns:
             ids = pc.if_else(pc.starts_with(given, "column-"), target_ids.of_columns(self.columns["column_id"]), None)
-            self._hold(pc.equal(given, ids), "storage_id", "is of another column", "that of column_id")
+            self._require(pc.equal(given, ids), "storage_id", "is of another column", "that of column_id")
         if "file_path" in self.columns:
             ids = pc.if_else(pc.starts_with(given, "file-"), target_ids.of_files(self.columns["file_path"]), None)
-            self._hold(pc.equal(given, ids), "storage_id", "is of another file", "that of file_path")
+            self._require(pc.equal(given, ids), "storage_id", "is of another file", "that of file_path")
 
     def _check_types_and_bounds(self) -> None:
-        column = self._known("logical_type")
+        column = self._given("logical_type")
         if column is None:
             return  # bounds of an unknown type stay as they are
         coded = column.dictionary_encode()
@@ -356,7 +356,7 @@ class _Batch:
         texts = [type.text for type in types]
         if texts != names:
             self.columns["logical_type"] = pa.array(texts, pa.string()).take(coded.indices)
-        if self._known("min") is None and self._known("max") is None:
+        if self._given("min") is None and self._given("max") is None:
             return
         distinct = list(dict.fromkeys(types))
         if len(distinct) == 1 and not column.null_count:

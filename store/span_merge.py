@@ -72,11 +72,14 @@ class SpanMerge:
             Conflict: In mode `create` another record is stored for a target.
         """
         staged = self.staged
-        self.turn = _turn(connection, self.family, staged.rows) if self._has_tables else _first_turn(staged.rows)
+        if self._has_tables:
+            self.listings = _listings(connection, self.family, staged.rows)
+        else:
+            self.listings = _first_listings(staged.rows)
         unchanged = replaced = 0
         stored = doomed = extended = None
         fresh = staged.rows
-        if pc.any(pc.greater_equal(self.turn["last"], 0)).as_py():
+        if pc.any(pc.greater_equal(self.listings["last"], 0)).as_py():
             stored = self._matches(connection)
             other = stored.filter(pc.and_not(stored["own"], stored["same"]))
             if self.mode is PutMode.CREATE and other.num_rows:
@@ -89,7 +92,7 @@ class SpanMerge:
             done = pa.chunked_array([*settled["row_no"].chunks, *carried["row_no"].chunks], pa.int64())
             if self.mode is not PutMode.FILL:
                 replaced, doomed = other.num_rows, other["rid"]
-            has_own = self.turn["own"].null_count < self.turn.num_rows
+            has_own = self.listings["own"].null_count < self.listings.num_rows
             if has_own and len(done) < staged.rows.num_rows:
                 extended, done = self._extended(connection, done)
             fresh = staged.without(done)
@@ -97,7 +100,7 @@ class SpanMerge:
                 absent = self._absent(connection, stored)
                 more = absent.chunks if doomed is None else [*doomed.chunks, *absent.chunks]
                 doomed = pa.chunked_array(more, pa.int64())
-        self._list_anew(connection, self.turn.filter(pc.is_null(self.turn["own"])))
+        self._list_anew(connection, self.listings.filter(pc.is_null(self.listings["own"])))
         self._write(connection, stored, doomed, extended)
         self._insert(connection, fresh, generation)
         if self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT and self._has_sketches:
@@ -106,22 +109,22 @@ class SpanMerge:
 
     def _in_listing(self) -> str:
         """Subquery of the stored rows of the put's listing; if it is new, of the newest one before it."""
-        if self.turn.num_rows == 1:  # no join for the rows of one table
-            own, pos = self.turn["own"][0].as_py(), self.turn["pos"][0].as_py()
+        if self.listings.num_rows == 1:  # no join for the rows of one table
+            own, pos = self.listings["own"][0].as_py(), self.listings["pos"][0].as_py()
             in_listing = f"t.to_pos = {OPEN_END}" if own is None else f"t.from_pos <= {pos} AND t.to_pos > {pos}"
             return (
                 f"SELECT t.rowid AS rid, {own is not None} AS own, t.* FROM {self.physical} t"
                 f" WHERE t.{self.staged.scope()} AND {in_listing}"
             )
         return (
-            f"SELECT t.rowid AS rid, w.own IS NOT NULL AS own, t.* FROM {self.physical} t JOIN {{turn}} w"
+            f"SELECT t.rowid AS rid, w.own IS NOT NULL AS own, t.* FROM {self.physical} t JOIN {{listings}} w"
             f" ON w.table_key = t.table_key WHERE t.{self.staged.scope()} AND CASE WHEN w.own IS NULL"
             f" THEN t.to_pos = {OPEN_END} ELSE t.from_pos <= w.pos AND t.to_pos > w.pos END"
         )
 
     def _matches(self, connection: Connection) -> pa.Table:
         keep = "t.own" if self.mode is PutMode.CAPTURE else None
-        return self.staged.matches(connection, self._in_listing(), ("own",), keep_complete=keep, turn=self.turn)
+        return self.staged.matches(connection, self._in_listing(), ("own",), keep_complete=keep, listings=self.listings)
 
     def _extended(self, connection: Connection, done: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         """Finds equal rows that end at the listing before: a listing in several puts extends them instead of storing
@@ -131,14 +134,14 @@ class SpanMerge:
             The row ids to extend, and the row numbers that need no insert.
         """
         ended = (
-            f"SELECT t.rowid AS rid, t.* FROM {self.physical} t JOIN {{turn}} w ON w.table_key = t.table_key"
+            f"SELECT t.rowid AS rid, t.* FROM {self.physical} t JOIN {{listings}} w ON w.table_key = t.table_key"
             f" WHERE t.{self.staged.scope()} AND w.own IS NOT NULL AND t.to_pos = w.pos"
         )
-        if not pc.any(pc.greater(self.turn["pos"], 0)).as_py():  # no row ends before the first listing
+        if not pc.any(pc.greater(self.listings["pos"], 0)).as_py():  # no row ends before the first listing
             return NONE, done
-        if not execute(connection, f"SELECT 1 FROM ({ended}) LIMIT 1", turn=self.turn):
+        if not execute(connection, f"SELECT 1 FROM ({ended}) LIMIT 1", listings=self.listings):
             return NONE, done
-        before = self.staged.matches(connection, ended, turn=self.turn)
+        before = self.staged.matches(connection, ended, listings=self.listings)
         before = before.filter(before["same"])
         if len(done):
             before = before.filter(pc.invert(pc.is_in(before["row_no"], done)))
@@ -155,7 +158,7 @@ class SpanMerge:
         return query(
             connection, f"SELECT t.rid FROM ({self._in_listing()}) t WHERE t.own"
             f" AND t.rid NOT IN (SELECT rid FROM {{kept}}){among}",
-            kept=stored.select(["rid"]), staged=self.staged.rows, turn=self.turn,
+            kept=stored.select(["rid"]), staged=self.staged.rows, listings=self.listings,
         )["rid"]  # fmt: skip
 
     def _list_anew(self, connection: Connection, new: pa.Table) -> None:
@@ -178,17 +181,17 @@ class SpanMerge:
         extended: pa.ChunkedArray | None,
     ) -> None:  # fmt: skip
         """Closes, shortens and extends the spans of stored rows, and adds the new listings."""
-        new = self.turn.filter(pc.is_null(self.turn["own"]))
+        new = self.listings.filter(pc.is_null(self.listings["own"]))
         if stored is not None and new.num_rows:
             stay = stored.filter(pc.and_not(stored["same"], stored["own"])).select(["rid"])
             execute(
-                connection, f"UPDATE {self.physical} SET to_pos = w.pos FROM {{turn}} w"
+                connection, f"UPDATE {self.physical} SET to_pos = w.pos FROM {{listings}} w"
                 f" WHERE w.table_key = {self.physical}.table_key AND w.own IS NULL"
                 f" AND {self.physical}.{self.staged.scope()} AND {self.physical}.to_pos = {OPEN_END}"
-                f" AND {self.physical}.rowid NOT IN (SELECT rid FROM {{stay}})", stay=stay, turn=self.turn,
+                f" AND {self.physical}.rowid NOT IN (SELECT rid FROM {{stay}})", stay=stay, listings=self.listings,
             )  # fmt: skip
         if doomed is not None and len(doomed):
-            remove_at(connection, self.family, doomed, self.staged.scope(), self.turn)
+            remove_at(connection, self.family, doomed, self.staged.scope(), self.listings)
         if extended is not None:
             self._end_at(connection, extended, "w.upto")
         if new.num_rows:
@@ -204,65 +207,66 @@ class SpanMerge:
     def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
         if len(rowids):
             execute(
-                connection, f"UPDATE {self.physical} SET to_pos = {position} FROM {{turn}} w"
+                connection, f"UPDATE {self.physical} SET to_pos = {position} FROM {{listings}} w"
                 f" WHERE w.table_key = {self.physical}.table_key AND {self.physical}.{self.staged.scope()}"
-                f" AND {rowid_in(rowids, self.physical)}", turn=self.turn, doomed=pa.table({"rid": rowids}),
+                f" AND {rowid_in(rowids, self.physical)}", listings=self.listings, doomed=pa.table({"rid": rowids}),
             )  # fmt: skip
 
     def _insert(self, connection: Connection, fresh: pa.Table, generation: int) -> None:
         join = ""
-        if self.turn.num_rows == 1:  # no join for the many rows of one table
-            one = self.turn.to_pylist()[0]
+        if self.listings.num_rows == 1:  # no join for the many rows of one table
+            one = self.listings.to_pylist()[0]
             leading = [str(one[name]) for name in ("table_key", "pos", "upto")]
         else:
             leading = ["s.table_key", "w.pos", "w.upto"]
-            join = " JOIN {turn} w ON w.table_key = s.table_key"
+            join = " JOIN {listings} w ON w.table_key = s.table_key"
         spans = dict(zip(("table_key", "from_pos", "to_pos"), leading, strict=True))
-        self.staged.insert(connection, self.physical, fresh, generation, spans, join, turn=self.turn)
+        self.staged.insert(connection, self.physical, fresh, generation, spans, join, listings=self.listings)
 
     def _drop_orphaned_sketches(self, connection: Connection) -> None:
         """Removes the sketches of files that are not in the put from the snapshots' listings of sketches."""
         listed = f"SELECT 1 FROM file_snapshots WHERE family = 'file_sketches' AND {self.staged.scope()} LIMIT 1"
         if not connection.execute(listed).fetchall():
             return
-        sketches = _turn(connection, "file_sketches", self.staged.rows)
+        sketches = _listings(connection, "file_sketches", self.staged.rows)
         sketches = sketches.filter(pc.is_valid(sketches["own"]))
         if not sketches.num_rows:
             return
         files = self.staged.rows.select(["table_key", *self.staged.given])
         doomed = query(
             connection, f"SELECT t.rid FROM (SELECT rowid AS rid, * FROM file_sketches WHERE {self.staged.scope()}) t"
-            " JOIN {turn} w ON w.table_key = t.table_key AND t.from_pos <= w.pos AND t.to_pos > w.pos"
+            " JOIN {listings} w ON w.table_key = t.table_key AND t.from_pos <= w.pos AND t.to_pos > w.pos"
             " WHERE (t.table_key, t.storage_id) NOT IN"
             f" (SELECT (s.table_key, {STORAGE_ID[self.family].format('s')}) FROM {{staged}} s)",
-            turn=sketches, staged=files,
+            listings=sketches, staged=files,
         )["rid"]  # fmt: skip
         remove_at(connection, "file_sketches", doomed, self.staged.scope(), sketches)
 
 
-def _first_turn(rows: pa.Table) -> pa.Table:
-    """`_turn` for tables without listings."""
-    turn = rows.select(["table_key", "snapshot_id"]).take(first_of_each(rows, ["table_key", "snapshot_id"]))
+def _first_listings(rows: pa.Table) -> pa.Table:
+    """The result of `_listings` for tables that have none stored."""
+    listings = rows.select(["table_key", "snapshot_id"]).take(first_of_each(rows, ["table_key", "snapshot_id"]))
     columns = {"pos": 0, "last": -1, "own": None, "upto": OPEN_END}
     for name, value in columns.items():
-        turn = turn.append_column(name, pa.repeat(pa.scalar(value, pa.int64()), turn.num_rows))
-    return turn
+        listings = listings.append_column(name, pa.repeat(pa.scalar(value, pa.int64()), listings.num_rows))
+    return listings
 
 
-def _turn(connection: Connection, family: str, rows: pa.Table) -> pa.Table:
+def _listings(connection: Connection, family: str, rows: pa.Table) -> pa.Table:
     """The positions of the listings of a put, one row per table: table_key, snapshot_id, and as int64 `pos` (of its
     listing), `last` (of the newest listing, -1 if none), `own` (`pos` if the listing exists, else null), `upto` (end of
     the span of new rows)."""
-    turn = _first_turn(rows)
-    keys, ids = turn["table_key"].to_pylist(), turn["snapshot_id"].to_pylist()
+    listings = _first_listings(rows)
+    keys, ids = listings["table_key"].to_pylist(), listings["snapshot_id"].to_pylist()
     is_own = "f.snapshot_id = p.snapshot_id" if len(keys) > 1 else f"f.snapshot_id = {ids[0]}"
-    join = " JOIN {turn} p USING (table_key)" if len(keys) > 1 else ""
+    join = " JOIN {listings} p USING (table_key)" if len(keys) > 1 else ""
     listed = {key: (last, own) for key, last, own in execute(
         connection, f"SELECT f.table_key, max(f.pos), max(f.pos) FILTER ({is_own}) FROM file_snapshots f{join}"
-        f" WHERE f.family = '{family}' AND {within('f.table_key', turn['table_key'])} GROUP BY f.table_key", turn=turn,
+        f" WHERE f.family = '{family}' AND {within('f.table_key', listings['table_key'])} GROUP BY f.table_key",
+        listings=listings,
     )}  # fmt: skip
     if not listed:
-        return turn
+        return listings
     last = [listed.get(key, (-1, None))[0] for key in keys]
     own = [listed.get(key, (-1, None))[1] for key in keys]
     places = {
@@ -271,5 +275,5 @@ def _turn(connection: Connection, family: str, rows: pa.Table) -> pa.Table:
         "own": own,
         "upto": [OPEN_END if at in (None, after) else at + 1 for after, at in zip(last, own, strict=True)],
     }
-    names = {name: turn[name] for name in ("table_key", "snapshot_id")}
+    names = {name: listings[name] for name in ("table_key", "snapshot_id")}
     return pa.table(names | {name: pa.array(values, pa.int64()) for name, values in places.items()})

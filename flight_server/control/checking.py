@@ -19,7 +19,7 @@ from flight_server.control.webhook import Webhook
 from flight_server.reads.local_reader import LocalReader
 from flight_server.reads.scanner import Scanner
 from store.catalog_store import Catalog, TableEntry
-from store.check_store import CheckRow, CheckStore, Turn
+from store.check_store import CheckRow, CheckStore, StateChange
 from store.database import Database
 from store.errors import InvalidArgument, NotFound, StatflightError
 
@@ -99,14 +99,14 @@ class Checking:
         if table.current_snapshot_id is None or not results:
             return
         at = datetime.now(UTC)
-        turns = self._store.put(table.table_key, table.current_snapshot_id, [_row(result) for result in results], at)
-        reported = [turn for turn in turns if turn.before is not None or turn.row.state != State.PASSED]
-        for turn in reported:
-            log.info("check of %s: %s is %s", table.full_name, _name(turn), turn.row.state)
+        changes = self._store.put(table.table_key, table.current_snapshot_id, [_row(result) for result in results], at)
+        reported = [change for change in changes if change.before is not None or change.row.state != State.PASSED]
+        for change in reported:
+            log.info("check of %s: %s is %s", table.full_name, _name(change), change.row.state)
         if reported and self._webhook is not None:
             self._webhook.post({
                 "table": table.full_name, "snapshot_id": table.current_snapshot_id, "checked_at": at.isoformat(),
-                "changes": [_change_json(turn) for turn in reported],
+                "changes": [_change_json(change) for change in reported],
             })  # fmt: skip
 
     def _renew(self) -> None:
@@ -142,11 +142,11 @@ def _row(result: Result) -> CheckRow:
     )  # fmt: skip
 
 
-def _name(turn: Turn) -> str:
-    return turn.row.rule if turn.row.column_name is None else f"{turn.row.column_name}: {turn.row.rule}"
+def _name(change: StateChange) -> str:
+    return change.row.rule if change.row.column_name is None else f"{change.row.column_name}: {change.row.rule}"
 
 
-def _change_json(turn: Turn) -> dict[str, Any]:
-    row = turn.row
-    return {"column": row.column_name, "rule": row.rule, "level": row.level, "before": turn.before, "after": row.state,
-            "value": row.value, "detail": row.detail}  # fmt: skip
+def _change_json(change: StateChange) -> dict[str, Any]:
+    row = change.row
+    return {"column": row.column_name, "rule": row.rule, "level": row.level, "before": change.before,
+            "after": row.state, "value": row.value, "detail": row.detail}  # fmt: skip

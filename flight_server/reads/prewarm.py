@@ -56,7 +56,7 @@ class Prewarmer:
                 log.exception("prewarming failed")
             if self._stopped.wait(LOOK_SECONDS):
                 return
-            keys = self._scanner.materialized.lost()
+            keys = self._scanner.materialized.take_changed()
 
     def warm(self, keys: Collection[int] | None = None) -> None:
         """Prewarms these tables; None for all."""
@@ -76,7 +76,7 @@ class Prewarmer:
         scanner, known = self._scanner, {table.table_key: table for table in tables}
         generations = {key: scanner.versions.generation(key) for key in known}
         valid = set()
-        for name, key, snapshot, data in scanner.materialized.having(known):
+        for name, key, snapshot, data in scanner.materialized.of_tables(known):
             slice_ = scanner.unpack(FLIGHTS[name], data, generations[key])
             if slice_ is not None and snapshot == known[key].current_snapshot_id:
                 valid.add((name, key))
@@ -90,7 +90,7 @@ class Prewarmer:
                 if len(data) <= MOST_BYTES:
                     values.append(Value(flight.name, key, snapshot, slice_.generation, data))
         if values:
-            scanner.materialized.keep(values)
+            scanner.materialized.put(values)
 
     def _cache(self, key: SliceKey, slice_: Slice, again: bool) -> None:
         cache = self._scanner.slices

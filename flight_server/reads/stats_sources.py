@@ -97,7 +97,7 @@ def _named(flight: Flight, inner: str, parameters: list[Any], scope: ReadScope) 
 # Ranking of versions: for pinned snapshots, and for sketches.
 
 
-def _asked(scope: ReadScope) -> str:
+def _requested(scope: ReadScope) -> str:
     """Subquery: table_key, snapshot_id, ordinal, schema_hash of the requested snapshot of each table."""
     columns = "n.table_key, n.snapshot_id, n.ordinal, n.schema_hash"
     if scope.current:
@@ -127,7 +127,7 @@ def _best_rows(name: str, scope: ReadScope, condition: str) -> str:
     label, valid, best = _choice("r", _hash(name, "r"), scope)
     identity = "".join(f', r."{column}"' for column in IDENTITY[name])
     return (
-        f"SELECT r.*, {label} AS freshness FROM {BY_SNAPSHOT[name]} r JOIN {_asked(scope)} a"
+        f"SELECT r.*, {label} AS freshness FROM {BY_SNAPSHOT[name]} r JOIN {_requested(scope)} a"
         " ON a.table_key = r.table_key JOIN snapshots n ON n.table_key = r.table_key AND n.snapshot_id = r.snapshot_id"
         f" WHERE {condition} AND {valid}"
         f" QUALIFY row_number() OVER (PARTITION BY r.table_key{identity} ORDER BY {best}) = 1"
@@ -142,9 +142,9 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
         return _best_rows(name, scope, limited_to("r", scope, parameters)), parameters
     among = limited_to("r", scope, parameters)
     if scope.snapshot is not None:
-        asked, exact = "", f"r.snapshot_id = {int(scope.snapshot)}"  # by which DuckDB skips row groups
+        requested, exact = "", f"r.snapshot_id = {int(scope.snapshot)}"  # by which DuckDB skips row groups
     else:
-        asked, exact = "JOIN pins p ON p.table_key = r.table_key AND p.snapshot_id = r.snapshot_id", "true"
+        requested, exact = "JOIN pins p ON p.table_key = r.table_key AND p.snapshot_id = r.snapshot_id", "true"
     view = BY_SNAPSHOT[name]
     if scope.lacking is not None:
         rest = f"({', '.join(map(str, scope.lacking))})"
@@ -153,31 +153,31 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
             chosen = _best_rows(name, scope, f"r.table_key IN {rest} AND {limited_to('r', scope, parameters)}")
             rows += f" AND r.table_key NOT IN {rest} UNION ALL {chosen}"
         return rows, parameters
-    lacking = lacking_sql(name, scope, asked, exact)
+    lacking = lacking_sql(name, scope, requested, exact)
     inherited = _best_rows(name, scope, "r.table_key IN (SELECT table_key FROM lacking)")
     return (
         f"WITH lacking AS MATERIALIZED ({lacking})"
-        f" SELECT r.*, 'EXACT' AS freshness FROM {BY_SNAPSHOT[name]} r {asked} WHERE {exact}"
+        f" SELECT r.*, 'EXACT' AS freshness FROM {BY_SNAPSHOT[name]} r {requested} WHERE {exact}"
         f" AND {among} AND r.table_key NOT IN (SELECT table_key FROM lacking) UNION ALL"
         f" SELECT * FROM ({inherited}) r WHERE {limited_to('r', scope, parameters)}",
         parameters,
     )
 
 
-def lacking_sql(name: str, scope: ReadScope, asked: str, exact: str) -> str:
+def lacking_sql(name: str, scope: ReadScope, requested: str, exact: str) -> str:
     """SQL of the keys of tables that may inherit records at a requested snapshot. A table with as many records at an
     older snapshot as it has current ones cannot inherit any there.
 
     Args:
         name: A flight of `PARTED`.
         scope: A scope with `snapshot` or `pins`.
-        asked: A join that restricts rows `r` to the requested snapshots; may be empty.
+        requested: A join that restricts rows `r` to the requested snapshots; may be empty.
         exact: A condition on `r` that does; may be `true`.
     """
     return (
-        f"SELECT a.table_key FROM {_asked(scope)} a JOIN tables x ON x.table_key = a.table_key"
+        f"SELECT a.table_key FROM {_requested(scope)} a JOIN tables x ON x.table_key = a.table_key"
         " LEFT JOIN snapshots c ON c.table_key = x.table_key AND c.snapshot_id = x.current_snapshot_id"
-        f" LEFT JOIN (SELECT r.table_key, count(*) AS size FROM {BY_SNAPSHOT[name]} r {asked} WHERE {exact}"
+        f" LEFT JOIN (SELECT r.table_key, count(*) AS size FROM {BY_SNAPSHOT[name]} r {requested} WHERE {exact}"
         " GROUP BY ALL) e ON e.table_key = a.table_key"
         f" LEFT JOIN (SELECT table_key, count(*) AS size FROM {parts(name)[0]} GROUP BY ALL) k"
         " ON k.table_key = a.table_key WHERE c.ordinal IS NULL OR a.ordinal > c.ordinal"
@@ -198,7 +198,7 @@ def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
         label, valid, best = _choice("f", "n.schema_hash", scope)
         listings = (
             f"SELECT f.table_key, f.snapshot_id, f.pos, {label} AS freshness"
-            f" FROM file_snapshots f JOIN {_asked(scope)} a ON a.table_key = f.table_key JOIN snapshots n"
+            f" FROM file_snapshots f JOIN {_requested(scope)} a ON a.table_key = f.table_key JOIN snapshots n"
             " ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
             f" WHERE f.family = '{name}' AND {valid}"
             f" QUALIFY row_number() OVER (PARTITION BY f.table_key ORDER BY {best}) = 1"

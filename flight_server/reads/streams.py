@@ -175,17 +175,17 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             yield from pieces(batch.slice(start, rows))
 
 
-class Turns:
-    """A fair semaphore: waiting callers get their turn in order of arrival."""
+class FairSemaphore:
+    """A semaphore whose waiting callers are served in order of arrival."""
 
-    def __init__(self, turns: int):
-        self._free = turns
+    def __init__(self, slots: int):
+        self._free = slots
         self._waiting: deque[threading.Event] = deque()
         self._lock = threading.Lock()
 
     @contextmanager
-    def turn(self, check: Callable[[], None]) -> Iterator[None]:
-        """Waits for a turn; `check` raises to stop waiting."""
+    def acquire(self, check: Callable[[], None]) -> Iterator[None]:
+        """Context that holds a slot; `check` is called while waiting for one, and raises to give up."""
         granted = None
         with self._lock:
             if self._free:
@@ -234,7 +234,7 @@ class Streams:
 
     def __init__(self, places: int, seconds: float, most_bytes: int, queries: int = MAX_QUERIES):
         self.places, self.seconds, self.most_bytes = places, seconds, most_bytes
-        self.turns = Turns(queries)
+        self.query_slots = FairSemaphore(queries)
         self.running = 0
         self._watched: set[Watched] = set()
         self._wake = threading.Condition()
@@ -262,7 +262,7 @@ class Streams:
         """
         watched = self._watch_over(cursor, is_cancelled)
         try:
-            with watched.running(), self.turns.turn(watched.check):
+            with watched.running(), self.query_slots.acquire(watched.check):
                 reader: Iterator[pa.RecordBatch] = iter(start())
                 first: list[pa.RecordBatch] = []
                 small = True

@@ -7,7 +7,7 @@ import json
 from store.errors import InvalidArgument
 
 
-def no_sketch(kind: str, what: str) -> InvalidArgument:
+def invalid_sketch(kind: str, what: str) -> InvalidArgument:
     """The error for bytes that are not a valid sketch."""
     return InvalidArgument(f"data: no {kind} sketch of Apache DataSketches: {what}")
 

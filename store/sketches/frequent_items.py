@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from store.sketches.format import no_sketch
+from store.sketches.format import invalid_sketch
 from store.sketches.murmur3 import Longs
 
 FREQUENT_LG: Final = 8  # binary logarithm of the declared size of the hash map, of which three quarters are used
@@ -95,11 +95,11 @@ def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:
         for _ in range(count):
             (size,) = struct.unpack_from("<I", data, at)
             if at + 4 + size > len(data):
-                raise no_sketch("frequent items", f"{len(data)} bytes that end too early")
+                raise invalid_sketch("frequent items", f"{len(data)} bytes that end too early")
             items.append(data[at + 4 : at + 4 + size].decode())
             at += 4 + size
     except (struct.error, ValueError) as error:
-        raise no_sketch("frequent items", f"{len(data)} bytes: {error}") from None
+        raise invalid_sketch("frequent items", f"{len(data)} bytes: {error}") from None
     return dict(zip(items, weights, strict=True)), total, offset
 
 
@@ -108,14 +108,14 @@ def _frequent_head(data: bytes) -> tuple[int, int, int]:
     try:
         longs, version, family, _, _, flags = struct.unpack_from("<BBBBBB", data)
         if family != 10 or version != 1:
-            raise no_sketch("frequent items", f"family {family}, version {version}")
+            raise invalid_sketch("frequent items", f"family {family}, version {version}")
         if longs & 0x3F == 1 or flags & 5:
             return 0, 0, 0
         count, _, total, offset = struct.unpack_from("<IIQQ", data, 8)
     except struct.error as error:
-        raise no_sketch("frequent items", f"{len(data)} bytes: {error}") from None
+        raise invalid_sketch("frequent items", f"{len(data)} bytes: {error}") from None
     if len(data) < 32 + 12 * count:
-        raise no_sketch("frequent items", f"{len(data)} bytes that end too early")
+        raise invalid_sketch("frequent items", f"{len(data)} bytes that end too early")
     return count, total, offset
 
 
@@ -141,7 +141,7 @@ def merge_frequent(sketches: Sequence[bytes], keep: int = FREQUENT_ITEMS_KEPT) -
     try:
         texts = [item.decode() for item in items.to_pylist()]
     except UnicodeDecodeError as error:
-        raise no_sketch("frequent items", str(error)) from None
+        raise invalid_sketch("frequent items", str(error)) from None
     return frequent(texts, weights.tolist(), total, offset)
 
 
@@ -178,7 +178,7 @@ def _all_items(sketches: Sequence[bytes]) -> tuple[pa.Array, Longs, int, int]:
         starts[:n, place], sizes[:n, place] = here + 4, size
         here += 4 + size
     if (at > ends).any():
-        raise no_sketch("frequent items", "an item that ends beyond the data")
+        raise invalid_sketch("frequent items", "an item that ends beyond the data")
     real = np.arange(starts.shape[1]) < counts[:, None]
     first, size = starts[real], sizes[real]
     offsets = np.concatenate([[0], np.cumsum(size)])

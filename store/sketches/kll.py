@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from store.sketches.format import no_sketch
+from store.sketches.format import invalid_sketch
 from store.sketches.murmur3 import Longs
 
 KLL_K: Final = 512
@@ -96,7 +96,7 @@ def _parse_kll(data: bytes) -> _Levels | None:
     try:
         _, version, family, flags, _ = struct.unpack_from("<BBBBH", data)
         if family != 15 or version not in (1, 2):
-            raise no_sketch("KLL", f"family {family}, version {version}")
+            raise invalid_sketch("KLL", f"family {family}, version {version}")
         if flags & 1:
             return None
         if version == 2 or flags & 4:
@@ -108,16 +108,16 @@ def _parse_kll(data: bytes) -> _Levels | None:
         low, high = struct.unpack_from("<dd", data, at)
         values = np.frombuffer(data, "<f8", -1, at + 16) if (len(data) - at) % 8 == 0 else None
     except (struct.error, ValueError) as error:
-        raise no_sketch("KLL", f"{len(data)} bytes: {error}") from None
+        raise invalid_sketch("KLL", f"{len(data)} bytes: {error}") from None
     if values is None or not levels:
-        raise no_sketch("KLL", f"{len(data)} bytes, not a whole number of doubles in levels")
+        raise invalid_sketch("KLL", f"{len(data)} bytes, not a whole number of doubles in levels")
     sizes = [stop - start for start, stop in zip(starts, [*starts[1:], starts[0] + len(values)], strict=True)]
     if min(sizes) < 0 or levels > 61:
-        raise no_sketch("KLL", "levels out of order")
+        raise invalid_sketch("KLL", "levels out of order")
     if (total := sum(size << level for level, size in enumerate(sizes))) != count:
-        raise no_sketch("KLL", f"weights of {total} for {count} values")
+        raise invalid_sketch("KLL", f"weights of {total} for {count} values")
     if not (len(values) and low <= float(values.min()) and float(values.max()) <= high):
-        raise no_sketch("KLL", f"values that are not between its minimum {low} and maximum {high}")
+        raise invalid_sketch("KLL", f"values that are not between its minimum {low} and maximum {high}")
     return _Levels(values, sizes, low, high)
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.sketches.format import no_sketch
+from store.sketches.format import invalid_sketch
 from store.sketches.murmur3 import Hashes
 
 THETA_K: Final = 4096
@@ -112,19 +112,19 @@ def read_theta(data: bytes) -> Theta:
         InvalidArgument: The bytes are not a theta sketch with seed 9001.
     """
     if len(data) < 8:
-        raise no_sketch("theta", f"{len(data)} bytes")
+        raise invalid_sketch("theta", f"{len(data)} bytes")
     longs, version, family, flags, seed_hash = struct.unpack_from("<BBBxxBH", data)
     if version != 3 or family != 3:  # compressed (4) or of an old library
         return _read_theta_by_library(data)
     if flags & _EMPTY:
         return Theta(_MAX_THETA, np.empty(0, np.uint64), True)
     if seed_hash != _SEED_HASH:
-        raise no_sketch("theta", f"a seed other than 9001 (seed hash {seed_hash:#x})")
+        raise invalid_sketch("theta", f"a seed other than 9001 (seed hash {seed_hash:#x})")
     longs &= 0x3F
     count = 1 if longs == 1 else struct.unpack_from("<I", data, 8)[0] if len(data) >= 8 * longs else -1
     limit = struct.unpack_from("<Q", data, 16)[0] if longs > 2 and len(data) >= 24 else _MAX_THETA
     if not 1 <= longs <= 3 or count < 0 or len(data) < 8 * (longs + count):
-        raise no_sketch("theta", f"{len(data)} bytes that end too early")
+        raise invalid_sketch("theta", f"{len(data)} bytes that end too early")
     hashes = np.frombuffer(data, "<u8", count, 8 * longs).astype(np.uint64)
     return Theta(limit, hashes if flags & _ORDERED else np.sort(hashes))
 
@@ -193,6 +193,6 @@ def _read_theta_by_library(data: bytes) -> Theta:
     try:
         sketch = datasketches.compact_theta_sketch.deserialize(data)
     except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-        raise no_sketch("theta", str(error)) from None
+        raise invalid_sketch("theta", str(error)) from None
     hashes = np.sort(np.fromiter(sketch, np.uint64, sketch.num_retained))
     return Theta(int(sketch.theta64), hashes, bool(sketch.is_empty()))

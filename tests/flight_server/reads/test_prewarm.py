@@ -189,11 +189,11 @@ def test_a_second_start_reads_no_rows(filled: Path, monkeypatch: pytest.MonkeyPa
 def test_what_is_published_is_made_ready_again(filled: Path, monkeypatch: pytest.MonkeyPatch):
     with app_in(filled) as app:
         app.prewarmer.warm()
-        app.scanner.materialized.lost()
+        app.scanner.materialized.take_changed()
         put(app, rows("a", 2, range(1, 10)))
         put(app, rows("b", 3, [1, 2]))
         assert ask(app, "a") == 9  # at once
-        lost = app.scanner.materialized.lost()
+        lost = app.scanner.materialized.take_changed()
         assert lost == {app.catalog.get(f"lake.s.{name}").table_key for name in "ab"}
         app.prewarmer.warm(lost)
         no_rows_are_read(monkeypatch, app)
@@ -235,7 +235,7 @@ def test_nobody_sees_what_was_before_a_put_that_was_acknowledged(tmp_path: Path,
 
         def look() -> None:
             while not stop.is_set():
-                app.prewarmer.warm(app.scanner.materialized.lost())
+                app.prewarmer.warm(app.scanner.materialized.take_changed())
 
         looking = [threading.Thread(target=look) for _ in range(2)]
         for thread in looking:

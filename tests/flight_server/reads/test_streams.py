@@ -132,7 +132,7 @@ def test_queries_take_turns(database):
         thread = threading.Thread(target=work)
         thread.start()
         until = time.monotonic() + 60
-        while len(streams.turns._waiting) < waiting or not began:
+        while len(streams.query_slots._waiting) < waiting or not began:
             assert time.monotonic() < until
             time.sleep(0.001)
         return thread
