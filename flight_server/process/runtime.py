@@ -21,6 +21,7 @@ VARIABLE: Final = "STATFLIGHT_KEEP"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 _ARENAS: Final = 3
 _KEPT_BYTES: Final = 64 << 20  # free at the end of a heap, above which they go back to the system
+_HEAPS: Final = 2  # that all threads share: each keeps what was freed in it
 _KEPT_BLOCK_BYTES: Final = 32 << 20  # larger blocks go back at once; glibc takes no greater limit
 
 
@@ -82,6 +83,7 @@ def keep_freed_memory() -> None:
             mallopt(_M_ARENA_MAX, _ARENAS)
             mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
             mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+            mallopt(_M_ARENA_MAX, _HEAPS)
 
 
 def die_with_parent() -> None:
