@@ -105,7 +105,8 @@ class ParquetReader(TaskReader):
 
     def _open(self, **options: Any) -> pq.ParquetFile:
         if self._place.is_local:
-            source, options = self._place.path, options | {"memory_map": True, "pre_buffer": False}
+            # not mapped: its pages would count as this process's memory, and one cut short meanwhile would end it
+            source, options = self._place.path, options | {"pre_buffer": False}
         else:
             source = self._place.file_system.open_input_file(self._place.path)
             self._opened.append(source)

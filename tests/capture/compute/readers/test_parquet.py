@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -44,3 +47,14 @@ def test_a_column_that_the_file_lacks_is_named(tmp_path):
     (found,) = reader.columns([column])
     reader.close()
     assert (found.values, found.error) == (None, 'the file has no column "st.y"')
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_local_file_is_not_mapped(tmp_path):
+    pq.write_table(ROWS, tmp_path / "f.parquet")
+    column = ScanColumn(1, "st.x", "INT", column_key(("st.x",)))
+    reader = tasks.open_task(ScanTask("parquet", "f", str(tmp_path / "f.parquet"), 3, 1, (column,), "v"))
+    (found,) = reader.columns([column])
+    assert found.values.to_pylist() == [1, 2, 3]
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    reader.close()
