@@ -52,6 +52,7 @@ _CLOSED: Final = 1  # status of the Flight SQL standard
 class _Planned:
     plan: Plan
     schema: pa.Schema
+    filtered: Source | None  # the whole columns that can answer it
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ class SqlEndpoint:
         planned = self._plans.get(sql)
         if planned is None:
             parsed = plan.make(sql)
-            planned = _Planned(parsed, self._schema(parsed))
+            planned = _Planned(parsed, self._schema(parsed), _filtered_source(parsed))
             self._plans.put(sql, planned, 4 * len(sql) + _PLAN_COST)
         return planned
 
@@ -252,8 +253,8 @@ class SqlEndpoint:
         if parsed.direct is not None:
             (source,) = parsed.sources
             request = self._narrowed(_request(source, values, _limit(parsed.direct.limit, values)))
-            if (small := self._filtered(request, source, caller, is_cancelled)) is not None:
-                return small.rename_columns(schema.names)
+            if (small := self._filtered(request, planned, caller, is_cancelled)) is not None:
+                return small
             answer = self._app.scanner.read(request, caller, is_cancelled)
             self._app.note_read(request)
             if isinstance(answer, pa.Table):
@@ -283,24 +284,22 @@ class SqlEndpoint:
         return replace(request, node=And((request.node, *more)))
 
     def _filtered(
-        self, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool]
+        self, request: ScanRequest, planned: _Planned, caller: Principal, is_cancelled: Callable[[], bool]
     ) -> pa.Table | None:
         """A small answer computed from cached whole columns; None if they are not cached, the condition uses other
         columns than numbers and booleans, or the answer is not small."""
-        used = tuple({*source.columns, *(name.strip().lower() for name in tree.columns_of(request.node))})
-        if request.node is None or not all(_is_plain(request, name) for name in tree.columns_of(request.node)):
+        if planned.filtered is None or request.node is None:
             return None
-        wide = replace(source, columns=tuple(name for name in request.flight.schema.names if name in used))
-        read = replace(request, columns=wide.columns)
-        whole = self._whole_columns("arrow", read, wide, caller, is_cancelled, _encoded)
+        read = replace(request, columns=planned.filtered.columns)
+        whole = self._whole_columns("arrow", read, planned.filtered, caller, is_cancelled, _encoded)
         if whole is None:
             return None
         kept = whole.filter(to_mask(request.node, request.flight.schema)(whole))
         if kept.num_rows > SMALL_ROWS:
             return None
-        schema = naive(_schema_of(source))
-        shown = pa.RecordBatch.from_arrays([_decoded(kept[name]) for name in schema.names], schema=schema)
-        return pa.Table.from_batches([shown]).slice(0, request.limit)
+        shown = [_decoded(kept[name]) for name in request.columns or ()]
+        batch = pa.RecordBatch.from_arrays(shown, schema=planned.schema)
+        return pa.Table.from_batches([batch]).slice(0, request.limit)
 
     def _whole_columns(
         self, form: str, request: ScanRequest, source: Source, caller: Principal, is_cancelled: Callable[[], bool],
@@ -388,9 +387,18 @@ def _request(source: Source, values: Sequence[Any], limit: int | None) -> ScanRe
     )
 
 
-def _is_plain(request: ScanRequest, name: str) -> bool:
-    type_ = request.flight.schema.field(name).type
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_))
+def _filtered_source(parsed: Plan) -> Source | None:
+    """The columns that a plan without DuckDB shows or compares, if it only compares numbers and booleans."""
+    if parsed.direct is None:
+        return None
+    (source,) = parsed.sources
+    schema = source.table.flight.schema
+    compared = [name.strip().lower() for name in tree.columns_of(source.node)]
+    for name in compared:
+        type_ = schema.field(name).type
+        if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)):
+            return None
+    return replace(source, columns=tuple(name for name in schema.names if name in {*source.columns, *compared}))
 
 
 def _is_of_tables(request: ScanRequest) -> bool:
