@@ -39,7 +39,7 @@ class Catalog(Publications, SnapshotRegistry):
         self._changed = False
         self.table_digests: dict[int, str] = {}  # table key → digest of the table at its last inspection
         self._next_key = 1
-        self._connectors: dict[str, dict[str, Any]] = {}  # by catalog, read since the last change of any
+        self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
         self._has_connector_changed = False
         self.presence = Presence(database.rows)
         self.current_rows = CurrentRows(self.presence)
@@ -73,7 +73,7 @@ class Catalog(Publications, SnapshotRegistry):
         if self._changed:
             self._committed = Entries(dict(self.uncommitted.by_name), dict(self.uncommitted.by_key))
             self._changed = False
-        if self._has_connector_changed:  # a new dict: a reader may be about to fill the old one
+        if self._has_connector_changed:  # a new dict, because a reader may be filling the old one
             self._connectors, self._has_connector_changed = {}, False
 
     @property

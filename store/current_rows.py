@@ -56,22 +56,22 @@ class CurrentRows:
 
     def update(self, connection: Connection, _: AbstractSet[int] | None = None) -> None:
         """Updates the current rows of the registered tables; called before the commit."""
-        moved, listed = self._unranked, self._unranked | self._unlisted
-        aged = {key: snapshot for key, snapshot in self._unlabelled.items() if key not in moved}
+        unranked, unlisted = self._unranked, self._unranked | self._unlisted
+        unlabelled = {key: snapshot for key, snapshot in self._unlabelled.items() if key not in unranked}
         self.clear()
-        if moved:
-            refresh(connection, sorted(moved))
-        if aged:
-            self._relabel(connection, aged)
-        if listed:
-            refresh_listings(connection, sorted(listed))
+        if unranked:
+            refresh(connection, sorted(unranked))
+        if unlabelled:
+            self._relabel(connection, unlabelled)
+        if unlisted:
+            refresh_listings(connection, sorted(unlisted))
 
-    def _relabel(self, connection: Connection, aged: Mapping[int, tuple[int, str | None]]) -> None:
+    def _relabel(self, connection: Connection, unlabelled: Mapping[int, tuple[int, str | None]]) -> None:
         """Updates the labels of tables (key → current snapshot id, schema hash) with a newer current snapshot."""
         other: set[int] = set()
         for flight in (*PARTED, *BY_SPAN):
-            if keys := self._presence.among(flight, aged):
-                other |= _relabel(connection, flight, {key: aged[key] for key in keys})
+            if keys := self._presence.among(flight, unlabelled):
+                other |= _relabel(connection, flight, {key: unlabelled[key] for key in keys})
         if other:
             refresh(connection, sorted(other))
 
@@ -79,11 +79,11 @@ class CurrentRows:
 def refresh(connection: Connection, table_keys: Sequence[int]) -> None:
     """Re-ranks all rows of these tables."""
     moved = pa.table({"key": pa.array(table_keys, pa.int64())})
-    for flight in _with_choice(connection, table_keys, moved):
-        _choose(connection, flight, table_keys, moved)
+    for flight in _flights_to_rank(connection, table_keys, moved):
+        _rank(connection, flight, table_keys, moved)
 
 
-def _with_choice(connection: Connection, table_keys: Sequence[int], moved: pa.Table) -> list[str]:
+def _flights_to_rank(connection: Connection, table_keys: Sequence[int], moved: pa.Table) -> list[str]:
     """The flights of `PARTED` in which these tables have rows in history, or current rows that are not EXACT; in other
     flights every row stays current."""
     scope = among("r.table_key", table_keys)
@@ -99,7 +99,8 @@ def _with_choice(connection: Connection, table_keys: Sequence[int], moved: pa.Ta
     return [flight for flight in PARTED if flight in some]
 
 
-def _choose(connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table) -> None:
+def _rank(connection: Connection, flight: str, table_keys: Sequence[int], moved: pa.Table) -> None:
+    """Makes the best row of each target the current one: moves rows from and to history, and updates labels."""
     current, history = parts(flight)
     scope = among("table_key", table_keys)
     hash_ = _HASH.format(row="r") if "schema_hash" in stored_columns(flight) else "n.schema_hash"
@@ -142,13 +143,13 @@ def _choose(connection: Connection, flight: str, table_keys: Sequence[int], move
     execute(connection, "DROP TABLE chosen")
 
 
-def _relabel(connection: Connection, flight: str, aged: Mapping[int, tuple[int, str | None]]) -> set[int]:
+def _relabel(connection: Connection, flight: str, unlabelled: Mapping[int, tuple[int, str | None]]) -> set[int]:
     """Updates the labels of a flight's EXACT rows, or file listings, that are no longer of the current snapshot.
 
     Args:
         connection: The writer's.
         flight: A flight of `PARTED` or `BY_SPAN`.
-        aged: Table key → current snapshot id and its schema hash, which the snapshot before had too.
+        unlabelled: Table key → current snapshot id and its schema hash, which the snapshot before had too.
 
     Returns:
         The tables with a row whose schema is not its snapshot's: an older row of the current schema may replace it.
@@ -156,13 +157,14 @@ def _relabel(connection: Connection, flight: str, aged: Mapping[int, tuple[int, 
     table, use, kind = "file_snapshots", "", f" AND file_snapshots.family = '{flight}'"
     if flight in PARTED:
         table, use, kind = parts(flight)[0], f", usable_for = '{PLANNING}'", ""
-    ids, hashes = zip(*aged.values(), strict=True)
-    moved = {"key": pa.array(aged, pa.int64()), "id": pa.array(ids, pa.int64()), "hash": pa.array(hashes, pa.string())}
+    ids, hashes = zip(*unlabelled.values(), strict=True)
+    moved = {"key": pa.array(unlabelled, pa.int64()), "id": pa.array(ids, pa.int64()),
+             "hash": pa.array(hashes, pa.string())}  # fmt: skip
     source, snapshot_id, hash_, given = f"{{moved}} m WHERE m.key = {table}.table_key AND", "m.id", "m.hash", {}
-    is_one = len(set(aged.values())) == 1
-    if is_one:  # as of one table: no join
+    is_one = len(set(unlabelled.values())) == 1
+    if is_one:  # the same for all tables, as for a single one: no join
         snapshot_id, hash_, given = str(ids[0]), "$hash::VARCHAR", {"hash": hashes[0]}
-    scope = among(f"{table}.table_key", list(aged))
+    scope = among(f"{table}.table_key", list(unlabelled))
     label = f"CASE WHEN {hash_} IS NULL THEN '{STALE}' ELSE '{INHERITED}' END"
     ((count,),) = execute(
         connection, f"UPDATE {table} SET freshness = {label}{use}"
@@ -198,12 +200,12 @@ def refresh_listings(connection: Connection, table_keys: Sequence[int]) -> None:
     """Re-ranks the file listings of tables: labels the one that applies to the current snapshot, for each family."""
     moved = pa.table({"key": pa.array(table_keys, pa.int64())})
     scope = among("f.table_key", table_keys)
-    with_choice = execute(  # more than one listing, or one that is not of the current snapshot
+    needs_ranking = execute(  # more than one listing, or one that is not of the current snapshot
         connection, f"SELECT 1 FROM file_snapshots f JOIN tables x USING (table_key) WHERE {scope}"
         " GROUP BY f.table_key, f.family HAVING count(*) > 1 OR count(*) FILTER ("
         f"f.freshness = '{EXACT}' AND f.snapshot_id = x.current_snapshot_id) = 0 LIMIT 1", moved=moved,
     )  # fmt: skip
-    if not with_choice:
+    if not needs_ranking:
         return
     label = freshness_sql("f", "n.schema_hash", "n.ordinal", "a")
     changes = query(

@@ -144,7 +144,7 @@ class Discovery:
             entries[entry.name] = entry
         for table, new_rows in rows.items():
             insert_rows(connection, table, new_rows)
-        self._catalog.note_hashes((row[0], row[1], row[7]) for row in rows["snapshots"])
+        self._catalog.cache_hashes((row[0], row[1], row[7]) for row in rows["snapshots"])
         columns = ("table_key", "location", "current_snapshot_id", "partition_keys", "properties")
         types = (pa.int64(), pa.string(), pa.int64(), pa.list_(pa.string()), pa.string())
         values = {n: pa.array(v, t) for n, v, t in zip(columns, zip(*updates, strict=True), types, strict=True)}
@@ -288,7 +288,7 @@ class Discovery:
                 [entry.table_key, [row[1] for row in new]],
             )
             insert_rows(connection, "snapshots", new)
-            self._catalog.note_hashes((row[0], row[1], row[7]) for row in new)
+            self._catalog.cache_hashes((row[0], row[1], row[7]) for row in new)
             self._catalog.current_rows.invalidate([entry.table_key])
         if (live := found.get("live_snapshot_ids")) is not None:
             connection.execute(

@@ -86,10 +86,10 @@ def mark_listings(connection: Connection, listings: Sequence[tuple[int, Listing]
     """Stores the marks of listings, given with their table keys, that are now the newest of their table."""
     if not listings:
         return
-    marks = {(table_key, listing.snapshot_id): listing.mark for table_key, listing in listings}  # the last one holds
+    marks = {(table_key, listing.snapshot_id): listing.mark for table_key, listing in listings}  # the last one wins
     keys = list({table_key for table_key, _ in marks})
     forget_marks(connection, keys)
-    newest: dict[int, list[int]] = {}  # by table, one for each family
+    newest: dict[int, list[int]] = {}  # table key → newest snapshot id of each family
     for table_key, snapshot_id in execute(
         connection, "SELECT table_key, arg_max(snapshot_id, pos) FROM file_snapshots"
         f" WHERE family IN {FAMILIES} AND {among('table_key', keys)} GROUP BY table_key, family",

@@ -43,8 +43,8 @@ class JobStore:
         self.now = now or (lambda: datetime.now(UTC))
         self.database = database
         self.lease_seconds = lease_seconds
-        self._has_queued = False  # the current transaction
-        self._commits = 0  # of transactions that queued a job
+        self._has_queued = False  # True if the running transaction has queued a job
+        self._commits = 0  # number of commits that queued a job
         self._idle: dict[int, tuple[int, datetime]] = {}  # greatest priority → commit at which no job was ready, until
         database.on_commit.append(self._committed)
 

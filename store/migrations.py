@@ -9,7 +9,7 @@ from store.errors import InvalidArgument
 from store.layout import PARTED, SQL_TYPES, Connection, create, current_ddl, parts
 from store.schemas import DELETES, MOMENTS
 
-VERSION = 7  # of the layout
+VERSION = 7  # current version of the layout
 
 
 def _add_column_usage(connection: Connection) -> None:

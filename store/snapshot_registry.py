@@ -28,9 +28,8 @@ class SnapshotRegistry(ABC):
     table_digests: dict[int, str]
 
     def __init__(self) -> None:
-        self.schema_hashes: LruCache[tuple[int, int], str] = LruCache(
-            CACHED_SNAPSHOTS
-        )  # table key, snapshot id → its schema hash
+        # (table key, snapshot id) → schema hash
+        self.schema_hashes: LruCache[tuple[int, int], str] = LruCache(CACHED_SNAPSHOTS)
 
     @abstractmethod
     def set_entry(self, entry: TableEntry) -> None:
@@ -61,8 +60,8 @@ class SnapshotRegistry(ABC):
             self._advance(connection, later)
         return registered
 
-    def note_hashes(self, hashes: Iterable[tuple[int, int, str | None]]) -> None:
-        """Keeps the schema hashes of registered snapshots in memory: (table key, snapshot id, hash) of each."""
+    def cache_hashes(self, hashes: Iterable[tuple[int, int, str | None]]) -> None:
+        """Caches the schema hashes of registered snapshots: (table key, snapshot id, hash) of each."""
         for key, snapshot_id, hash_ in hashes:
             if hash_ is None:
                 self.schema_hashes.drop((key, snapshot_id))
@@ -70,7 +69,7 @@ class SnapshotRegistry(ABC):
                 self.schema_hashes.put((key, snapshot_id), hash_)
 
     def _is_later(self, table_key: int, snapshot_id: int) -> bool:
-        """True if a snapshot of an external table is greater than any that was put."""
+        """True if a snapshot is greater than the current one of an external table."""
         entry = self.uncommitted.by_key[table_key]
         current = entry.current_snapshot_id
         return entry.format == EXTERNAL and (current is None or snapshot_id > current)
@@ -98,7 +97,7 @@ class SnapshotRegistry(ABC):
                 " AND snapshots.snapshot_id = k.snapshot_id", gained=rows,
             )  # fmt: skip
             self.current_rows.invalidate(columns["table_key"])
-        self.note_hashes((*place, stored.get(place) or hashes[place]) for place in places)
+        self.cache_hashes((*place, stored.get(place) or hashes[place]) for place in places)
         for key, _ in new:
             self.table_digests.pop(key, None)  # so that the next inspection stores the table again
         return set(new)
@@ -139,8 +138,8 @@ class SnapshotRegistry(ABC):
             self.set_entry(replace(self.uncommitted.by_key[key], current_snapshot_id=snapshot_id))
 
     def _hashes(self, connection: Connection, later: Mapping[int, int]) -> dict[tuple[int, int], str | None]:
-        """(Table key, snapshot id) → schema hash, of new current snapshots (key → id) and of the previous ones; without
-        tables that had none."""
+        """(table key, snapshot id) → schema hash, of the new current snapshots (key → id) and the previous ones.
+        Tables without a previous one are left out."""
         places = []
         for key, snapshot_id in later.items():
             if (current := self.uncommitted.by_key[key].current_snapshot_id) is not None:

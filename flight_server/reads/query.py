@@ -27,7 +27,7 @@ from store.table_versions import TableVersions
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics
 _LARGE: Final = {"stats.sketches": 64}  # rows of a batch for flights with large values
 _FEW_TABLES: Final = 1000  # most tables listed in a query
-NAMED_UP_TO: Final = 1000  # rows of a limited read whose table names come from the catalog
+NAMED_UP_TO: Final = 1000  # most rows of a limited read that gets the table names from the catalog
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read is in storage order, clustered by table
 
 ArrowSource: TypeAlias = Callable[[ReadScope], pa.Table | FlightSource]
@@ -107,7 +107,7 @@ class Queries:
     def _sql(
         self, request: ScanRequest, source: FlightSource, scope: ReadScope, *, unnamed: bool = False
     ) -> tuple[str, list[Any]]:
-        """The statement and its parameters; `unnamed`: with the keys of the tables in place of their names."""
+        """The statement and its parameters; `unnamed` for keys of tables instead of their names, without a join."""
         parameters = list(source.parameters)
         schema = request.flight.schema
         chosen = ", ".join(f'{source.columns[name]} AS "{name}"' for name in request.names) or "1"
@@ -134,8 +134,8 @@ class Queries:
     def _few(
         self, cursor: Connection, request: ScanRequest, source: FlightSource, scope: ReadScope
     ) -> pa.Table | None:  # fmt: skip
-        """The rows of a small limit, with the names of their tables from the catalog, as a join would double the time.
-        None where the join gives more than names, or where a commit came in between."""
+        """The rows of a query with a small limit, with table names from the catalog, because a join would double the
+        time. None if the limit is not small, the join has more than names, or there was a commit in between."""
         named = {name for name in request.names if "t." in source.columns[name]}
         conditions = (source.columns.get(column.strip().lower(), "") for column in tree.columns_of(request.node))
         is_few = request.limit is not None and request.limit <= NAMED_UP_TO and not request.rows

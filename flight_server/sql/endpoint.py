@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MAX_SOURCE_BYTES: Final = 256 << 20  # most bytes that a statement reads from flights
 SMALL_ROWS: Final = 16_384  # most rows of an answer computed from whole columns
 _PLANS_BYTES: Final = 16 << 20
-_SHARED_BYTES: Final = 1 << 20  # of statements that share plans: GetFlightInfo and DoGet ask for each
+_SHARED_BYTES: Final = 1 << 20  # size of the cache of statements that share plans
 _PREPARED_BYTES: Final = 32 << 20
 _PLAN_COST: Final = 8192  # estimated bytes of a plan besides its text
 _NAMES: Final = ("table_catalog", "table_schema", "table_name")
@@ -198,11 +198,12 @@ class SqlEndpoint:
         return planned
 
     def _shared_plan(self, sql: str) -> tuple[_Planned, tuple[Any, ...] | None]:
-        """A plan that answers a statement, and the values of its parameters: those are literals of the statement."""
-        if (known := self._shared.get(sql)) is not None:
-            return known
-        if (found := shapes.split(sql)) is not None:
-            shape, literals = found
+        """A plan for a statement, and the values of its parameters, which are literals of the statement; None if the
+        plan has no such parameters."""
+        if (cached := self._shared.get(sql)) is not None:
+            return cached
+        if (parts := shapes.split(sql)) is not None:
+            shape, literals = parts
             with suppress(StatflightError):
                 shared = self._plan(shape)
                 values = shapes.values_for(shared.plan, literals)

@@ -114,7 +114,7 @@ _NO_CALLS: Final = _words("""
 
 
 def tokens(sql: str) -> list[Token]:
-    """Splits a statement into its tokens; raises `SqlglotError` where it cannot be split."""
+    """The tokens of a statement; raises `SqlglotError` if it has invalid ones."""
     return _DIALECT.tokenize(sql)
 
 

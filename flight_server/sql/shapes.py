@@ -1,7 +1,7 @@
-"""Statements that differ only in literals of their conditions share a plan: making one takes longer than running it.
+"""Plans shared by statements that differ only in literals, because planning takes longer than execution.
 
-Literals become parameters where a plan compares each of them with a column of their type, so that the plan reads the
-same rows as one with the literals in it.
+Literals of comparisons become parameters, if the plan compares each of them with a column of a suitable type, so that
+it reads the same rows as a plan with the literals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flight_server.sql.pushdown import Slot
 from store.predicates.literals import is_readable
 from store.predicates.tree import And, Leaf, Node, Not, Or
 
-MAX_LENGTH: Final = 4096  # of a statement, and of its plan's key
+MAX_LENGTH: Final = 4096  # longest statement, in characters
 _COMPARES: Final = frozenset({TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE})
 _ENDS: Final = frozenset({
     TokenType.AND, TokenType.OR, TokenType.R_PAREN, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY,
@@ -30,20 +30,17 @@ _NUMBER: Final = re.compile(r"\d{1,18}(\.\d{1,18})?", re.ASCII)
 
 
 class Literal(NamedTuple):
-    """A literal: its value as text, and if that was in quotes."""
+    """A literal: its value as text, and True if it was quoted."""
 
     text: str
     quoted: bool
 
 
 def split(sql: str) -> tuple[str, list[Literal]] | None:
-    """Takes the literals out of a statement's comparisons.
-
-    Args:
-        sql: The statement.
+    """Replaces the literals in a statement's comparisons by `?`.
 
     Returns:
-        The statement with `?` in place of each, and the literals; None without any, or when it has parameters.
+        The new statement, and the literals; None if there are none, or the statement has parameters or is too long.
     """
     if len(sql) > MAX_LENGTH or "?" in sql:
         return None
@@ -65,14 +62,14 @@ def split(sql: str) -> tuple[str, list[Literal]] | None:
 
 
 def values_for(plan: Plan, literals: Sequence[Literal]) -> tuple[Any, ...] | None:
-    """Makes literals the values of a plan's parameters.
+    """The values of a plan's parameters for literals.
 
     Args:
         plan: The plan of the statement with parameters.
-        literals: As `split` returns them.
+        literals: The literals that `split` returned.
 
     Returns:
-        The values; None where the plan would not do the same with them as one with the literals in it.
+        The values; None if the plan with these values could differ from one with the literals.
     """
     fields: dict[int, list[pa.Field]] = {}
     for source in plan.sources:
@@ -89,7 +86,7 @@ def values_for(plan: Plan, literals: Sequence[Literal]) -> tuple[Any, ...] | Non
                 return None
         if not literal.quoted and plan.direct is None:
             if not literal.text.isdecimal():
-                return None  # a decimal in DuckDB, which a float is not
+                return None  # DuckDB would read the literal as a decimal, not as a float
             values.append(int(literal.text))
         else:
             values.append(literal.text)
