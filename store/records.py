@@ -7,6 +7,7 @@ field, reason, expected and actual value. It works on whole columns; Python code
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -96,6 +97,7 @@ def prepare(
     return pa.Table.from_batches([part for part in done if part is not None], schema)
 
 
+@lru_cache(256)
 def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
     """The schema of the result; refuses columns that are unknown, duplicate, missing or of another type."""
     names, known = given.names, flight.schema.names

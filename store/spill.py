@@ -34,7 +34,7 @@ class SpillBuffer:
             ResourceExhausted: The file cannot be written.
         """
         self._parts.append(rows)
-        self._memory_bytes += rows.nbytes
+        self._memory_bytes += rows.get_total_buffer_size()
         if self._memory_bytes > self._spill_bytes and self._directory is not None:
             self._spill()
 
@@ -53,8 +53,8 @@ class SpillBuffer:
     def table(self) -> pa.Table:
         """All rows; the buffer cannot be used afterwards."""
         if self._file is None:
-            table, self._parts = pa.concat_tables([self._schema.empty_table(), *self._parts]), []
-            return table
+            parts, self._parts = self._parts, []
+            return parts[0] if len(parts) == 1 else pa.concat_tables([self._schema.empty_table(), *parts])
         self._spill()
         self._writer.close()
         self._file.flush()
