@@ -16,7 +16,7 @@ from sqlglot import Dialect, exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
-from store.errors import InvalidArgument
+from store.errors import InvalidArgument, nearest
 
 DIALECT: Final = "duckdb"
 _DIALECT: Final = Dialect.get_or_raise(DIALECT)
@@ -238,7 +238,7 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
     parser = _DIALECT.parser(max_nodes=_NODES_PER_TOKEN * (len(tokens) + 64))
     parsed = [each for each in parser.parse(tokens, sql) if each is not None]
     if len(parsed) != 1:
-        raise refusal(f"{len(parsed)} statements were sent", hint=_KIND)
+        raise refusal(f"{len(parsed)} statements were sent" if parsed else "the statement is empty", hint=_KIND)
     if not isinstance(parsed[0], exp.Select | exp.SetOperation | exp.Subquery):
         raise refusal(f"{tokens[0].text.upper()[:50]} is not allowed", hint=_KIND)
     if any(token.token_type is TokenType.FETCH for token in tokens):
@@ -265,7 +265,7 @@ def _check(statement: Query) -> None:
             raise refusal(f"the statement is nested deeper than {MAX_DEPTH} levels")
         kind = type(node)
         if kind not in _NODES and not _is_allowed_function(node):
-            raise refusal(f"{_named(node)} is not allowed", hint=_KIND)
+            raise refusal(f"{_named(node)} is not allowed", hint=_like(node) if isinstance(node, exp.Func) else _KIND)
         known = _PARTS.get(kind)
         if known is not None:
             for name, value in node.args.items():
@@ -295,6 +295,12 @@ def _is_allowed_function(node: exp.Expression) -> bool:
     if isinstance(node, exp.Anonymous):
         return isinstance(node.this, str) and node.this.lower() in FUNCTIONS
     return isinstance(node, exp.Func) and any(name.lower() in FUNCTIONS for name in type(node).sql_names())
+
+
+def _like(node: exp.Func) -> str:
+    """A hint with the allowed function whose name is closest; empty if none is close."""
+    name = node.this if isinstance(node, exp.Anonymous) else type(node).sql_names()[0]
+    return nearest(str(name).lower(), sorted(FUNCTIONS))
 
 
 def _named(node: Any) -> str:

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
-from store.errors import InvalidArgument
 from store.predicates.literals import is_readable
 from store.predicates.tree import And, BadLiteral, Leaf, Node, Not, Op, Or
 
@@ -106,7 +105,7 @@ def bind(node: Node | None, values: Sequence[Any]) -> Node | None:
 
 
 def _bound(slot: Slot, values: Sequence[Any]) -> Any:
-    literal = literal_of(values[slot.number])
+    literal = literal_of(values[slot.number], slot.number + 1)
     if not is_readable(literal, slot.field.type):
         raise BadLiteral(
             f"parameter {slot.number + 1}", f"cannot be compared with {slot.field.name}",
@@ -115,11 +114,12 @@ def _bound(slot: Slot, values: Sequence[Any]) -> Any:
     return literal
 
 
-def literal_of(value: Any) -> Any:
+def literal_of(value: Any, number: int) -> Any:
     """The value of a parameter as a literal of a predicate.
 
     Args:
         value: A Python value, from Arrow.
+        number: Number of the parameter, from 1, for the error.
 
     Returns:
         The literal: timestamps in ISO 8601 with `Z`, decimals and special floats as text.
@@ -139,7 +139,10 @@ def literal_of(value: Any) -> Any:
             return zoned.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
         case date():
             return f"{value.isoformat()}T00:00Z"
-    raise InvalidArgument(f"a parameter of type {type(value).__name__} cannot be compared", code="BAD_LITERAL")
+    raise BadLiteral(
+        f"parameter {number}", "cannot be compared", expected="a number, text, boolean, date or timestamp",
+        actual=type(value).__name__,
+    )  # fmt: skip
 
 
 def _tree(node: exp.Expression, column: Column) -> Node:

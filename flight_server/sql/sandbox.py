@@ -36,6 +36,7 @@ _UNKNOWN: Final = (
     re.compile(r'Referenced column "([^"]*)" (?:was )?not found'),
     re.compile(r'does not have a column named "([^"]*)"'),
 )
+_UNKNOWN_TABLE: Final = re.compile(r'Referenced table "([^"]*)" not found')
 
 
 class View(NamedTuple):
@@ -165,5 +166,7 @@ def _refusal(text: str, known: Collection[str]) -> StatflightError:
                 f'no column "{name[:100]}"', code="UNKNOWN_COLUMN", hint=hint, params={"column": name}
             )
     line = re.split(r"\n|LINE \d+:", text)[0]
-    line = re.sub(r"^(?:\w+ )*Error: ", "", line).strip()
+    line = re.sub(r"^(?:\w+ )*Error: ", "", line).strip().rstrip(".!")
+    if match := _UNKNOWN_TABLE.match(line):
+        return refusal(f'no table "{match[1][:100]}" in the FROM clause')
     return refusal(line[:300] or "the statement cannot be run")
