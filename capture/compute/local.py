@@ -51,7 +51,7 @@ def computed(
     with ThreadPoolExecutor(threads, "kernels") as pool:
         try:
             while True:
-                for number, task in itertools.islice(queue, max(0, threads - len(running))):
+                for number, task in itertools.islice(queue, max(0, 2 * threads - len(running))):
                     running.append([pool.submit(scan, number, task, part) for part in _parts(task, work, threads, few)])
                 if not running:
                     return

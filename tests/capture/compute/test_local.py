@@ -61,8 +61,22 @@ def test_tasks_are_asked_for_as_threads_get_free(tasks):
 
     found = local.computed(queue(), WORK, lambda: None, threads=2)
     next(found)
-    assert len(asked) == 2
+    assert len(asked) == 4
     assert len(list(found)) == 4
+
+
+def test_a_slow_task_keeps_no_thread_waiting(tasks, monkeypatch):
+    later_one_done = threading.Event()
+
+    def slow_first(number, task, work):
+        if number == 0:
+            assert later_one_done.wait(60)
+        elif number == 2:
+            later_one_done.set()
+        return scan(number, task, work)
+
+    monkeypatch.setattr(local, "scan", slow_first)
+    assert len(list(local.computed(tasks, WORK, lambda: None, threads=2))) == 5
 
 
 @pytest.mark.parametrize("threads", [1, 3])
